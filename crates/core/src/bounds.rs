@@ -1,0 +1,182 @@
+//! Every bound of the lock service in one place, each with its reason.
+//!
+//! A bound that is reached is a refusal that names the bound ([`crate::Refusal::Bound`]) and changes nothing.
+//! Nothing else in the project may invent a limit of its own: a queue, loop or payload without a line here is a bug.
+
+use std::fmt;
+
+/// Bytes in a resource name: long enough for any path or URL-like key, short enough that a name is never a payload.
+pub const NAME_BYTES_MAX: usize = 512;
+/// Segments of a path name: each is one more look-up and one more intention on every acquire below it.
+pub const PATH_LEVELS_MAX: usize = 16;
+/// Bytes of metadata on a session or a grant: for people who ask who holds a lock, not for data.
+pub const METADATA_BYTES_MAX: usize = 4 * 1024;
+/// Bytes of an election value: an address and a few labels, replicated on every change.
+pub const VALUE_BYTES_MAX: usize = 4 * 1024;
+/// Bytes of an owner's name: it is stored with every grant of that owner.
+pub const OWNER_BYTES_MAX: usize = 128;
+/// Bytes of a principal's name: a certificate's subject name or a token's subject.
+pub const PRINCIPAL_BYTES_MAX: usize = 256;
+/// Bytes of the reason of an administrative act: a sentence and a ticket number.
+pub const REASON_BYTES_MAX: usize = 1024;
+/// Resources asked for in one request.
+pub const MULTI_LOCK_MAX: usize = 64;
+/// Names one request touches, ancestors included: what one apply step may look up.
+pub const FOOTPRINT_NAMES_MAX: usize = 256;
+/// Bytes of one message at the edge: a decoder never allocates more. Enforced where messages are read.
+pub const MESSAGE_BYTES_MAX: usize = 256 * 1024;
+/// Resources a session holds and waits for together, so that its end is one bounded step.
+pub const LOCKS_PER_SESSION_MAX: usize = 10_000;
+/// Requests of one session that wait at the same time.
+pub const WAITERS_PER_SESSION_MAX: usize = 1_000;
+/// Requests that stand in the queue of one resource.
+pub const WAITERS_PER_RESOURCE_MAX: usize = 100_000;
+/// Living sessions of one principal: one broken client fleet cannot fill the state.
+pub const SESSIONS_PER_PRINCIPAL_MAX: usize = 10_000;
+/// Answers of a session that its client has not yet said to have seen.
+pub const UNSEEN_ANSWERS_MAX: usize = 1_024;
+/// Separate ranges of seen numbers above the mark. An honest client leaves one gap for each request that waits or is
+/// unseen, so this is the sum of those two bounds, rounded up.
+pub const SEEN_RANGES_MAX: usize = 2_048;
+/// Involuntary ends of grants that a session remembers, so that a late release still hears `expired`; the oldest go first.
+pub const LOST_GRANTS_REMEMBERED_MAX: usize = 1_024;
+/// Re-entries into one grant: a runaway recursion is told, long before the count could overflow.
+pub const REENTRIES_MAX: u32 = 1_000_000;
+/// Freezes at one time: every acquire may have to look at them.
+pub const FREEZES_MAX: usize = 1_000;
+/// Administrative limits of semaphores at one time: they are state for as long as they stand.
+pub const LIMITS_MAX: usize = 10_000;
+/// Holders named in a busy answer; the count says how many there are in all.
+pub const BUSY_HOLDERS_SHOWN_MAX: usize = 16;
+/// Edges that one deadlock search follows before it gives up and the request waits unchecked.
+pub const DEADLOCK_STEPS_MAX: usize = 10_000;
+/// Rows that one page of a listing looks at, whether they match or not: a read never stalls apply.
+pub const PAGE_ROWS_MAX: usize = 10_000;
+
+/// The least time to live of a session or a lock: below it, keep-alives would cost more than the locks.
+pub const TTL_MS_MIN: u64 = 1_000;
+/// The time to live of a session that does not say another.
+pub const SESSION_TTL_MS_DEFAULT: u64 = 30_000;
+/// The longest rest after an involuntary end: a rest is downtime for the resource.
+pub const LOCK_DELAY_MS_MAX: u64 = 60_000;
+/// What a fail-over adds to a deadline at most: about one election, one reconnect and one keep-alive.
+pub const FAILOVER_GRACE_MS: u64 = 3_000;
+/// The longest duration that may be said at all (a year), so that sums of stamps and durations cannot overflow.
+pub const DURATION_MS_MAX: u64 = 365 * 24 * 60 * 60 * 1_000;
+/// Tokens stay below 2^53, so that every language that has only doubles for numbers can carry them.
+pub const TOKEN_MAX: u64 = (1 << 53) - 1;
+/// What restoring a backup adds to the token counter: more than any cluster gives out between a backup and its restore.
+pub const RESTORE_TOKEN_JUMP: u64 = 1_000_000_000_000;
+
+/// A bound that a request ran into, for a refusal that can say which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Bound {
+    /// [`NAME_BYTES_MAX`]
+    NameBytes,
+    /// [`PATH_LEVELS_MAX`]
+    PathLevels,
+    /// [`METADATA_BYTES_MAX`]
+    MetadataBytes,
+    /// [`VALUE_BYTES_MAX`]
+    ValueBytes,
+    /// [`OWNER_BYTES_MAX`]
+    OwnerBytes,
+    /// [`PRINCIPAL_BYTES_MAX`]
+    PrincipalBytes,
+    /// [`REASON_BYTES_MAX`]
+    ReasonBytes,
+    /// [`MULTI_LOCK_MAX`]
+    MultiLock,
+    /// [`FOOTPRINT_NAMES_MAX`]
+    FootprintNames,
+    /// [`LOCKS_PER_SESSION_MAX`]
+    LocksPerSession,
+    /// [`WAITERS_PER_SESSION_MAX`]
+    WaitersPerSession,
+    /// [`WAITERS_PER_RESOURCE_MAX`]
+    WaitersPerResource,
+    /// [`SESSIONS_PER_PRINCIPAL_MAX`]
+    SessionsPerPrincipal,
+    /// [`UNSEEN_ANSWERS_MAX`]
+    UnseenAnswers,
+    /// [`SEEN_RANGES_MAX`]
+    SeenRanges,
+    /// [`REENTRIES_MAX`]
+    Reentries,
+    /// [`FREEZES_MAX`]
+    Freezes,
+    /// [`LIMITS_MAX`]
+    Limits,
+    /// [`TTL_MS_MIN`]
+    TtlLeast,
+    /// [`LOCK_DELAY_MS_MAX`]
+    LockDelay,
+    /// [`DURATION_MS_MAX`]
+    Duration,
+}
+
+impl Bound {
+    /// The number that was reached.
+    pub fn limit(self) -> u64 {
+        (match self {
+            Bound::NameBytes => NAME_BYTES_MAX,
+            Bound::PathLevels => PATH_LEVELS_MAX,
+            Bound::MetadataBytes => METADATA_BYTES_MAX,
+            Bound::ValueBytes => VALUE_BYTES_MAX,
+            Bound::OwnerBytes => OWNER_BYTES_MAX,
+            Bound::PrincipalBytes => PRINCIPAL_BYTES_MAX,
+            Bound::ReasonBytes => REASON_BYTES_MAX,
+            Bound::MultiLock => MULTI_LOCK_MAX,
+            Bound::FootprintNames => FOOTPRINT_NAMES_MAX,
+            Bound::LocksPerSession => LOCKS_PER_SESSION_MAX,
+            Bound::WaitersPerSession => WAITERS_PER_SESSION_MAX,
+            Bound::WaitersPerResource => WAITERS_PER_RESOURCE_MAX,
+            Bound::SessionsPerPrincipal => SESSIONS_PER_PRINCIPAL_MAX,
+            Bound::UnseenAnswers => UNSEEN_ANSWERS_MAX,
+            Bound::SeenRanges => SEEN_RANGES_MAX,
+            Bound::Reentries => REENTRIES_MAX as usize,
+            Bound::Freezes => FREEZES_MAX,
+            Bound::Limits => LIMITS_MAX,
+            Bound::TtlLeast => return TTL_MS_MIN,
+            Bound::LockDelay => return LOCK_DELAY_MS_MAX,
+            Bound::Duration => return DURATION_MS_MAX,
+        }) as u64
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limit = self.limit();
+        match self {
+            Bound::NameBytes => write!(f, "a resource name has at most {limit} bytes"),
+            Bound::PathLevels => write!(f, "a path has at most {limit} levels"),
+            Bound::MetadataBytes => write!(f, "metadata has at most {limit} bytes"),
+            Bound::ValueBytes => write!(f, "a value has at most {limit} bytes"),
+            Bound::OwnerBytes => write!(f, "an owner's name has at most {limit} bytes"),
+            Bound::PrincipalBytes => write!(f, "a principal's name has at most {limit} bytes"),
+            Bound::ReasonBytes => write!(f, "a reason has at most {limit} bytes"),
+            Bound::MultiLock => write!(f, "a request names 1 to {limit} resources"),
+            Bound::FootprintNames => {
+                write!(f, "a request touches at most {limit} names, ancestors included")
+            }
+            Bound::LocksPerSession => {
+                write!(f, "a session holds and waits for at most {limit} resources")
+            }
+            Bound::WaitersPerSession => {
+                write!(f, "at most {limit} requests of a session wait at a time")
+            }
+            Bound::WaitersPerResource => write!(f, "at most {limit} requests wait for one resource"),
+            Bound::SessionsPerPrincipal => write!(f, "a principal has at most {limit} sessions"),
+            Bound::UnseenAnswers => {
+                write!(f, "a session has at most {limit} unseen answers: say which were seen")
+            }
+            Bound::SeenRanges => write!(f, "a session has at most {limit} ranges of seen numbers"),
+            Bound::Reentries => write!(f, "a grant is entered at most {limit} times"),
+            Bound::Freezes => write!(f, "there are at most {limit} freezes"),
+            Bound::Limits => write!(f, "there are at most {limit} semaphore limits"),
+            Bound::TtlLeast => write!(f, "a time to live is at least {limit} ms"),
+            Bound::LockDelay => write!(f, "a lock delay is at most {limit} ms"),
+            Bound::Duration => write!(f, "a duration is at most {limit} ms"),
+        }
+    }
+}

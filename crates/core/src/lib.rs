@@ -1,0 +1,35 @@
+//! The lock semantics of Fencepost as a pure, deterministic state machine.
+//!
+//! [`LockState::apply`] takes a stamp and a batch of commands and says everything that they cause; nothing else changes
+//! the state. There is no I/O here, no clock, no randomness and no `async`: the same log gives the same state on every
+//! machine. The files follow the order of `docs/semantics.md`, and `// Rule: name` marks where a rule is enforced.
+
+pub mod bounds;
+mod command;
+mod event;
+mod mode;
+mod outcome;
+mod record;
+mod state;
+mod words;
+
+pub use bounds::Bound;
+pub use command::{
+    Acquire, Act, Action, Admin, Batch, Lock, Locks, Open, Operation, Renewal, Request, Scope, Seen, TakePermits,
+    Terms, Wait,
+};
+pub use event::{ActFacts, Compacted, Event, EventRing, Names, Position, PositionedEvent, RequestFacts};
+pub use mode::{LockMode, Mode, ModeSet};
+pub use outcome::{
+    Attached, AttachedGrant, Busy, BusyWhy, Cycle, CycleLink, Effects, GrantEnd, Held, Holder, Late, Outcome, Push,
+    Refusal, Repeat, Reply, ReplyTo, SessionEnd, Takes, UnseenAnswer,
+};
+pub use record::{
+    AnswerRecord, FreezeRecord, GrantRecord, Header, Record, RestRecord, SemaphoreRecord, SessionRecord, WaiterRecord,
+    Wants,
+};
+pub use state::LockState;
+pub use words::{
+    Arrival, BadWord, Epoch, FreezeId, GrantId, LockDelay, LogicalMs, Metadata, Millis, Name, OwnerName, Permits,
+    Principal, Reason, RequestNumber, SecretHash, SessionId, Token, Ttl, Value,
+};

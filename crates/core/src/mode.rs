@@ -1,0 +1,196 @@
+//! The six lock modes: which pairs are compatible, and what two of them merge to.
+//!
+//! This file is the table of the rule `exclusion` and nothing else; every conflict in the core is decided by it.
+
+use std::fmt;
+
+/// What a user may ask for on a resource. The order is strength: a stronger mode allows all that a weaker one does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum LockMode {
+    /// S: many readers together.
+    Shared,
+    /// U: one reader that means to become exclusive, beside other readers.
+    Update,
+    /// X: alone.
+    Exclusive,
+}
+
+impl LockMode {
+    /// The mode that this takes on the resource itself.
+    pub fn mode(self) -> Mode {
+        match self {
+            LockMode::Shared => Mode::S,
+            LockMode::Update => Mode::U,
+            LockMode::Exclusive => Mode::X,
+        }
+    }
+
+    /// The intention that this takes on every ancestor of a path.
+    pub fn intention(self) -> Mode {
+        match self {
+            LockMode::Shared => Mode::IS,
+            LockMode::Update | LockMode::Exclusive => Mode::IX,
+        }
+    }
+}
+
+/// What stands on a resource: what users ask for, and the intentions that a hierarchy adds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Mode {
+    /// Somebody reads below.
+    IS,
+    /// Somebody writes below.
+    IX,
+    /// Shared.
+    S,
+    /// Update: reads, and is next to write.
+    U,
+    /// Shared here, and somebody writes below.
+    SIX,
+    /// Exclusive.
+    X,
+}
+
+impl Mode {
+    /// All modes, in the order of the table.
+    pub const ALL: [Mode; 6] = [Mode::IS, Mode::IX, Mode::S, Mode::U, Mode::SIX, Mode::X];
+
+    /// The modes that must not be held by another owner while this one is held.
+    // Rule: exclusion
+    pub const fn conflicts(self) -> ModeSet {
+        use Mode::*;
+        let compatible = match self {
+            IS => ModeSet::of(&[IS, IX, S, U, SIX]),
+            IX => ModeSet::of(&[IS, IX]),
+            S => ModeSet::of(&[IS, S, U]),
+            U => ModeSet::of(&[IS, S]),
+            SIX => ModeSet::of(&[IS]),
+            X => ModeSet::of(&[]),
+        };
+        compatible.complement()
+    }
+
+    /// Whether another owner may hold `other` while this one is held.
+    pub const fn compatible(self, other: Mode) -> bool {
+        !self.conflicts().contains(other)
+    }
+
+    /// The weakest mode that allows all that either of the two does.
+    // Rule: hierarchy
+    pub fn merge(self, other: Mode) -> Mode {
+        use Mode::*;
+        match (self.min(other), self.max(other)) {
+            (a, b) if a == b => a,
+            (IS, b) => b,
+            (_, X) => X,
+            (S, U) => U,
+            // IX with S or U, and anything but X with SIX.
+            _ => SIX,
+        }
+    }
+
+    /// Whether holding this mode allows all that `need` does.
+    pub fn covers(self, need: Mode) -> bool {
+        self.merge(need) == self
+    }
+}
+
+impl fmt::Debug for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::IS => "IS",
+            Mode::IX => "IX",
+            Mode::S => "S",
+            Mode::U => "U",
+            Mode::SIX => "SIX",
+            Mode::X => "X",
+        })
+    }
+}
+
+/// A set of modes, one bit each: a whole column of the table is one comparison.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct ModeSet(u8);
+
+impl ModeSet {
+    /// No mode.
+    pub const EMPTY: ModeSet = ModeSet(0);
+
+    /// The set of these modes.
+    pub const fn of(modes: &[Mode]) -> ModeSet {
+        let mut bits = 0;
+        let mut i = 0;
+        while i < modes.len() {
+            bits |= 1 << modes[i] as u8;
+            i += 1;
+        }
+        ModeSet(bits)
+    }
+
+    /// Whether the mode is in the set.
+    pub const fn contains(self, mode: Mode) -> bool {
+        self.0 & (1 << mode as u8) != 0
+    }
+
+    /// Whether the two sets share a mode.
+    pub const fn intersects(self, other: ModeSet) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Adds a mode.
+    pub fn insert(&mut self, mode: Mode) {
+        self.0 |= 1 << mode as u8;
+    }
+
+    /// The modes of the set, in the order of the table.
+    pub fn iter(self) -> impl Iterator<Item = Mode> {
+        Mode::ALL.into_iter().filter(move |mode| self.contains(*mode))
+    }
+
+    const fn complement(self) -> ModeSet {
+        ModeSet(!self.0 & 0b11_1111)
+    }
+}
+
+impl fmt::Debug for ModeSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compatibility_is_symmetric() {
+        for a in Mode::ALL {
+            for b in Mode::ALL {
+                assert_eq!(a.compatible(b), b.compatible(a), "{a:?} {b:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_merge_conflicts_with_exactly_what_its_parts_conflict_with() {
+        // The lock table counts modes grant by grant and never by merged owner: it may, because of this.
+        for a in Mode::ALL {
+            for b in Mode::ALL {
+                for other in Mode::ALL {
+                    let parts = a.compatible(other) && b.compatible(other);
+                    assert_eq!(a.merge(b).compatible(other), parts, "{a:?}+{b:?} beside {other:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn merges_named_by_the_specification() {
+        assert_eq!(Mode::S.merge(Mode::IX), Mode::SIX);
+        assert_eq!(Mode::U.merge(Mode::IX), Mode::SIX);
+        assert_eq!(Mode::S.merge(Mode::U), Mode::U);
+        assert!(Mode::X.covers(Mode::SIX));
+        assert!(!Mode::S.covers(Mode::IX));
+    }
+}

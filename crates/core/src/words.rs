@@ -1,0 +1,402 @@
+//! The glossary as types: names, ids, numbers and durations that are valid from the moment they exist.
+//!
+//! Whoever builds one of these has proven its bounds, so `apply` never meets a name that is too long or a TTL of zero.
+//! Nothing here knows what a lock is.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use crate::bounds::{self, Bound};
+
+/// Why a word could not be built. Who sent it must send another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum BadWord {
+    /// A bound of [`crate::bounds`] was passed.
+    #[error("{0}")]
+    Bound(Bound),
+    /// A name, owner or principal was empty.
+    #[error("empty: say at least one character")]
+    Empty,
+    /// A name, owner or principal had a control character in it.
+    #[error("control characters are not allowed")]
+    ControlCharacter,
+    /// A path had an empty segment.
+    #[error("a name that begins with '/' is a path: no empty segment, so neither '//' nor a '/' at the end")]
+    EmptySegment,
+    /// A number that counts from one was zero.
+    #[error("zero: say at least one")]
+    Zero,
+}
+
+fn plain_text(text: &str, bytes_max: usize, bound: Bound) -> Result<Arc<str>, BadWord> {
+    match text {
+        "" => Err(BadWord::Empty),
+        _ if text.len() > bytes_max => Err(BadWord::Bound(bound)),
+        _ if text.chars().any(char::is_control) => Err(BadWord::ControlCharacter),
+        _ => Ok(Arc::from(text)),
+    }
+}
+
+/// The name of a resource: 1 to 512 bytes of UTF-8 without control characters. Cloning it is cheap.
+///
+/// A name that begins with `/` is a path in a hierarchy, for everyone; others never are.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name(Arc<str>);
+
+impl Name {
+    /// A resource name, if this text can be one.
+    ///
+    /// # Errors
+    /// [`BadWord`] if the text is empty, too long, has control characters, or is a path with empty segments or too many.
+    ///
+    /// ```
+    /// use fencepost_core::Name;
+    /// assert!(Name::new("orders/42").is_ok());
+    /// assert!(Name::new("/orders//42").is_err());
+    /// ```
+    pub fn new(text: &str) -> Result<Name, BadWord> {
+        let name = Name(plain_text(text, bounds::NAME_BYTES_MAX, Bound::NameBytes)?);
+        if let Some(path) = text.strip_prefix('/') {
+            if path.split('/').any(str::is_empty) {
+                return Err(BadWord::EmptySegment);
+            }
+            if path.split('/').count() > bounds::PATH_LEVELS_MAX {
+                return Err(BadWord::Bound(Bound::PathLevels));
+            }
+        }
+        Ok(name)
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether the name is a path in a hierarchy.
+    pub fn is_path(&self) -> bool {
+        self.0.starts_with('/')
+    }
+
+    /// The names above a path, from the top: `/a` and `/a/b` for `/a/b/c`; none for a name that is not a path.
+    pub fn ancestors(&self) -> impl DoubleEndedIterator<Item = Name> + '_ {
+        let slashes = if self.is_path() { &self.0[1..] } else { "" };
+        slashes.match_indices('/').map(|(at, _)| Name(Arc::from(&self.0[..at + 1])))
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The name of an owner: a unit of work inside a session. Re-entry and deadlock detection go by it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OwnerName(Arc<str>);
+
+impl OwnerName {
+    /// An owner's name, if this text can be one.
+    ///
+    /// # Errors
+    /// [`BadWord`] if the text is empty, too long or has control characters.
+    pub fn new(text: &str) -> Result<OwnerName, BadWord> {
+        plain_text(text, bounds::OWNER_BYTES_MAX, Bound::OwnerBytes).map(OwnerName)
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Who a session or an administrative act belongs to, as the edge has authenticated it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Principal(Arc<str>);
+
+impl Principal {
+    /// A principal's name, if this text can be one.
+    ///
+    /// # Errors
+    /// [`BadWord`] if the text is empty, too long or has control characters.
+    pub fn new(text: &str) -> Result<Principal, BadWord> {
+        plain_text(text, bounds::PRINCIPAL_BYTES_MAX, Bound::PrincipalBytes).map(Principal)
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Why an administrator acts, in words for the audit log and for whom it hits. May be empty.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Reason(Arc<str>);
+
+impl Reason {
+    /// A reason, if this text can be one.
+    ///
+    /// # Errors
+    /// [`BadWord`] if the text is too long.
+    pub fn new(text: &str) -> Result<Reason, BadWord> {
+        if text.len() > bounds::REASON_BYTES_MAX {
+            return Err(BadWord::Bound(Bound::ReasonBytes));
+        }
+        Ok(Reason(Arc::from(text)))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What a session or a grant says about itself to people: opaque bytes, at most 4 KiB, empty by default.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub struct Metadata(Arc<[u8]>);
+
+impl Metadata {
+    /// Metadata, if it is small enough.
+    ///
+    /// # Errors
+    /// [`BadWord`] if there are too many bytes.
+    pub fn new(bytes: &[u8]) -> Result<Metadata, BadWord> {
+        if bytes.len() > bounds::METADATA_BYTES_MAX {
+            return Err(BadWord::Bound(Bound::MetadataBytes));
+        }
+        Ok(Metadata(Arc::from(bytes)))
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Metadata {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Metadata({:?})", String::from_utf8_lossy(&self.0))
+    }
+}
+
+/// The value of an election, set by its holder and seen by observers: opaque bytes, at most 4 KiB.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Value(Arc<[u8]>);
+
+impl Value {
+    /// A value, if it is small enough.
+    ///
+    /// # Errors
+    /// [`BadWord`] if there are too many bytes.
+    pub fn new(bytes: &[u8]) -> Result<Value, BadWord> {
+        if bytes.len() > bounds::VALUE_BYTES_MAX {
+            return Err(BadWord::Bound(Bound::ValueBytes));
+        }
+        Ok(Value(Arc::from(bytes)))
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Value({:?})", String::from_utf8_lossy(&self.0))
+    }
+}
+
+/// The SHA-256 of a session's 256-bit secret. The secret itself never reaches the core or the log.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SecretHash(pub [u8; 32]);
+
+impl fmt::Debug for SecretHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretHash(..)")
+    }
+}
+
+/// A session's id: 128 random bits, drawn where it is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(pub u128);
+
+impl fmt::Debug for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SessionId({:x})", self.0)
+    }
+}
+
+/// A freeze's id: 128 random bits, drawn by whoever freezes, so that a repeat is the same freeze and each thaws alone.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FreezeId(pub u128);
+
+impl fmt::Debug for FreezeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FreezeId({:x})", self.0)
+    }
+}
+
+/// How often a session was attached; operations of an older epoch are refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Epoch(pub u64);
+
+/// A session's own number for a changing request, from 1 upwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestNumber(pub u64);
+
+/// A grant's id: the token that it got first. It never changes; the token may rise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GrantId(pub u64);
+
+/// A fencing token: greater than every one given before it in the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Token(pub u64);
+
+/// A waiter's place in the order of the whole group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Arrival(pub u64);
+
+/// A number of permits of a semaphore, or its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Permits(NonZeroU32);
+
+impl Permits {
+    /// So many permits.
+    ///
+    /// # Errors
+    /// [`BadWord::Zero`] if it is none.
+    pub fn new(permits: u32) -> Result<Permits, BadWord> {
+        NonZeroU32::new(permits).map(Permits).ok_or(BadWord::Zero)
+    }
+
+    /// The number.
+    pub fn get(self) -> u32 {
+        self.0.get()
+    }
+}
+
+/// A stamp: logical time in milliseconds. It moves only with the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LogicalMs(pub u64);
+
+impl LogicalMs {
+    /// The stamp that lies so much later.
+    pub fn after(self, duration: Millis) -> LogicalMs {
+        LogicalMs(self.0.saturating_add(duration.0))
+    }
+}
+
+/// A duration in milliseconds, at most a year.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Millis(u64);
+
+impl Millis {
+    /// No time at all.
+    pub const ZERO: Millis = Millis(0);
+
+    /// A duration, if it is short enough.
+    ///
+    /// # Errors
+    /// [`BadWord`] if it is longer than a year.
+    pub fn new(ms: u64) -> Result<Millis, BadWord> {
+        if ms > bounds::DURATION_MS_MAX {
+            return Err(BadWord::Bound(Bound::Duration));
+        }
+        Ok(Millis(ms))
+    }
+
+    /// The number.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// A time to live, of a session or of one lock: at least one second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ttl(Millis);
+
+impl Ttl {
+    /// A time to live, if it is neither too short nor too long.
+    ///
+    /// # Errors
+    /// [`BadWord`] if it is under a second or over a year.
+    pub fn new(ms: u64) -> Result<Ttl, BadWord> {
+        if ms < bounds::TTL_MS_MIN {
+            return Err(BadWord::Bound(Bound::TtlLeast));
+        }
+        Millis::new(ms).map(Ttl)
+    }
+
+    /// As a duration.
+    pub fn millis(self) -> Millis {
+        self.0
+    }
+}
+
+/// How long a grant rests after an involuntary end: at most a minute, none by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockDelay(Millis);
+
+impl LockDelay {
+    /// A lock delay, if it is short enough.
+    ///
+    /// # Errors
+    /// [`BadWord`] if it is over a minute.
+    pub fn new(ms: u64) -> Result<LockDelay, BadWord> {
+        if ms > bounds::LOCK_DELAY_MS_MAX {
+            return Err(BadWord::Bound(Bound::LockDelay));
+        }
+        Millis::new(ms).map(LockDelay)
+    }
+
+    /// As a duration.
+    pub fn millis(self) -> Millis {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ancestors_of_a_path_from_the_top() {
+        let names = |text: &str| Name::new(text).unwrap().ancestors().map(|name| name.to_string()).collect::<Vec<_>>();
+        assert_eq!(names("/a/bc/d"), ["/a", "/a/bc"]);
+        assert!(names("/a").is_empty());
+        assert!(names("a/b/c").is_empty());
+    }
+
+    #[test]
+    fn words_are_valid_or_refused_with_the_bound() {
+        assert!(Name::new(&"n".repeat(512)).is_ok());
+        assert_eq!(Name::new(&"n".repeat(513)), Err(BadWord::Bound(Bound::NameBytes)));
+        assert!(Name::new(&"/n".repeat(16)).is_ok());
+        assert_eq!(Name::new(&"/n".repeat(17)), Err(BadWord::Bound(Bound::PathLevels)));
+        assert_eq!(Name::new(""), Err(BadWord::Empty));
+        assert_eq!(Name::new("a\nb"), Err(BadWord::ControlCharacter));
+        for path in ["/", "/a/", "//a", "/a//b"] {
+            assert_eq!(Name::new(path), Err(BadWord::EmptySegment), "{path}");
+        }
+        assert!(OwnerName::new(&"o".repeat(128)).is_ok());
+        assert_eq!(OwnerName::new(&"o".repeat(129)), Err(BadWord::Bound(Bound::OwnerBytes)));
+        assert_eq!(Principal::new(&"p".repeat(257)), Err(BadWord::Bound(Bound::PrincipalBytes)));
+        assert_eq!(Reason::new(&"r".repeat(1025)), Err(BadWord::Bound(Bound::ReasonBytes)));
+        assert!(Metadata::new(&[0; 4096]).is_ok());
+        assert_eq!(Metadata::new(&[0; 4097]), Err(BadWord::Bound(Bound::MetadataBytes)));
+        assert_eq!(Value::new(&[0; 4097]), Err(BadWord::Bound(Bound::ValueBytes)));
+        assert!(Ttl::new(1_000).is_ok());
+        assert_eq!(Ttl::new(999), Err(BadWord::Bound(Bound::TtlLeast)));
+        assert!(LockDelay::new(60_000).is_ok());
+        assert_eq!(LockDelay::new(60_001), Err(BadWord::Bound(Bound::LockDelay)));
+        assert_eq!(Millis::new(u64::MAX), Err(BadWord::Bound(Bound::Duration)));
+        assert_eq!(Permits::new(0), Err(BadWord::Zero));
+    }
+}
