@@ -1,0 +1,461 @@
+//! Random logs in which something happens: few names, few sessions, and commands that know what the state holds.
+//!
+//! A seed decides everything, so a failure is replayed by its number. Most commands are what an honest client would
+//! send; some are stale, repeated, wrong or hostile, because the state machine must answer those as well.
+
+use fencepost_core::*;
+
+use super::Model;
+use super::runner::Entry;
+
+/// SplitMix64: ten lines, and every seed is as good as any other.
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub fn percent(&mut self, chance: u64) -> bool {
+        self.below(100) < chance
+    }
+
+    pub fn pick<'a, T>(&mut self, list: &'a [T]) -> &'a T {
+        &list[self.below(list.len() as u64) as usize]
+    }
+
+    fn pick_some<'a, T>(&mut self, list: &'a [T]) -> Option<&'a T> {
+        if list.is_empty() { None } else { Some(self.pick(list)) }
+    }
+}
+
+pub fn name(text: &str) -> Name {
+    Name::new(text).expect("the tests use valid names")
+}
+
+pub fn millis(ms: u64) -> Millis {
+    Millis::new(ms).expect("the tests use short durations")
+}
+
+pub fn ttl(ms: u64) -> Ttl {
+    Ttl::new(ms).expect("the tests use valid times to live")
+}
+
+pub fn permits(count: u64) -> Permits {
+    Permits::new(count as u32).expect("the tests use at least one permit")
+}
+
+pub fn secret_of(session: SessionId) -> SecretHash {
+    SecretHash([session.0 as u8; 32])
+}
+
+pub fn open(session: SessionId, ttl_ms: u64) -> Operation {
+    Operation::Open(Open {
+        session,
+        secret_hash: secret_of(session),
+        principal: Principal::new("tester").expect("valid"),
+        ttl: ttl(ttl_ms),
+        metadata: Metadata::default(),
+    })
+}
+
+/// A client: which session it has, and how far it has counted.
+#[derive(Clone, Debug)]
+struct Client {
+    session: SessionId,
+    next_number: u64,
+    sent: Vec<Request>,
+}
+
+/// One seed's world: what there is, and how its clients behave.
+#[derive(Clone, Debug)]
+pub struct World {
+    random: Random,
+    clients: Vec<Client>,
+    names: Vec<Name>,
+    semaphores: Vec<Name>,
+    owners: Vec<OwnerName>,
+    named_percent: u64,
+    keep_alive_percent: u64,
+    admin_percent: u64,
+    terms_percent: u64,
+    permits_percent: u64,
+    multi_percent: u64,
+    /// How fast time goes: the largest ordinary step.
+    step_ms: u64,
+    operations_max: u64,
+}
+
+impl World {
+    pub fn new(seed: u64) -> World {
+        let mut random = Random(seed);
+        let names = *random.pick(&[
+            &["p"][..],
+            &["p", "q"],
+            &["p", "q", "r"],
+            &["/a", "/a/b"],
+            &["/a", "/a/b", "/a/b/c", "/a/d"],
+            &["/a/b", "/a/d", "/a"],
+            &["/a", "/a/b", "/a/b/c", "/a/d", "p", "q"],
+            &["/a", "/a/b", "/a-b", "/e/f", "p"],
+        ]);
+        let owners = *random.pick(&[&["o"][..], &["o", "w"], &["o", "w", "z"]]);
+        let clients = random.below(4) + 3;
+        World {
+            clients: (0..clients).map(|at| Client::new(u128::from(at) + 1)).collect(),
+            names: names.iter().map(|text| name(text)).collect(),
+            semaphores: vec![name("s"), name("t")],
+            owners: owners.iter().map(|text| OwnerName::new(text).expect("valid")).collect(),
+            named_percent: *random.pick(&[0, 40, 70, 100]),
+            keep_alive_percent: *random.pick(&[15, 50, 90]),
+            admin_percent: *random.pick(&[0, 4, 4, 15]),
+            terms_percent: *random.pick(&[0, 25, 60]),
+            permits_percent: *random.pick(&[0, 10, 30]),
+            multi_percent: *random.pick(&[5, 20, 50]),
+            step_ms: *random.pick(&[50, 300, 300, 2_000]),
+            operations_max: *random.pick(&[1, 3, 6]),
+            random,
+        }
+    }
+
+    /// The next entry, made to fit the state.
+    pub fn next_entry(&mut self, model: &Model) -> Entry {
+        let stamp = LogicalMs(model.now().0 + self.time_step(model));
+        let mut batch = Batch { failover_grace: self.random.percent(2), ..Batch::default() };
+        for at in 0..self.clients.len() {
+            if self.random.percent(self.keep_alive_percent) {
+                batch.renewals.push(self.renewal(model, at));
+            }
+        }
+        for _ in 0..=self.random.below(self.operations_max + 1) {
+            let at = self.random.below(self.clients.len() as u64) as usize;
+            batch.operations.push(self.operation(model, at));
+        }
+        if self.random.percent(3) {
+            batch.operations.clear();
+        }
+        (stamp, batch)
+    }
+
+    fn time_step(&mut self, model: &Model) -> u64 {
+        let to_deadline = model.next_deadline().map_or(0, |due| due.0.saturating_sub(model.now().0));
+        match self.random.below(100) {
+            0..30 => 0,
+            30..80 => self.random.below(self.step_ms),
+            80..86 => to_deadline,
+            86..92 => to_deadline.saturating_sub(1),
+            92..99 => self.random.below(3_000),
+            _ => self.random.below(40_000),
+        }
+    }
+
+    fn renewal(&mut self, model: &Model, at: usize) -> Renewal {
+        let session = if self.random.percent(1) { SessionId(999) } else { self.clients[at].session };
+        let seen = self.seen(model, at);
+        if self.random.percent(6) {
+            let wrong = self.random.percent(20);
+            let secret_hash = if wrong { SecretHash([0; 32]) } else { secret_of(session) };
+            return Renewal::Attach { session, secret_hash, seen };
+        }
+        Renewal::KeepAlive { session, epoch: self.epoch(model, at), seen }
+    }
+
+    fn epoch(&mut self, model: &Model, at: usize) -> Epoch {
+        let current = model.session(self.clients[at].session).map_or(1, |session| session.epoch.0);
+        match self.random.below(60) {
+            0 => Epoch(current.saturating_sub(1)),
+            1 => Epoch(current + 1),
+            _ => Epoch(current),
+        }
+    }
+
+    /// Mostly what an honest client has seen: all that is answered, but for the last few.
+    fn seen(&mut self, model: &Model, at: usize) -> Seen {
+        let (session, next) = (self.clients[at].session, self.clients[at].next_number);
+        let mut waiting: Vec<u64> =
+            model.waiters.iter().filter(|waiter| waiter.session == session).map(|waiter| waiter.number.0).collect();
+        waiting.sort();
+        let mut seen = Seen::default();
+        match self.random.below(200) {
+            0 => seen.mark = next + self.random.below(4),
+            1 => seen.mark = waiting.first().copied().unwrap_or(next),
+            2 => seen.ranges.push((self.random.below(3), 1)),
+            3 => seen.ranges.push((next + 2, next + self.random.below(4))),
+            4 => seen.ranges.extend([(next.max(2) - 1, next), (1, 2)]),
+            5 if self.random.percent(10) => seen.mark = u64::MAX,
+            6 if self.random.percent(10) => seen.ranges.push((next + 7, u64::MAX)),
+            7..80 => {}
+            _ => {
+                let last = (next - 1).saturating_sub(self.random.below(5));
+                seen.mark = waiting.first().map_or(last, |first| last.min(first - 1));
+                let ends = waiting.iter().skip(1).map(|number| number - 1).chain([last]);
+                for (first, end) in waiting.iter().map(|number| number + 1).zip(ends) {
+                    let first = first + self.random.below(2);
+                    if first <= end.min(last) && self.random.percent(70) {
+                        seen.ranges.push((first, end.min(last)));
+                    }
+                }
+            }
+        }
+        seen
+    }
+
+    fn operation(&mut self, model: &Model, at: usize) -> Operation {
+        if self.random.percent(self.admin_percent) {
+            return self.admin(model);
+        }
+        let lives = model.session(self.clients[at].session).is_some();
+        if self.random.percent(if lives { 1 } else { 85 }) {
+            return self.open(at, lives);
+        }
+        if self.random.percent(5)
+            && let Some(request) = self.repeat(model, at)
+        {
+            return Operation::Request(request);
+        }
+        let number = self.number(at);
+        let request = Request {
+            session: if self.random.percent(1) { SessionId(998) } else { self.clients[at].session },
+            epoch: self.epoch(model, at),
+            number,
+            seen: self.seen(model, at),
+            action: self.action(model, at, number),
+        };
+        let sent = &mut self.clients[at].sent;
+        sent.push(request.clone());
+        if sent.len() > 12 {
+            sent.remove(0);
+        }
+        Operation::Request(request)
+    }
+
+    fn number(&mut self, at: usize) -> RequestNumber {
+        let client = &mut self.clients[at];
+        if self.random.percent(3) {
+            return RequestNumber(self.random.below(client.next_number + 1));
+        }
+        if self.random.percent(3) {
+            client.next_number += 1;
+        }
+        client.next_number += 1;
+        RequestNumber(client.next_number - 1)
+    }
+
+    fn repeat(&mut self, model: &Model, at: usize) -> Option<Request> {
+        let mut request = self.random.pick_some(&self.clients[at].sent)?.clone();
+        if self.random.percent(60) {
+            request.epoch = self.epoch(model, at);
+            request.seen = Seen::default();
+        }
+        if self.random.percent(25) {
+            request.action = self.action(model, at, request.number);
+        }
+        Some(request)
+    }
+
+    fn open(&mut self, at: usize, lives: bool) -> Operation {
+        let ttl_ms = *self.random.pick(&[1_000, 2_000, 5_000, 10_000, 30_000]);
+        if !lives {
+            // A new session of the same client, now and then under the id of the one that ended.
+            let old = self.clients[at].session.0;
+            self.clients[at] = Client::new(if self.random.percent(15) { old } else { old + 16 });
+        }
+        let mut operation = open(self.clients[at].session, ttl_ms);
+        if let Operation::Open(open) = &mut operation
+            && self.random.percent(if lives { 40 } else { 2 })
+        {
+            open.secret_hash = SecretHash([7; 32]);
+        }
+        operation
+    }
+
+    fn lock_name(&mut self) -> Name {
+        if self.random.percent(1) { self.random.pick(&self.semaphores) } else { self.random.pick(&self.names) }.clone()
+    }
+
+    fn semaphore_name(&mut self) -> Name {
+        if self.random.percent(3) { self.random.pick(&self.names) } else { self.random.pick(&self.semaphores) }.clone()
+    }
+
+    fn mode(&mut self) -> LockMode {
+        *self.random.pick(&[
+            LockMode::Shared,
+            LockMode::Shared,
+            LockMode::Update,
+            LockMode::Exclusive,
+            LockMode::Exclusive,
+        ])
+    }
+
+    fn wait(&mut self) -> Wait {
+        match self.random.below(100) {
+            0..20 => Wait::No,
+            20..22 => Wait::UpTo(Millis::ZERO),
+            22..60 => Wait::UpTo(millis(self.random.below(5_000) + 1)),
+            _ => Wait::Forever,
+        }
+    }
+
+    fn value(&mut self) -> Value {
+        Value::new(&[self.random.below(4) as u8]).expect("short")
+    }
+
+    fn terms(&mut self) -> Terms {
+        let mut terms = Terms::default();
+        if !self.random.percent(self.terms_percent) {
+            return terms;
+        }
+        if self.random.percent(40) {
+            terms.ttl = Some(ttl(*self.random.pick(&[1_000, 2_000, 4_000, 10_000])));
+        }
+        if self.random.percent(40) {
+            terms.max_hold = Some(millis(*self.random.pick(&[0, 300, 1_000, 3_000, 10_000])));
+        }
+        if self.random.percent(40) {
+            terms.lock_delay = LockDelay::new(*self.random.pick(&[0, 1, 500, 2_000, 10_000])).expect("short");
+        }
+        terms.hear_contended = self.random.percent(40);
+        if self.random.percent(10) {
+            terms.metadata = Metadata::new(b"for people").expect("short");
+        }
+        if self.random.percent(15) {
+            terms.value = Some(self.value());
+        }
+        terms
+    }
+
+    /// A grant, mostly one that the session holds.
+    fn grant(&mut self, model: &Model, at: usize) -> GrantId {
+        let session = self.clients[at].session;
+        let own: Vec<GrantId> = model.grants.iter().filter(|g| g.session == session).map(|g| g.id).collect();
+        let any: Vec<GrantId> = model.grants.iter().map(|grant| grant.id).collect();
+        match self.random.below(20) {
+            0 => GrantId(self.random.below(model.header.last_token + 3)),
+            1 if !any.is_empty() => *self.random.pick(&any),
+            2 => {
+                let lost = model.session(session).map(|session| session.lost.clone()).unwrap_or_default();
+                self.random.pick_some(&lost).map_or(GrantId(1), |(grant, _)| *grant)
+            }
+            _ if !own.is_empty() => *self.random.pick(&own),
+            _ => GrantId(model.header.last_token.saturating_sub(self.random.below(6))),
+        }
+    }
+
+    fn action(&mut self, model: &Model, at: usize, number: RequestNumber) -> Action {
+        let holds = model.grants.iter().filter(|grant| grant.session == self.clients[at].session).count() as u64;
+        match self.random.below(100) {
+            // The more a session holds, the more it gives back: so neither everything nor nothing is held.
+            _ if self.random.percent(holds.min(4) * 9) => Action::Release { grant: self.grant(model, at) },
+            _ if self.random.percent(self.permits_percent) => self.take_permits(),
+            0..52 => self.acquire(),
+            52..72 => self.convert(model, at),
+            72..82 => self.cancel(model, at, number),
+            82..88 => Action::Release { grant: self.grant(model, at) },
+            88..92 => {
+                Action::Extend { grant: self.grant(model, at), max_hold: millis(*self.random.pick(&[0, 500, 5_000])) }
+            }
+            92..96 => Action::SetValue { grant: self.grant(model, at), value: self.value() },
+            96 => Action::Close,
+            _ => self.acquire(),
+        }
+    }
+
+    fn acquire(&mut self) -> Action {
+        let mut locks = Locks::new();
+        let count = if self.random.percent(self.multi_percent) { 2 + self.random.below(2) } else { 1 };
+        for _ in 0..count {
+            let lock = Lock { name: self.lock_name(), mode: self.mode() };
+            if !locks.iter().any(|other| other.name == lock.name) || self.random.percent(5) {
+                locks.push(lock);
+            }
+        }
+        if self.random.below(300) == 0 {
+            locks.clear();
+        }
+        let owner = self.random.percent(self.named_percent).then(|| self.random.pick(&self.owners).clone());
+        Action::Acquire(Acquire { locks, owner, wait: self.wait(), terms: self.terms() })
+    }
+
+    fn take_permits(&mut self) -> Action {
+        let limit = match self.random.below(20) {
+            0 => None,
+            1 => Some(permits(self.random.below(4) + 1)),
+            2..8 => None,
+            _ => Some(permits(3)),
+        };
+        let wanted = permits(*self.random.pick(&[1, 1, 1, 2, 2, 3, 4]));
+        let (wait, terms) = (self.wait(), self.terms());
+        Action::TakePermits(TakePermits { name: self.semaphore_name(), permits: wanted, limit, wait, terms })
+    }
+
+    fn convert(&mut self, model: &Model, at: usize) -> Action {
+        let grant = self.grant(model, at);
+        let held: Vec<Name> = model.grant(grant).map(|g| g.held.names().cloned().collect()).unwrap_or_default();
+        let name = match self.random.pick_some(&held) {
+            Some(held) => held.clone(),
+            None => self.lock_name(),
+        };
+        let name = if self.random.percent(3) { self.lock_name() } else { name };
+        Action::Convert { grant, name, mode: self.mode(), wait: self.wait() }
+    }
+
+    fn cancel(&mut self, model: &Model, at: usize, number: RequestNumber) -> Action {
+        let (session, next) = (self.clients[at].session, self.clients[at].next_number);
+        let waiting: Vec<_> = model.waiters.iter().filter(|w| w.session == session).map(|w| w.number).collect();
+        let answered: Vec<_> = model.answers.iter().filter(|a| a.session == session).map(|a| a.number).collect();
+        let request = match self.random.below(20) {
+            0 => number,
+            1 => RequestNumber(self.random.below(next + 1)),
+            2..5 => RequestNumber(next + self.random.below(3)),
+            5..13 if !waiting.is_empty() => *self.random.pick(&waiting),
+            _ if !answered.is_empty() => *self.random.pick(&answered),
+            _ => RequestNumber(next.saturating_sub(1)),
+        };
+        Action::Cancel { request, release_if_granted: self.random.percent(50) }
+    }
+
+    fn admin(&mut self, model: &Model) -> Operation {
+        let grants: Vec<GrantId> = model.grants.iter().map(|grant| grant.id).collect();
+        let rests: Vec<GrantId> = model.rests.iter().map(|rest| rest.grant).collect();
+        let freezes: Vec<FreezeId> = model.freezes.iter().map(|freeze| freeze.id).collect();
+        let some_grant = GrantId(self.random.below(model.header.last_token + 2));
+        let some_freeze = FreezeId(u128::from(self.random.below(6)));
+        let act = match self.random.below(100) {
+            0..15 => Act::Break { grant: *self.random.pick_some(&grants).unwrap_or(&some_grant) },
+            15..20 => Act::Evict { session: self.random.pick(&self.clients).session },
+            20..40 => Act::WaiveRest { grant: *self.random.pick_some(&rests).unwrap_or(&some_grant) },
+            40..55 => Act::Freeze { freeze: some_freeze, scope: self.scope() },
+            55..80 => Act::Thaw { freeze: *self.random.pick_some(&freezes).unwrap_or(&some_freeze) },
+            _ => {
+                let limit = self.random.percent(60).then(|| permits(*self.random.pick(&[1, 2, 3, 3, 5])));
+                Act::SetLimit { name: self.semaphore_name(), limit }
+            }
+        };
+        let by = Principal::new("operator").expect("valid");
+        Operation::Admin(Admin { by, reason: Reason::new("tests").expect("short"), act })
+    }
+
+    fn scope(&mut self) -> Scope {
+        match self.random.below(10) {
+            0..5 => Scope::Name(self.lock_name()),
+            5..7 => Scope::Name(self.semaphore_name()),
+            7 => Scope::Prefix(b"/a"[..].into()),
+            8 => Scope::Prefix(b"/a/"[..].into()),
+            _ => Scope::Prefix(if self.random.percent(20) { &b""[..] } else { &b"p"[..] }.into()),
+        }
+    }
+}
+
+impl Client {
+    fn new(session: u128) -> Client {
+        Client { session: SessionId(session), next_number: 1, sent: Vec::new() }
+    }
+}

@@ -1,0 +1,282 @@
+//! Applies one log to the state machine and to the model, compares all that comes out, and shortens a log that fails.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use fencepost_core::*;
+
+use super::Model;
+use super::invariants::{Invariants, Step};
+use super::random::World;
+use super::tally::Tally;
+
+/// One log entry.
+pub type Entry = (LogicalMs, Batch);
+
+/// Entries in one run of a seed.
+pub const ENTRIES_PER_SEED: usize = 300;
+const ENTRIES_PER_SNAPSHOT: u64 = 50;
+const ENTRIES_PER_VERIFY: u64 = 4;
+
+/// The model and the state machines that must agree with it.
+pub struct Runner {
+    pub model: Model,
+    /// The one under test, and perhaps the same log on another with another hash seed. Empty: the model runs alone.
+    states: Vec<LockState>,
+    invariants: Invariants,
+    entries: u64,
+    pub tally: Tally,
+}
+
+impl Runner {
+    pub fn new(states: Vec<LockState>) -> Runner {
+        Runner::from(Model::new(), states)
+    }
+
+    /// Goes on from a state whose history was not seen.
+    pub fn from(model: Model, states: Vec<LockState>) -> Runner {
+        let invariants = Invariants::of(&model);
+        Runner { model, states, invariants, entries: 0, tally: Tally::default() }
+    }
+
+    /// Applies one entry everywhere and checks everything.
+    pub fn step(&mut self, stamp: LogicalMs, batch: &Batch) -> Result<(), String> {
+        self.entries += 1;
+        let before = self.model.clone();
+        let effects = self.model.apply(stamp, batch);
+        let mut raw = None;
+        if let Some(state) = self.states.first_mut() {
+            let said = state.apply(stamp, batch.clone());
+            equal("replies", &without_cycles(&said).replies, &effects.replies)?;
+            equal("pushes", &said.pushes, &effects.pushes)?;
+            equal("events", &without_cycles(&said).events, &effects.events)?;
+            let records: Vec<Record> = state.records().map(record_without_cycle).collect();
+            equal("records", &records, &self.model.records())?;
+            let (due, expected) = (state.next_deadline(), self.model.next_deadline());
+            if due != expected {
+                return Err(format!("next deadline: the state says {due:?}, the model {expected:?}"));
+            }
+            raw = Some(said);
+        }
+        let raw = raw.as_ref().unwrap_or(&effects);
+        let step = Step { stamp, batch, effects: &effects, raw, before: &before, after: &self.model };
+        self.invariants.check(&step)?;
+        self.tally.count(&effects);
+        if let [state, others @ ..] = self.states.as_mut_slice() {
+            for other in others {
+                if other.apply(stamp, batch.clone()) != *raw || other.state_hash() != state.state_hash() {
+                    return Err("I16: another hash seed gives other effects or another state hash".to_string());
+                }
+            }
+            if self.entries.is_multiple_of(ENTRIES_PER_VERIFY) {
+                state.verify()?;
+            }
+            if self.entries.is_multiple_of(ENTRIES_PER_SNAPSHOT) {
+                *state = i15_snapshot_and_restore(state, self.entries)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Restores the present state as a backup and compares it with the model's idea of it.
+    pub fn check_backup(&self, token_jump: u64) -> Result<(), String> {
+        let expected = Model::from_backup(self.model.records(), token_jump);
+        if let Some(state) = self.states.first() {
+            let restored = LockState::restore_backup(self.entries, state.records(), token_jump);
+            let restored = restored.map_err(|bad| bad.to_string())?;
+            let records: Vec<Record> = restored.records().collect();
+            equal("records of the restored backup", &records, &expected.records())?;
+            restored.verify()?;
+        }
+        let nothing_lives = expected.sessions.is_empty() && expected.grants.is_empty() && expected.waiters.is_empty();
+        let raised = expected.header.last_token >= self.model.header.last_token + token_jump.min(1);
+        if nothing_lives && raised { Ok(()) } else { Err("a restored backup has sessions or old tokens".to_string()) }
+    }
+}
+
+/// I15: snapshot and restore give the same records and the same state hash.
+fn i15_snapshot_and_restore(state: &LockState, hash_seed: u64) -> Result<LockState, String> {
+    let restored = LockState::restore(hash_seed, state.records()).map_err(|why| format!("I15: {why}"))?;
+    let (after, before): (Vec<Record>, Vec<Record>) = (restored.records().collect(), state.records().collect());
+    equal("I15: records of the snapshot", &after, &before)?;
+    if restored.state_hash() != state.state_hash() {
+        return Err("I15: the restored state has another hash".to_string());
+    }
+    restored.verify().map_err(|why| format!("I15: {why}"))?;
+    Ok(restored)
+}
+
+/// Compares two lists and says where they begin to differ.
+fn equal<T: PartialEq + std::fmt::Debug>(what: &str, state: &[T], model: &[T]) -> Result<(), String> {
+    if state == model {
+        return Ok(());
+    }
+    let at = state.iter().zip(model).take_while(|(a, b)| a == b).count();
+    Err(format!(
+        "{what} differ from place {at} on ({} and {})\n  state: {:#?}\n  model: {:#?}",
+        state.len(),
+        model.len(),
+        state.get(at),
+        model.get(at)
+    ))
+}
+
+/// The model does not say which cycle it found, so cycles are taken out before comparing.
+fn without_cycles(effects: &Effects) -> Effects {
+    let mut effects = effects.clone();
+    for reply in &mut effects.replies {
+        take_cycle_out(&mut reply.outcome);
+    }
+    for event in &mut effects.events {
+        if let Event::NotGranted { outcome, .. } = event {
+            take_cycle_out(outcome);
+        }
+    }
+    effects
+}
+
+fn take_cycle_out(outcome: &mut Outcome) {
+    match outcome {
+        Outcome::Deadlock(cycle) => cycle.links.clear(),
+        Outcome::Attached(attached) => {
+            attached.unseen.iter_mut().for_each(|answer| take_cycle_out(&mut answer.outcome));
+        }
+        _ => {}
+    }
+}
+
+fn record_without_cycle(mut record: Record) -> Record {
+    if let Record::Answer(answer) = &mut record {
+        take_cycle_out(&mut answer.outcome);
+    }
+    record
+}
+
+/// A run that went wrong.
+#[derive(Debug)]
+pub struct Failure {
+    pub why: String,
+    pub entries: Vec<Entry>,
+    /// Commands applied until it was found.
+    pub commands: u64,
+}
+
+pub fn commands_in(batch: &Batch) -> u64 {
+    (batch.renewals.len() + batch.operations.len()) as u64
+}
+
+fn caught<T>(run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+        Err(format!("panicked: {}", text.unwrap_or_default()))
+    })
+}
+
+/// Runs one seed from an empty state; returns the number of commands.
+pub fn run_seed(seed: u64, states: Vec<LockState>, tally: &mut Tally) -> Result<u64, Failure> {
+    let mut world = World::new(seed);
+    let mut runner = Runner::new(states);
+    runner.tally = std::mem::take(tally);
+    let mut entries = Vec::new();
+    let mut commands = 0;
+    let mut check = |runner: &mut Runner| {
+        for _ in 0..ENTRIES_PER_SEED {
+            let (stamp, batch) = world.next_entry(&runner.model);
+            commands += commands_in(&batch);
+            entries.push((stamp, batch));
+            let (stamp, batch) = entries.last().expect("just pushed");
+            runner.step(*stamp, batch)?;
+        }
+        runner.check_backup(bounds::RESTORE_TOKEN_JUMP)
+    };
+    let result = caught(|| check(&mut runner));
+    *tally = std::mem::take(&mut runner.tally);
+    match result {
+        Ok(()) => Ok(commands),
+        Err(why) => Err(Failure { why, entries, commands }),
+    }
+}
+
+/// Applies a given log; says what went wrong, if anything.
+pub fn replay(entries: &[Entry], states: Vec<LockState>) -> Result<(), String> {
+    caught(|| {
+        let mut runner = Runner::new(states);
+        entries.iter().try_for_each(|(stamp, batch)| runner.step(*stamp, batch))?;
+        runner.check_backup(bounds::RESTORE_TOKEN_JUMP)
+    })
+}
+
+/// Takes entries, then commands, out of a failing log for as long as it still fails.
+pub fn shorten(mut entries: Vec<Entry>, fails: impl Fn(&[Entry]) -> bool) -> Vec<Entry> {
+    let mut size = entries.len().div_ceil(2);
+    while size > 0 {
+        let mut at = 0;
+        while at < entries.len() {
+            let mut fewer = entries.clone();
+            fewer.drain(at..(at + size).min(entries.len()));
+            if fails(&fewer) {
+                entries = fewer;
+            } else {
+                at += size;
+            }
+        }
+        size /= 2;
+    }
+    let mut places: Vec<(usize, bool, usize)> = Vec::new();
+    for (at, (_, batch)) in entries.iter().enumerate() {
+        places.extend((0..batch.renewals.len()).map(|i| (at, true, i)));
+        places.extend((0..batch.operations.len()).map(|i| (at, false, i)));
+    }
+    // From the end, so that the places before stay where they are.
+    for (at, renewal, i) in places.into_iter().rev() {
+        let mut fewer = entries.clone();
+        if renewal {
+            fewer[at].1.renewals.remove(i);
+        } else {
+            fewer[at].1.operations.remove(i);
+        }
+        if fails(&fewer) {
+            entries = fewer;
+        }
+    }
+    for at in 0..entries.len() {
+        let mut fewer = entries.clone();
+        if std::mem::take(&mut fewer[at].1.failover_grace) && fails(&fewer) {
+            entries = fewer;
+        }
+    }
+    entries
+}
+
+/// A failure in words: what to replay, the shortest log that was found, and what is wrong with it.
+pub fn report(seed: u64, failure: Failure, make_states: impl Fn() -> Vec<LockState>) -> String {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let entries = failure.entries.len();
+    let short = shorten(failure.entries, |entries| replay(entries, make_states()).is_err());
+    let why = replay(&short, make_states()).err().unwrap_or_else(|| "does not fail when replayed".to_string());
+    std::panic::set_hook(hook);
+    let lines: Vec<String> = short.iter().map(|(stamp, batch)| format!("({stamp:?}, {batch:?}),")).collect();
+    format!(
+        "seed {seed} fails at entry {entries} (replay: FENCEPOST_SEED={seed}):\n{}\n\nshortened to {} entries:\n{}\n\n{why}",
+        failure.why,
+        lines.len(),
+        lines.join("\n")
+    )
+}
+
+/// How many commands it takes until a state machine is caught at differing from the model, if it is within the bound.
+pub fn commands_until_caught(make_state: impl Fn() -> LockState, commands_max: u64) -> Option<u64> {
+    let mut commands = 0;
+    let mut tally = Tally::default();
+    for seed in 1.. {
+        match run_seed(seed, vec![make_state()], &mut tally) {
+            Ok(run) => commands += run,
+            Err(failure) => return Some(commands + failure.commands),
+        }
+        if commands >= commands_max {
+            break;
+        }
+    }
+    None
+}

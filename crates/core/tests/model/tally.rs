@@ -1,0 +1,217 @@
+//! Counts what a run has reached, so that one sees that every outcome was.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use fencepost_core::*;
+
+/// How often each kind of outcome, push and event occurred.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    counts: BTreeMap<String, u64>,
+}
+
+impl Tally {
+    pub fn count(&mut self, effects: &Effects) {
+        for reply in &effects.replies {
+            self.add(&outcome_kind(&reply.outcome));
+            if reply.repeat.is_some() {
+                self.add("reply: repeat");
+            }
+        }
+        for push in &effects.pushes {
+            match push {
+                Push::Ended { outcome, .. } => self.add(&format!("push: {}", outcome_kind(outcome))),
+                Push::Lost { how, .. } => self.add(&format!("push: Lost({how:?})")),
+                Push::Contended { .. } => self.add("push: Contended"),
+                Push::SessionEnded { how, .. } => self.add(&format!("push: SessionEnded({how:?})")),
+            }
+        }
+        for event in &effects.events {
+            self.add(&format!("event: {}", event.kind()));
+        }
+    }
+
+    fn add(&mut self, kind: &str) {
+        if let Some(count) = self.counts.get_mut(kind) {
+            *count += 1;
+        } else {
+            self.counts.insert(kind.to_string(), 1);
+        }
+    }
+
+    /// Those of the expected kinds that never occurred.
+    pub fn missing<'a>(&self, expected: &[&'a str]) -> Vec<&'a str> {
+        expected.iter().filter(|kind| !self.counts.contains_key(**kind)).copied().collect()
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.counts.iter().try_for_each(|(kind, count)| writeln!(f, "{count:>10}  {kind}"))
+    }
+}
+
+/// Every kind of outcome that random batches must reach. The variants that are missing here, and why:
+/// `BadWord` is said by whoever builds words, never by `apply`; the bounds that take thousands of things are reached by
+/// the test of the bounds, and `Duration`, `TtlLeast` and the other bounds of words can only be met while building one;
+/// `SessionEnded` and `GrantEnded` come as pushes, and `Restored` only from a backup, which has no effects.
+pub const EXPECTED: &[&str] = &[
+    "Opened",
+    "Renewed",
+    "Attached",
+    "Closed",
+    "Granted",
+    "Queued",
+    "Busy(Frozen)",
+    "Busy(Held)",
+    "Busy(Resting)",
+    "Busy(Queued)",
+    "TimedOut",
+    "Cancelled",
+    "Deadlock",
+    "push: SessionEnded(Closed)",
+    "push: SessionEnded(Expired)",
+    "push: SessionEnded(Evicted)",
+    "push: GrantEnded(Released)",
+    "push: GrantEnded(Ttl)",
+    "push: GrantEnded(MaxHold)",
+    "push: GrantEnded(Broken)",
+    "Converted",
+    "push: Converted",
+    "push: Granted",
+    "push: Cancelled",
+    "push: TimedOut",
+    "push: Refused: MoreThanLimit",
+    "push: Lost(Ttl)",
+    "push: Lost(MaxHold)",
+    "push: Lost(Broken)",
+    "push: Contended",
+    "Released",
+    "NotOwner",
+    "AlreadyReleased",
+    "Expired(Ttl)",
+    "Expired(MaxHold)",
+    "Expired(Broken)",
+    "Extended",
+    "ValueSet",
+    "CancelTooLate(Granted)",
+    "CancelTooLate(Converted)",
+    "CancelTooLate(Ended)",
+    "CancelReleased",
+    "Done",
+    "NotFound",
+    "reply: repeat",
+    "Refused: NoSession",
+    "Refused: SessionExists",
+    "Refused: WrongSecret",
+    "Refused: WrongEpoch",
+    "Refused: AlreadySeen",
+    "Refused: SeenWhileWaiting",
+    "Refused: Bound(MultiLock)",
+    "Refused: BadNumber",
+    "Refused: CancelsItself",
+    "Refused: NamedTwice",
+    "Refused: OwnerWaits",
+    "Refused: UseUpgrade",
+    "Refused: AlreadyHeld",
+    "Refused: CountAboveOne",
+    "Refused: NotInGrant",
+    "Refused: UpgradeConflict",
+    "Refused: NotALock",
+    "Refused: NotAnElection",
+    "Refused: NothingToExtend",
+    "Refused: IsSemaphore",
+    "Refused: IsLock",
+    "Refused: PathSemaphore",
+    "Refused: NoLimit",
+    "Refused: LimitDiffers",
+    "Refused: MoreThanLimit",
+    "Refused: FreezeExists",
+    "event: rest ended",
+    "event: contended",
+    "event: value set",
+    "event: waived",
+    "event: thawed",
+];
+
+/// The bounds that the test of the bounds must reach: those that `apply` itself can say.
+pub const EXPECTED_BOUNDS: &[&str] = &[
+    "Refused: Bound(NameBytes)",
+    "Refused: Bound(MultiLock)",
+    "Refused: Bound(FootprintNames)",
+    "Refused: Bound(LocksPerSession)",
+    "Refused: Bound(WaitersPerSession)",
+    "Refused: Bound(WaitersPerResource)",
+    "Refused: Bound(SessionsPerPrincipal)",
+    "Refused: Bound(UnseenAnswers)",
+    "Refused: Bound(SeenRanges)",
+    "Refused: Bound(Reentries)",
+    "Refused: Bound(Freezes)",
+    "Refused: Bound(Limits)",
+];
+
+fn outcome_kind(outcome: &Outcome) -> String {
+    let plain = match outcome {
+        Outcome::Opened { .. } => "Opened",
+        Outcome::Renewed => "Renewed",
+        Outcome::Attached(_) => "Attached",
+        Outcome::Closed => "Closed",
+        Outcome::Granted { .. } => "Granted",
+        Outcome::Queued { .. } => "Queued",
+        Outcome::Busy(busy) => return format!("Busy({:?})", busy.why),
+        Outcome::TimedOut => "TimedOut",
+        Outcome::Cancelled => "Cancelled",
+        Outcome::Deadlock(_) => "Deadlock",
+        Outcome::SessionEnded(how) => return format!("SessionEnded({how:?})"),
+        Outcome::GrantEnded(how) => return format!("GrantEnded({how:?})"),
+        Outcome::Converted { .. } => "Converted",
+        Outcome::Released { .. } => "Released",
+        Outcome::NotOwner => "NotOwner",
+        Outcome::AlreadyReleased => "AlreadyReleased",
+        Outcome::Expired(how) => return format!("Expired({how:?})"),
+        Outcome::Extended { .. } => "Extended",
+        Outcome::ValueSet => "ValueSet",
+        Outcome::CancelTooLate(Late::Granted { .. }) => "CancelTooLate(Granted)",
+        Outcome::CancelTooLate(Late::Converted { .. }) => "CancelTooLate(Converted)",
+        Outcome::CancelTooLate(Late::Ended) => "CancelTooLate(Ended)",
+        Outcome::CancelReleased { .. } => "CancelReleased",
+        Outcome::Done => "Done",
+        Outcome::NotFound => "NotFound",
+        Outcome::Refused(refusal) => return format!("Refused: {}", refusal_kind(refusal)),
+    };
+    plain.to_string()
+}
+
+fn refusal_kind(refusal: &Refusal) -> String {
+    let plain = match refusal {
+        Refusal::NoSession => "NoSession",
+        Refusal::SessionExists => "SessionExists",
+        Refusal::WrongSecret => "WrongSecret",
+        Refusal::WrongEpoch { .. } => "WrongEpoch",
+        Refusal::AlreadySeen => "AlreadySeen",
+        Refusal::SeenWhileWaiting(_) => "SeenWhileWaiting",
+        Refusal::Bound(bound) => return format!("Bound({bound:?})"),
+        Refusal::BadWord(_) => "BadWord",
+        Refusal::BadNumber => "BadNumber",
+        Refusal::CancelsItself => "CancelsItself",
+        Refusal::NamedTwice(_) => "NamedTwice",
+        Refusal::OwnerWaits => "OwnerWaits",
+        Refusal::UseUpgrade { .. } => "UseUpgrade",
+        Refusal::AlreadyHeld { .. } => "AlreadyHeld",
+        Refusal::CountAboveOne => "CountAboveOne",
+        Refusal::NotInGrant(_) => "NotInGrant",
+        Refusal::UpgradeConflict(_) => "UpgradeConflict",
+        Refusal::NotALock => "NotALock",
+        Refusal::NotAnElection => "NotAnElection",
+        Refusal::NothingToExtend => "NothingToExtend",
+        Refusal::IsSemaphore(_) => "IsSemaphore",
+        Refusal::IsLock(_) => "IsLock",
+        Refusal::PathSemaphore(_) => "PathSemaphore",
+        Refusal::NoLimit(_) => "NoLimit",
+        Refusal::LimitDiffers { .. } => "LimitDiffers",
+        Refusal::MoreThanLimit { .. } => "MoreThanLimit",
+        Refusal::FreezeExists => "FreezeExists",
+    };
+    plain.to_string()
+}
