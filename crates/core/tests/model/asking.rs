@@ -207,6 +207,7 @@ impl Model {
 
     // Rule: single-successor, no-missed-wake-up
     pub fn grant_successors(&mut self) {
+        self.end_cycles_closed_by_an_end();
         while let Some(waiter) = self.next_successor().cloned() {
             self.waiters.retain(|other| other.arrival != waiter.arrival);
             let outcome = self.grant_now(&waiter);
@@ -562,6 +563,7 @@ impl Model {
             if grant.count > 1 {
                 return Outcome::Refused(Refusal::CountAboveOne);
             }
+            self.note_loosened(&grant);
             return self.set_mode(id, name, mode, None);
         }
         let wants = Wants::Conversion { grant: id, name: name.clone(), mode };

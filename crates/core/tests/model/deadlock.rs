@@ -64,6 +64,26 @@ impl Model {
         Scene { refused: asker(refused), edges }
     }
 
+    /// Takes note that an owner holds less than before; what it waits for may now be further away.
+    pub fn note_loosened(&mut self, grant: &GrantRecord) {
+        self.loosened.extend(self.waits_for_owner_of(grant).map(|waiter| waiter.arrival));
+    }
+
+    /// An owner that holds less than when it began to wait stands further back: behind waiters that it was ahead of. If
+    /// that closes a cycle, nobody on it could ever move again, so the wait that closed it ends as a deadlock.
+    pub fn end_cycles_closed_by_an_end(&mut self) {
+        let mut loosened = std::mem::take(&mut self.loosened);
+        loosened.sort();
+        for arrival in loosened {
+            let waiter = self.waiters.iter().find(|waiter| waiter.arrival == arrival).cloned();
+            if let Some(waiter) = waiter.filter(|waiter| self.closes_a_cycle(waiter)) {
+                let scene = self.scene(&waiter);
+                self.deadlocks.push(scene);
+                self.end_wait(arrival, Outcome::Deadlock(Box::new(Cycle { links: Vec::new() })));
+            }
+        }
+    }
+
     /// Whether the edges lead from a request that waits back to it.
     pub fn closes_a_cycle(&self, waiter: &WaiterRecord) -> bool {
         let mut reached: Vec<Asker> = Vec::new();

@@ -125,6 +125,7 @@ impl Model {
         }
         let at = self.grants.iter().position(|grant| grant.id == id).expect("the caller has looked");
         let grant = self.grants.remove(at);
+        self.note_loosened(&grant);
         let now = self.now();
         // Rule: lock-delay
         let delay = grant.terms.as_ref().map_or(Millis::ZERO, |terms| terms.lock_delay.millis());

@@ -78,6 +78,9 @@ impl Invariants {
                 continue;
             }
             self.answers.insert(asker, reply.outcome.clone());
+        }
+        // A cancel takes the number of a request that has not come; only now, since cancels of waits go before others.
+        for (request, reply) in requests().filter(|(_, reply)| reply.repeat.is_none()) {
             if let (Action::Cancel { request: target, .. }, Outcome::Cancelled) = (&request.action, &reply.outcome) {
                 self.answers.entry((request.session, *target)).or_insert(Outcome::Cancelled);
             }
@@ -268,14 +271,13 @@ fn i11_refused_changes_nothing(step: &Step<'_>) -> Result<(), String> {
 
 /// I13: a deadlock victim lay on a real cycle.
 fn i13_reported_cycles_are_real(step: &Step<'_>) -> Result<(), String> {
-    let replies = step.raw.replies.iter().filter(|reply| reply.repeat.is_none());
-    let cycles = replies.filter_map(|reply| match &reply.outcome {
-        Outcome::Deadlock(cycle) => Some(cycle),
-        _ => None,
-    });
-    for (scene, cycle) in step.after.deadlocks.iter().zip(cycles) {
+    for event in &step.raw.events {
         // The model itself names no cycle; then there is nothing to check.
-        if !cycle.links.is_empty() {
+        if let Event::NotGranted { request, outcome: Outcome::Deadlock(cycle) } = event
+            && !cycle.links.is_empty()
+        {
+            let scene = step.after.deadlocks.iter().find(|scene| scene.refused == (request.session, request.number));
+            let scene = scene.ok_or("I13: a deadlock that the model does not see")?;
             check_cycle(scene, cycle).map_err(|why| format!("I13: {why}"))?;
         }
     }

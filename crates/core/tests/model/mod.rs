@@ -35,6 +35,8 @@ pub struct Model {
     pub effects: Effects,
     /// Who waited for whom at each deadlock of the last entry, for the check of the reported cycle.
     pub deadlocks: Vec<deadlock::Scene>,
+    /// Waiters whose owner lost or weakened something while they waited, so that they may now wait for more than before.
+    pub loosened: Vec<Arrival>,
 }
 
 /// Why a request is not performed: it was answered before, or may not be answered at all.

@@ -160,7 +160,7 @@ impl World {
     fn renewal(&mut self, model: &Model, at: usize) -> Renewal {
         let session = if self.random.percent(1) { SessionId(999) } else { self.clients[at].session };
         let seen = self.seen(model, at);
-        if self.random.percent(6) {
+        if self.random.percent(4) {
             let wrong = self.random.percent(20);
             let secret_hash = if wrong { SecretHash([0; 32]) } else { secret_of(session) };
             return Renewal::Attach { session, secret_hash, seen };
@@ -190,8 +190,8 @@ impl World {
             2 => seen.ranges.push((self.random.below(3), 1)),
             3 => seen.ranges.push((next + 2, next + self.random.below(4))),
             4 => seen.ranges.extend([(next.max(2) - 1, next), (1, 2)]),
-            5 if self.random.percent(10) => seen.mark = u64::MAX,
-            6 if self.random.percent(10) => seen.ranges.push((next + 7, u64::MAX)),
+            5 if self.random.percent(3) => seen.mark = u64::MAX,
+            6 if self.random.percent(3) => seen.ranges.push((next + 7, u64::MAX)),
             7..80 => {}
             _ => {
                 let last = (next - 1).saturating_sub(self.random.below(5));
@@ -297,9 +297,9 @@ impl World {
 
     fn wait(&mut self) -> Wait {
         match self.random.below(100) {
-            0..20 => Wait::No,
-            20..22 => Wait::UpTo(Millis::ZERO),
-            22..60 => Wait::UpTo(millis(self.random.below(5_000) + 1)),
+            0..27 => Wait::No,
+            27..29 => Wait::UpTo(Millis::ZERO),
+            29..70 => Wait::UpTo(millis(self.random.below(5_000) + 1)),
             _ => Wait::Forever,
         }
     }
@@ -353,7 +353,7 @@ impl World {
         let holds = model.grants.iter().filter(|grant| grant.session == self.clients[at].session).count() as u64;
         match self.random.below(100) {
             // The more a session holds, the more it gives back: so neither everything nor nothing is held.
-            _ if self.random.percent(holds.min(4) * 9) => Action::Release { grant: self.grant(model, at) },
+            _ if self.random.percent(holds.min(4) * 13) => Action::Release { grant: self.grant(model, at) },
             _ if self.random.percent(self.permits_percent) => self.take_permits(),
             0..52 => self.acquire(),
             52..72 => self.convert(model, at),

@@ -83,6 +83,7 @@ pub const EXPECTED: &[&str] = &[
     "push: Cancelled",
     "push: TimedOut",
     "push: Refused: MoreThanLimit",
+    "push: Deadlock",
     "push: Lost(Ttl)",
     "push: Lost(MaxHold)",
     "push: Lost(Broken)",
