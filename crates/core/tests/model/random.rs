@@ -75,6 +75,8 @@ struct Client {
     sent: Vec<Request>,
 }
 
+const WAITERS_ENOUGH: usize = 10;
+
 /// One seed's world: what there is, and how its clients behave.
 #[derive(Clone, Debug)]
 pub struct World {
@@ -83,6 +85,9 @@ pub struct World {
     names: Vec<Name>,
     semaphores: Vec<Name>,
     owners: Vec<OwnerName>,
+    /// How much of what clients send is stale, wrong or hostile, in percent of what it is at the worst.
+    mischief_percent: u64,
+    forever_percent: u64,
     named_percent: u64,
     keep_alive_percent: u64,
     admin_percent: u64,
@@ -92,6 +97,8 @@ pub struct World {
     /// How fast time goes: the largest ordinary step.
     step_ms: u64,
     operations_max: u64,
+    /// So much waits already that nobody else queues: long queues cost time here and show nothing new.
+    crowded: bool,
 }
 
 impl World {
@@ -114,14 +121,17 @@ impl World {
             names: names.iter().map(|text| name(text)).collect(),
             semaphores: vec![name("s"), name("t")],
             owners: owners.iter().map(|text| OwnerName::new(text).expect("valid")).collect(),
+            mischief_percent: *random.pick(&[0, 30, 100]),
+            forever_percent: *random.pick(&[10, 30, 80]),
             named_percent: *random.pick(&[0, 40, 70, 100]),
-            keep_alive_percent: *random.pick(&[15, 50, 90]),
+            keep_alive_percent: *random.pick(&[8, 25, 60]),
             admin_percent: *random.pick(&[0, 4, 4, 15]),
             terms_percent: *random.pick(&[0, 25, 60]),
             permits_percent: *random.pick(&[0, 10, 30]),
             multi_percent: *random.pick(&[5, 20, 50]),
             step_ms: *random.pick(&[50, 300, 300, 2_000]),
             operations_max: *random.pick(&[1, 3, 6]),
+            crowded: false,
             random,
         }
     }
@@ -129,6 +139,7 @@ impl World {
     /// The next entry, made to fit the state.
     pub fn next_entry(&mut self, model: &Model) -> Entry {
         let stamp = LogicalMs(model.now().0 + self.time_step(model));
+        self.crowded = model.waiters.len() >= WAITERS_ENOUGH;
         let mut batch = Batch { failover_grace: self.random.percent(2), ..Batch::default() };
         for at in 0..self.clients.len() {
             if self.random.percent(self.keep_alive_percent) {
@@ -158,10 +169,10 @@ impl World {
     }
 
     fn renewal(&mut self, model: &Model, at: usize) -> Renewal {
-        let session = if self.random.percent(1) { SessionId(999) } else { self.clients[at].session };
+        let session = if self.mischief(1) { SessionId(999) } else { self.clients[at].session };
         let seen = self.seen(model, at);
         if self.random.percent(4) {
-            let wrong = self.random.percent(20);
+            let wrong = self.mischief(30);
             let secret_hash = if wrong { SecretHash([0; 32]) } else { secret_of(session) };
             return Renewal::Attach { session, secret_hash, seen };
         }
@@ -170,11 +181,15 @@ impl World {
 
     fn epoch(&mut self, model: &Model, at: usize) -> Epoch {
         let current = model.session(self.clients[at].session).map_or(1, |session| session.epoch.0);
-        match self.random.below(60) {
-            0 => Epoch(current.saturating_sub(1)),
-            1 => Epoch(current + 1),
-            _ => Epoch(current),
+        if self.mischief(4) {
+            return Epoch(if self.random.percent(50) { current + 1 } else { current - 1 });
         }
+        Epoch(current)
+    }
+
+    /// Whether a client does now what it should not, with this chance at the worst.
+    fn mischief(&mut self, percent: u64) -> bool {
+        self.random.percent(self.mischief_percent) && self.random.percent(percent)
     }
 
     /// Mostly what an honest client has seen: all that is answered, but for the last few.
@@ -184,7 +199,8 @@ impl World {
             model.waiters.iter().filter(|waiter| waiter.session == session).map(|waiter| waiter.number.0).collect();
         waiting.sort();
         let mut seen = Seen::default();
-        match self.random.below(200) {
+        let wrong = if self.mischief(5) { self.random.below(7) } else { self.random.below(193) + 7 };
+        match wrong {
             0 => seen.mark = next + self.random.below(4),
             1 => seen.mark = waiting.first().copied().unwrap_or(next),
             2 => seen.ranges.push((self.random.below(3), 1)),
@@ -194,7 +210,8 @@ impl World {
             6 if self.random.percent(3) => seen.ranges.push((next + 7, u64::MAX)),
             7..80 => {}
             _ => {
-                let last = (next - 1).saturating_sub(self.random.below(5));
+                // The newest number may be that of this very message.
+                let last = next.saturating_sub(2 + self.random.below(5));
                 seen.mark = waiting.first().map_or(last, |first| last.min(first - 1));
                 let ends = waiting.iter().skip(1).map(|number| number - 1).chain([last]);
                 for (first, end) in waiting.iter().map(|number| number + 1).zip(ends) {
@@ -223,7 +240,7 @@ impl World {
         }
         let number = self.number(at);
         let request = Request {
-            session: if self.random.percent(1) { SessionId(998) } else { self.clients[at].session },
+            session: if self.mischief(2) { SessionId(998) } else { self.clients[at].session },
             epoch: self.epoch(model, at),
             number,
             seen: self.seen(model, at),
@@ -238,10 +255,10 @@ impl World {
     }
 
     fn number(&mut self, at: usize) -> RequestNumber {
-        let client = &mut self.clients[at];
-        if self.random.percent(3) {
-            return RequestNumber(self.random.below(client.next_number + 1));
+        if self.mischief(6) {
+            return RequestNumber(self.random.below(self.clients[at].next_number + 1));
         }
+        let client = &mut self.clients[at];
         if self.random.percent(3) {
             client.next_number += 1;
         }
@@ -262,7 +279,7 @@ impl World {
     }
 
     fn open(&mut self, at: usize, lives: bool) -> Operation {
-        let ttl_ms = *self.random.pick(&[1_000, 2_000, 5_000, 10_000, 30_000]);
+        let ttl_ms = *self.random.pick(&[1_000, 3_000, 10_000, 30_000, 30_000]);
         if !lives {
             // A new session of the same client, now and then under the id of the one that ended.
             let old = self.clients[at].session.0;
@@ -296,11 +313,16 @@ impl World {
     }
 
     fn wait(&mut self) -> Wait {
+        if self.crowded {
+            return Wait::No;
+        }
+        if self.random.percent(self.forever_percent) {
+            return Wait::Forever;
+        }
         match self.random.below(100) {
-            0..27 => Wait::No,
-            27..29 => Wait::UpTo(Millis::ZERO),
-            29..70 => Wait::UpTo(millis(self.random.below(5_000) + 1)),
-            _ => Wait::Forever,
+            0..40 => Wait::No,
+            40..43 => Wait::UpTo(Millis::ZERO),
+            _ => Wait::UpTo(millis(self.random.below(5_000) + 1)),
         }
     }
 
@@ -338,9 +360,9 @@ impl World {
         let own: Vec<GrantId> = model.grants.iter().filter(|g| g.session == session).map(|g| g.id).collect();
         let any: Vec<GrantId> = model.grants.iter().map(|grant| grant.id).collect();
         match self.random.below(20) {
-            0 => GrantId(self.random.below(model.header.last_token + 3)),
-            1 if !any.is_empty() => *self.random.pick(&any),
-            2 => {
+            0 if self.random.percent(50) => GrantId(self.random.below(model.header.last_token + 3)),
+            1 if self.random.percent(50) && !any.is_empty() => *self.random.pick(&any),
+            2 if self.random.percent(50) => {
                 let lost = model.session(session).map(|session| session.lost.clone()).unwrap_or_default();
                 self.random.pick_some(&lost).map_or(GrantId(1), |(grant, _)| *grant)
             }
@@ -351,10 +373,16 @@ impl World {
 
     fn action(&mut self, model: &Model, at: usize, number: RequestNumber) -> Action {
         let holds = model.grants.iter().filter(|grant| grant.session == self.clients[at].session).count() as u64;
-        match self.random.below(100) {
+        let act = self.random.below(100);
+        // Without a grant there is nothing to convert or release; now and then it is tried all the same.
+        let act = if holds == 0 && self.random.percent(80) { act % 52 } else { act };
+        match act {
             // The more a session holds, the more it gives back: so neither everything nor nothing is held.
-            _ if self.random.percent(holds.min(4) * 13) => Action::Release { grant: self.grant(model, at) },
+            _ if self.random.percent(if self.crowded { holds.min(1) * 50 } else { holds.min(4) * 13 }) => {
+                Action::Release { grant: self.grant(model, at) }
+            }
             _ if self.random.percent(self.permits_percent) => self.take_permits(),
+            _ if self.crowded && self.random.percent(40) => self.cancel(model, at, number),
             0..52 => self.acquire(),
             52..72 => self.convert(model, at),
             72..82 => self.cancel(model, at, number),
