@@ -1,10 +1,12 @@
 //! Applies one log to the state machine and to the model, compares all that comes out, and shortens a log that fails.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fencepost_core::*;
 
 use super::Model;
+use super::deadlock::Asker;
 use super::invariants::{Invariants, Step};
 use super::random::World;
 use super::tally::Tally;
@@ -242,6 +244,7 @@ fn with_fewer_entries(mut entries: Vec<Entry>, fails: impl Fn(&[Entry]) -> bool)
         while at < entries.len() {
             let mut fewer = entries.clone();
             fewer.drain(at..(at + size).min(entries.len()));
+            let fewer = renumbered(&entries, fewer);
             if fails(&fewer) {
                 entries = fewer;
             } else {
@@ -260,6 +263,7 @@ fn with_fewer_commands(mut entries: Vec<Entry>, fails: impl Fn(&[Entry]) -> bool
         let try_without = |entries: &mut Vec<Entry>, change: &dyn Fn(&mut Batch)| {
             let mut fewer = entries.clone();
             change(&mut fewer[at].1);
+            let fewer = renumbered(entries, fewer);
             if fails(&fewer) {
                 *entries = fewer;
             }
@@ -273,6 +277,49 @@ fn with_fewer_commands(mut entries: Vec<Entry>, fails: impl Fn(&[Entry]) -> bool
         try_without(&mut entries, &|batch| batch.failover_grace = false);
     }
     entries
+}
+
+/// Lets the commands of a shortened log name the same grants as before: those of the same requests.
+fn renumbered(original: &[Entry], mut fewer: Vec<Entry>) -> Vec<Entry> {
+    let note = |effects: &Effects, note: &mut dyn FnMut(GrantId, Asker)| {
+        for event in &effects.events {
+            if let Event::Granted { request, grant, count: 1, .. } = event {
+                note(*grant, (request.session, request.number));
+            }
+        }
+    };
+    let mut asker_of: BTreeMap<GrantId, Asker> = BTreeMap::new();
+    let mut model = Model::new();
+    for (stamp, batch) in original {
+        note(&model.apply(*stamp, batch), &mut |grant, asker| drop(asker_of.insert(grant, asker)));
+    }
+    let mut grant_of: BTreeMap<Asker, GrantId> = BTreeMap::new();
+    let mut model = Model::new();
+    for (stamp, batch) in &mut fewer {
+        for operation in &mut batch.operations {
+            if let Some(named) = named_grant(operation)
+                && let Some(grant) = asker_of.get(named).and_then(|asker| grant_of.get(asker))
+            {
+                *named = *grant;
+            }
+        }
+        note(&model.apply(*stamp, batch), &mut |grant, asker| drop(grant_of.insert(asker, grant)));
+    }
+    fewer
+}
+
+fn named_grant(operation: &mut Operation) -> Option<&mut GrantId> {
+    match operation {
+        Operation::Request(request) => match &mut request.action {
+            Action::Release { grant }
+            | Action::Extend { grant, .. }
+            | Action::Convert { grant, .. }
+            | Action::SetValue { grant, .. } => Some(grant),
+            _ => None,
+        },
+        Operation::Admin(Admin { act: Act::Break { grant } | Act::WaiveRest { grant }, .. }) => Some(grant),
+        _ => None,
+    }
 }
 
 /// A failure in words: what to replay, the shortest log that was found, and what is wrong with it.
