@@ -6,7 +6,7 @@
 //! the tests at the end show that each of them can fail.
 #![allow(clippy::disallowed_methods, reason = "reads the files of the workspace; the crate itself may not")]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
@@ -217,38 +217,38 @@ fn citations<'a>(text: &'a str, marker: &str) -> Vec<(usize, &'a str)> {
 fn rule_problems(rules: &[Rule], files: &[File]) -> Vec<String> {
     let known = rules.iter().map(|rule| rule.name.as_str()).collect::<BTreeSet<_>>();
     let mut problems = Vec::new();
-    let mut cited_by: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let (mut enforced, mut shown) = (BTreeSet::new(), BTreeSet::new());
     for file in files {
-        let (marker, place) = if file.path.starts_with(SCENARIOS) && file.path.ends_with(".txt") {
-            if !file.text.starts_with("# Rule: ") {
-                problems.push(format!("{}:1: a scenario opens with its rule: begin with `# Rule: name`", file.path));
-            }
-            ("# Rule: ", "scenario")
-        } else if file.path.ends_with(".rs") {
-            ("// Rule: ", if file.path.starts_with(CORE_SOURCE) { "code" } else { "elsewhere" })
-        } else {
+        let is_scenario = file.path.starts_with(SCENARIOS) && file.path.ends_with(".txt");
+        if !is_scenario && !file.path.ends_with(".rs") {
             continue;
-        };
-        for (line, name) in citations(&file.text, marker) {
-            if known.contains(name) {
-                cited_by.entry(place).or_default().insert(name);
-            } else {
+        }
+        // The rules that a scenario is about are those of its first lines.
+        let opening = file.text.lines().take_while(|line| line.starts_with("# Rule: ")).count();
+        if is_scenario && opening == 0 {
+            problems.push(format!("{}:1: a scenario opens with its rule: begin with `# Rule: name`", file.path));
+        }
+        for (line, name) in citations(&file.text, if is_scenario { "# Rule: " } else { "// Rule: " }) {
+            if !known.contains(name) {
                 problems.push(format!(
                     "{}:{line}: there is no rule `{name}`: correct the name, or state the rule in {RULES_FILE}",
                     file.path
                 ));
+            } else if is_scenario && line <= opening {
+                shown.insert(name);
+            } else if file.path.starts_with(CORE_SOURCE) {
+                enforced.insert(name);
             }
         }
     }
-    let cited = |place: &str, name: &str| cited_by.get(place).is_some_and(|names| names.contains(name));
     for Rule { name, line, .. } in rules.iter().filter(|rule| rule.by_core) {
-        if !cited("code", name) {
+        if !enforced.contains(name.as_str()) {
             problems.push(format!(
                 "{RULES_FILE}:{line}: nothing in {CORE_SOURCE} enforces `{name}`: write `// Rule: {name}` where it is \
                  enforced, or take `core` out of its `Enforced by:`"
             ));
         }
-        if !cited("scenario", name) {
+        if !shown.contains(name.as_str()) {
             problems.push(format!(
                 "{RULES_FILE}:{line}: no scenario shows `{name}`: add a file in {SCENARIOS} that opens with `# Rule: {name}`"
             ));
@@ -347,6 +347,10 @@ fn a_rule_of_the_core_without_code_or_scenario_is_found() {
     assert!(rule_problems(&rules, &[code(), scenario()]).is_empty());
     assert_says(&rule_problems(&rules, &[scenario(), elsewhere]), &["docs/semantics.md:7:", "`// Rule: fifo`"]);
     assert_says(&rule_problems(&rules, &[code()]), &["docs/semantics.md:7:", "no scenario"]);
+    let in_passing = file("crates/core/tests/scenarios/b.txt", "# Rule: read\n# A story.\n# Rule: fifo\n");
+    let rules =
+        rules.into_iter().chain([Rule { name: "read".to_owned(), line: 9, by_core: false }]).collect::<Vec<_>>();
+    assert_says(&rule_problems(&rules, &[code(), in_passing]), &["docs/semantics.md:7:", "no scenario"]);
 }
 
 #[test]
