@@ -1,7 +1,7 @@
 //! What the core costs: `cargo bench -p fencepost-core`. The table in docs/performance.md comes from here.
 
 #![allow(missing_docs, reason = "a program, not a library")]
-#![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a benchmark reads the clock")]
 
 mod world;
 
