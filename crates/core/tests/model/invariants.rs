@@ -56,6 +56,9 @@ impl Invariants {
             step.effects.events.iter().any(|e| matches!(e, Event::SessionEnded { session, .. } if *session == id))
         };
         self.answers.retain(|(session, _), _| !ended(*session));
+        for answer in step.after.answers.iter().filter(|answer| ended(answer.session)) {
+            self.answers.insert((answer.session, answer.number), answer.outcome.clone());
+        }
         let requests = || {
             let operations = step.batch.operations.iter().zip(&step.effects.replies[step.batch.renewals.len()..]);
             operations.filter_map(|(operation, reply)| match operation {

@@ -281,17 +281,16 @@ fn with_fewer_commands(mut entries: Vec<Entry>, fails: impl Fn(&[Entry]) -> bool
 
 /// Lets the commands of a shortened log name the same grants as before: those of the same requests.
 fn renumbered(original: &[Entry], mut fewer: Vec<Entry>) -> Vec<Entry> {
-    let note = |effects: &Effects, note: &mut dyn FnMut(GrantId, Asker)| {
-        for event in &effects.events {
-            if let Event::Granted { request, grant, count: 1, .. } = event {
-                note(*grant, (request.session, request.number));
-            }
-        }
+    let granted = |effects: Effects| {
+        effects.events.into_iter().filter_map(|event| match event {
+            Event::Granted { request, grant, count: 1, .. } => Some((grant, (request.session, request.number))),
+            _ => None,
+        })
     };
     let mut asker_of: BTreeMap<GrantId, Asker> = BTreeMap::new();
     let mut model = Model::new();
     for (stamp, batch) in original {
-        note(&model.apply(*stamp, batch), &mut |grant, asker| drop(asker_of.insert(grant, asker)));
+        asker_of.extend(granted(model.apply(*stamp, batch)));
     }
     let mut grant_of: BTreeMap<Asker, GrantId> = BTreeMap::new();
     let mut model = Model::new();
@@ -303,7 +302,7 @@ fn renumbered(original: &[Entry], mut fewer: Vec<Entry>) -> Vec<Entry> {
                 *named = *grant;
             }
         }
-        note(&model.apply(*stamp, batch), &mut |grant, asker| drop(grant_of.insert(asker, grant)));
+        grant_of.extend(granted(model.apply(*stamp, batch)).map(|(grant, asker)| (asker, grant)));
     }
     fewer
 }
