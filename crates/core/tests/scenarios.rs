@@ -15,7 +15,7 @@ use scenario::parse;
 use scenario::world::World;
 
 /// The rules that the state machine enforces or serves; the rest of the specification belongs to the nodes and clients.
-const RULES: [&str; 37] = [
+const RULES: [&str; 36] = [
     "attach",
     "bounded-late",
     "break",
@@ -44,7 +44,6 @@ const RULES: [&str; 37] = [
     "re-entry",
     "read",
     "semaphore",
-    "semaphores-do-not-fence",
     "session-end",
     "session-ttl",
     "single-successor",

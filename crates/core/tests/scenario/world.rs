@@ -397,7 +397,8 @@ impl World {
         self.state = LockState::restore_backup(3, records.clone(), token_jump)?;
         self.twin = LockState::restore_backup(4, records, token_jump)?;
         self.verify()?;
-        Ok(vec![format!("restored from {} records", self.state.records().len())])
+        let left = self.state.records().len();
+        Ok(vec![format!("restored, {left} record{} left", if left == 1 { "" } else { "s" })])
     }
 }
 
