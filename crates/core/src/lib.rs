@@ -5,13 +5,42 @@
 //! machine. The files follow the order of `docs/semantics.md`, and `// Rule: name` marks where a rule is enforced.
 
 pub mod bounds;
+
+// The words of the specification.
 mod command;
 mod event;
 mod mode;
 mod outcome;
 mod record;
-mod state;
 mod words;
+
+// The state and what it is made of.
+mod deadlines;
+mod digest;
+mod footprint;
+mod lease;
+mod resource;
+mod state;
+mod table;
+
+// The rules, in the order of the specification.
+mod session;
+mod acquire;
+mod waiter;
+mod successors;
+mod grant;
+mod once;
+mod convert;
+mod semaphore;
+mod ending;
+mod admin;
+mod freeze;
+mod deadlock;
+
+// The state from outside.
+mod planted;
+mod snapshot;
+mod verify;
 
 pub use bounds::Bound;
 pub use command::{
@@ -24,10 +53,13 @@ pub use outcome::{
     Attached, AttachedGrant, Busy, BusyWhy, Cycle, CycleLink, Effects, GrantEnd, Held, Holder, Late, Outcome, Push,
     Refusal, Repeat, Reply, ReplyTo, SessionEnd, Takes, UnseenAnswer,
 };
+#[cfg(feature = "planted-bugs")]
+pub use planted::{Bug, plant};
 pub use record::{
     AnswerRecord, FreezeRecord, GrantRecord, Header, Record, RestRecord, SemaphoreRecord, SessionRecord, WaiterRecord,
     Wants,
 };
+pub use snapshot::BadRecords;
 pub use state::LockState;
 pub use words::{
     Arrival, BadWord, Epoch, FreezeId, GrantId, LockDelay, LogicalMs, Metadata, Millis, Name, OwnerName, Permits,

@@ -1,8 +1,9 @@
 //! The state as a list of plain records: what a snapshot holds, what the state hash is made of, and nothing derived.
 //!
 //! Queues, indexes, timers and counts are not here: they follow from the records and are built again on restore.
-//! The order is canonical: header, sessions by id (each followed by its answers by number), grants by id, rests by id,
-//! waiters by arrival, semaphores by name, freezes by id. Equal states give equal lists.
+//! The order is canonical: header, sessions by id (each followed by its answers by number), semaphores by name, freezes by
+//! id, grants by id, rests by id, waiters by arrival. Equal states give equal lists, and each record needs only those
+//! before it.
 
 use crate::command::{Lock, Locks, Scope, Terms};
 use crate::mode::LockMode;

@@ -1,46 +1,244 @@
-//! STUB while the state machine is written: the signatures that everything else may build on.
-#![allow(unused)]
-use crate::*;
+//! The lock state of one group, and the one function that changes it.
+//!
+//! `apply` is the order within an entry and nothing else: renewals, ends, cancels of waits, successors, operations. What
+//! each of them means stands in the file of its rule.
+
+use std::collections::BTreeMap;
+
+use crate::command::{Batch, Operation};
+use crate::deadlines::{Deadlines, Due};
+use crate::digest::Digest;
+use crate::freeze::Freezes;
+use crate::grant::{Grant, Rest};
+use crate::outcome::{Effects, GrantEnd, Outcome, Repeat, Reply, ReplyTo, SessionEnd};
+use crate::planted::{Bug, planted};
+use crate::record::Header;
+use crate::semaphore::Semaphore;
+use crate::session::Session;
+use crate::table::ResourceTable;
+use crate::waiter::{Freed, Waiter};
+use crate::words::{Arrival, GrantId, LogicalMs, Name, Principal, SessionId};
 
 /// The whole lock state of one group.
-#[derive(Debug, Clone)]
-pub struct LockState {}
+///
+/// ```
+/// use fencepost_core::{
+///     Acquire, Action, Batch, Epoch, Lock, LockMode, LockState, Locks, LogicalMs, Metadata, Name, Open, Operation,
+///     Outcome, Principal, Request, RequestNumber, SecretHash, Seen, SessionId, Terms, Ttl, Wait,
+/// };
+///
+/// let session = SessionId(1);
+/// let open = Operation::Open(Open {
+///     session,
+///     secret_hash: SecretHash([0; 32]),
+///     principal: Principal::new("payments")?,
+///     ttl: Ttl::new(30_000)?,
+///     metadata: Metadata::default(),
+/// });
+/// let acquire = Operation::Request(Request {
+///     session,
+///     epoch: Epoch(1),
+///     number: RequestNumber(1),
+///     seen: Seen::default(),
+///     action: Action::Acquire(Acquire {
+///         locks: Locks::from_buf([Lock { name: Name::new("orders/42")?, mode: LockMode::Exclusive }]),
+///         owner: None,
+///         wait: Wait::No,
+///         terms: Terms::default(),
+///     }),
+/// });
+///
+/// let mut state = LockState::new(0);
+/// let effects = state.apply(LogicalMs(0), Batch { operations: vec![open, acquire], ..Batch::default() });
+/// assert!(matches!(effects.replies[1].outcome, Outcome::Granted { .. }));
+/// # Ok::<(), fencepost_core::BadWord>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct LockState {
+    pub(crate) stamp: LogicalMs,
+    pub(crate) last_token: u64,
+    pub(crate) last_arrival: u64,
+    pub(crate) grace_at: Option<LogicalMs>,
+
+    pub(crate) sessions: BTreeMap<SessionId, Box<Session>>,
+    pub(crate) grants: BTreeMap<GrantId, Box<Grant>>,
+    pub(crate) rests: BTreeMap<GrantId, Rest>,
+    pub(crate) waiters: BTreeMap<Arrival, Box<Waiter>>,
+    pub(crate) semaphores: BTreeMap<Name, Semaphore>,
+    pub(crate) freezes: Freezes,
+
+    // From here on everything follows from what stands above, and is built again on restore.
+    pub(crate) resources: ResourceTable,
+    /// How many sessions each principal has.
+    pub(crate) principals: BTreeMap<Principal, usize>,
+    /// How many semaphores have an administrator's limit.
+    pub(crate) limit_count: usize,
+    pub(crate) deadlines: Deadlines,
+    pub(crate) digest: Digest,
+
+    /// What was freed and not yet looked at. Invariant: empty between entries.
+    pub(crate) freed: Vec<Freed>,
+    /// What the entry that is being applied has caused so far. Invariant: empty between entries.
+    pub(crate) effects: Effects,
+}
 
 impl LockState {
-    /// An empty state. `hash_seed` is this node's own and cannot be seen in any outcome.
+    /// An empty state. The seed is for this node's hash table alone and shows in no outcome.
     pub fn new(hash_seed: u64) -> LockState {
-        unimplemented!()
+        LockState {
+            stamp: LogicalMs(0),
+            last_token: 0,
+            last_arrival: 0,
+            grace_at: None,
+            sessions: BTreeMap::new(),
+            grants: BTreeMap::new(),
+            rests: BTreeMap::new(),
+            waiters: BTreeMap::new(),
+            semaphores: BTreeMap::new(),
+            freezes: Freezes::default(),
+            resources: ResourceTable::new(hash_seed),
+            principals: BTreeMap::new(),
+            limit_count: 0,
+            deadlines: Deadlines::default(),
+            digest: Digest::default(),
+            freed: Vec::new(),
+            effects: Effects::default(),
+        }
     }
-    /// The only thing that changes the state.
+
+    /// Applies one log entry and says everything that it caused. Nothing else changes the state.
+    ///
+    /// # Panics
+    /// If the stamp is smaller than that of the entry before, or an invariant is broken: a wrong answer costs more than
+    /// downtime.
+    // Rule: logical-time
+    // Rule: within-an-entry
     pub fn apply(&mut self, stamp: LogicalMs, batch: Batch) -> Effects {
-        unimplemented!()
+        assert!(stamp >= self.stamp, "stamp {} after {}: logical time never goes back", stamp.0, self.stamp.0);
+        self.stamp = stamp;
+        if batch.failover_grace {
+            self.grace_at = Some(stamp);
+        }
+        for (place, renewal) in batch.renewals.into_iter().enumerate() {
+            let outcome = self.renew(renewal).unwrap_or_else(Outcome::Refused);
+            self.reply(ReplyTo::Renewal(place), outcome, None);
+        }
+        self.end_everything_due();
+        let mut cancelled = self.cancel_waits(&batch.operations).into_iter().peekable();
+        self.grant_successors();
+        for (place, operation) in batch.operations.into_iter().enumerate() {
+            let (outcome, repeat) = match cancelled.next_if(|(cancel, _)| *cancel == place) {
+                Some((_, outcome)) => (outcome, None),
+                None => self.operate(operation),
+            };
+            self.reply(ReplyTo::Operation(place), outcome, repeat);
+            self.grant_successors();
+        }
+        self.make_first_deadline_exact();
+        std::mem::take(&mut self.effects)
     }
-    /// The state as records, in canonical order.
-    pub fn records(&self) -> Vec<Record> {
-        unimplemented!()
+
+    /// The stamp of the last entry.
+    pub fn stamp(&self) -> LogicalMs {
+        self.stamp
     }
-    /// A state from records.
-    pub fn restore(hash_seed: u64, records: impl IntoIterator<Item = Record>) -> Result<LockState, String> {
-        unimplemented!()
-    }
-    /// A state from a backup: no sessions, tokens raised by `token_jump`.
-    pub fn restore_backup(
-        hash_seed: u64,
-        records: impl IntoIterator<Item = Record>,
-        token_jump: u64,
-    ) -> Result<LockState, String> {
-        unimplemented!()
-    }
-    /// The hash of the records.
-    pub fn state_hash(&self) -> u64 {
-        unimplemented!()
-    }
-    /// The earliest stamp at which something is due.
+
+    /// The earliest stamp at which something is due. Until then an entry that only moves time would do nothing.
+    // Rule: idle-is-silent
     pub fn next_deadline(&self) -> Option<LogicalMs> {
-        unimplemented!()
+        self.deadlines.first().map(|(at, _)| at)
     }
-    /// Compares every derived structure with the records; says what differs.
-    pub fn verify(&self) -> Result<(), String> {
-        unimplemented!()
+
+    /// One number for the whole state: replicas at the same position have the same.
+    pub fn state_hash(&self) -> u64 {
+        self.digest.with(&("header", self.header()))
+    }
+
+    pub(crate) fn header(&self) -> Header {
+        Header {
+            stamp: self.stamp,
+            last_token: self.last_token,
+            last_arrival: self.last_arrival,
+            grace_at: self.grace_at,
+        }
+    }
+
+    fn operate(&mut self, operation: Operation) -> (Outcome, Option<Repeat>) {
+        match operation {
+            Operation::Open(open) => self.open(open),
+            Operation::Request(request) => self.request(request),
+            Operation::Admin(admin) => (self.administer(admin), None),
+        }
+    }
+
+    fn reply(&mut self, to: ReplyTo, outcome: Outcome, repeat: Option<Repeat>) {
+        self.effects.replies.push(Reply { to, outcome, repeat });
+    }
+
+    /// Ends everything whose deadline the stamp has reached, as one set: who is due is decided before anything ends, and
+    /// nobody is granted anything in between.
+    // Rule: never-early
+    // Rule: bounded-late
+    fn end_everything_due(&mut self) {
+        let early = if planted(Bug::ExpiresEarly) { 1 } else { 0 };
+        let stamp = LogicalMs(self.stamp.0 + early);
+        let (mut sessions, mut grants, mut waits, mut rests) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut lifted = Vec::new();
+        for due in self.deadlines.up_to(stamp) {
+            match due {
+                Due::Session(id) => {
+                    let session = &self.sessions[&id];
+                    if session.deadline(self.grace_at) <= stamp {
+                        sessions.push(id);
+                        continue;
+                    }
+                    let renewed_at = session.record.renewed_at;
+                    let ttls = session.ttls.iter().flat_map(|ttls| ttls.due(stamp, renewed_at, self.grace_at));
+                    grants.extend(ttls.map(|grant| (grant, GrantEnd::Ttl)));
+                    lifted.push(id);
+                }
+                Due::Hold(grant) => grants.push((grant, GrantEnd::MaxHold)),
+                Due::Wait(arrival) => waits.push(arrival),
+                Due::Rest(grant) => rests.push(grant),
+            }
+        }
+        sessions.sort_unstable();
+        // By grant, and an end by TTL before one by max-hold of the same grant.
+        grants.sort_by_key(|(grant, how)| (*grant, *how == GrantEnd::MaxHold));
+        waits.sort_unstable();
+        rests.sort_unstable();
+
+        for id in sessions {
+            self.end_session(id, SessionEnd::Expired);
+            if planted(Bug::GrantToTheDead) {
+                self.grant_successors();
+            }
+        }
+        for (grant, how) in grants {
+            if self.grants.contains_key(&grant) {
+                self.end_grant(grant, how);
+            }
+        }
+        for arrival in waits {
+            if self.waiters.contains_key(&arrival) {
+                self.end_wait(arrival, Outcome::TimedOut);
+            }
+        }
+        for grant in rests {
+            self.end_rest(grant, false);
+        }
+        for id in lifted {
+            self.move_session_timer(id);
+        }
+    }
+
+    /// A fail-over grace lifts deadlines without touching them: the first is moved to where it is now.
+    fn make_first_deadline_exact(&mut self) {
+        while let Some((at, Due::Session(id))) = self.deadlines.first() {
+            self.move_session_timer(id);
+            if self.sessions[&id].timer == at {
+                return;
+            }
+        }
     }
 }

@@ -1,0 +1,96 @@
+//! What an administrator can do: break, evict, waive a rest, freeze, thaw, and set limits.
+//!
+//! Every act names exactly what it means, so that a repeat finds it done and cannot hit a successor. What it says about
+//! the old holder holds everywhere: it is told, not stopped; only fencing stops its writes.
+
+use crate::bounds::{self, Bound};
+use crate::command::{Act, Admin, Scope};
+use crate::digest::Term;
+use crate::event::{ActFacts, Event};
+use crate::outcome::{GrantEnd, Outcome, Refusal, SessionEnd};
+use crate::planted::{Bug, planted};
+use crate::record::FreezeRecord;
+use crate::state::LockState;
+use crate::waiter::{Freed, Parked};
+use crate::words::FreezeId;
+
+impl LockState {
+    pub(crate) fn administer(&mut self, admin: Admin) -> Outcome {
+        match self.act(admin) {
+            Ok(()) => Outcome::Done,
+            Err(outcome) => outcome,
+        }
+    }
+
+    fn act(&mut self, admin: Admin) -> Result<(), Outcome> {
+        let Admin { by, reason, act } = admin;
+        let announce = |act| Event::Administered { by: by.clone(), reason: reason.clone(), act };
+        match act {
+            // Rule: break
+            Act::Break { grant } => {
+                let record = &self.grants.get(&grant).ok_or(Outcome::NotFound)?.record;
+                let names = record.held.cloned_names();
+                self.effects.events.push(announce(ActFacts::Broke { grant, names }));
+                self.end_grant(grant, GrantEnd::Broken);
+            }
+            Act::Evict { session } => {
+                self.sessions.get(&session).ok_or(Outcome::NotFound)?;
+                self.effects.events.push(announce(ActFacts::Evicted(session)));
+                self.end_session(session, SessionEnd::Evicted);
+            }
+            Act::WaiveRest { grant } => {
+                let names = self.rests.get(&grant).ok_or(Outcome::NotFound)?.record.held.cloned_names();
+                self.effects.events.push(announce(ActFacts::WaivedRest { grant, names }));
+                self.end_rest(grant, true);
+            }
+            // Rule: freeze
+            Act::Freeze { freeze, scope } => {
+                if let Some(there) = self.freezes.get(freeze) {
+                    let is_same = there.record.scope == scope;
+                    return if is_same { Ok(()) } else { Err(Outcome::Refused(Refusal::FreezeExists)) };
+                }
+                if matches!(&scope, Scope::Prefix(prefix) if prefix.len() > bounds::NAME_BYTES_MAX) {
+                    return Err(Outcome::Refused(Refusal::Bound(Bound::NameBytes)));
+                }
+                if self.freezes.len() >= bounds::FREEZES_MAX {
+                    return Err(Outcome::Refused(Refusal::Bound(Bound::Freezes)));
+                }
+                self.effects.events.push(announce(ActFacts::Froze { freeze, scope: scope.clone() }));
+                self.insert_freeze(FreezeRecord { id: freeze, scope, by, reason, since: self.stamp });
+            }
+            Act::Thaw { freeze } => {
+                let scope = self.freezes.get(freeze).ok_or(Outcome::NotFound)?.record.scope.clone();
+                self.effects.events.push(announce(ActFacts::Thawed { freeze, scope }));
+                self.thaw(freeze);
+            }
+            // Rule: semaphore
+            Act::SetLimit { name, limit } => {
+                self.set_limit(&name, limit)?;
+                self.effects.events.push(announce(ActFacts::LimitChanged { name: name.clone(), limit }));
+                self.refuse_unservable(&name);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a freeze into the state, new or from a snapshot. Who waits already is parked here when it would pass.
+    pub(crate) fn insert_freeze(&mut self, record: FreezeRecord) {
+        let mut term = Term::default();
+        self.digest.put(&mut term, &("freeze", &record));
+        self.freezes.insert(record, term);
+    }
+
+    fn thaw(&mut self, id: FreezeId) {
+        let freeze = self.freezes.remove(id).expect("a freeze is thawed once");
+        self.digest.take(freeze.term);
+        for arrival in freeze.parked {
+            let waiter = self.waiters.get_mut(&arrival).expect("who is parked waits");
+            waiter.parked = Parked::Nowhere;
+            if !planted(Bug::ThawWakesNobody) {
+                self.freed.push(Freed::Waiter(arrival));
+            }
+        }
+        let semaphores = self.semaphores.keys().filter(|name| freeze.record.scope.covers(name));
+        self.freed.extend(semaphores.cloned().map(Freed::Semaphore));
+    }
+}

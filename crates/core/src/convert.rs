@@ -1,0 +1,93 @@
+//! Conversion: a holder weakens its mode at once, or asks for a stronger one ahead of the queue.
+
+use crate::command::{Lock, Locks, Terms, Wait};
+use crate::event::RequestFacts;
+use crate::footprint::footprint;
+use crate::mode::{LockMode, Mode};
+use crate::once::Asker;
+use crate::outcome::{Held, Outcome, Refusal};
+use crate::record::Wants;
+use crate::state::LockState;
+use crate::waiter::{NewWaiter, OwnerId};
+use crate::words::{GrantId, Name};
+
+impl LockState {
+    // Rule: conversion
+    pub(crate) fn convert(&mut self, asker: Asker, id: GrantId, name: &Name, mode: LockMode, wait: Wait) -> Outcome {
+        if let Err(answer) = self.check_owner(asker, id) {
+            return answer;
+        }
+        let grant = &self.grants[&id];
+        if let Held::Permits { .. } = grant.record.held {
+            return Outcome::Refused(Refusal::NotALock);
+        }
+        let Some(current) = grant.asked_mode(name) else {
+            return Outcome::Refused(Refusal::NotInGrant(name.clone()));
+        };
+        if mode == current {
+            return Outcome::Converted { grant: id, token: grant.record.token };
+        }
+        if mode < current {
+            // Whoever entered the grant again relies on the mode that it had then.
+            if grant.record.count > 1 {
+                return Outcome::Refused(Refusal::CountAboveOne);
+            }
+            return self.change_mode(id, name, mode);
+        }
+        let facts = RequestFacts {
+            session: asker.session,
+            number: asker.number,
+            owner: grant.record.owner.clone(),
+            wants: Held::Locks(Locks::from_buf([Lock { name: name.clone(), mode }])),
+            converts: Some(id),
+        };
+        match self.upgrade(asker, id, name, current, mode, wait).unwrap_or_else(Outcome::Refused) {
+            outcome @ (Outcome::Refused(_) | Outcome::Deadlock(_)) => self.not_granted(facts, outcome),
+            outcome => outcome,
+        }
+    }
+
+    fn upgrade(
+        &mut self,
+        asker: Asker,
+        id: GrantId,
+        name: &Name,
+        current: LockMode,
+        mode: LockMode,
+        wait: Wait,
+    ) -> Result<Outcome, Refusal> {
+        let grant = &self.grants[&id];
+        if grant.record.count > 1 {
+            return Err(Refusal::CountAboveOne);
+        }
+        let owner_id = grant.owner_id();
+        // Rule: deadlock
+        if self.owner_waits(&owner_id) {
+            return Err(Refusal::OwnerWaits);
+        }
+        if current == LockMode::Shared && self.another_means_to_upgrade(&owner_id, name) {
+            return Err(Refusal::UpgradeConflict(name.clone()));
+        }
+        let stands = self.stands_for(&owner_id, &footprint(&grant.locks_with(name, mode)));
+        let Some(blocked) = self.blocked(&owner_id, &stands, None) else {
+            return Ok(self.change_mode(id, name, mode));
+        };
+        let Some(wait) = wait.patience() else { return Ok(self.busy(&owner_id, blocked)) };
+        self.may_wait(asker.session, &stands)?;
+        let owner = grant.record.owner.clone();
+        let wants = Wants::Conversion { grant: id, name: name.clone(), mode };
+        Ok(self.enqueue(NewWaiter { asker, owner, wants, wait, terms: Terms::default() }))
+    }
+
+    /// Whether an owner waits for a request already.
+    fn owner_waits(&self, owner: &OwnerId) -> bool {
+        self.waiting_request(owner).is_some()
+    }
+
+    /// Two holders of S that both wait for X would wait for each other: the second is told at once.
+    fn another_means_to_upgrade(&self, owner: &OwnerId, name: &Name) -> bool {
+        let Some(resource) = self.resources.get(name) else { return false };
+        let others = resource.holders.modes_besides(self.own_counts(owner, name));
+        others.contains(Mode::U) || resource.queue().is_some_and(|queue| queue.converting().next().is_some())
+    }
+}

@@ -1,0 +1,137 @@
+//! Ending by the holder's own will: release, cancel, and what else needs the attached session and the grant's id.
+
+use crate::acquire::is_election;
+use crate::command::{Action, Operation};
+use crate::deadlines::Due;
+use crate::event::Event;
+use crate::once::{Asker, Known};
+use crate::outcome::{Held, Late, Outcome, Refusal};
+use crate::planted::{Bug, planted};
+use crate::state::LockState;
+use crate::words::{GrantId, Millis, RequestNumber, Value};
+
+impl LockState {
+    /// Whether the session holds the grant, or else what its request is told.
+    ///
+    /// Gone grants leave no trace but the session's own memory of its losses, so an id that was given out during the
+    /// session's life, that nobody holds and that was not lost, is taken to be one that it released.
+    // Rule: owner-only
+    pub(crate) fn check_owner(&self, asker: Asker, id: GrantId) -> Result<(), Outcome> {
+        let session = &self.sessions[&asker.session].record;
+        match self.grants.get(&id) {
+            Some(grant) if grant.record.session == session.id || planted(Bug::AnyoneReleases) => Ok(()),
+            Some(_) => Err(Outcome::NotOwner),
+            None if id.0 > self.last_token || id.0 <= session.opened_after_token => Err(Outcome::NotOwner),
+            None => Err(match session.lost.binary_search_by_key(&id, |(grant, _)| *grant) {
+                Ok(at) => Outcome::Expired(session.lost[at].1),
+                Err(_) => Outcome::AlreadyReleased,
+            }),
+        }
+    }
+
+    pub(crate) fn release(&mut self, asker: Asker, id: GrantId) -> Outcome {
+        match self.check_owner(asker, id) {
+            Ok(()) => Outcome::Released { count_left: self.give_back(id) },
+            Err(answer) => answer,
+        }
+    }
+
+    /// Moves the end of a grant's `max_hold`.
+    // Rule: max-hold
+    pub(crate) fn extend(&mut self, asker: Asker, id: GrantId, max_hold: Millis) -> Outcome {
+        if let Err(answer) = self.check_owner(asker, id) {
+            return answer;
+        }
+        let grant = self.grants.get_mut(&id).expect("its owner was checked");
+        let Some(before) = grant.record.hold_until else { return Outcome::Refused(Refusal::NothingToExtend) };
+        let until = self.stamp.after(max_hold);
+        grant.record.hold_until = Some(until);
+        grant.digest(&mut self.digest);
+        self.deadlines.remove(before, Due::Hold(id));
+        self.deadlines.insert(until, Due::Hold(id));
+        Outcome::Extended { until }
+    }
+
+    // Rule: election
+    pub(crate) fn set_value(&mut self, asker: Asker, id: GrantId, value: Value) -> Outcome {
+        if let Err(answer) = self.check_owner(asker, id) {
+            return answer;
+        }
+        let grant = self.grants.get_mut(&id).expect("its owner was checked");
+        let name = match &grant.record.held {
+            Held::Permits { .. } => return Outcome::Refused(Refusal::NotALock),
+            Held::Locks(locks) if !is_election(locks) => return Outcome::Refused(Refusal::NotAnElection),
+            Held::Locks(locks) => locks[0].name.clone(),
+        };
+        grant.record.terms.get_or_insert_default().value = Some(value.clone());
+        grant.digest(&mut self.digest);
+        self.effects.events.push(Event::ValueSet { grant: id, name, value });
+        Outcome::ValueSet
+    }
+
+    /// The cancels of this entry whose request waits now: they take effect before anybody is granted, so that nobody is
+    /// granted in the entry that carries its cancel. Says what each was answered, by its place in the batch.
+    // Rule: within-an-entry
+    pub(crate) fn cancel_waits(&mut self, operations: &[Operation]) -> Vec<(usize, Outcome)> {
+        let mut answered = Vec::new();
+        for (place, operation) in operations.iter().enumerate() {
+            let Operation::Request(request) = operation else { continue };
+            let Action::Cancel { request: target, release_if_granted } = request.action else { continue };
+            let waits = |state: &LockState| {
+                let session = state.sessions.get(&request.session);
+                session.is_some_and(|session| matches!(session.known(target), Known::Waiting(_)))
+            };
+            if waits(self) && matches!(self.admit(request), Ok(None)) {
+                let asker = Asker { session: request.session, number: request.number };
+                let outcome = self.cancel(asker, target, release_if_granted);
+                self.remember(asker, outcome.clone());
+                answered.push((place, outcome));
+            }
+        }
+        answered
+    }
+
+    /// Ends the wait of a request, or takes its number. Log order decides between a cancel and a grant.
+    // Rule: cancel
+    pub(crate) fn cancel(&mut self, asker: Asker, target: RequestNumber, release_if_granted: bool) -> Outcome {
+        if target == asker.number {
+            return Outcome::Refused(Refusal::CancelsItself);
+        }
+        if target.0 == 0 {
+            return Outcome::Refused(Refusal::BadNumber);
+        }
+        let session = &self.sessions[&asker.session];
+        match session.known(target) {
+            Known::Seen => Outcome::Refused(Refusal::AlreadySeen),
+            Known::Waiting(arrival) => {
+                self.end_wait(arrival, Outcome::Cancelled);
+                if planted(Bug::LostWakeUpAfterCancel) {
+                    self.freed.clear();
+                }
+                Outcome::Cancelled
+            }
+            Known::New => {
+                // The request is void when it arrives: it will find this answer.
+                self.remember(Asker { number: target, ..asker }, Outcome::Cancelled);
+                Outcome::Cancelled
+            }
+            Known::Answered(at) => {
+                let answer = &session.answers[at];
+                let stands = self.stands(&answer.outcome);
+                match answer.outcome {
+                    Outcome::Granted { grant, .. } if release_if_granted && stands && !answer.given_back => {
+                        let session = self.sessions.get_mut(&asker.session).expect("who cancels lives");
+                        let answer = &mut session.answers[at];
+                        answer.given_back = true;
+                        answer.digest(asker.session, &mut self.digest);
+                        Outcome::CancelReleased { grant, count_left: self.give_back(grant) }
+                    }
+                    Outcome::Granted { grant, .. } => Outcome::CancelTooLate(Late::Granted { grant, stands }),
+                    Outcome::Converted { grant, .. } => Outcome::CancelTooLate(Late::Converted { grant, stands }),
+                    Outcome::Cancelled => Outcome::Cancelled,
+                    _ => Outcome::CancelTooLate(Late::Ended),
+                }
+            }
+        }
+    }
+}

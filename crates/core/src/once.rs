@@ -1,0 +1,212 @@
+//! Exactly once: a request that is repeated gets the answer it got before, and is never applied again.
+//!
+//! A session remembers each answer until its client says that it has seen it, and afterwards only that the number is done
+//! with. So the memory is bounded by what is in flight, not by how long the session lives.
+
+use crate::bounds::{self, Bound};
+use crate::command::{Action, Request, Seen};
+use crate::digest::{Digest, Term};
+use crate::outcome::{Outcome, Refusal, Repeat, SessionEnd};
+use crate::planted::{Bug, planted};
+use crate::record::{AnswerRecord, SessionRecord};
+use crate::session::Session;
+use crate::state::LockState;
+use crate::words::{Arrival, LogicalMs, RequestNumber, SessionId};
+
+/// An answer that its session has not said to have seen.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) number: RequestNumber,
+    pub(crate) answered_at: LogicalMs,
+    pub(crate) outcome: Outcome,
+    /// A cancel has given back the count that this answer granted.
+    pub(crate) given_back: bool,
+    pub(crate) term: Term,
+}
+
+impl Answer {
+    pub(crate) fn digest(&mut self, session: SessionId, digest: &mut Digest) {
+        let Answer { number, answered_at, outcome, given_back, term } = self;
+        digest.put(term, &("answer", session, number, answered_at, outcome, given_back));
+    }
+
+    pub(crate) fn record(&self, session: SessionId) -> AnswerRecord {
+        AnswerRecord {
+            session,
+            number: self.number,
+            answered_at: self.answered_at,
+            outcome: self.outcome.clone(),
+            given_back: self.given_back,
+        }
+    }
+}
+
+/// Who asks: every request is known by these two.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asker {
+    pub(crate) session: SessionId,
+    pub(crate) number: RequestNumber,
+}
+
+/// What a session knows of a request number.
+pub(crate) enum Known {
+    New,
+    Waiting(Arrival),
+    Answered(usize),
+    Seen,
+}
+
+impl Session {
+    /// What is known of a number.
+    pub(crate) fn known(&self, number: RequestNumber) -> Known {
+        let in_range = |(first, last): &(u64, u64)| (*first..=*last).contains(&number.0);
+        if number.0 <= self.record.seen_mark || self.record.seen_ranges.iter().any(in_range) {
+            Known::Seen
+        } else if let Ok(at) = self.answers.binary_search_by_key(&number, |answer| answer.number) {
+            Known::Answered(at)
+        } else if let Ok(at) = self.waits.binary_search_by_key(&number, |(number, _)| *number) {
+            Known::Waiting(self.waits[at].1)
+        } else {
+            Known::New
+        }
+    }
+
+    /// Remembers an answer until it is seen.
+    pub(crate) fn remember(&mut self, record: AnswerRecord, digest: &mut Digest) {
+        let AnswerRecord { session, number, answered_at, outcome, given_back } = record;
+        let mut answer = Answer { number, answered_at, outcome, given_back, term: Term::default() };
+        answer.digest(session, digest);
+        let at = self.answers.partition_point(|other| other.number < number);
+        self.answers.insert(at, answer);
+    }
+
+    /// Takes note of which answers the client has seen, and forgets those.
+    pub(crate) fn acknowledge(&mut self, seen: &Seen, digest: &mut Digest) -> Result<(), Refusal> {
+        let news = seen.mark > self.record.seen_mark
+            || seen.ranges.iter().any(|(first, last)| {
+                *first == 0 || first > last || !self.record.seen_ranges.iter().any(|(a, b)| a <= first && last <= b)
+            });
+        if !news {
+            return Ok(());
+        }
+        let (mark, ranges) = merge_seen(&self.record, seen)?;
+        let covered =
+            |number: u64| number <= mark || ranges.iter().any(|(first, last)| (*first..=*last).contains(&number));
+        if let Some((number, _)) = self.waits.iter().find(|(number, _)| covered(number.0)) {
+            return Err(Refusal::SeenWhileWaiting(*number));
+        }
+        if ranges.len() > bounds::SEEN_RANGES_MAX {
+            return Err(Refusal::Bound(Bound::SeenRanges));
+        }
+        self.answers.retain(|answer| {
+            let forget = covered(answer.number.0);
+            if forget {
+                digest.take(answer.term);
+            }
+            !forget
+        });
+        self.record.seen_mark = mark;
+        self.record.seen_ranges = ranges;
+        self.digest_seen(digest);
+        Ok(())
+    }
+}
+
+/// The mark and the ranges above it, with what the message adds: rising, not touching each other nor the mark.
+fn merge_seen(known: &SessionRecord, seen: &Seen) -> Result<(u64, Vec<(u64, u64)>), Refusal> {
+    if seen.ranges.iter().any(|(first, last)| *first == 0 || first > last) {
+        return Err(Refusal::BadNumber);
+    }
+    let mut mark = known.seen_mark.max(seen.mark);
+    let mut all: Vec<(u64, u64)> = known.seen_ranges.iter().chain(&seen.ranges).copied().collect();
+    all.sort_unstable();
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for (first, last) in all {
+        if first <= mark.saturating_add(1) {
+            mark = mark.max(last);
+        } else if let Some(previous) = ranges.last_mut()
+            && first <= previous.1.saturating_add(1)
+        {
+            previous.1 = previous.1.max(last);
+        } else {
+            ranges.push((first, last));
+        }
+    }
+    Ok((mark, ranges))
+}
+
+impl LockState {
+    /// Answers a session's request: as before if it is a repeat, else by doing it.
+    // Rule: exactly-once
+    pub(crate) fn request(&mut self, request: Request) -> (Outcome, Option<Repeat>) {
+        let asker = Asker { session: request.session, number: request.number };
+        match self.admit(&request) {
+            Err(refusal) => return (Outcome::Refused(refusal), None),
+            Ok(Some((outcome, repeat))) => return (outcome, Some(repeat)),
+            Ok(None) => {}
+        }
+        let outcome = match request.action {
+            Action::Acquire(acquire) => self.acquire(asker, acquire),
+            Action::TakePermits(take) => self.take_permits(asker, take),
+            Action::Cancel { request, release_if_granted } => self.cancel(asker, request, release_if_granted),
+            Action::Release { grant } => self.release(asker, grant),
+            Action::Extend { grant, max_hold } => self.extend(asker, grant, max_hold),
+            Action::Convert { grant, name, mode, wait } => self.convert(asker, grant, &name, mode, wait),
+            Action::SetValue { grant, value } => self.set_value(asker, grant, value),
+            Action::Close => {
+                self.end_session(request.session, SessionEnd::Closed);
+                return (Outcome::Closed, None);
+            }
+        };
+        if !matches!(outcome, Outcome::Queued { .. }) {
+            self.remember(asker, outcome.clone());
+        }
+        (outcome, None)
+    }
+
+    /// Decides whether a request is to be done (`None`) or was answered before.
+    pub(crate) fn admit(&mut self, request: &Request) -> Result<Option<(Outcome, Repeat)>, Refusal> {
+        let session = self.sessions.get_mut(&request.session).ok_or(Refusal::NoSession)?;
+        session.check_epoch(request.epoch)?;
+        if request.number.0 == 0 {
+            return Err(Refusal::BadNumber);
+        }
+        session.acknowledge(&request.seen, &mut self.digest)?;
+
+        let session = &self.sessions[&request.session];
+        match session.known(request.number) {
+            Known::Seen => Err(Refusal::AlreadySeen),
+            Known::Answered(_) if planted(Bug::RetryIsDoneAgain) => Ok(None),
+            Known::Answered(at) => {
+                let Answer { answered_at, outcome, .. } = &session.answers[at];
+                let repeat = Repeat { answered_at: *answered_at, stands: self.stands(outcome) };
+                Ok(Some((outcome.clone(), repeat)))
+            }
+            Known::Waiting(arrival) => {
+                let waiter = &self.waiters[&arrival].record;
+                let queued = Outcome::Queued { arrival, unchecked: waiter.unchecked };
+                Ok(Some((queued, Repeat { answered_at: waiter.queued_at, stands: false })))
+            }
+            Known::New if session.answers.len() >= bounds::UNSEEN_ANSWERS_MAX => {
+                Err(Refusal::Bound(Bound::UnseenAnswers))
+            }
+            Known::New => Ok(None),
+        }
+    }
+
+    /// Remembers what a request was told, as of this entry.
+    pub(crate) fn remember(&mut self, asker: Asker, outcome: Outcome) {
+        let Asker { session, number } = asker;
+        let record = AnswerRecord { session, number, answered_at: self.stamp, outcome, given_back: false };
+        let session = self.sessions.get_mut(&session).expect("who is answered lives");
+        session.remember(record, &mut self.digest);
+    }
+
+    /// Whether the grant that an answer gave still stands.
+    pub(crate) fn stands(&self, outcome: &Outcome) -> bool {
+        match outcome {
+            Outcome::Granted { grant, .. } | Outcome::Converted { grant, .. } => self.grants.contains_key(grant),
+            _ => false,
+        }
+    }
+}

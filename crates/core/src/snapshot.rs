@@ -1,0 +1,182 @@
+//! Snapshots: the state as records, and the state from records.
+//!
+//! What is derived is not written; restoring builds it again through the same functions that built it the first time.
+
+use crate::bounds;
+use crate::footprint::checked_footprint;
+use crate::once::Known;
+use crate::outcome::{Effects, Held, SessionEnd};
+use crate::planted::{Bug, planted};
+use crate::record::{AnswerRecord, Record, Wants};
+use crate::state::LockState;
+use crate::words::{GrantId, OwnerName, RequestNumber, SessionId};
+
+/// Records that are no state: damaged, or written by something else.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("these records are no lock state: {what}")]
+pub struct BadRecords {
+    what: String,
+}
+
+impl LockState {
+    /// The state as records in canonical order: equal states give equal lists.
+    pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
+        let sessions = self.sessions.values().flat_map(|session| {
+            let answers = session.answers.iter().map(|answer| Record::Answer(answer.record(session.record.id)));
+            std::iter::once(Record::Session(session.record.clone())).chain(answers)
+        });
+        let waiters = self.waiters.values().filter(|_| !planted(Bug::SnapshotWithoutQueue));
+        std::iter::once(Record::Header(self.header()))
+            .chain(sessions)
+            .chain(self.semaphores.values().map(|semaphore| Record::Semaphore(semaphore.record.clone())))
+            .chain(self.freezes.iter().map(|freeze| Record::Freeze(freeze.record.clone())))
+            .chain(self.grants.values().map(|grant| Record::Grant(grant.record.clone())))
+            .chain(self.rests.values().map(|rest| Record::Rest(rest.record.clone())))
+            .chain(waiters.map(|waiter| Record::Waiter(waiter.record.clone())))
+    }
+
+    /// The state that these records are of, in the order in which [`LockState::records`] gave them.
+    ///
+    /// # Errors
+    /// [`BadRecords`] if they do not fit together.
+    pub fn restore(hash_seed: u64, records: impl IntoIterator<Item = Record>) -> Result<LockState, BadRecords> {
+        let bad = |what: String| BadRecords { what };
+        let mut records = records.into_iter();
+        let Some(Record::Header(header)) = records.next() else { return Err(bad("no header at the beginning".into())) };
+        let mut state = LockState::new(hash_seed);
+        state.stamp = header.stamp;
+        state.last_token = header.last_token;
+        state.last_arrival = header.last_arrival;
+        state.grace_at = header.grace_at;
+        for record in records {
+            state.check_record(&record).map_err(bad)?;
+            match record {
+                Record::Header(_) => return Err(bad("a second header".into())),
+                Record::Session(session) => state.insert_session(session),
+                Record::Answer(answer) => state.insert_answer(answer),
+                Record::Semaphore(semaphore) => state.insert_semaphore(semaphore),
+                Record::Freeze(freeze) => state.insert_freeze(freeze),
+                Record::Grant(grant) => state.insert_grant(grant),
+                Record::Rest(rest) => state.restore_rest(rest),
+                Record::Waiter(waiter) => state.insert_waiter(waiter),
+            }
+        }
+        state.grant_successors();
+        if state.effects != Effects::default() {
+            return Err(bad("somebody waits who could have been granted".into()));
+        }
+        Ok(state)
+    }
+
+    /// A new group's state from a backup: no sessions, and the token counter raised, so that no token given since the
+    /// backup can come again. What the lost sessions held rests as long as their lock delays say.
+    ///
+    /// # Errors
+    /// [`BadRecords`] if the records do not fit together, or the counter would leave the range of tokens.
+    // Rule: token-order
+    pub fn restore_backup(
+        hash_seed: u64,
+        records: impl IntoIterator<Item = Record>,
+        token_jump: u64,
+    ) -> Result<LockState, BadRecords> {
+        let mut state = LockState::restore(hash_seed, records)?;
+        if !planted(Bug::RestoreWithoutTokenJump) {
+            let raised = state.last_token.checked_add(token_jump).filter(|raised| *raised < bounds::TOKEN_MAX);
+            state.last_token =
+                raised.ok_or(BadRecords { what: "the tokens would leave their range of 2^53".into() })?;
+        }
+        let sessions: Vec<SessionId> = state.sessions.keys().copied().collect();
+        for session in sessions {
+            state.end_session(session, SessionEnd::Restored);
+        }
+        state.grant_successors();
+        state.effects = Effects::default();
+        Ok(state)
+    }
+
+    fn insert_answer(&mut self, record: AnswerRecord) {
+        let session = self.sessions.get_mut(&record.session).expect("the record was checked");
+        session.remember(record, &mut self.digest);
+    }
+
+    /// Whether a record fits those before it, so that putting it in cannot break anything.
+    fn check_record(&self, record: &Record) -> Result<(), String> {
+        let check = |holds: bool, what: &str| if holds { Ok(()) } else { Err(format!("{what}: {record:?}")) };
+        let lives = |session: &SessionId| check(self.sessions.contains_key(session), "no such session");
+        match record {
+            Record::Header(_) => Ok(()),
+            Record::Session(session) => check(!self.sessions.contains_key(&session.id), "a session twice"),
+            Record::Answer(answer) => {
+                lives(&answer.session)?;
+                check(self.is_new(answer.session, answer.number), "an answer to a number that is done with")
+            }
+            Record::Semaphore(semaphore) => {
+                check(!self.semaphores.contains_key(&semaphore.name), "a semaphore twice")?;
+                check(!semaphore.name.is_path(), "a path cannot be a semaphore")
+            }
+            Record::Freeze(freeze) => check(self.freezes.get(freeze.id).is_none(), "a freeze twice"),
+            Record::Grant(grant) => {
+                lives(&grant.session)?;
+                check(self.is_free_id(grant.id), "a grant's id is given twice or never was")?;
+                check(grant.count > 0, "a grant that nobody entered")?;
+                let owner_holds = |owner: &OwnerName, name| {
+                    let owner = self.sessions[&grant.session].owners.get(owner);
+                    owner.and_then(|owner| owner.held.get(name)?.asked).is_some()
+                };
+                let held_twice =
+                    grant.owner.as_ref().is_some_and(|owner| grant.held.names().any(|name| owner_holds(owner, name)));
+                check(!held_twice, "an owner holds a name twice")?;
+                self.check_held(&grant.held)
+            }
+            Record::Rest(rest) => {
+                check(self.is_free_id(rest.grant), "a rest's id is given twice or never was")?;
+                self.check_held(&rest.held)
+            }
+            Record::Waiter(waiter) => {
+                lives(&waiter.session)?;
+                check(waiter.arrival.0 <= self.last_arrival, "an arrival that was never given")?;
+                check(!self.waiters.contains_key(&waiter.arrival), "an arrival twice")?;
+                check(self.is_new(waiter.session, waiter.number), "a wait of a number that is done with")?;
+                let session = &self.sessions[&waiter.session];
+                let owner = waiter.owner.as_ref().and_then(|owner| session.owners.get(owner));
+                check(owner.is_none_or(|owner| owner.waits.is_none()), "an owner waits twice")?;
+                match &waiter.wants {
+                    Wants::Conversion { grant, name, .. } => {
+                        let grant = self.grants.get(grant).filter(|grant| grant.record.session == waiter.session);
+                        let has_name = grant.is_some_and(|grant| {
+                            grant.converting.is_none()
+                                && grant.asked_mode(name).is_some()
+                                && grant.record.owner == waiter.owner
+                        });
+                        check(has_name, "a conversion of something that is not held")
+                    }
+                    Wants::Locks(_) | Wants::Permits { .. } => self.check_held(&waiter.wants.held()),
+                }
+            }
+        }
+    }
+
+    fn is_new(&self, session: SessionId, number: RequestNumber) -> bool {
+        matches!(self.sessions[&session].known(number), Known::New)
+    }
+
+    fn is_free_id(&self, id: GrantId) -> bool {
+        id.0 <= self.last_token && !self.grants.contains_key(&id) && !self.rests.contains_key(&id)
+    }
+
+    fn check_held(&self, held: &Held) -> Result<(), String> {
+        match held {
+            Held::Locks(locks) => {
+                let needs = checked_footprint(locks).map_err(|refusal| refusal.to_string())?;
+                match needs.iter().find(|(name, _)| self.semaphores.contains_key(name)) {
+                    Some((name, _)) => Err(format!("{name} is a lock and a semaphore")),
+                    None => Ok(()),
+                }
+            }
+            Held::Permits { name, .. } if !self.semaphores.contains_key(name) => {
+                Err(format!("permits of {name}, which is no semaphore"))
+            }
+            Held::Permits { .. } => Ok(()),
+        }
+    }
+}

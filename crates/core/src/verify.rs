@@ -1,0 +1,138 @@
+//! A full look at the state, for tests, simulations and suspicious operators: does everything derived still follow from
+//! the records, and do the rules hold that can be seen in one state?
+//!
+//! It costs a walk over everything and is never part of `apply`.
+
+use std::collections::BTreeSet;
+
+use crate::footprint::footprint;
+use crate::outcome::Held;
+use crate::record::{Record, Wants};
+use crate::resource::Resource;
+use crate::state::LockState;
+use crate::waiter::{Blocked, Parked};
+use crate::words::Name;
+
+impl LockState {
+    /// Whether the state is sound.
+    ///
+    /// # Errors
+    /// A sentence that says what is broken.
+    pub fn verify(&self) -> Result<(), String> {
+        ensure(self.freed.is_empty(), || format!("freed and not looked at: {:?}", self.freed))?;
+        let rebuilt = LockState::restore(0, self.records()).map_err(|bad| bad.to_string())?;
+        ensure(rebuilt.records().eq(self.records()), || "restored records differ".into())?;
+        ensure(rebuilt.state_hash() == self.state_hash(), || "the state hash is not that of the records".into())?;
+        self.verify_derived(&rebuilt)?;
+        self.verify_exclusion()?;
+        self.verify_waiters()
+    }
+
+    fn verify_derived(&self, rebuilt: &LockState) -> Result<(), String> {
+        ensure(self.principals == rebuilt.principals, || "sessions are miscounted".into())?;
+        ensure(self.limit_count == rebuilt.limit_count, || "limits are miscounted".into())?;
+        ensure(self.next_deadline() == rebuilt.next_deadline(), || {
+            format!("the first deadline is {:?}, not {:?}", self.next_deadline(), rebuilt.next_deadline())
+        })?;
+        ensure(self.resources.len() == rebuilt.resources.len(), || "a free name is kept, or a used one is not".into())?;
+        for (id, session) in &self.sessions {
+            let (ours, theirs) = (session, &rebuilt.sessions[id]);
+            ensure(ours.grants == theirs.grants && ours.locks == theirs.locks && ours.waits == theirs.waits, || {
+                format!("{id:?} has lost count of what it holds or waits for")
+            })?;
+            ensure(format!("{:?}", ours.owners) == format!("{:?}", theirs.owners), || {
+                format!("the owners of {id:?} hold something else than its grants say")
+            })?;
+            ensure(ours.timer <= theirs.timer, || format!("the timer of {id:?} is late"))?;
+        }
+        for name in self.names_in_use() {
+            let (ours, theirs) = (self.resources.get(&name), rebuilt.resources.get(&name));
+            ensure(ours.map(outline) == theirs.map(outline), || format!("{name}: {ours:?} but rebuilt {theirs:?}"))?;
+        }
+        for (name, semaphore) in &self.semaphores {
+            let theirs = &rebuilt.semaphores[name];
+            ensure(
+                semaphore.out == theirs.out && semaphore.holders == theirs.holders && semaphore.queue == theirs.queue,
+                || format!("semaphore {name} has lost count"),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Two grants of different owners on one name are compatible.
+    fn verify_exclusion(&self) -> Result<(), String> {
+        for grant in self.grants.values() {
+            let Held::Locks(locks) = &grant.record.held else { continue };
+            for (name, mode) in footprint(locks) {
+                let own = self.own_counts(&grant.owner_id(), &name);
+                let others = self.resources.get(&name).map(|resource| resource.holders.modes_besides(own));
+                ensure(others.is_some_and(|others| !others.intersects(mode.conflicts())), || {
+                    format!("grant {} holds {name} in {mode:?} beside {others:?}", grant.record.id.0)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody waits who could be granted, and everybody is parked where it is blocked.
+    fn verify_waiters(&self) -> Result<(), String> {
+        for (arrival, waiter) in &self.waiters {
+            let blocked = self.blocked(&waiter.record.owner_id(), &waiter.stands, Some(*arrival));
+            let needs = self.needs_of(&waiter.record.wants);
+            ensure(waiter.stands == self.stands_for(&waiter.record.owner_id(), &needs), || {
+                format!("arrival {} does not stand where it should", arrival.0)
+            })?;
+            if let Wants::Permits { name, permits } = &waiter.record.wants {
+                let semaphore = &self.semaphores[name];
+                let is_head = semaphore.queue.first_key_value().is_some_and(|(head, _)| head == arrival);
+                let passes = is_head && semaphore.fits(*permits) && self.freezes.over(name).is_none();
+                ensure(!passes, || format!("arrival {} waits for free permits", arrival.0))?;
+                continue;
+            }
+            ensure(blocked.is_some(), || format!("arrival {} waits for nothing", arrival.0))?;
+            let is_watched = match &waiter.parked {
+                Parked::Nowhere => false,
+                Parked::Freeze(freeze) => self.freezes.get(*freeze).is_some_and(|it| it.parked.contains(arrival)),
+                Parked::At(name) => waiter.stands.iter().find(|(other, _)| other == name).is_some_and(|stand| {
+                    let here = [stand.clone()].into_iter().collect();
+                    let blocked_here = self.blocked(&waiter.record.owner_id(), &here, Some(*arrival));
+                    let queue = self.resources.get(name).and_then(|resource| resource.queue());
+                    matches!(blocked_here, Some(Blocked::At(..) | Blocked::Frozen(..)))
+                        && queue.is_some_and(|queue| queue.is_parked(*arrival, stand.1))
+                }),
+            };
+            ensure(is_watched, || {
+                format!("arrival {} is parked where nothing blocks it: {:?}", arrival.0, waiter.parked)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn names_in_use(&self) -> BTreeSet<Name> {
+        let mut names = BTreeSet::new();
+        for record in self.records() {
+            let held = match record {
+                Record::Grant(grant) => grant.held,
+                Record::Rest(rest) => rest.held,
+                Record::Waiter(waiter) => waiter.wants.held(),
+                _ => continue,
+            };
+            if let Held::Locks(locks) = held {
+                names.extend(footprint(&locks).into_iter().map(|(name, _)| name));
+            }
+        }
+        names
+    }
+}
+
+/// What must be the same however a resource came to be. Where its waiters are parked may differ.
+fn outline(resource: &Resource) -> String {
+    let queue = resource.queue();
+    let fresh: Vec<_> = queue.into_iter().flat_map(|queue| queue.fresh_by_mode()).collect();
+    let converting: Vec<_> = queue.into_iter().flat_map(|queue| queue.converting()).collect();
+    format!("{:?} {} {fresh:?} {converting:?}", resource.holders, resource.listeners)
+}
+
+fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(what()) }
+}
