@@ -39,6 +39,7 @@ mod deadlock;
 
 // The state from outside.
 mod planted;
+mod read;
 mod snapshot;
 mod verify;
 
@@ -55,6 +56,9 @@ pub use outcome::{
 };
 #[cfg(feature = "planted-bugs")]
 pub use planted::{Bug, plant};
+pub use read::{
+    BlockedBy, Blocker, Counts, Explanation, GrantView, HolderView, Page, QueueView, SessionView, TokenCheck,
+};
 pub use record::{
     AnswerRecord, FreezeRecord, GrantRecord, Header, Record, RestRecord, SemaphoreRecord, SessionRecord, WaiterRecord,
     Wants,

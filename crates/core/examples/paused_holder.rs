@@ -1,0 +1,104 @@
+//! The reason for fencing tokens, as a story that runs: a holder is paused past its lease, another is granted the lock,
+//! and the store refuses the late write of the first.
+//!
+//! It drives the state machine by hand, entry by entry, as a replicated log would. There is no network here and no
+//! clock: each step says the stamp at which it happens.
+
+use fencepost_core::{
+    Acquire, Action, Batch, Effects, Epoch, Lock, LockMode, LockState, Locks, LogicalMs, Metadata, Name, Open,
+    Operation, Outcome, Principal, Push, Renewal, Request, RequestNumber, SecretHash, Seen, SessionId, Terms, Token,
+    Ttl, Wait,
+};
+
+const ANN: SessionId = SessionId(0xA);
+const BOB: SessionId = SessionId(0xB);
+
+/// A store that keeps the highest token it has seen and takes no write below it.
+#[derive(Default)]
+struct Wallet {
+    balance: u64,
+    highest_seen: Option<Token>,
+}
+
+impl Wallet {
+    fn write(&mut self, token: Token, balance: u64) -> Result<(), String> {
+        if let Some(highest) = self.highest_seen.filter(|highest| token < *highest) {
+            return Err(format!("token {} is older than {}", token.0, highest.0));
+        }
+        *self = Wallet { balance, highest_seen: Some(token) };
+        Ok(())
+    }
+}
+
+fn main() {
+    let mut state = LockState::new(0);
+    let mut wallet = Wallet { balance: 500, ..Wallet::default() };
+
+    say(0, "Ann and Bob each open a session that lives 10 s without a sign of life.");
+    apply(&mut state, 0, vec![open(ANN, "ann"), open(BOB, "bob")]);
+
+    let effects = apply(&mut state, 0, vec![acquire(ANN)]);
+    let Outcome::Granted { token: ann, .. } = effects.replies[0].outcome else { panic!("a free lock is granted") };
+    say(0, &format!("Ann acquires wallet:7 and is granted it with token {}.", ann.0));
+    say(0, &format!("Ann reads a balance of {} and means to take 100 off it.", wallet.balance));
+
+    let effects = apply(&mut state, 2_000, vec![acquire(BOB)]);
+    assert!(matches!(effects.replies[0].outcome, Outcome::Queued { .. }), "the lock is held");
+    say(2_000, "Bob acquires wallet:7, too. He waits for Ann.");
+    say(3_000, "Ann's process is paused. She sends no more signs of life, and does not know it.");
+
+    // Bob goes on renewing; Ann does not. The entry whose stamp reaches her deadline ends her session and grants Bob.
+    let alive = Renewal::KeepAlive { session: BOB, epoch: Epoch(1), seen: Seen::default() };
+    let entry = Batch { renewals: vec![alive], ..Batch::default() };
+    let effects = state.apply(LogicalMs(10_000), entry);
+    let bob = effects.pushes.iter().find_map(|push| match push {
+        Push::Ended { session: BOB, outcome: Outcome::Granted { token, .. }, .. } => Some(*token),
+        _ => None,
+    });
+    let bob = bob.expect("Bob is next");
+    assert!(bob > ann, "tokens rise");
+    say(10_000, "Ann's session expires and takes her lock with it.");
+    say(10_000, &format!("Bob is granted wallet:7 in the same entry, with token {}.", bob.0));
+
+    wallet.write(bob, wallet.balance - 50).expect("nobody newer has written");
+    say(10_500, &format!("Bob takes 50 off. The wallet has seen token {} and holds {}.", bob.0, wallet.balance));
+
+    say(11_000, "Ann wakes up in the middle of her write: the balance she read, less 100.");
+    let refused = wallet.write(ann, 400).expect_err("a stale write must not land");
+    say(11_000, &format!("The wallet refuses it: {refused}."));
+    assert_eq!(wallet.balance, 450);
+    say(
+        11_000,
+        &format!("The wallet holds {}. Without the check it would hold 400: Bob's withdrawal lost.", wallet.balance),
+    );
+}
+
+fn say(stamp_ms: u64, line: &str) {
+    println!("{:>4}.{} s  {line}", stamp_ms / 1_000, stamp_ms % 1_000 / 100);
+}
+
+fn apply(state: &mut LockState, stamp_ms: u64, operations: Vec<Operation>) -> Effects {
+    state.apply(LogicalMs(stamp_ms), Batch { operations, ..Batch::default() })
+}
+
+fn open(session: SessionId, principal: &str) -> Operation {
+    Operation::Open(Open {
+        session,
+        secret_hash: SecretHash([0; 32]),
+        principal: Principal::new(principal).expect("short plain text"),
+        ttl: Ttl::new(10_000).expect("above a second"),
+        metadata: Metadata::default(),
+    })
+}
+
+fn acquire(session: SessionId) -> Operation {
+    let name = Name::new("wallet:7").expect("short plain text");
+    let locks = Locks::from_buf([Lock { name, mode: LockMode::Exclusive }]);
+    Operation::Request(Request {
+        session,
+        epoch: Epoch(1),
+        number: RequestNumber(1),
+        seen: Seen::default(),
+        action: Action::Acquire(Acquire { locks, owner: None, wait: Wait::Forever, terms: Terms::default() }),
+    })
+}

@@ -1,0 +1,426 @@
+//! Looking on: who holds what, who waits and why, and whether a token still stands. Nothing here changes anything.
+//!
+//! A listing comes in pages that look at a bounded number of rows, whether they match or not, so that a read never stalls
+//! the entries behind it. Remaining times are for whoever has a clock; here there are deadlines and the stamp.
+
+use std::collections::BTreeSet;
+use std::ops::Bound::{Excluded, Unbounded};
+
+use crate::bounds;
+use crate::command::Terms;
+use crate::footprint::footprint;
+use crate::grant::Grant;
+use crate::lease;
+use crate::outcome::{Held, Holder, Takes};
+use crate::record::{FreezeRecord, GrantRecord, RestRecord, SemaphoreRecord, SessionRecord, WaiterRecord, Wants};
+use crate::state::LockState;
+use crate::waiter::OwnerId;
+use crate::words::{Arrival, GrantId, LogicalMs, Name, OwnerName, RequestNumber, SessionId, Token};
+
+/// A page of a listing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Page<Row, Key> {
+    /// What matched.
+    pub rows: Vec<Row>,
+    /// Where to go on; none if this was the end.
+    pub next: Option<Key>,
+}
+
+/// A grant as observers see it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GrantView {
+    /// The grant.
+    pub record: GrantRecord,
+    /// When it ends without another sign of life: the least of its session's deadline, its own TTL and its `max_hold`.
+    pub deadline: LogicalMs,
+}
+
+/// A session as observers see it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SessionView {
+    /// The session.
+    pub record: SessionRecord,
+    /// When it ends without another sign of life.
+    pub deadline: LogicalMs,
+    /// How many grants it has.
+    pub grants: usize,
+    /// How many requests of it wait.
+    pub waits: usize,
+}
+
+/// Why a resource is as it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    /// The resource.
+    pub name: Name,
+    /// The stamp that ages and deadlines are to be compared with.
+    pub stamp: LogicalMs,
+    /// Who holds it, oldest grant first, intentions from below and covering locks from above included.
+    pub holders: Vec<HolderView>,
+    /// What rests on it.
+    pub rests: Vec<RestRecord>,
+    /// The freezes that cover it.
+    pub freezes: Vec<FreezeRecord>,
+    /// The semaphore's limit, if it is one, and how many permits are out.
+    pub semaphore: Option<(SemaphoreRecord, u64)>,
+    /// Those who wait, in order, at most as many as were asked for.
+    pub queue: Vec<QueueView>,
+    /// How many wait in all.
+    pub queue_len: usize,
+    /// What the first waiter waits for, down to the root; empty if nobody waits.
+    pub chain: Vec<Blocker>,
+}
+
+/// Somebody who holds a resource, with age and validity.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HolderView {
+    /// Who, what and since when.
+    pub holder: Holder,
+    /// The ancestor that it holds, if it covers the resource from above.
+    pub covers_from: Option<Name>,
+    /// When it ends without another sign of life.
+    pub deadline: LogicalMs,
+    /// What it is like, if not as usual.
+    pub terms: Option<Box<Terms>>,
+}
+
+/// Somebody who waits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueueView {
+    /// Its place in this queue, from one.
+    pub position: usize,
+    /// The request.
+    pub waiter: WaiterRecord,
+    /// What it needs of this resource.
+    pub wants: Takes,
+    /// It converts, and so goes ahead of those who came before it.
+    pub converts: bool,
+}
+
+/// One step down the chain of blockers: who waits, where, and what is in the way.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Blocker {
+    /// The session that waits.
+    pub session: SessionId,
+    /// The owner that waits, if it has a name.
+    pub owner: Option<OwnerName>,
+    /// Its request.
+    pub number: RequestNumber,
+    /// Where it is blocked.
+    pub name: Name,
+    /// By what.
+    pub by: BlockedBy,
+}
+
+/// What blocks a waiter.
+#[derive(Clone, Debug, PartialEq)]
+pub enum BlockedBy {
+    /// A grant; the chain goes on if its owner waits, too.
+    Grant(Holder),
+    /// A rest.
+    Rest(Holder),
+    /// An earlier request, which is the next step of the chain.
+    Waiter(Arrival),
+    /// A freeze.
+    Freeze(FreezeRecord),
+    /// Too few permits.
+    Permits,
+}
+
+/// What a check of a token found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenCheck {
+    /// The grant stands and holds or covers the name.
+    Stands {
+        /// Which.
+        grant: GrantId,
+        /// Until when, without another sign of life.
+        deadline: LogicalMs,
+    },
+    /// No grant with this token holds the name.
+    Gone,
+}
+
+/// How much there is of everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    /// Living sessions.
+    pub sessions: usize,
+    /// Grants.
+    pub grants: usize,
+    /// Rests.
+    pub rests: usize,
+    /// Waiters.
+    pub waiters: usize,
+    /// Names that are held or waited for, ancestors included.
+    pub resources: usize,
+    /// Semaphores in use or with a limit.
+    pub semaphores: usize,
+    /// Freezes.
+    pub freezes: usize,
+    /// The last token given.
+    pub last_token: Token,
+}
+
+impl LockState {
+    /// Whether the grant with this token stands and holds the name, itself or by a lock on an ancestor.
+    // Rule: check
+    pub fn check(&self, name: &Name, token: Token) -> TokenCheck {
+        let stands = self.covering(name).find(|(_, grant)| grant.record.token == token).map(|(_, grant)| grant);
+        match stands {
+            Some(grant) => TokenCheck::Stands { grant: grant.record.id, deadline: self.grant_deadline(&grant.record) },
+            None => TokenCheck::Gone,
+        }
+    }
+
+    /// Why a resource is as it is, with the first `queue_max` of those who wait.
+    // Rule: explain
+    pub fn explain(&self, name: &Name, queue_max: usize) -> Explanation {
+        let resource = self.resources.get(name);
+        let semaphore = self.semaphores.get(name);
+        let by_mode = resource.into_iter().flat_map(|it| it.holders.iter()).map(|(id, mode)| (id, Takes::Mode(mode)));
+        let by_permits =
+            semaphore.into_iter().flat_map(|it| it.holders.iter()).map(|(id, n)| (*id, Takes::Permits(*n)));
+        let here: Vec<(GrantId, Takes)> = by_mode.chain(by_permits).collect();
+        let above = self.covering(name).filter(|(at, _)| at != name).map(|(at, grant)| {
+            let mode = grant.asked_mode(&at).expect("it covers by what it asked for").mode();
+            (Some(at), grant.record.id, Takes::Mode(mode))
+        });
+        let holders = (here.iter().map(|(id, takes)| (None, *id, *takes)).chain(above))
+            .filter_map(|(covers_from, id, takes)| {
+                let record = &self.grants.get(&id)?.record;
+                let (holder, deadline) = (self.holder(id, takes), self.grant_deadline(record));
+                Some(HolderView { holder, covers_from, deadline, terms: record.terms.clone() })
+            })
+            .collect();
+        let order = self.queue_order(name);
+        Explanation {
+            name: name.clone(),
+            stamp: self.stamp,
+            holders,
+            rests: here.iter().filter_map(|(id, _)| Some(self.rests.get(id)?.record.clone())).collect(),
+            freezes: self.freezes.iter().map(|it| &it.record).filter(|it| it.scope.covers(name)).cloned().collect(),
+            semaphore: semaphore.map(|semaphore| (semaphore.record.clone(), semaphore.out)),
+            queue_len: order.len(),
+            chain: order.first().map_or(Vec::new(), |(first, ..)| self.blockers(*first)),
+            queue: (1..)
+                .zip(order.into_iter().take(queue_max))
+                .map(|(position, (arrival, wants, converts))| QueueView {
+                    position,
+                    waiter: self.waiters[&arrival].record.clone(),
+                    wants,
+                    converts,
+                })
+                .collect(),
+        }
+    }
+
+    /// Why a request waits: the chain of blockers from it down to the root. None if it does not wait.
+    // Rule: explain
+    pub fn explain_wait(&self, session: SessionId, number: RequestNumber) -> Option<Vec<Blocker>> {
+        let waits = &self.sessions.get(&session)?.waits;
+        let at = waits.binary_search_by_key(&number, |(number, _)| *number).ok()?;
+        Some(self.blockers(waits[at].1))
+    }
+
+    /// A session.
+    pub fn session(&self, id: SessionId) -> Option<SessionView> {
+        let session = self.sessions.get(&id)?;
+        Some(SessionView {
+            record: session.record.clone(),
+            deadline: session.deadline(self.grace_at),
+            grants: session.grants.len(),
+            waits: session.waits.len(),
+        })
+    }
+
+    /// A grant.
+    pub fn grant_view(&self, id: GrantId) -> Option<GrantView> {
+        let record = self.grants.get(&id)?.record.clone();
+        Some(GrantView { deadline: self.grant_deadline(&record), record })
+    }
+
+    /// The grants after an id that hold a name with this prefix, oldest first.
+    // Rule: read
+    pub fn list_grants(&self, prefix: &str, after: Option<GrantId>, count: usize) -> Page<GrantView, GrantId> {
+        let start = after.map_or(Unbounded, Excluded);
+        page(self.grants.range((start, Unbounded)), count, |id, grant| {
+            let matches = grant.record.held.names().any(|name| name.as_str().starts_with(prefix));
+            if matches { self.grant_view(*id) } else { None }
+        })
+    }
+
+    /// The sessions after an id, by id.
+    pub fn list_sessions(&self, after: Option<SessionId>, count: usize) -> Page<SessionView, SessionId> {
+        let start = after.map_or(Unbounded, Excluded);
+        page(self.sessions.range((start, Unbounded)), count, |id, _| self.session(*id))
+    }
+
+    /// The waiters after an arrival that want a name with this prefix, in order of arrival.
+    pub fn list_waiters(&self, prefix: &str, after: Option<Arrival>, count: usize) -> Page<WaiterRecord, Arrival> {
+        let start = after.map_or(Unbounded, Excluded);
+        page(self.waiters.range((start, Unbounded)), count, |_, waiter| {
+            let matches = waiter.record.wants.held().names().any(|name| name.as_str().starts_with(prefix));
+            matches.then(|| waiter.record.clone())
+        })
+    }
+
+    /// The rests after an id whose grant held a name with this prefix, oldest grant first.
+    pub fn list_rests(&self, prefix: &str, after: Option<GrantId>, count: usize) -> Page<RestRecord, GrantId> {
+        let start = after.map_or(Unbounded, Excluded);
+        page(self.rests.range((start, Unbounded)), count, |_, rest| {
+            let matches = rest.record.held.names().any(|name| name.as_str().starts_with(prefix));
+            matches.then(|| rest.record.clone())
+        })
+    }
+
+    /// The semaphores after a name, in use or with a limit, by name.
+    pub fn list_semaphores(&self, after: Option<&Name>, count: usize) -> Page<SemaphoreRecord, Name> {
+        let start = after.map_or(Unbounded, Excluded);
+        page(self.semaphores.range((start, Unbounded)), count, |_, semaphore| Some(semaphore.record.clone()))
+    }
+
+    /// All freezes, by id. There are at most a thousand.
+    pub fn freezes(&self) -> impl Iterator<Item = &FreezeRecord> {
+        self.freezes.iter().map(|freeze| &freeze.record)
+    }
+
+    /// How much there is of everything.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            sessions: self.sessions.len(),
+            grants: self.grants.len(),
+            rests: self.rests.len(),
+            waiters: self.waiters.len(),
+            resources: self.resources.len(),
+            semaphores: self.semaphores.len(),
+            freezes: self.freezes.len(),
+            last_token: Token(self.last_token),
+        }
+    }
+
+    /// When a grant ends without another sign of life.
+    fn grant_deadline(&self, record: &GrantRecord) -> LogicalMs {
+        let session = &self.sessions[&record.session];
+        let own_ttl = record
+            .terms
+            .as_ref()
+            .and_then(|terms| terms.ttl)
+            .map(|ttl| lease::deadline(record.granted_at.max(session.record.renewed_at), ttl, self.grace_at));
+        let ends = [Some(session.deadline(self.grace_at)), own_ttl, record.hold_until];
+        ends.into_iter().flatten().min().expect("a session has a deadline")
+    }
+
+    /// The grants that were asked for on a name or cover it from above, nearest name first, with that name.
+    fn covering(&self, name: &Name) -> impl Iterator<Item = (Name, &Grant)> {
+        let names: Vec<Name> = std::iter::once(name.clone()).chain(name.ancestors().rev()).collect();
+        let permits = self.semaphores.get(name).into_iter().flat_map(|semaphore| semaphore.holders.keys());
+        let permits: Vec<_> = permits.filter_map(|id| Some((name.clone(), &**self.grants.get(id)?))).collect();
+        let locks = names.into_iter().flat_map(move |at| {
+            let holders = self.resources.get(&at).into_iter().flat_map(|resource| resource.holders.iter());
+            holders.filter_map(move |(id, _)| {
+                let grant = &**self.grants.get(&id)?;
+                grant.asked_mode(&at).is_some().then(|| (at.clone(), grant))
+            })
+        });
+        permits.into_iter().chain(locks)
+    }
+
+    /// Those who wait for a name, as they will come: conversions first, then by arrival.
+    fn queue_order(&self, name: &Name) -> Vec<(Arrival, Takes, bool)> {
+        let queue = self.resources.get(name).and_then(|resource| resource.queue());
+        let converting = queue.into_iter().flat_map(|queue| queue.converting());
+        let mut fresh: Vec<_> = queue.into_iter().flat_map(|queue| queue.fresh_by_mode()).collect();
+        fresh.sort_by_key(|(_, arrival)| *arrival);
+        let permits = self.semaphores.get(name).into_iter().flat_map(|semaphore| semaphore.queue.iter());
+        (converting.map(|(arrival, target)| (arrival, Takes::Mode(target), true)))
+            .chain(fresh.into_iter().map(|(mode, arrival)| (arrival, Takes::Mode(mode), false)))
+            .chain(permits.map(|(arrival, permits)| (*arrival, Takes::Permits(*permits), false)))
+            .collect()
+    }
+
+    /// What a waiter waits for, and what that waits for, down to something that does not wait.
+    fn blockers(&self, start: Arrival) -> Vec<Blocker> {
+        let mut chain = Vec::new();
+        let mut visited = BTreeSet::new();
+        let mut at = Some(start);
+        while let Some(arrival) = at {
+            // A search that gave up may have let a cycle stand; then the chain ends where it closes.
+            if !visited.insert(arrival) {
+                break;
+            }
+            let record = &self.waiters[&arrival].record;
+            let (name, by, next) = self.first_blocker(arrival);
+            chain.push(Blocker {
+                session: record.session,
+                owner: record.owner.clone(),
+                number: record.number,
+                name,
+                by,
+            });
+            at = next;
+        }
+        chain
+    }
+
+    /// The first thing that blocks a waiter, and the request that waits behind it, if one does.
+    fn first_blocker(&self, arrival: Arrival) -> (Name, BlockedBy, Option<Arrival>) {
+        let waiter = &self.waiters[&arrival];
+        let frozen = |name: &Name| self.freezes.over(name).and_then(|id| self.freezes.get(id));
+        if let Wants::Permits { name, .. } = &waiter.record.wants {
+            let before = self.semaphores[name].queue.range(..arrival).next_back().map(|(before, _)| *before);
+            let by = match (frozen(name), before) {
+                (Some(freeze), _) => BlockedBy::Freeze(freeze.record.clone()),
+                (None, Some(before)) => BlockedBy::Waiter(before),
+                (None, None) => BlockedBy::Permits,
+            };
+            return (name.clone(), by, before);
+        }
+        let owner: OwnerId = waiter.record.owner_id();
+        for (name, stance) in &waiter.stands {
+            if let Some(freeze) = frozen(name) {
+                return (name.clone(), BlockedBy::Freeze(freeze.record.clone()), None);
+            }
+            if let Some((id, takes)) = self.conflicting_holders(&owner, name, *stance).next() {
+                let holder = self.holder(id, takes);
+                return match self.grants.get(&id) {
+                    Some(grant) => (name.clone(), BlockedBy::Grant(holder), self.waiting_request(&grant.owner_id())),
+                    None => (name.clone(), BlockedBy::Rest(holder), None),
+                };
+            }
+            let queued = self.edges(arrival).find(|edge| edge.name == *name && edge.grant.is_none());
+            if let Some(before) = queued.and_then(|edge| edge.next) {
+                return (name.clone(), BlockedBy::Waiter(before), Some(before));
+            }
+        }
+        panic!("arrival {} waits for nothing", arrival.0)
+    }
+}
+
+/// Collects a page: up to `count` matches, looking at no more rows than a read may.
+fn page<'a, Key: Clone + 'a, Stored: 'a, Row>(
+    rows: impl Iterator<Item = (&'a Key, &'a Stored)>,
+    count: usize,
+    row: impl Fn(&Key, &Stored) -> Option<Row>,
+) -> Page<Row, Key> {
+    let mut page = Page { rows: Vec::new(), next: None };
+    for (looked_at, (key, stored)) in rows.enumerate() {
+        if looked_at == bounds::PAGE_ROWS_MAX || page.rows.len() == count {
+            return page;
+        }
+        page.rows.extend(row(key, stored));
+        page.next = Some(key.clone());
+    }
+    page.next = None;
+    page
+}
+
+impl Held {
+    /// What this takes of each name, intentions above included.
+    pub fn takes(&self) -> Vec<(Name, Takes)> {
+        match self {
+            Held::Locks(locks) => footprint(locks).into_iter().map(|(name, mode)| (name, Takes::Mode(mode))).collect(),
+            Held::Permits { name, permits } => vec![(name.clone(), Takes::Permits(*permits))],
+        }
+    }
+}
