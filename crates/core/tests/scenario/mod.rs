@@ -19,12 +19,14 @@
 //! admin break r|grant 3 / evict a / waive r|grant 3 / freeze f name r|prefix x/ / thaw f / limit pool 4|none
 //! repeat 5000 times                            before the lines of a step; the last output counts
 //! then                                         within a step: ends one entry and begins the next
-//! show / show session a / deadline / snapshot / restore-backup jump 1000 / check r token 3 / why r
+//! show / show session a / deadline / snapshot / restore-backup jump 1000 / check r token 3
+//! why r [first 2] / why a#2                     what is in the way of a resource, of a request
 //! events on|off / watch [r] after 2.0 / ring 3 events, after each step or from a ring of recent ones
 //! ```
 //!
 //! In the output, `a#1: ...` answers a's request 1, `a <- ...` is pushed to it, and `! ...` is an event.
 
+pub(crate) mod explain;
 pub(crate) mod file;
 pub(crate) mod parse;
 pub(crate) mod print;

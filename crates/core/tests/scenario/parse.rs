@@ -103,7 +103,8 @@ pub(crate) enum Question {
     Snapshot,
     RestoreBackup { token_jump: u64 },
     Check(Name, Token),
-    Why(Name),
+    Why { name: Name, queue_max: usize },
+    WhyWaits { session: String, number: u64 },
     Events(bool),
     Watch { prefix: String, after: Position },
     Ring(usize),
@@ -149,7 +150,15 @@ fn question(words: &mut Words) -> Result<Option<Question>, Bad> {
         words.expect("token")?;
         Question::Check(name, Token(words.number("a token")?))
     } else if words.take("why") {
-        Question::Why(words.name()?)
+        let word = words.word("a resource or a request")?;
+        match who(&word) {
+            Ok(Who { session, number: Some(number), .. }) => Question::WhyWaits { session, number },
+            _ => {
+                let queue_max =
+                    if words.take("first") { words.number("how many waiters")? as usize } else { usize::MAX };
+                Question::Why { name: Name::new(&word).map_err(bad)?, queue_max }
+            }
+        }
     } else if words.take("events") {
         let word = words.word("on or off")?;
         Question::Events(match word.as_str() {
@@ -396,7 +405,7 @@ fn admin(words: &mut Words) -> Result<AdminAct, Bad> {
                 AdminAct::FreezeName(freeze, words.name()?)
             } else {
                 words.expect("prefix")?;
-                AdminAct::FreezePrefix(freeze, words.word("a prefix").or_else(|_| words.quoted("a prefix"))?)
+                AdminAct::FreezePrefix(freeze, words.text("a prefix")?)
             }
         }
         "thaw" => AdminAct::Thaw(words.word("a freeze")?),

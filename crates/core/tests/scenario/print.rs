@@ -193,15 +193,12 @@ impl Spelling {
         format!("busy: {} {why}{holders}", busy.name)
     }
 
-    fn holder(&self, holder: &Holder) -> String {
+    pub(crate) fn holder(&self, holder: &Holder) -> String {
         let who = match holder.session {
             Some(session) => self.owner(session, holder.owner.as_ref()),
             None => "rest".to_string(),
         };
-        let takes = match holder.takes {
-            Takes::Mode(mode) => format!("{mode:?}"),
-            Takes::Permits(permits) => permits.get().to_string(),
-        };
+        let takes = takes(holder.takes);
         format!("{who} {takes} {} since {}", token_of(holder.grant, holder.token), time(holder.since.0))
     }
 
@@ -243,6 +240,14 @@ impl Spelling {
 /// `token 3`; for a grant whose token has risen `token 5 of grant 3`.
 pub(crate) fn token_of(grant: GrantId, token: Token) -> String {
     if grant.0 == token.0 { format!("token {}", token.0) } else { format!("token {} of grant {}", token.0, grant.0) }
+}
+
+/// A mode, or a number of permits.
+pub(crate) fn takes(takes: Takes) -> String {
+    match takes {
+        Takes::Mode(mode) => format!("{mode:?}"),
+        Takes::Permits(permits) => permits.get().to_string(),
+    }
 }
 
 /// `r:X s:S`, or `3 of pool`.

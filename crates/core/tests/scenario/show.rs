@@ -5,9 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use fencepost_core::{
-    Held, LockState, Locks, Mode, Name, Record, SessionId, SessionRecord, Token, WaiterRecord, Wants,
-};
+use fencepost_core::{Held, Locks, Mode, Name, Record, SessionId, SessionRecord, WaiterRecord, Wants};
 
 use super::print::{Spelling, grant_end, held, token_of};
 use super::words::time;
@@ -103,16 +101,6 @@ pub(crate) fn session(records: &[Record], id: SessionId, spelling: &Spelling) ->
         }
     }
     if lines.is_empty() { vec!["no session".to_string()] } else { lines }
-}
-
-/// Whether the grant that a token belongs to stands.
-pub(crate) fn check(_state: &LockState, name: &Name, token: Token) -> Result<Vec<String>, String> {
-    Err(format!("the core cannot be asked yet to check {name} token {}", token.0))
-}
-
-/// Why a name is busy, down to the root.
-pub(crate) fn why(_state: &LockState, name: &Name, _spelling: &Spelling) -> Result<Vec<String>, String> {
-    Err(format!("the core cannot be asked yet why {name} is busy"))
 }
 
 fn session_lines(session: &SessionRecord) -> Vec<String> {

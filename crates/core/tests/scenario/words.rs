@@ -83,6 +83,11 @@ impl Words {
         }
     }
 
+    /// Reads a word or a text in quotes.
+    pub(crate) fn text(&mut self, what: &str) -> Result<String, Bad> {
+        self.words.pop_front().map(|word| word.text).ok_or(format!("expected {what}, found the end of the line"))
+    }
+
     /// Reads a number.
     pub(crate) fn number(&mut self, what: &str) -> Result<u64, Bad> {
         let word = self.word(what)?;

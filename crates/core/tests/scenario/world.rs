@@ -11,6 +11,7 @@ use fencepost_core::{
     Seen, SessionId,
 };
 
+use super::explain;
 use super::parse::{AdminAct, Asks, Doing, GrantWord, Line, Opening, Question, Sees, Who};
 use super::print::Spelling;
 use super::show;
@@ -55,6 +56,8 @@ struct ReplyLine {
     label: String,
     client: Option<String>,
     number: Option<u64>,
+    /// Whether one line may answer it together with its neighbours.
+    groups: bool,
 }
 
 const RING_EVENTS: usize = 1_000;
@@ -114,7 +117,7 @@ impl World {
 
     fn verify(&mut self) -> Result<(), String> {
         self.state.verify().map_err(|what| format!("the state does not verify: {what}"))?;
-        if self.state.state_hash() != self.twin.state_hash() || self.state.records() != self.twin.records() {
+        if self.state.state_hash() != self.twin.state_hash() || !self.state.records().eq(self.twin.records()) {
             return Err("two nodes with the same log have different states".to_string());
         }
         Ok(())
@@ -144,7 +147,7 @@ impl World {
                 let act = self.act(act)?;
                 let by = Principal::new("admin").map_err(|bad| bad.to_string())?;
                 draft.batch.operations.push(Operation::Admin(Admin { by, reason: reason.clone(), act }));
-                draft.operations.push(ReplyLine::of("admin"));
+                draft.operations.push(ReplyLine::of_admin());
             }
         }
         Ok(())
@@ -162,7 +165,7 @@ impl World {
                 ttl: opening.ttl,
                 metadata: opening.metadata.clone(),
             }));
-            draft.operations.push(ReplyLine { client: Some(name.clone()), ..ReplyLine::of(name) });
+            draft.operations.push(ReplyLine::of(name));
         }
     }
 
@@ -203,6 +206,7 @@ impl World {
             label: format!("{}#{number}", who.session),
             client: Some(who.session.clone()),
             number: Some(number),
+            groups: false,
         });
         Ok(())
     }
@@ -243,7 +247,7 @@ impl World {
             GrantWord::On(name) => name,
         };
         let of_session = |id: SessionId| session.is_none_or(|session| session == id);
-        let held: Vec<_> = (self.state.records().into_iter())
+        let held: Vec<_> = (self.state.records())
             .filter_map(|record| match record {
                 Record::Grant(grant) if of_session(grant.session) && grant.held.names().any(|held| held == name) => {
                     Some(grant.id)
@@ -267,7 +271,7 @@ impl World {
             GrantWord::Id(id) => return Ok(GrantId(*id)),
             GrantWord::On(name) => name,
         };
-        let mut rests = self.state.records().into_iter().filter_map(|record| match record {
+        let mut rests = self.state.records().filter_map(|record| match record {
             Record::Rest(rest) if rest.held.names().any(|held| held == name) => Some(rest.grant),
             _ => None,
         });
@@ -281,7 +285,7 @@ impl World {
             let text = self.spelling.outcome(&reply.outcome) + &self.spelling.repeat(&reply.outcome, reply.repeat);
             match lines.last_mut() {
                 // Sessions that are opened or renewed together are answered in one line.
-                Some((labels, same)) if *same == text && line.number.is_none() => {
+                Some((labels, same)) if *same == text && line.groups => {
                     *labels += &format!(", {}", line.label);
                 }
                 _ => lines.push((line.label.clone(), text)),
@@ -339,16 +343,24 @@ impl World {
     fn ask(&mut self, question: &Question) -> Result<Vec<String>, String> {
         let before = self.state.state_hash();
         let lines = match question {
-            Question::Show => show::names(&self.state.records(), &self.spelling),
-            Question::ShowSession(name) => show::session(&self.state.records(), self.client(name)?.id, &self.spelling),
+            Question::Show => show::names(&records_of(&self.state), &self.spelling),
+            Question::ShowSession(name) => {
+                show::session(&records_of(&self.state), self.client(name)?.id, &self.spelling)
+            }
             Question::Deadline => vec![match self.state.next_deadline() {
                 Some(due) => format!("next deadline {}", time(due.0)),
                 None => "no deadline".to_string(),
             }],
             Question::Snapshot => return self.snapshot(),
             Question::RestoreBackup { token_jump } => return self.restore_backup(*token_jump),
-            Question::Check(name, token) => show::check(&self.state, name, *token)?,
-            Question::Why(name) => show::why(&self.state, name, &self.spelling)?,
+            Question::Check(name, token) => vec![explain::check(self.state.check(name, *token))],
+            Question::Why { name, queue_max } => {
+                explain::resource(&self.state.explain(name, *queue_max), &self.spelling)
+            }
+            Question::WhyWaits { session, number } => {
+                let chain = self.state.explain_wait(self.client(session)?.id, RequestNumber(*number));
+                chain.map_or(vec!["does not wait".to_string()], |chain| explain::chain(&chain, &self.spelling))
+            }
             Question::Events(shown) => {
                 self.events_shown = *shown;
                 Vec::new()
@@ -378,10 +390,10 @@ impl World {
     }
 
     fn snapshot(&mut self) -> Result<Vec<String>, String> {
-        let records = self.state.records();
-        let restored = LockState::restore(3, records.clone())?;
-        if restored.records() != records {
-            return Err(format!("restored records differ:\n{records:?}\n{:?}", restored.records()));
+        let records = records_of(&self.state);
+        let restored = LockState::restore(3, records.clone()).map_err(|bad| bad.to_string())?;
+        if records_of(&restored) != records {
+            return Err(format!("restored records differ:\n{records:?}\n{:?}", records_of(&restored)));
         }
         if restored.state_hash() != self.state.state_hash() {
             return Err("the restored state has another hash".to_string());
@@ -393,11 +405,11 @@ impl World {
     }
 
     fn restore_backup(&mut self, token_jump: u64) -> Result<Vec<String>, String> {
-        let records = self.state.records();
-        self.state = LockState::restore_backup(3, records.clone(), token_jump)?;
-        self.twin = LockState::restore_backup(4, records, token_jump)?;
+        let records = records_of(&self.state);
+        self.state = LockState::restore_backup(3, records.clone(), token_jump).map_err(|bad| bad.to_string())?;
+        self.twin = LockState::restore_backup(4, records, token_jump).map_err(|bad| bad.to_string())?;
         self.verify()?;
-        let left = self.state.records().len();
+        let left = self.state.records().count();
         Ok(vec![format!("restored, {left} record{} left", if left == 1 { "" } else { "s" })])
     }
 }
@@ -417,7 +429,11 @@ impl Client {
 
 impl ReplyLine {
     fn of(name: &str) -> ReplyLine {
-        ReplyLine { label: name.to_string(), client: Some(name.to_string()), number: None }
+        ReplyLine { label: name.to_string(), client: Some(name.to_string()), number: None, groups: true }
+    }
+
+    fn of_admin() -> ReplyLine {
+        ReplyLine { label: "admin".to_string(), client: None, number: None, groups: false }
     }
 }
 
@@ -428,8 +444,12 @@ fn reply_line<'a>(to: ReplyTo, renewals: &'a [ReplyLine], operations: &'a [Reply
     }
 }
 
+fn records_of(state: &LockState) -> Vec<Record> {
+    state.records().collect()
+}
+
 fn answer_is_kept(state: &LockState, session: SessionId, number: u64) -> bool {
-    state.records().iter().any(
+    state.records().any(
         |record| matches!(record, Record::Answer(answer) if answer.session == session && answer.number.0 == number),
     )
 }
