@@ -101,3 +101,22 @@ fn every_file_opens_with_its_rules_and_its_story() {
         assert!(matches!(story, Some(Piece::Comment(_))), "{path:?} does not tell its story in a sentence");
     }
 }
+
+/// The tests of the tests: with any one fault switched on, some story comes out otherwise.
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn every_planted_bug_is_found_by_a_scenario() {
+    use fencepost_core::{Bug, plant};
+
+    let run_all = || files().iter().flat_map(|path| run_file(path, false)).collect::<Vec<_>>();
+    let without = run_all();
+    let mut missed = Vec::new();
+    for bug in Bug::ALL {
+        plant(Some(bug));
+        if run_all() == without {
+            missed.push(bug);
+        }
+        plant(None);
+    }
+    assert!(missed.is_empty(), "no scenario comes out otherwise with {missed:?}");
+}
