@@ -214,9 +214,10 @@ impl LockState {
             self.freed.push(Freed::Name(name));
         }
         let (session, owner, token) = (record.session, record.owner.clone(), record.token);
-        let held = record.held.clone();
-        self.effects.events.push(Event::Converted { grant: id, token, session, owner: owner.clone(), held });
-        self.owner_holdings_changed(session, owner.as_ref());
+        let owner_id = grant.owner_id();
+        let held = grant.record.held.clone();
+        self.effects.events.push(Event::Converted { grant: id, token, session, owner, held });
+        self.owner_holdings_changed(&owner_id);
         Outcome::Converted { grant: id, token }
     }
 
@@ -299,7 +300,7 @@ impl LockState {
         if how.involuntary() && !matches!(how, GrantEnd::Session(_)) {
             self.note_loss(session_id, id, how);
         }
-        self.owner_holdings_changed(session_id, record.owner.as_ref());
+        self.owner_holdings_changed(&grant.owner_id());
     }
 
     /// Takes a grant, or what rests of it, off the resources.
@@ -368,13 +369,13 @@ impl LockState {
         self.effects.pushes.push(Push::Lost { session: session_id, grant, how });
     }
 
-    /// What a named owner holds decides how its waiting request stands.
-    fn owner_holdings_changed(&mut self, session: SessionId, owner: Option<&OwnerName>) {
-        let Some(owner) = owner else { return };
-        let session = self.sessions.get_mut(&session).expect("a grant has a living session");
-        match session.owners.get(owner).and_then(|owner| owner.waits) {
-            Some(arrival) => self.stand_anew(arrival),
-            None => session.forget_owner_if_idle(owner),
+    /// What an owner holds decides how its waiting request stands.
+    fn owner_holdings_changed(&mut self, owner: &OwnerId) {
+        if let Some(arrival) = self.waiting_request(owner) {
+            self.stand_anew(arrival);
+        } else if let OwnerId::Named(session, owner) = owner {
+            let session = self.sessions.get_mut(session).expect("a grant has a living session");
+            session.forget_owner_if_idle(owner);
         }
     }
 }

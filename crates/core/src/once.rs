@@ -59,8 +59,7 @@ pub(crate) enum Known {
 impl Session {
     /// What is known of a number.
     pub(crate) fn known(&self, number: RequestNumber) -> Known {
-        let in_range = |(first, last): &(u64, u64)| (*first..=*last).contains(&number.0);
-        if number.0 <= self.record.seen_mark || self.record.seen_ranges.iter().any(in_range) {
+        if covers(self.record.seen_mark, &self.record.seen_ranges, number.0) {
             Known::Seen
         } else if let Ok(at) = self.answers.binary_search_by_key(&number, |answer| answer.number) {
             Known::Answered(at)
@@ -90,16 +89,15 @@ impl Session {
             return Ok(());
         }
         let (mark, ranges) = merge_seen(&self.record, seen)?;
-        let covered =
-            |number: u64| number <= mark || ranges.iter().any(|(first, last)| (*first..=*last).contains(&number));
-        if let Some((number, _)) = self.waits.iter().find(|(number, _)| covered(number.0)) {
+        let covered = |number: RequestNumber| covers(mark, &ranges, number.0);
+        if let Some((number, _)) = self.waits.iter().find(|(number, _)| covered(*number)) {
             return Err(Refusal::SeenWhileWaiting(*number));
         }
         if ranges.len() > bounds::SEEN_RANGES_MAX {
             return Err(Refusal::Bound(Bound::SeenRanges));
         }
         self.answers.retain(|answer| {
-            let forget = covered(answer.number.0);
+            let forget = covered(answer.number);
             if forget {
                 digest.take(answer.term);
             }
@@ -110,6 +108,12 @@ impl Session {
         self.digest_seen(digest);
         Ok(())
     }
+}
+
+/// Whether a number is done with. The ranges rise and do not touch.
+fn covers(mark: u64, ranges: &[(u64, u64)], number: u64) -> bool {
+    let at = ranges.partition_point(|(_, last)| *last < number);
+    number <= mark || ranges.get(at).is_some_and(|(first, _)| *first <= number)
 }
 
 /// The mark and the ranges above it, with what the message adds: rising, not touching each other nor the mark.

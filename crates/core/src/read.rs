@@ -299,6 +299,13 @@ impl LockState {
         }
     }
 
+    /// No grant that stands has a token below this one, so a store may drop marks below it.
+    ///
+    /// A grant's id never exceeds its token, so the oldest id is a bound that costs nothing to find.
+    pub fn oldest_live_token(&self) -> Token {
+        Token(self.grants.first_key_value().map_or(self.last_token + 1, |(id, _)| id.0))
+    }
+
     /// When a grant ends without another sign of life.
     fn grant_deadline(&self, record: &GrantRecord) -> LogicalMs {
         let session = &self.sessions[&record.session];

@@ -1,0 +1,110 @@
+//! A small world for measuring: sessions that acquire and release, without the noise of building commands by hand.
+
+#![allow(dead_code, unreachable_pub, reason = "each measurement uses its part")]
+
+use fencepost_core::{
+    Acquire, Action, Batch, Effects, Epoch, GrantId, Lock, LockMode, LockState, Locks, LogicalMs, Metadata, Name, Open,
+    Operation, OwnerName, Principal, Push, Renewal, Request, RequestNumber, SecretHash, Seen, SessionId, Terms, Ttl,
+    Wait,
+};
+
+/// A state, with the last request number of each of its sessions and how many of them it has seen answered.
+#[derive(Clone)]
+pub struct World {
+    pub state: LockState,
+    numbers: Vec<u64>,
+    seen: Vec<u64>,
+}
+
+impl World {
+    pub fn new(sessions: usize) -> World {
+        let mut world = World { state: LockState::new(7), numbers: vec![0; sessions], seen: vec![0; sessions] };
+        for chunk in (0..sessions).collect::<Vec<_>>().chunks(1_000) {
+            let operations = chunk.iter().map(|session| open(*session)).collect();
+            world.apply(operations);
+        }
+        world
+    }
+
+    pub fn apply(&mut self, operations: Vec<Operation>) -> Effects {
+        self.state.apply(LogicalMs(0), Batch { operations, ..Batch::default() })
+    }
+
+    pub fn acquire(&mut self, session: usize, name: &Name, wait: Wait) -> Operation {
+        self.acquire_as(session, None, name, wait)
+    }
+
+    pub fn acquire_as(&mut self, session: usize, owner: Option<OwnerName>, name: &Name, wait: Wait) -> Operation {
+        let locks = Locks::from_buf([Lock { name: name.clone(), mode: LockMode::Exclusive }]);
+        self.request(session, Action::Acquire(Acquire { locks, owner, wait, terms: Terms::default() }))
+    }
+
+    pub fn release(&mut self, session: usize, grant: GrantId) -> Operation {
+        self.request(session, Action::Release { grant })
+    }
+
+    pub fn request(&mut self, session: usize, action: Action) -> Operation {
+        self.numbers[session] += 1;
+        Operation::Request(Request {
+            session: id(session),
+            epoch: Epoch(1),
+            number: RequestNumber(self.numbers[session]),
+            seen: Seen { mark: self.seen[session], ..Seen::default() },
+            action,
+        })
+    }
+
+    /// From now on the session's requests say that every answer so far was seen.
+    pub fn saw_all(&mut self, session: usize) {
+        self.seen[session] = self.numbers[session];
+    }
+
+    /// A sign of life of a session, which also says what it has seen.
+    pub fn keep_alive(&self, session: usize) -> Renewal {
+        let seen = Seen { mark: self.seen[session], ..Seen::default() };
+        Renewal::KeepAlive { session: id(session), epoch: Epoch(1), seen }
+    }
+
+    /// Lets sessions take turns in holding as many locks each, on names of 20 bytes, all answers seen.
+    pub fn hold(&mut self, locks: usize) {
+        let sessions = self.numbers.len();
+        for chunk in (0..locks).collect::<Vec<_>>().chunks(500) {
+            let operations = chunk.iter().map(|lock| self.acquire(lock % sessions, &name(*lock), Wait::No)).collect();
+            self.apply(operations);
+            chunk.iter().for_each(|lock| self.saw_all(lock % sessions));
+        }
+        let renewals = (0..sessions).map(|session| self.keep_alive(session)).collect();
+        self.state.apply(LogicalMs(0), Batch { renewals, ..Batch::default() });
+    }
+}
+
+pub fn id(session: usize) -> SessionId {
+    // Spread like random ids, so that sessions do not sit side by side in the map.
+    SessionId((session as u128 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835))
+}
+
+/// A name of 20 bytes.
+pub fn name(lock: usize) -> Name {
+    Name::new(&format!("orders/lock-{lock:08}")).expect("a plain name")
+}
+
+pub fn open(session: usize) -> Operation {
+    Operation::Open(Open {
+        session: id(session),
+        secret_hash: SecretHash([7; 32]),
+        // As many principals as are needed to stay within the bound of sessions for each.
+        principal: Principal::new(&format!("team-{}", session / 5_000)).expect("a plain name"),
+        ttl: Ttl::new(30_000).expect("a TTL in bounds"),
+        metadata: Metadata::default(),
+    })
+}
+
+/// Who was granted something by a push: the session, and the grant.
+pub fn granted(effects: &Effects) -> Option<(SessionId, GrantId)> {
+    effects.pushes.iter().find_map(|push| match push {
+        Push::Ended { session, outcome: fencepost_core::Outcome::Granted { grant, .. }, .. } => {
+            Some((*session, *grant))
+        }
+        _ => None,
+    })
+}

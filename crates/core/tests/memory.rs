@@ -1,0 +1,68 @@
+//! What a lock, a waiter and a session cost in memory, and what an operation allocates: counted, not timed.
+//!
+//! The figures are bytes asked of the allocator. They are deterministic, so they are asserted; the table in
+//! docs/performance.md repeats what this test prints.
+
+#[path = "../benches/world/mod.rs"]
+mod world;
+
+use std::alloc::System;
+
+use fencepost_core::{Action, Wait};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use world::{World, name};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// The bytes and allocations that are left after `work`, and what it returns. Other tests would be counted, too, so this
+/// file has one test only.
+fn measured<Result>(work: impl FnOnce() -> Result) -> (Result, isize, usize) {
+    let region = Region::new(ALLOCATOR);
+    let result = work();
+    let change = region.change();
+    // A reallocation that grows is counted as allocated bytes, one that shrinks as deallocated ones.
+    (result, change.bytes_allocated as isize - change.bytes_deallocated as isize, change.allocations)
+}
+
+#[test]
+fn memory_stays_within_the_bounds_of_the_specification() {
+    const COUNT: usize = 100_000;
+    const NAME_BYTES: f64 = 20.0;
+    let per = |bytes: isize| bytes as f64 / COUNT as f64;
+
+    let (mut world, bytes, _) = measured(|| World::new(COUNT));
+    let world_itself = 16.0;
+    let session = per(bytes) - world_itself;
+    println!("bytes per idle session: {session:.0}");
+    assert!(session <= 1_024.0, "a session costs {session:.0} bytes");
+
+    // Names are made before the measurement and shared, so only what the core adds is counted; a name counts by itself.
+    let ((), bytes, _) = measured(|| world.hold(COUNT));
+    let session_and_lock = per(bytes) - NAME_BYTES;
+    println!("bytes per lock of a session with one lock: {session_and_lock:.0}, name not counted");
+
+    let mut few = World::new(20);
+    let ((), bytes, allocations) = measured(|| few.hold(COUNT));
+    let lock = per(bytes) - NAME_BYTES;
+    println!("bytes per lock of a session with many locks: {lock:.0}, name not counted");
+    println!("allocations per acquire: {:.1}", allocations as f64 / COUNT as f64);
+    assert!(lock <= 300.0, "a held lock costs {lock:.0} bytes");
+
+    for session in 0..20 {
+        let close = few.request(session, Action::Close);
+        few.apply(vec![close]);
+    }
+    assert_eq!(few.state.counts().resources, 0, "a free name costs nothing");
+
+    let hot = name(0);
+    let mut queue = World::new(COUNT);
+    let ((), bytes, _) = measured(|| {
+        for session in 0..COUNT {
+            let acquire = queue.acquire(session, &hot, Wait::Forever);
+            queue.apply(vec![acquire]);
+        }
+    });
+    println!("bytes per waiter: {:.0}", per(bytes));
+    assert!(per(bytes) <= 1_024.0, "a waiter costs {:.0} bytes", per(bytes));
+}
