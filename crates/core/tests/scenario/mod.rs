@@ -15,13 +15,13 @@
 //! a release r|grant 3 / a extend r 10s / a set r "addr"
 //! a cancel #3 [release] / a close / a keep-alive / a attach [wrong-secret]
 //! a#7 lock ... / a#7 again / a@1 release r     a forced number, a repeat, an old epoch
-//! ... seen 5 / seen 3,5..9 / seen all          which answers the client has seen: a mark and ranges above it
+//! ... seen 1..5 / seen 3,7..9 / seen all       which answers the client has seen: from 1 on it is a mark, else ranges
 //! admin break r|grant 3 / evict a / waive r|grant 3 / freeze f name r|prefix x/ / thaw f / limit pool 4|none
 //! repeat 5000 times                            before the lines of a step; the last output counts
 //! then                                         within a step: ends one entry and begins the next
 //! show / show session a / deadline / snapshot / restore-backup jump 1000 / check r token 3
-//! why r [first 2] / why a#2                     what is in the way of a resource, of a request
-//! events on|off / watch [r] after 2.0 / ring 3 events, after each step or from a ring of recent ones
+//! why r [first 2] / why a#2                    what is in the way of a resource, of a request
+//! events on|off / watch [r] after 2.0 / ring 3 events with every step, or from a ring of the last three
 //! ```
 //!
 //! In the output, `a#1: ...` answers a's request 1, `a <- ...` is pushed to it, and `! ...` is an event.
