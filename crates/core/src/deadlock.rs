@@ -1,15 +1,15 @@
 //! Deadlock: a request that would close a cycle of owners waiting for each other is refused, with the cycle.
 //!
 //! The search starts at the request that is about to wait and follows who keeps whom from passing, nearest first, until
-//! it comes back to the request's own owner. Only a request that begins to wait can close a cycle, so whoever is found
-//! here is the one to refuse, and never a holder.
+//! it comes back to the request's own owner. A cycle is closed by a request that begins to wait, or by one whose owner lets
+//! go of something while it waits, so whoever is found here is the one to refuse, and never a holder.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::bounds;
 use crate::footprint::footprint;
 use crate::mode::{Mode, ModeSet};
-use crate::outcome::{Cycle, CycleLink, Held};
+use crate::outcome::{Cycle, CycleLink, Held, Outcome};
 use crate::planted::{Bug, planted};
 use crate::record::Wants;
 use crate::resource::Stance;
@@ -31,22 +31,58 @@ pub(crate) struct Edge {
     pub(crate) next: Option<Arrival>,
 }
 
+enum Search {
+    NoCycle,
+    Cycle(Cycle),
+    GaveUp,
+}
+
 impl LockState {
-    /// Looks for a cycle through a request that has just been queued. `Ok(false)` says that the search gave up.
-    // Rule: deadlock
-    pub(crate) fn search_deadlock(&self, start: Arrival) -> Result<bool, Cycle> {
+    /// Whether a request that begins to wait can close a cycle at all: its owner holds something that somebody waits for.
+    pub(crate) fn may_close_cycle(&self, start: Arrival) -> bool {
         let waiter = &self.waiters[&start];
         let owner = waiter.record.owner_id();
-        let could_close_a_cycle = match (&waiter.record.wants, &owner) {
+        let holds = match (&waiter.record.wants, &owner) {
             (Wants::Permits { .. }, _) => false,
             (Wants::Conversion { .. }, _) => true,
             (Wants::Locks(_), OwnerId::Named(session, name)) => !self.sessions[session].owners[name].held.is_empty(),
             (Wants::Locks(_), _) => false,
         };
-        if !could_close_a_cycle || !self.somebody_waits_for(&owner, start) {
-            return Ok(true);
-        }
+        holds && self.somebody_waits_for(&owner, start)
+    }
 
+    /// An owner that lets go of something while it waits can stand further back than before: behind waiters that it was
+    /// ahead of. If that closes a cycle, nobody on it could ever move again, so the wait that closed it ends here.
+    // Rule: deadlock
+    pub(crate) fn end_loosened_cycles(&mut self) {
+        let mut loosened = std::mem::take(&mut self.loosened);
+        loosened.sort_unstable();
+        for arrival in loosened {
+            if self.waiters.contains_key(&arrival)
+                && let Some(cycle) = self.closed_cycle(arrival)
+            {
+                self.end_wait(arrival, Outcome::Deadlock(Box::new(cycle)));
+            }
+        }
+    }
+
+    /// The cycle that a waiting request closes, if it does. A request on which the search gives up is marked unchecked.
+    // Rule: deadlock
+    pub(crate) fn closed_cycle(&mut self, start: Arrival) -> Option<Cycle> {
+        match self.search(start) {
+            Search::Cycle(cycle) => Some(cycle),
+            Search::NoCycle => None,
+            Search::GaveUp => {
+                let waiter = self.waiters.get_mut(&start).expect("the search began at it");
+                waiter.record.unchecked = true;
+                waiter.digest(&mut self.digest);
+                None
+            }
+        }
+    }
+
+    fn search(&self, start: Arrival) -> Search {
+        let owner = self.waiters[&start].record.owner_id();
         // Breadth first, so that the cycle that people are shown is a shortest one.
         let mut came_by: BTreeMap<Arrival, (Arrival, Edge)> = BTreeMap::new();
         let mut to_visit = VecDeque::from([start]);
@@ -58,11 +94,11 @@ impl LockState {
             for edge in self.edges(at) {
                 steps += 1;
                 if steps > bounds::DEADLOCK_STEPS_MAX {
-                    return Ok(false);
+                    return Search::GaveUp;
                 }
                 let grant_owner = edge.grant.and_then(|grant| self.grants.get(&grant)).map(|grant| grant.owner_id());
                 if edge.next == Some(start) || grant_owner.as_ref() == Some(&owner) {
-                    return Err(self.cycle(start, at, edge, came_by));
+                    return Search::Cycle(self.cycle(start, at, edge, came_by));
                 }
                 if let Some(next) = edge.next
                     && !came_by.contains_key(&next)
@@ -72,7 +108,7 @@ impl LockState {
                 }
             }
         }
-        Ok(true)
+        Search::NoCycle
     }
 
     /// Whether anybody stands in the queue of something that the owner holds. If not, no edge can lead back to it.

@@ -78,6 +78,8 @@ pub struct LockState {
 
     /// What was freed and not yet looked at. Invariant: empty between entries.
     pub(crate) freed: Vec<Freed>,
+    /// Waiters whose owner has let go of something, so that they wait for more than before. Invariant: empty between entries.
+    pub(crate) loosened: Vec<Arrival>,
     /// What the entry that is being applied has caused so far. Invariant: empty between entries.
     pub(crate) effects: Effects,
 }
@@ -102,6 +104,7 @@ impl LockState {
             deadlines: Deadlines::default(),
             digest: Digest::default(),
             freed: Vec::new(),
+            loosened: Vec::new(),
             effects: Effects::default(),
         }
     }

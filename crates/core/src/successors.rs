@@ -18,6 +18,7 @@ impl LockState {
     /// Grants everybody who can pass since the last time, least arrival first, until nobody can.
     // Rule: no-missed-wake-up
     pub(crate) fn grant_successors(&mut self) {
+        self.end_loosened_cycles();
         let mut ready: BTreeSet<(Arrival, Freed)> = BTreeSet::new();
         loop {
             for freed in std::mem::take(&mut self.freed) {

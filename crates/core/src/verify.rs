@@ -19,7 +19,9 @@ impl LockState {
     /// # Errors
     /// A sentence that says what is broken.
     pub fn verify(&self) -> Result<(), String> {
-        ensure(self.freed.is_empty(), || format!("freed and not looked at: {:?}", self.freed))?;
+        ensure(self.freed.is_empty() && self.loosened.is_empty(), || {
+            format!("not looked at: freed {:?}, loosened {:?}", self.freed, self.loosened)
+        })?;
         let rebuilt = LockState::restore(0, self.records()).map_err(|bad| bad.to_string())?;
         ensure(rebuilt.records().eq(self.records()), || "restored records differ".into())?;
         ensure(rebuilt.state_hash() == self.state_hash(), || "the state hash is not that of the records".into())?;

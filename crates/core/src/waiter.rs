@@ -178,25 +178,18 @@ impl LockState {
             unchecked: false,
         });
 
-        // Rule: deadlock
-        match self.search_deadlock(arrival) {
-            Ok(checked) => {
-                let waiter = self.waiters.get_mut(&arrival).expect("it was queued just now");
-                if !checked {
-                    waiter.record.unchecked = true;
-                    waiter.digest(&mut self.digest);
-                }
-                let event = Event::Queued { request: waiter.record.facts(), arrival };
-                self.effects.events.push(event);
-                self.tell_contended(arrival);
-                Outcome::Queued { arrival, unchecked: !checked }
-            }
-            Err(cycle) => {
-                // Nobody was looked at in between, so taking it out again leaves everything as it was.
-                self.remove_waiter(arrival);
-                Outcome::Deadlock(Box::new(cycle))
-            }
+        if self.may_close_cycle(arrival)
+            && let Some(cycle) = self.closed_cycle(arrival)
+        {
+            // Nobody was looked at in between, so taking it out again leaves everything as it was.
+            self.remove_waiter(arrival);
+            return Outcome::Deadlock(Box::new(cycle));
         }
+        let record = &self.waiters[&arrival].record;
+        let (facts, unchecked) = (record.facts(), record.unchecked);
+        self.effects.events.push(Event::Queued { request: facts, arrival });
+        self.tell_contended(arrival);
+        Outcome::Queued { arrival, unchecked }
     }
 
     /// Puts a waiter into the state, new or from a snapshot.
@@ -299,10 +292,15 @@ impl LockState {
         }
     }
 
-    /// Computes anew how a waiter stands, after what its owner holds has changed.
+    /// Computes anew how a waiter stands, after its owner has let go of something.
     pub(crate) fn stand_anew(&mut self, arrival: Arrival) {
-        self.leave(arrival);
-        self.stand(arrival);
+        let waiter = &self.waiters[&arrival];
+        let needs = self.needs_of(&waiter.record.wants);
+        if waiter.stands != self.stands_for(&waiter.record.owner_id(), &needs) {
+            self.leave(arrival);
+            self.stand(arrival);
+            self.loosened.push(arrival);
+        }
     }
 
     /// Parks a waiter where it is blocked. If it is blocked nowhere it is looked at before the operation ends.
