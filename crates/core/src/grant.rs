@@ -178,7 +178,8 @@ impl LockState {
         self.grants.insert(id, grant);
         // Rule: ttl
         if let Some(ttl) = ttl {
-            session.ttls.get_or_insert_default().insert(granted_at, ttl, id);
+            let renewed_at = session.record.renewed_at;
+            session.ttls.get_or_insert_default().insert(granted_at, ttl, id, renewed_at);
             self.move_session_timer(session_id);
         }
     }

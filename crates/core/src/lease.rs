@@ -40,8 +40,13 @@ pub(crate) struct LockTtls {
 }
 
 impl LockTtls {
-    pub(crate) fn insert(&mut self, granted_at: LogicalMs, ttl: Ttl, grant: GrantId) {
-        self.fresh.insert((granted_at.after(ttl.millis()), ttl, grant));
+    /// A grant of a session that was renewed last at `renewed_at`, which is later only if the grant comes from a snapshot.
+    pub(crate) fn insert(&mut self, granted_at: LogicalMs, ttl: Ttl, grant: GrantId, renewed_at: LogicalMs) {
+        if renewed_at > granted_at {
+            self.renewed.insert((ttl, grant));
+        } else {
+            self.fresh.insert((granted_at.after(ttl.millis()), ttl, grant));
+        }
     }
 
     pub(crate) fn remove(&mut self, granted_at: LogicalMs, ttl: Ttl, grant: GrantId) {
@@ -133,7 +138,7 @@ mod tests {
                 if id == 2 {
                     ttls.renew();
                 }
-                ttls.insert(granted, ttl, GrantId(id as u64));
+                ttls.insert(granted, ttl, GrantId(id as u64), LogicalMs(if id < 2 { 0 } else { 500 }));
                 all.push(deadline(granted.max(LogicalMs(500)), ttl, grace));
             }
             assert_eq!(ttls.earliest(LogicalMs(500), grace), all.iter().copied().min(), "{grace:?}");

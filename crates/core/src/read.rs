@@ -404,7 +404,7 @@ impl LockState {
     }
 }
 
-/// Collects a page: up to `count` matches, looking at no more rows than a read may.
+/// Collects a page: up to `count` matches (an empty page could not say where to go on, so at least one), looking at no more rows than a read may.
 fn page<'a, Key: Clone + 'a, Stored: 'a, Row>(
     rows: impl Iterator<Item = (&'a Key, &'a Stored)>,
     count: usize,
@@ -412,7 +412,7 @@ fn page<'a, Key: Clone + 'a, Stored: 'a, Row>(
 ) -> Page<Row, Key> {
     let mut page = Page { rows: Vec::new(), next: None };
     for (looked_at, (key, stored)) in rows.enumerate() {
-        if looked_at == bounds::PAGE_ROWS_MAX || page.rows.len() == count {
+        if looked_at == bounds::PAGE_ROWS_MAX || page.rows.len() == count.max(1) {
             return page;
         }
         page.rows.extend(row(key, stored));

@@ -1,0 +1,358 @@
+//! Reaches every bound that the state enforces: the last one below it passes, the next is refused and names the bound.
+//!
+//! What a word may be (a name's length, a TTL's least) is proven where words are built, and a message's size where
+//! messages are read. Big bounds are reached in batches, or from records where a million requests would only be slow.
+
+use fencepost_core::{
+    Acquire, Act, Action, Admin, Batch, Bound, Epoch, FreezeId, GrantEnd, GrantId, Lock, LockMode, LockState, Locks,
+    LogicalMs, Metadata, Name, Open, Operation, Outcome, OwnerName, Permits, Principal, Reason, Record, Refusal,
+    Renewal, Request, RequestNumber, Scope, SecretHash, Seen, SessionId, TakePermits, Terms, Ttl, Wait, bounds,
+};
+
+/// A state with one entry after the other, all at one stamp.
+struct Group {
+    state: LockState,
+}
+
+impl Group {
+    fn new() -> Group {
+        Group { state: LockState::new(1) }
+    }
+
+    fn with_sessions(count: u128) -> Group {
+        let mut group = Group::new();
+        let opened = group.enter((1..=count).map(|id| open(id, "app")));
+        assert!(opened.iter().all(|outcome| matches!(outcome, Outcome::Opened { .. })));
+        group
+    }
+
+    fn enter(&mut self, operations: impl IntoIterator<Item = Operation>) -> Vec<Outcome> {
+        let batch = Batch { operations: operations.into_iter().collect(), ..Batch::default() };
+        let effects = self.state.apply(LogicalMs(0), batch);
+        effects.replies.into_iter().map(|reply| reply.outcome).collect()
+    }
+
+    fn one(&mut self, operation: Operation) -> Outcome {
+        self.enter([operation]).remove(0)
+    }
+
+    /// All of them granted, in entries of a thousand.
+    fn all_granted(&mut self, operations: impl IntoIterator<Item = Operation>) {
+        let outcomes = self.in_batches(operations);
+        let other = outcomes.iter().find(|outcome| !matches!(outcome, Outcome::Granted { .. }));
+        assert_eq!(other, None);
+    }
+
+    /// All of them queued, in entries of a thousand.
+    fn all_queued(&mut self, operations: impl IntoIterator<Item = Operation>) {
+        let outcomes = self.in_batches(operations);
+        let other = outcomes.iter().find(|outcome| !matches!(outcome, Outcome::Queued { .. }));
+        assert_eq!(other, None);
+    }
+
+    fn in_batches(&mut self, operations: impl IntoIterator<Item = Operation>) -> Vec<Outcome> {
+        let operations: Vec<_> = operations.into_iter().collect();
+        operations.chunks(1_000).flat_map(|chunk| self.enter(chunk.to_vec())).collect()
+    }
+}
+
+#[track_caller]
+fn assert_refused(outcome: Outcome, bound: Bound) {
+    assert_eq!(outcome, Outcome::Refused(Refusal::Bound(bound)));
+    let text = Refusal::Bound(bound).to_string();
+    assert!(text.contains(&bound.limit().to_string()), "'{text}' does not say the number {}", bound.limit());
+}
+
+#[track_caller]
+fn assert_granted(outcome: Outcome) -> GrantId {
+    let Outcome::Granted { grant, .. } = outcome else { panic!("not granted: {outcome:?}") };
+    grant
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text).expect("a name of the test is a name")
+}
+
+fn open(id: u128, principal: &str) -> Operation {
+    Operation::Open(Open {
+        session: SessionId(id),
+        secret_hash: SecretHash([7; 32]),
+        principal: Principal::new(principal).expect("a principal of the test is one"),
+        ttl: Ttl::new(bounds::SESSION_TTL_MS_DEFAULT).expect("the default is a TTL"),
+        metadata: Metadata::default(),
+    })
+}
+
+/// A request whose client has seen every answer before it.
+fn request(session: u128, number: u64, action: Action) -> Operation {
+    unseeing(session, number, Seen { mark: number - 1, ..Seen::default() }, action)
+}
+
+/// A request whose client says that it has seen just this.
+fn unseeing(session: u128, number: u64, seen: Seen, action: Action) -> Operation {
+    let (session, number) = (SessionId(session), RequestNumber(number));
+    Operation::Request(Request { session, epoch: Epoch(1), number, seen, action })
+}
+
+fn waiting(session: u128, number: u64, action: Action) -> Operation {
+    unseeing(session, number, Seen::default(), action)
+}
+
+fn locks<'a>(names: impl IntoIterator<Item = &'a str>, mode: LockMode) -> Locks {
+    names.into_iter().map(|text| Lock { name: name(text), mode }).collect()
+}
+
+fn acquire(locks: Locks, owner: Option<&str>, wait: Wait) -> Action {
+    let owner = owner.map(|text| OwnerName::new(text).expect("an owner of the test is one"));
+    Action::Acquire(Acquire { locks, owner, wait, terms: Terms::default() })
+}
+
+fn exclusive(text: &str, wait: Wait) -> Action {
+    acquire(locks([text], LockMode::Exclusive), None, wait)
+}
+
+fn shared(text: &str) -> Action {
+    acquire(locks([text], LockMode::Shared), None, Wait::No)
+}
+
+fn admin(act: Act) -> Operation {
+    let by = Principal::new("admin").expect("a principal of the test is one");
+    Operation::Admin(Admin { by, reason: Reason::new("test").expect("short"), act })
+}
+
+fn numbered(prefix: &str, count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("{prefix}{number}")).collect()
+}
+
+fn exclusives(names: &[String]) -> Action {
+    acquire(locks(names.iter().map(String::as_str), LockMode::Exclusive), None, Wait::No)
+}
+
+#[test]
+fn a_multi_lock_names_1_to_64_resources() {
+    let mut group = Group::with_sessions(1);
+    assert_granted(group.one(request(1, 1, exclusives(&numbered("r", bounds::MULTI_LOCK_MAX)))));
+    assert_refused(group.one(request(1, 2, exclusives(&numbered("s", bounds::MULTI_LOCK_MAX + 1)))), Bound::MultiLock);
+    assert_refused(group.one(request(1, 3, exclusives(&[]))), Bound::MultiLock);
+}
+
+#[test]
+fn a_request_touches_at_most_256_names() {
+    let mut group = Group::with_sessions(1);
+    let deep = |top: usize| format!("/top{top}{}", "/below".repeat(bounds::PATH_LEVELS_MAX - 1));
+    let mut names: Vec<_> = (0..bounds::FOOTPRINT_NAMES_MAX / bounds::PATH_LEVELS_MAX).map(deep).collect();
+    assert_granted(group.one(request(1, 1, exclusives(&names))));
+    names.push("one-more".to_string());
+    assert_refused(group.one(request(1, 2, exclusives(&names))), Bound::FootprintNames);
+}
+
+#[test]
+fn a_session_holds_and_waits_for_at_most_10_000_resources() {
+    let mut group = Group::with_sessions(2);
+    assert_granted(group.one(request(2, 1, exclusive("taken", Wait::No))));
+    let names = numbered("r", bounds::LOCKS_PER_SESSION_MAX - 2);
+    let chunks = names.chunks(bounds::MULTI_LOCK_MAX);
+    let last = chunks.len() as u64;
+    group.all_granted(chunks.zip(1..).map(|(names, number)| request(1, number, exclusives(names))));
+    let permits = |number| {
+        let (pool, one) = (name("pool"), Permits::new(1).expect("one is not zero"));
+        let take = TakePermits { name: pool, permits: one, limit: Some(one), wait: Wait::No, terms: Terms::default() };
+        request(1, number, Action::TakePermits(take))
+    };
+    // What waits counts like what is held, and a permit grant counts one.
+    let wait = group.one(request(1, last + 1, exclusive("taken", Wait::Forever)));
+    assert!(matches!(wait, Outcome::Queued { .. }), "{wait:?}");
+    let seen = Seen { mark: last, ..Seen::default() };
+    let Operation::Request(take) = permits(last + 2) else { unreachable!("it is a request") };
+    assert_granted(group.one(Operation::Request(Request { seen: seen.clone(), ..take })));
+    let one_more = unseeing(1, last + 3, seen.clone(), exclusive("one-more", Wait::No));
+    assert_refused(group.one(one_more), Bound::LocksPerSession);
+    // Letting go makes room.
+    let cancel = Action::Cancel { request: RequestNumber(last + 1), release_if_granted: false };
+    assert_eq!(group.one(unseeing(1, last + 4, seen.clone(), cancel)), Outcome::Cancelled);
+    assert_granted(group.one(unseeing(1, last + 5, seen, exclusive("one-more", Wait::No))));
+}
+
+#[test]
+fn at_most_1_000_requests_of_a_session_wait() {
+    let mut group = Group::with_sessions(2);
+    assert_granted(group.one(request(2, 1, exclusive("r", Wait::No))));
+    let last = bounds::WAITERS_PER_SESSION_MAX as u64;
+    group.all_queued((1..=last).map(|number| waiting(1, number, exclusive("r", Wait::Forever))));
+    assert_refused(group.one(waiting(1, last + 1, exclusive("r", Wait::Forever))), Bound::WaitersPerSession);
+    // A try does not wait, and another session may.
+    let busy = group.one(waiting(1, last + 2, exclusive("r", Wait::No)));
+    assert!(matches!(busy, Outcome::Busy(_)), "{busy:?}");
+    group.all_queued([request(2, 2, exclusive("r", Wait::Forever))]);
+}
+
+#[test]
+fn at_most_100_000_requests_wait_for_one_resource() {
+    let sessions = (bounds::WAITERS_PER_RESOURCE_MAX / bounds::WAITERS_PER_SESSION_MAX) as u128;
+    let mut group = Group::with_sessions(sessions + 1);
+    assert_granted(group.one(request(sessions + 1, 1, exclusive("/busy", Wait::No))));
+    for session in 1..=sessions {
+        let numbers = 1..=bounds::WAITERS_PER_SESSION_MAX as u64;
+        group.all_queued(numbers.map(|number| waiting(session, number, exclusive("/busy/below", Wait::Forever))));
+    }
+    assert_eq!(group.state.counts().waiters, bounds::WAITERS_PER_RESOURCE_MAX);
+    // The names above are resources, too: this request would stand in the queue of /busy.
+    let one_more = request(sessions + 1, 2, exclusive("/busy/other", Wait::Forever));
+    assert_refused(group.one(one_more), Bound::WaitersPerResource);
+    assert_granted(group.one(request(sessions + 1, 3, exclusive("elsewhere", Wait::No))));
+}
+
+#[test]
+fn a_principal_has_at_most_10_000_sessions() {
+    let count = bounds::SESSIONS_PER_PRINCIPAL_MAX as u128;
+    let mut group = Group::with_sessions(count);
+    assert_refused(group.one(open(count + 1, "app")), Bound::SessionsPerPrincipal);
+    // A repeated opening is no new session, and another principal has its own ten thousand.
+    assert_eq!(group.one(open(1, "app")), Outcome::Opened { epoch: Epoch(1) });
+    assert_eq!(group.one(open(count + 2, "other")), Outcome::Opened { epoch: Epoch(1) });
+    assert_eq!(group.one(request(1, 1, Action::Close)), Outcome::Closed);
+    assert_eq!(group.one(open(count + 1, "app")), Outcome::Opened { epoch: Epoch(1) });
+}
+
+#[test]
+fn a_session_has_at_most_1_024_unseen_answers() {
+    let mut group = Group::with_sessions(2);
+    assert_granted(group.one(request(2, 1, exclusive("r", Wait::No))));
+    // The first waits, and its answer will be kept even beyond the bound: it was promised when it was queued.
+    group.all_queued([waiting(1, 1, exclusive("r", Wait::Forever))]);
+    let last = bounds::UNSEEN_ANSWERS_MAX as u64 + 1;
+    group.all_granted((2..=last).map(|number| waiting(1, number, shared("s"))));
+    assert_refused(group.one(waiting(1, last + 1, shared("s"))), Bound::UnseenAnswers);
+    let grant = GrantId(1);
+    assert_eq!(group.one(request(2, 2, Action::Release { grant })), Outcome::Released { count_left: 0 });
+    let repeat = group.one(waiting(1, 1, exclusive("r", Wait::Forever)));
+    assert_granted(repeat);
+    // Seen answers make room, for the refused number as well.
+    let seen = Seen { mark: 2, ..Seen::default() };
+    assert_granted(group.one(unseeing(1, last + 1, seen, shared("s"))));
+}
+
+#[test]
+fn a_session_has_at_most_2_048_ranges_of_seen_numbers() {
+    let mut group = Group::with_sessions(1);
+    let mut keep_alive = |ranges: usize| {
+        let ranges = (1..=ranges as u64).map(|range| (2 * range, 2 * range)).collect();
+        let seen = Seen { mark: 0, ranges };
+        let renewals = vec![Renewal::KeepAlive { session: SessionId(1), epoch: Epoch(1), seen }];
+        let batch = Batch { renewals, ..Batch::default() };
+        group.state.apply(LogicalMs(0), batch).replies.remove(0).outcome
+    };
+    assert_eq!(keep_alive(bounds::SEEN_RANGES_MAX), Outcome::Renewed);
+    assert_refused(keep_alive(bounds::SEEN_RANGES_MAX + 1), Bound::SeenRanges);
+    assert_eq!(keep_alive(bounds::SEEN_RANGES_MAX), Outcome::Renewed);
+}
+
+#[test]
+fn a_grant_is_entered_at_most_a_million_times() {
+    let mut group = Group::with_sessions(1);
+    let enter = || acquire(locks(["r"], LockMode::Exclusive), Some("task"), Wait::No);
+    assert_granted(group.one(request(1, 1, enter())));
+    let nearly = group.state.records().map(|record| match record {
+        Record::Grant(mut grant) => {
+            grant.count = bounds::REENTRIES_MAX - 1;
+            Record::Grant(grant)
+        }
+        other => other,
+    });
+    let restored = LockState::restore(1, nearly.collect::<Vec<_>>()).expect("a count is the caller's to say");
+    let mut group = Group { state: restored };
+    assert_granted(group.one(request(1, 2, enter())));
+    assert_refused(group.one(request(1, 3, enter())), Bound::Reentries);
+}
+
+#[test]
+fn there_are_at_most_1_000_freezes_and_a_prefix_is_no_longer_than_a_name() {
+    let mut group = Group::new();
+    let freeze = |id: u128, prefix: &str| {
+        admin(Act::Freeze { freeze: FreezeId(id), scope: Scope::Prefix(prefix.as_bytes().into()) })
+    };
+    assert_refused(group.one(freeze(1, &"p".repeat(bounds::NAME_BYTES_MAX + 1))), Bound::NameBytes);
+    assert_eq!(group.one(freeze(1, &"p".repeat(bounds::NAME_BYTES_MAX))), Outcome::Done);
+    let last = bounds::FREEZES_MAX as u128;
+    assert!(group.enter((2..=last).map(|id| freeze(id, "x"))).iter().all(|outcome| *outcome == Outcome::Done));
+    assert_refused(group.one(freeze(last + 1, "x")), Bound::Freezes);
+    assert_eq!(group.one(freeze(last, "x")), Outcome::Done, "a repeat is no new freeze");
+    assert_eq!(group.one(admin(Act::Thaw { freeze: FreezeId(1) })), Outcome::Done);
+    assert_eq!(group.one(freeze(last + 1, "x")), Outcome::Done);
+}
+
+#[test]
+fn there_are_at_most_10_000_limits() {
+    let mut group = Group::new();
+    let limit = |text: &str, permits: u32| admin(Act::SetLimit { name: name(text), limit: Permits::new(permits).ok() });
+    let names = numbered("pool", bounds::LIMITS_MAX);
+    let set = group.enter(names.iter().map(|name| limit(name, 3)));
+    assert!(set.iter().all(|outcome| *outcome == Outcome::Done));
+    assert_refused(group.one(limit("one-more", 3)), Bound::Limits);
+    assert_eq!(group.one(limit("pool0", 4)), Outcome::Done, "a change is no new limit");
+    assert_eq!(group.one(limit("pool0", 0)), Outcome::Done, "zero permits stand for no limit in this test");
+    assert_eq!(group.one(limit("one-more", 3)), Outcome::Done);
+}
+
+#[test]
+fn a_session_remembers_its_newest_1_024_losses() {
+    let mut group = Group::with_sessions(1);
+    let count = bounds::LOST_GRANTS_REMEMBERED_MAX as u64 + 1;
+    group.all_granted((1..=count).map(|number| request(1, number, shared("r"))));
+    group.enter((1..=count).map(|grant| admin(Act::Break { grant: GrantId(grant) })));
+    let mut release = |number: u64, grant| group.one(request(1, number, Action::Release { grant: GrantId(grant) }));
+    assert_eq!(release(count + 1, 1), Outcome::AlreadyReleased, "the oldest is forgotten");
+    assert_eq!(release(count + 2, 2), Outcome::Expired(GrantEnd::Broken));
+    assert_eq!(release(count + 3, count), Outcome::Expired(GrantEnd::Broken));
+}
+
+#[test]
+fn a_busy_answer_names_16_holders_and_counts_all() {
+    let mut group = Group::with_sessions(2);
+    group.all_granted((1..=20).map(|number| request(1, number, shared("r"))));
+    let Outcome::Busy(busy) = group.one(request(2, 1, exclusive("r", Wait::No))) else { panic!("it is held") };
+    assert_eq!((busy.holders.len(), busy.holder_count), (bounds::BUSY_HOLDERS_SHOWN_MAX, 20));
+}
+
+/// An owner that others wait for asks for what `readers` share: so many edges are to be followed.
+fn waits_unchecked(readers: usize) -> bool {
+    let mut group = Group::with_sessions(4);
+    let owned = |text, wait| acquire(locks([text], LockMode::Exclusive), Some("task"), wait);
+    assert_granted(group.one(request(1, 1, owned("mine", Wait::No))));
+    group.all_queued([request(2, 1, exclusive("mine", Wait::Forever))]);
+    let (some, others) = (1..=readers as u64 / 2, 1..=(readers - readers / 2) as u64);
+    group.all_granted(some.map(|number| request(3, number, shared("read"))));
+    group.all_granted(others.map(|number| request(4, number, shared("read"))));
+    match group.one(request(1, 2, owned("read", Wait::Forever))) {
+        Outcome::Queued { unchecked, .. } => unchecked,
+        other => panic!("it waits for the readers: {other:?}"),
+    }
+}
+
+#[test]
+fn a_deadlock_search_gives_up_after_10_000_steps() {
+    assert!(!waits_unchecked(bounds::DEADLOCK_STEPS_MAX));
+    assert!(waits_unchecked(bounds::DEADLOCK_STEPS_MAX + 1));
+}
+
+#[test]
+fn a_page_looks_at_no_more_than_10_000_rows() {
+    let mut group = Group::with_sessions(2);
+    let count = bounds::PAGE_ROWS_MAX as u64;
+    group.all_granted((1..=count).map(|number| request(1, number, shared("many"))));
+    let wanted = assert_granted(group.one(request(2, 1, shared("wanted"))));
+    let first = group.state.list_grants("wanted", None, 10);
+    assert_eq!((first.rows.len(), first.next), (0, Some(GrantId(count))), "an empty page is not the end");
+    let second = group.state.list_grants("wanted", first.next, 10);
+    assert_eq!(second.rows.iter().map(|row| row.record.id).collect::<Vec<_>>(), [wanted]);
+    assert_eq!(second.next, None);
+}
+
+#[test]
+fn tokens_stay_below_2_to_the_53rd() {
+    let group = Group::with_sessions(1);
+    let records: Vec<_> = group.state.records().collect();
+    assert!(LockState::restore_backup(1, records.clone(), bounds::RESTORE_TOKEN_JUMP).is_ok());
+    assert!(LockState::restore_backup(1, records.clone(), bounds::TOKEN_MAX + 1).is_err());
+    assert!(LockState::restore_backup(1, records, u64::MAX).is_err());
+}
