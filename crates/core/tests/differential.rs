@@ -4,6 +4,8 @@
 //! `FENCEPOST_COMMANDS=N` runs longer, `FENCEPOST_SEED=N` replays one seed. A failing seed prints the shortest log that
 //! was found to fail.
 
+#![allow(clippy::disallowed_methods, reason = "how long to run and which seed to replay come from the environment")]
+
 mod model;
 
 use fencepost_core::*;

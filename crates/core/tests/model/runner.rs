@@ -23,7 +23,7 @@ const ENTRIES_PER_VERIFY: u64 = 4;
 pub struct Runner {
     pub model: Model,
     /// The one under test, and perhaps the same log on another with another hash seed. Empty: the model runs alone.
-    states: Vec<LockState>,
+    pub states: Vec<LockState>,
     invariants: Invariants,
     entries: u64,
     entries_per_verify: u64,
