@@ -16,10 +16,13 @@ fn every_planted_bug_is_caught() {
     // A caught fault often is a panic of the state machine itself; its message is expected and would only be noise.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
+    let make_state = || LockState::new(1);
+    plant(None);
+    assert_eq!(commands_until_caught(make_state, COMMANDS_MAX), None, "caught without a planted bug");
     let mut missed = Vec::new();
     for bug in Bug::ALL {
         plant(Some(bug));
-        match commands_until_caught(|| LockState::new(1), COMMANDS_MAX) {
+        match commands_until_caught(make_state, COMMANDS_MAX) {
             Some(commands) => println!("{commands:>8} commands until {bug:?} was caught"),
             None => missed.push(bug),
         }
