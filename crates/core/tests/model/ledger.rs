@@ -192,7 +192,7 @@ impl Ledger {
             held: request.wants.clone(),
             count,
         });
-        self.i1_compatible(id)
+        self.i1_compatible(id, None)
     }
 
     fn converted(&mut self, id: GrantId, token: Token, held: &Held) -> Result<(), String> {
@@ -217,17 +217,17 @@ impl Ledger {
         if let Some(upgrade) = upgrade {
             self.i5_passes_nobody(&upgrade.request, Some(upgrade.arrival))?;
         }
-        self.holdings[at].held = held.clone();
+        let before = std::mem::replace(&mut self.holdings[at].held, held.clone());
         self.holdings[at].token = token;
-        self.i1_compatible(id)
+        self.i1_compatible(id, Some(&before))
     }
 
     fn same_owner(a: &Holding, b: &Holding) -> bool {
         a.grant == b.grant || (a.session == b.session && a.owner.is_some() && a.owner == b.owner)
     }
 
-    /// I1: what was just granted goes with everything that others hold, and permits out stay within the limit.
-    fn i1_compatible(&self, id: GrantId) -> Result<(), String> {
+    /// I1: what was just granted (or converted from what it held before) goes with everything that others hold, and permits out stay within the limit.
+    fn i1_compatible(&self, id: GrantId, before: Option<&Held>) -> Result<(), String> {
         let new = self.holdings.iter().find(|holding| holding.grant == id).expect("just put there");
         let (own, others): (Vec<_>, Vec<_>) =
             self.holdings.iter().partition(|other| Ledger::same_owner(new, other) && other.grant != id);
@@ -237,7 +237,8 @@ impl Ledger {
             Held::Locks(locks) => {
                 let names = footprint_names(locks).into_iter().filter(|name| {
                     // What the owner holds there anyway may lie beside a rest: that of another grant of its own.
-                    let held = own.iter().filter_map(|other| held_mode_at(&other.held, name)).reduce(Mode::merge);
+                    let own = own.iter().map(|other| &other.held).chain(before);
+                    let held = own.filter_map(|held| held_mode_at(held, name)).reduce(Mode::merge);
                     let mine = held_mode_at(&new.held, name).expect("a name of the footprint");
                     !held.is_some_and(|held| held.covers(mine))
                 });
