@@ -122,22 +122,22 @@ impl LockState {
     pub(crate) fn busy(&self, owner: &OwnerId, blocked: Blocked) -> Outcome {
         let frozen = matches!(blocked, Blocked::Frozen(..));
         let (Blocked::At(name, stance) | Blocked::Frozen(name, stance, _)) = blocked;
-        let holders: Vec<_> = self.conflicting_holders(owner, &name, stance).collect();
+        let mut holders = self.conflicting_holders(owner, &name, stance).peekable();
         let why = if frozen {
             BusyWhy::Frozen
-        } else if holders.is_empty() {
+        } else if holders.peek().is_none() {
             BusyWhy::Queued
-        } else if holders.iter().all(|(grant, _)| self.rests.contains_key(grant)) {
+        } else if self.conflicting_holders(owner, &name, stance).all(|(grant, _)| self.rests.contains_key(&grant)) {
             BusyWhy::Resting
         } else {
             BusyWhy::Held
         };
-        Outcome::Busy(Box::new(Busy {
-            name,
-            why,
-            holder_count: holders.len() as u32,
-            holders: self.shown_holders(holders),
-        }))
+        let holders = self.shown_holders(holders);
+        let own = self.own_counts(owner, &name);
+        let conflicts = stance.mode().conflicts();
+        let holder_count =
+            self.resources.get(&name).map_or(0, |resource| resource.holders.count_besides(own, conflicts));
+        Outcome::Busy(Box::new(Busy { name, why, holders, holder_count }))
     }
 
     /// The grants and rests of other owners on a name that conflict with a stance there, oldest first.
@@ -156,8 +156,8 @@ impl LockState {
     }
 
     /// The first few holders, for people.
-    pub(crate) fn shown_holders(&self, holders: Vec<(GrantId, Takes)>) -> Vec<Holder> {
-        holders.into_iter().take(bounds::BUSY_HOLDERS_SHOWN_MAX).map(|(id, takes)| self.holder(id, takes)).collect()
+    pub(crate) fn shown_holders(&self, holders: impl Iterator<Item = (GrantId, Takes)>) -> Vec<Holder> {
+        holders.take(bounds::BUSY_HOLDERS_SHOWN_MAX).map(|(id, takes)| self.holder(id, takes)).collect()
     }
 
     /// A grant or a rest, as others see it.

@@ -114,6 +114,9 @@ impl fmt::Debug for Mode {
 pub struct ModeSet(u8);
 
 impl ModeSet {
+    /// Every mode.
+    pub const ALL: ModeSet = ModeSet::of(&Mode::ALL);
+
     /// No mode.
     pub const EMPTY: ModeSet = ModeSet(0);
 

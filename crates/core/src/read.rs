@@ -11,8 +11,10 @@ use crate::command::Terms;
 use crate::footprint::footprint;
 use crate::grant::Grant;
 use crate::lease;
+use crate::mode::ModeSet;
 use crate::outcome::{Held, Holder, Takes};
 use crate::record::{FreezeRecord, GrantRecord, RestRecord, SemaphoreRecord, SessionRecord, WaiterRecord, Wants};
+use crate::resource::Stance;
 use crate::state::LockState;
 use crate::waiter::OwnerId;
 use crate::words::{Arrival, GrantId, LogicalMs, Name, OwnerName, RequestNumber, SessionId, Token};
@@ -193,7 +195,9 @@ impl LockState {
                 Some(HolderView { holder, covers_from, deadline, terms: record.terms.clone() })
             })
             .collect();
-        let order = self.queue_order(name);
+        let queue_len = resource.and_then(|resource| resource.queue()).map_or(0, |queue| queue.len())
+            + semaphore.map_or(0, |semaphore| semaphore.queue.len());
+        let first = self.queue_order(name).next();
         Explanation {
             name: name.clone(),
             stamp: self.stamp,
@@ -201,17 +205,9 @@ impl LockState {
             rests: here.iter().filter_map(|(id, _)| Some(self.rests.get(id)?.record.clone())).collect(),
             freezes: self.freezes.iter().map(|it| &it.record).filter(|it| it.scope.covers(name)).cloned().collect(),
             semaphore: semaphore.map(|semaphore| (semaphore.record.clone(), semaphore.out)),
-            queue_len: order.len(),
-            chain: order.first().map_or(Vec::new(), |(first, ..)| self.blockers(*first)),
-            queue: (1..)
-                .zip(order.into_iter().take(queue_max))
-                .map(|(position, (arrival, wants, converts))| QueueView {
-                    position,
-                    waiter: self.waiters[&arrival].record.clone(),
-                    wants,
-                    converts,
-                })
-                .collect(),
+            queue_len,
+            chain: first.map_or(Vec::new(), |first| self.blockers(first.waiter.arrival)),
+            queue: self.queue_order(name).take(queue_max).collect(),
         }
     }
 
@@ -334,16 +330,22 @@ impl LockState {
     }
 
     /// Those who wait for a name, as they will come: conversions first, then by arrival.
-    fn queue_order(&self, name: &Name) -> Vec<(Arrival, Takes, bool)> {
+    fn queue_order(&self, name: &Name) -> impl Iterator<Item = QueueView> {
         let queue = self.resources.get(name).and_then(|resource| resource.queue());
-        let converting = queue.into_iter().flat_map(|queue| queue.converting());
-        let mut fresh: Vec<_> = queue.into_iter().flat_map(|queue| queue.fresh_by_mode()).collect();
-        fresh.sort_by_key(|(_, arrival)| *arrival);
-        let permits = self.semaphores.get(name).into_iter().flat_map(|semaphore| semaphore.queue.iter());
-        (converting.map(|(arrival, target)| (arrival, Takes::Mode(target), true)))
-            .chain(fresh.into_iter().map(|(mode, arrival)| (arrival, Takes::Mode(mode), false)))
-            .chain(permits.map(|(arrival, permits)| (*arrival, Takes::Permits(*permits), false)))
-            .collect()
+        let converting = queue.into_iter().flat_map(|queue| queue.converting().map(|(arrival, _)| arrival));
+        let fresh = queue.into_iter().flat_map(|queue| queue.fresh_in(ModeSet::ALL));
+        let permits = self.semaphores.get(name).into_iter().flat_map(|semaphore| semaphore.queue.keys().copied());
+        (1..).zip(converting.chain(fresh).chain(permits)).map(move |(position, arrival)| {
+            let waiter = &self.waiters[&arrival];
+            let stance = waiter.stands.iter().find(|(other, _)| other == name).map(|(_, stance)| *stance);
+            let wants = match (&waiter.record.wants, stance) {
+                (Wants::Permits { permits, .. }, _) => Takes::Permits(*permits),
+                (_, Some(stance)) => Takes::Mode(stance.mode()),
+                (_, None) => panic!("arrival {} is in the queue of {name} but does not stand there", arrival.0),
+            };
+            let converts = matches!(stance, Some(Stance::Converting(_)));
+            QueueView { position, waiter: waiter.record.clone(), wants, converts }
+        })
     }
 
     /// What a waiter waits for, and what that waits for, down to something that does not wait.

@@ -234,6 +234,15 @@ impl Holders {
         }
     }
 
+    /// How many grants stand in one of these modes, less these of one owner.
+    pub(crate) fn count_besides(&self, own: ModeCounts, modes: ModeSet) -> u32 {
+        match self {
+            Holders::None => 0,
+            Holders::One(_, mode) => u32::from(own.is_empty() && modes.contains(*mode)),
+            Holders::Many(many) => modes.iter().map(|mode| many.counts.0[mode as usize] - own.0[mode as usize]).sum(),
+        }
+    }
+
     /// All of them, oldest grant first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (GrantId, Mode)> + '_ {
         let (one, many) = match self {

@@ -10,7 +10,7 @@ use crate::command::{TakePermits, Wait};
 use crate::digest::Term;
 use crate::event::RequestFacts;
 use crate::once::Asker;
-use crate::outcome::{Busy, BusyWhy, Held, Outcome, Refusal};
+use crate::outcome::{Busy, BusyWhy, Held, Outcome, Refusal, Takes};
 use crate::planted::{Bug, planted};
 use crate::record::{SemaphoreRecord, Wants};
 use crate::state::LockState;
@@ -113,7 +113,7 @@ impl LockState {
     }
 
     /// Brings a semaphore into use with the limit that came with the request, if it is not there yet.
-    fn use_semaphore(&mut self, name: &Name, limit: crate::words::Permits) {
+    fn use_semaphore(&mut self, name: &Name, limit: Permits) {
         if !self.semaphores.contains_key(name) {
             self.insert_semaphore(SemaphoreRecord { name: name.clone(), limit, administered: false });
         }
@@ -194,13 +194,12 @@ impl LockState {
         } else {
             BusyWhy::Queued
         };
-        let holders = semaphore.map(|semaphore| semaphore.holders.iter()).into_iter().flatten();
-        let holders: Vec<_> = holders.map(|(id, permits)| (*id, crate::outcome::Takes::Permits(*permits))).collect();
+        let holders = semaphore.into_iter().flat_map(|semaphore| semaphore.holders.iter());
         Outcome::Busy(Box::new(Busy {
             name,
             why,
-            holder_count: holders.len() as u32,
-            holders: self.shown_holders(holders),
+            holders: self.shown_holders(holders.map(|(id, permits)| (*id, Takes::Permits(*permits)))),
+            holder_count: semaphore.map_or(0, |semaphore| semaphore.holders.len() as u32),
         }))
     }
 }

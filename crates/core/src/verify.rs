@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use crate::footprint::footprint;
 use crate::outcome::Held;
 use crate::record::{Record, Wants};
-use crate::resource::Resource;
+use crate::resource::{Resource, Stance};
 use crate::state::LockState;
 use crate::waiter::{Blocked, Parked};
 use crate::words::Name;
@@ -61,15 +61,17 @@ impl LockState {
         Ok(())
     }
 
-    /// Two grants of different owners on one name are compatible.
+    /// Two grants of different owners on one name are compatible. A rest is nobody's: beside the rest of one of its grants
+    /// an owner may keep another that its owning both had allowed.
     fn verify_exclusion(&self) -> Result<(), String> {
         for grant in self.grants.values() {
             let Held::Locks(locks) = &grant.record.held else { continue };
+            let owner = grant.owner_id();
             for (name, mode) in footprint(locks) {
-                let own = self.own_counts(&grant.owner_id(), &name);
-                let others = self.resources.get(&name).map(|resource| resource.holders.modes_besides(own));
-                ensure(others.is_some_and(|others| !others.intersects(mode.conflicts())), || {
-                    format!("grant {} holds {name} in {mode:?} beside {others:?}", grant.record.id.0)
+                let mut conflicting = self.conflicting_holders(&owner, &name, Stance::Fresh(mode));
+                let other = conflicting.find(|(other, _)| self.grants.contains_key(other));
+                ensure(other.is_none(), || {
+                    format!("{name}: grant {} in {mode:?} beside {other:?}", grant.record.id.0)
                 })?;
             }
         }
