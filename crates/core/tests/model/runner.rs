@@ -58,17 +58,7 @@ impl Runner {
         let effects = self.model.apply(stamp, batch);
         let mut raw = None;
         if let Some(state) = self.states.first_mut() {
-            let said = state.apply(stamp, batch.clone());
-            equal("replies", &without_cycles(&said).replies, &effects.replies)?;
-            equal("pushes", &without_cycles(&said).pushes, &effects.pushes)?;
-            equal("events", &without_cycles(&said).events, &effects.events)?;
-            let records: Vec<Record> = state.records().map(record_without_cycle).collect();
-            equal("records", &records, &self.model.records())?;
-            let (due, expected) = (state.next_deadline(), self.model.next_deadline());
-            if due != expected {
-                return Err(format!("next deadline: the state says {due:?}, the model {expected:?}"));
-            }
-            raw = Some(said);
+            raw = Some(agree(state, &self.model, &effects, stamp, batch)?);
         }
         let raw = raw.as_ref().unwrap_or(&effects);
         let step = Step { stamp, batch, effects: &effects, raw, before: &before, after: &self.model };
@@ -104,6 +94,28 @@ impl Runner {
         let raised = expected.header.last_token >= self.model.header.last_token + token_jump.min(1);
         if nothing_lives && raised { Ok(()) } else { Err("a restored backup has sessions or old tokens".to_string()) }
     }
+}
+
+/// Applies an entry that the model has applied, and compares all that comes out; returns the state's effects.
+pub fn agree(
+    state: &mut LockState,
+    model: &Model,
+    effects: &Effects,
+    stamp: LogicalMs,
+    batch: &Batch,
+) -> Result<Effects, String> {
+    let said = state.apply(stamp, batch.clone());
+    let comparable = without_cycles(&said);
+    equal("replies", &comparable.replies, &effects.replies)?;
+    equal("pushes", &comparable.pushes, &effects.pushes)?;
+    equal("events", &comparable.events, &effects.events)?;
+    let records: Vec<Record> = state.records().map(record_without_cycle).collect();
+    equal("records", &records, &model.records())?;
+    let (due, expected) = (state.next_deadline(), model.next_deadline());
+    if due != expected {
+        return Err(format!("next deadline: the state says {due:?}, the model {expected:?}"));
+    }
+    Ok(said)
 }
 
 /// I15: snapshot and restore give the same records and the same state hash.
