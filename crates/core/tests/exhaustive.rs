@@ -50,7 +50,7 @@ const LOCKS: World = World {
     step_ms: None,
     permits: None,
     freezes: false,
-    transitions_max: 60_000,
+    transitions_max: 100_000,
 };
 
 #[test]
