@@ -62,7 +62,7 @@ impl LockState {
         }
         let owner_id = grant.owner_id();
         // Rule: deadlock
-        if self.owner_waits(&owner_id) {
+        if self.waiting_request(&owner_id).is_some() {
             return Err(Refusal::OwnerWaits);
         }
         if current == LockMode::Shared && self.another_means_to_upgrade(&owner_id, name) {
@@ -79,15 +79,14 @@ impl LockState {
         Ok(self.enqueue(NewWaiter { asker, owner, wants, wait, terms: Terms::default() }))
     }
 
-    /// Whether an owner waits for a request already.
-    fn owner_waits(&self, owner: &OwnerId) -> bool {
-        self.waiting_request(owner).is_some()
-    }
-
-    /// Two holders of S that both wait for X would wait for each other: the second is told at once.
+    /// Two holders of S that both wait for X would wait for each other: the second is told at once. A rest of U is no
+    /// owner and upgrades nothing.
     fn another_means_to_upgrade(&self, owner: &OwnerId, name: &Name) -> bool {
         let Some(resource) = self.resources.get(name) else { return false };
         let others = resource.holders.modes_besides(self.own_counts(owner, name));
-        others.contains(Mode::U) || resource.queue().is_some_and(|queue| queue.converting().next().is_some())
+        let holds_update =
+            |(grant, mode)| mode == Mode::U && self.grants.get(&grant).is_some_and(|grant| grant.owner_id() != *owner);
+        (others.contains(Mode::U) && resource.holders.iter().any(holds_update))
+            || resource.queue().is_some_and(|queue| queue.converting().next().is_some())
     }
 }

@@ -76,15 +76,11 @@ impl LockState {
         let mut answered = Vec::new();
         for (place, operation) in operations.iter().enumerate() {
             let Operation::Request(request) = operation else { continue };
-            let Action::Cancel { request: target, release_if_granted } = request.action else { continue };
-            let waits = |state: &LockState| {
-                let session = state.sessions.get(&request.session);
-                session.is_some_and(|session| matches!(session.known(target), Known::Waiting(_)))
-            };
-            if waits(self) && matches!(self.admit(request), Ok(None)) {
-                let asker = Asker { session: request.session, number: request.number };
-                let outcome = self.cancel(asker, target, release_if_granted);
-                self.remember(asker, outcome.clone());
+            let Action::Cancel { request: target, .. } = request.action else { continue };
+            let session = self.sessions.get(&request.session);
+            let waits = session.is_some_and(|session| matches!(session.known(target), Known::Waiting(_)));
+            if waits && self.would_do(request) {
+                let (outcome, _) = self.request(request.clone());
                 answered.push((place, outcome));
             }
         }

@@ -59,7 +59,7 @@ pub(crate) enum Known {
 impl Session {
     /// What is known of a number.
     pub(crate) fn known(&self, number: RequestNumber) -> Known {
-        if covers(self.record.seen_mark, &self.record.seen_ranges, number.0) {
+        if covers(self.record.seen_mark, &self.record.seen_ranges, number) {
             Known::Seen
         } else if let Ok(at) = self.answers.binary_search_by_key(&number, |answer| answer.number) {
             Known::Answered(at)
@@ -81,62 +81,78 @@ impl Session {
 
     /// Takes note of which answers the client has seen, and forgets those.
     pub(crate) fn acknowledge(&mut self, seen: &Seen, digest: &mut Digest) -> Result<(), Refusal> {
-        let news = seen.mark > self.record.seen_mark
-            || seen.ranges.iter().any(|(first, last)| {
-                *first == 0 || first > last || !self.record.seen_ranges.iter().any(|(a, b)| a <= first && last <= b)
-            });
-        if !news {
-            return Ok(());
-        }
-        let (mark, ranges) = merge_seen(&self.record, seen)?;
-        let covered = |number: RequestNumber| covers(mark, &ranges, number.0);
-        if let Some((number, _)) = self.waits.iter().find(|(number, _)| covered(*number)) {
-            return Err(Refusal::SeenWhileWaiting(*number));
-        }
-        if ranges.len() > bounds::SEEN_RANGES_MAX {
-            return Err(Refusal::Bound(Bound::SeenRanges));
-        }
+        let Some(news) = self.news(seen)? else { return Ok(()) };
         self.answers.retain(|answer| {
-            let forget = covered(answer.number);
+            let forget = news.covers(answer.number);
             if forget {
                 digest.take(answer.term);
             }
             !forget
         });
-        self.record.seen_mark = mark;
-        self.record.seen_ranges = ranges;
+        self.record.seen_mark = news.mark;
+        self.record.seen_ranges = news.ranges;
         self.digest_seen(digest);
         Ok(())
     }
-}
 
-/// Whether a number is done with. The ranges rise and do not touch.
-fn covers(mark: u64, ranges: &[(u64, u64)], number: u64) -> bool {
-    let at = ranges.partition_point(|(_, last)| *last < number);
-    number <= mark || ranges.get(at).is_some_and(|(first, _)| *first <= number)
-}
-
-/// The mark and the ranges above it, with what the message adds: rising, not touching each other nor the mark.
-fn merge_seen(known: &SessionRecord, seen: &Seen) -> Result<(u64, Vec<(u64, u64)>), Refusal> {
-    if seen.ranges.iter().any(|(first, last)| *first == 0 || first > last) {
-        return Err(Refusal::BadNumber);
-    }
-    let mut mark = known.seen_mark.max(seen.mark);
-    let mut all: Vec<(u64, u64)> = known.seen_ranges.iter().chain(&seen.ranges).copied().collect();
-    all.sort_unstable();
-    let mut ranges: Vec<(u64, u64)> = Vec::new();
-    for (first, last) in all {
-        if first <= mark.saturating_add(1) {
-            mark = mark.max(last);
-        } else if let Some(previous) = ranges.last_mut()
-            && first <= previous.1.saturating_add(1)
-        {
-            previous.1 = previous.1.max(last);
-        } else {
-            ranges.push((first, last));
+    /// What is seen in all if the client is believed, unless it says nothing new.
+    fn news(&self, seen: &Seen) -> Result<Option<SeenNumbers>, Refusal> {
+        if seen.ranges.iter().any(|(first, last)| *first == 0 || first > last) {
+            return Err(Refusal::BadNumber);
         }
+        let is_known =
+            |(first, last): &(u64, u64)| self.record.seen_ranges.iter().any(|(a, b)| a <= first && last <= b);
+        if seen.mark <= self.record.seen_mark && seen.ranges.iter().all(is_known) {
+            return Ok(None);
+        }
+        let news = SeenNumbers::merge(&self.record, seen);
+        if let Some((number, _)) = self.waits.iter().find(|(number, _)| news.covers(*number)) {
+            return Err(Refusal::SeenWhileWaiting(*number));
+        }
+        if news.ranges.len() > bounds::SEEN_RANGES_MAX {
+            return Err(Refusal::Bound(Bound::SeenRanges));
+        }
+        Ok(Some(news))
     }
-    Ok((mark, ranges))
+}
+
+/// Request numbers that are done with: all up to the mark, and ranges above it that rise and touch neither each other nor
+/// the mark.
+struct SeenNumbers {
+    mark: u64,
+    ranges: Vec<(u64, u64)>,
+}
+
+impl SeenNumbers {
+    /// What a session has seen, with what a message adds.
+    fn merge(known: &SessionRecord, seen: &Seen) -> SeenNumbers {
+        let mut mark = known.seen_mark.max(seen.mark);
+        let mut all: Vec<(u64, u64)> = known.seen_ranges.iter().chain(&seen.ranges).copied().collect();
+        all.sort_unstable();
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        for (first, last) in all {
+            if first <= mark.saturating_add(1) {
+                mark = mark.max(last);
+            } else if let Some(previous) = ranges.last_mut()
+                && first <= previous.1.saturating_add(1)
+            {
+                previous.1 = previous.1.max(last);
+            } else {
+                ranges.push((first, last));
+            }
+        }
+        SeenNumbers { mark, ranges }
+    }
+
+    fn covers(&self, number: RequestNumber) -> bool {
+        covers(self.mark, &self.ranges, number)
+    }
+}
+
+/// Whether a number is at or below the mark or in one of the ranges, which rise.
+fn covers(mark: u64, ranges: &[(u64, u64)], number: RequestNumber) -> bool {
+    let at = ranges.partition_point(|(_, last)| *last < number.0);
+    number.0 <= mark || ranges.get(at).is_some_and(|(first, _)| *first <= number.0)
 }
 
 impl LockState {
@@ -168,8 +184,20 @@ impl LockState {
         (outcome, None)
     }
 
+    /// Whether a request would be done if it came now, for those that must know before anything changes.
+    pub(crate) fn would_do(&self, request: &Request) -> bool {
+        let Some(session) = self.sessions.get(&request.session) else { return false };
+        let Ok(news) = session.news(&request.seen) else { return false };
+        let is_seen = |number| news.as_ref().is_some_and(|news| news.covers(number));
+        session.check_epoch(request.epoch).is_ok()
+            && request.number.0 > 0
+            && matches!(session.known(request.number), Known::New)
+            && !is_seen(request.number)
+            && session.answers.iter().filter(|answer| !is_seen(answer.number)).count() < bounds::UNSEEN_ANSWERS_MAX
+    }
+
     /// Decides whether a request is to be done (`None`) or was answered before.
-    pub(crate) fn admit(&mut self, request: &Request) -> Result<Option<(Outcome, Repeat)>, Refusal> {
+    fn admit(&mut self, request: &Request) -> Result<Option<(Outcome, Repeat)>, Refusal> {
         let session = self.sessions.get_mut(&request.session).ok_or(Refusal::NoSession)?;
         session.check_epoch(request.epoch)?;
         if request.number.0 == 0 {
