@@ -8,7 +8,7 @@ mod world;
 
 use std::alloc::System;
 
-use fencepost_core::{Action, Wait};
+use fencepost_core::{Action, GrantId, Wait};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use world::{World, name};
 
@@ -65,4 +65,32 @@ fn memory_stays_within_the_bounds_of_the_specification() {
     });
     println!("bytes per waiter: {:.0}", per(bytes));
     assert!(per(bytes) <= 1_024.0, "a waiter costs {:.0} bytes", per(bytes));
+
+    let flat: Vec<f64> = [10, 1_000, 100_000].map(allocations_per_hand_over).into();
+    println!("allocations per hand-over with 10, 1,000 and 100,000 waiters: {flat:.2?}");
+    // With ten, every session is met again and has its small buffers already.
+    assert!(flat.iter().all(|cost| *cost <= 12.0), "a hand-over costs more than it should: {flat:?}");
+    assert!((flat[2] - flat[1]).abs() <= 0.5, "a hand-over grows with the queue: {flat:?}");
+}
+
+/// One release, the next one granted, the releasing session queued again; nobody else is touched.
+fn allocations_per_hand_over(waiters: usize) -> f64 {
+    const HAND_OVERS: usize = 1_000;
+    let hot = name(0);
+    let mut world = World::new(waiters);
+    for session in 0..waiters {
+        let acquire = world.acquire(session, &hot, Wait::Forever);
+        world.apply(vec![acquire]);
+    }
+    let ((), _, allocations) = measured(|| {
+        for round in 0..HAND_OVERS {
+            let session = round % waiters;
+            world.saw_all(session);
+            let release = world.release(session, GrantId(round as u64 + 1));
+            let again = world.acquire(session, &hot, Wait::Forever);
+            let effects = world.apply(vec![release, again]);
+            assert!(world::granted(&effects).is_some(), "the next in the queue is granted");
+        }
+    });
+    allocations as f64 / HAND_OVERS as f64
 }
