@@ -70,7 +70,10 @@ impl Invariants {
         for (request, reply) in requests() {
             let asker = (request.session, request.number);
             // A cancel can be refused in the same words before it is performed and after; only the latter is noted.
-            let noted = step.after.answer(asker.0, asker.1).is_some_and(|answer| answer.outcome == reply.outcome)
+            // What was noted before this entry was said by another reply.
+            let is_new = step.before.answer(asker.0, asker.1).is_none();
+            let in_records = step.after.answer(asker.0, asker.1).is_some_and(|answer| answer.outcome == reply.outcome);
+            let noted = (is_new && in_records)
                 || requests().any(|(other, again)| {
                     (other.session, other.number) == asker && again.repeat.is_some() && again.outcome == reply.outcome
                 });
