@@ -161,7 +161,7 @@ impl LockState {
         session.digest_seen(&mut self.digest);
         session.timer = session.earliest_deadline(self.grace_at);
         self.deadlines.insert(session.timer, Due::Session(id));
-        self.sessions.insert(id, Box::new(session));
+        self.sessions.insert(session);
     }
 
     pub(crate) fn renew(&mut self, renewal: Renewal) -> Result<Outcome, Refusal> {

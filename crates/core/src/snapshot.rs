@@ -21,7 +21,7 @@ pub struct BadRecords {
 impl LockState {
     /// The state as records in canonical order: equal states give equal lists.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
-        let sessions = self.sessions.values().flat_map(|session| {
+        let sessions = self.sessions.range(..).flat_map(|(_, session)| {
             let answers = session.answers.iter().map(|answer| Record::Answer(answer.record(session.record.id)));
             std::iter::once(Record::Session(session.record.clone())).chain(answers)
         });
@@ -85,7 +85,7 @@ impl LockState {
             state.last_token =
                 raised.ok_or(BadRecords { what: "the tokens would leave their range of 2^53".into() })?;
         }
-        let sessions: Vec<SessionId> = state.sessions.keys().copied().collect();
+        let sessions: Vec<SessionId> = state.sessions.range(..).map(|(id, _)| *id).collect();
         for session in sessions {
             state.end_session(session, SessionEnd::Restored);
         }

@@ -14,10 +14,9 @@ use crate::outcome::{Effects, GrantEnd, Outcome, Repeat, Reply, ReplyTo, Session
 use crate::planted::{Bug, planted};
 use crate::record::Header;
 use crate::semaphore::Semaphore;
-use crate::session::Session;
-use crate::table::ResourceTable;
+use crate::table::{ResourceTable, SessionTable};
 use crate::waiter::{Freed, Waiter};
-use crate::words::{Arrival, GrantId, LogicalMs, Name, Principal, SessionId};
+use crate::words::{Arrival, GrantId, LogicalMs, Name, Principal};
 
 /// The whole lock state of one group.
 ///
@@ -60,7 +59,7 @@ pub struct LockState {
     pub(crate) last_arrival: u64,
     pub(crate) grace_at: Option<LogicalMs>,
 
-    pub(crate) sessions: BTreeMap<SessionId, Box<Session>>,
+    pub(crate) sessions: SessionTable,
     pub(crate) grants: BTreeMap<GrantId, Box<Grant>>,
     pub(crate) rests: BTreeMap<GrantId, Rest>,
     pub(crate) waiters: BTreeMap<Arrival, Box<Waiter>>,
@@ -92,7 +91,7 @@ impl LockState {
             last_token: 0,
             last_arrival: 0,
             grace_at: None,
-            sessions: BTreeMap::new(),
+            sessions: SessionTable::new(hash_seed),
             grants: BTreeMap::new(),
             rests: BTreeMap::new(),
             waiters: BTreeMap::new(),

@@ -1,15 +1,19 @@
-//! The resources in use, by name: a hash table that cannot be walked.
+//! The two tables that every operation looks something up in: resources by name, and sessions by id.
 //!
-//! A hash table has no order that two replicas share, so this one offers no iteration at all: what has to be done in order
-//! is driven by grants, waiters and sessions. The seed of the hash is each node's own, against chosen collisions.
+//! A hash table has no order that two replicas share. So resources offer no iteration at all: what has to be done in order
+//! is driven by grants, waiters and sessions. Sessions keep their ids in order beside the table, and are only ever walked
+//! along that. The seed of the hash is each node's own, against chosen collisions.
 
+use std::collections::BTreeSet;
 use std::hash::BuildHasher;
+use std::ops::{Index, RangeBounds};
 
 use foldhash::quality::FixedState;
 use hashbrown::HashTable;
 
 use crate::resource::Resource;
-use crate::words::Name;
+use crate::session::Session;
+use crate::words::{Name, SessionId};
 
 /// The resources that somebody holds or waits for. A free name is not in it.
 // Rule: free-names
@@ -59,5 +63,65 @@ impl ResourceTable {
 
     fn hash(&self, name: &Name) -> u64 {
         self.hasher.hash_one(name.as_str())
+    }
+}
+
+/// The living sessions.
+#[derive(Clone, Debug)]
+pub(crate) struct SessionTable {
+    hasher: FixedState,
+    sessions: HashTable<Box<Session>>,
+    /// Invariant: the ids of `sessions`.
+    ids: BTreeSet<SessionId>,
+}
+
+impl SessionTable {
+    pub(crate) fn new(hash_seed: u64) -> SessionTable {
+        SessionTable { hasher: FixedState::with_seed(hash_seed), sessions: HashTable::new(), ids: BTreeSet::new() }
+    }
+
+    pub(crate) fn get(&self, id: &SessionId) -> Option<&Session> {
+        self.sessions.find(self.hasher.hash_one(id), |session| session.record.id == *id).map(|session| &**session)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: &SessionId) -> Option<&mut Session> {
+        let hash = self.hasher.hash_one(id);
+        self.sessions.find_mut(hash, |session| session.record.id == *id).map(|session| &mut **session)
+    }
+
+    pub(crate) fn contains_key(&self, id: &SessionId) -> bool {
+        self.get(id).is_some()
+    }
+
+    /// Puts in a session whose id is not there yet.
+    pub(crate) fn insert(&mut self, session: Session) {
+        let id = session.record.id;
+        assert!(self.ids.insert(id), "{id:?} is put in twice");
+        let hasher = &self.hasher;
+        self.sessions.insert_unique(hasher.hash_one(id), Box::new(session), |it| hasher.hash_one(it.record.id));
+    }
+
+    pub(crate) fn remove(&mut self, id: &SessionId) -> Option<Box<Session>> {
+        self.ids.remove(id);
+        let hash = self.hasher.hash_one(id);
+        let entry = self.sessions.find_entry(hash, |session| session.record.id == *id).ok()?;
+        Some(entry.remove().0)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// The sessions with ids in this range, in order.
+    pub(crate) fn range(&self, range: impl RangeBounds<SessionId>) -> impl Iterator<Item = (&SessionId, &Session)> {
+        self.ids.range(range).map(|id| (id, &self[id]))
+    }
+}
+
+impl Index<&SessionId> for SessionTable {
+    type Output = Session;
+
+    fn index(&self, id: &SessionId) -> &Session {
+        self.get(id).expect("who is looked up like this is known to live")
     }
 }

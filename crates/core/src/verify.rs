@@ -37,7 +37,7 @@ impl LockState {
             format!("the first deadline is {:?}, not {:?}", self.next_deadline(), rebuilt.next_deadline())
         })?;
         ensure(self.resources.len() == rebuilt.resources.len(), || "a free name is kept, or a used one is not".into())?;
-        for (id, session) in &self.sessions {
+        for (id, session) in self.sessions.range(..) {
             let (ours, theirs) = (session, &rebuilt.sessions[id]);
             ensure(ours.grants == theirs.grants && ours.locks == theirs.locks && ours.waits == theirs.waits, || {
                 format!("{id:?} has lost count of what it holds or waits for")
