@@ -28,6 +28,9 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// What the core may use of others: crates without I/O, clock, threads or randomness (as they are configured here).
 const CORE_LIBRARIES: &[&str] = &["foldhash", "hashbrown", "smallvec", "thiserror", "xxhash-rust"];
 
+/// The crates that ask the operating system for nothing. Each has a `clippy.toml`, and all forbid the same.
+const PURE_CRATES: &[&str] = &["core", "wire"];
+
 /// Who can enforce a rule.
 const PARTS: &[&str] = &["core", "replica", "server", "client", "guards"];
 
@@ -75,6 +78,19 @@ fn every_rule_of_the_core_has_code_and_scenario() {
     let (rules, mut problems) = parse_rules(rules_file);
     problems.extend(rule_problems(&rules, &files));
     report(problems);
+}
+
+#[test]
+fn pure_crates_forbid_the_same() {
+    let files = workspace_files();
+    let lists = PURE_CRATES.iter().map(|name| {
+        let path = format!("crates/{name}/clippy.toml");
+        files
+            .iter()
+            .find(|file| file.path == path)
+            .unwrap_or_else(|| panic!("{path} says what a pure crate may not call"))
+    });
+    report(purity_problems(&lists.collect::<Vec<_>>()));
 }
 
 #[test]
@@ -257,6 +273,21 @@ fn rule_problems(rules: &[Rule], files: &[File]) -> Vec<String> {
     problems
 }
 
+/// The lists of what a crate may not call must name the same paths; the reasons may differ.
+fn purity_problems(lists: &[&File]) -> Vec<String> {
+    let forbidden = |file: &File| {
+        let path = |(_, line)| str::split(line, '"').nth(1).filter(|_| line.contains("path = ")).map(str::to_owned);
+        lines(&file.text).filter_map(path).collect::<BTreeSet<_>>()
+    };
+    let mut problems = Vec::new();
+    for (one, other) in lists.iter().flat_map(|one| lists.iter().map(move |other| (one, other))) {
+        for path in forbidden(other).difference(&forbidden(one)) {
+            problems.push(format!("{}:1: does not forbid `{path}`, as {} does: add it", one.path, other.path));
+        }
+    }
+    problems
+}
+
 fn opening_problem(file: &File) -> Option<String> {
     (file.path.ends_with(".rs") && !file.text.starts_with("//! ")).then(|| {
         format!("{}:1: open the file with `//!`: what it owns, what it refuses to do, why it exists", file.path)
@@ -372,6 +403,18 @@ fn citing_a_rule_that_does_not_exist_is_found() {
 fn a_scenario_that_does_not_open_with_its_rule_is_found() {
     let scenario = file("crates/core/tests/scenarios/a.txt", "# A story without a rule.\n");
     assert_says(&rule_problems(&[], &[scenario]), &["scenarios/a.txt:1:", "opens with its rule"]);
+}
+
+#[test]
+fn a_pure_crate_that_forbids_less_is_found() {
+    let list = |path, forbidden: &[&str]| {
+        let line = |path: &&str| format!("    {{ path = \"{path}\", reason = \"of {path}\" }},\n");
+        file(path, &forbidden.iter().map(line).collect::<String>())
+    };
+    let (core, wire) = (list("core.toml", &["std::a", "std::b"]), list("wire.toml", &["std::b", "std::a"]));
+    assert!(purity_problems(&[&core, &wire]).is_empty());
+    let less = list("wire.toml", &["std::b"]);
+    assert_says(&purity_problems(&[&core, &less]), &["wire.toml:1:", "`std::a`", "core.toml"]);
 }
 
 #[test]

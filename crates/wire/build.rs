@@ -1,0 +1,10 @@
+//! Generates the Rust types of `proto/`. The compiler of the schema is a library (`protox`), so that nobody has to install
+//! `protoc`, and every build uses the version that `Cargo.lock` says.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo::rerun-if-changed=../../proto");
+    let schema = protox::compile(["fencepost/v1/log.proto", "fencepost/v1/snapshot.proto"], ["../../proto"])?;
+    // The comments of the schema are written for readers of the schema; as Rust documentation nobody would see them.
+    prost_build::Config::new().disable_comments(["."]).compile_fds(schema)?;
+    Ok(())
+}

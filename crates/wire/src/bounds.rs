@@ -1,0 +1,24 @@
+//! Every bound of the byte formats, each with its reason. The bounds of what the bytes say are the core's.
+//!
+//! A length is compared with its bound before anything is allocated for it.
+
+/// Bytes of one log entry. The replica ends a batch long before this; a longer one is damage, not work.
+pub const ENTRY_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// A chunk of a snapshot is finished when its records have so many bytes: large enough that its frame and its compression
+/// cost little, small enough to send as one message and to lose without harm.
+pub const CHUNK_RECORD_BYTES: usize = 256 * 1024;
+
+/// Bytes of one record. The largest that the core can make is the answer to a deadlock whose cycle has as many links as
+/// one search follows ([`DEADLOCK_STEPS_MAX`](fencepost_core::bounds::DEADLOCK_STEPS_MAX)), each with the longest name and
+/// owner: about 7 MiB.
+pub const RECORD_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Bytes of a chunk before compression: one less than finishes it, and then the largest record with its length.
+pub const CHUNK_RAW_BYTES_MAX: usize = CHUNK_RECORD_BYTES + RECORD_BYTES_MAX + 8;
+
+/// Bytes of a chunk after compression: LZ4 adds at most one byte for each 255 that it cannot compress, and a few.
+pub const CHUNK_PACKED_BYTES_MAX: usize = CHUNK_RAW_BYTES_MAX + CHUNK_RAW_BYTES_MAX / 255 + 64;
+
+/// Bytes of the header of a snapshot, of any version: a later one may say more than ours, but not much.
+pub const SNAPSHOT_HEADER_BYTES_MAX: usize = 4 * 1024;

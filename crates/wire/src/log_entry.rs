@@ -1,0 +1,247 @@
+//! One log entry as bytes and back: the message `LogEntry` of `proto/fencepost/v1/log.proto`.
+//!
+//! Renewals and operations are written and read one at a time, so a batch of any size exists once as the core's types and
+//! once as bytes, and never as generated types in between. The bytes have no checksum of their own: the log engine has one
+//! for every record that it keeps, and the transport for every message.
+
+use fencepost_core::{Batch, LogicalMs};
+use prost::Message;
+
+use crate::bounds::ENTRY_BYTES_MAX;
+use crate::error::WireError;
+use crate::generated as wire;
+use crate::{from_wire, strict, to_wire};
+
+/// The format that [`encode`] writes, and the newest that [`decode`] reads.
+pub const ENTRY_FORMAT_VERSION: u32 = 1;
+
+/// What one log entry carries.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Entry {
+    /// The term in which the leader stamped it: committed in another one, it changes nothing.
+    pub term: u64,
+    /// Logical time.
+    pub stamp: LogicalMs,
+    /// What the leader's wall clock said, in milliseconds since 1970, for people who read the log. It decides nothing.
+    pub wall_clock_ms: Option<u64>,
+    /// The commands.
+    pub batch: Batch,
+}
+
+/// The keys of the fields of `LogEntry`: the number, shifted by three, and the wire type (0 a number, 2 bytes).
+const KEY_FORMAT_VERSION: u64 = 1 << 3;
+const KEY_TERM: u64 = 2 << 3;
+const KEY_STAMP_MS: u64 = 3 << 3;
+const KEY_WALL_CLOCK_MS: u64 = 4 << 3;
+const KEY_FAILOVER_GRACE: u64 = 5 << 3;
+const KEY_RENEWALS: u64 = 6 << 3 | 2;
+const KEY_OPERATIONS: u64 = 7 << 3 | 2;
+
+/// The bytes of an entry.
+///
+/// # Panics
+/// As [`encode_into`] does.
+pub fn encode(entry: &Entry) -> Vec<u8> {
+    // About what an acquire of a short name needs; a longer batch grows the buffer a few times at most.
+    let mut bytes = Vec::with_capacity(32 + 32 * entry.batch.renewals.len() + 80 * entry.batch.operations.len());
+    encode_into(entry, &mut bytes);
+    bytes
+}
+
+/// Appends the bytes of an entry.
+///
+/// # Panics
+/// If they are more than [`ENTRY_BYTES_MAX`]: once in the log, no replica could read the entry or go on without it. Whoever
+/// gathers a batch ends it well before.
+pub fn encode_into(entry: &Entry, bytes: &mut Vec<u8>) {
+    let before = bytes.len();
+    let Entry { term, stamp, wall_clock_ms, batch: Batch { failover_grace, renewals, operations } } = entry;
+    let head = wire::LogEntry {
+        format_version: ENTRY_FORMAT_VERSION,
+        term: *term,
+        stamp_ms: stamp.0,
+        wall_clock_ms: *wall_clock_ms,
+        failover_grace: *failover_grace,
+        renewals: Vec::new(),
+        operations: Vec::new(),
+    };
+    // A message is the sequence of its fields, so the lists may follow what was written without them.
+    append(&head, bytes);
+    for renewal in renewals {
+        bytes.push(KEY_RENEWALS as u8);
+        append_with_length(&to_wire::renewal(renewal), bytes);
+    }
+    for operation in operations {
+        bytes.push(KEY_OPERATIONS as u8);
+        append_with_length(&to_wire::operation(operation), bytes);
+    }
+    let length = bytes.len() - before;
+    assert!(length <= ENTRY_BYTES_MAX, "an entry of {length} bytes, and at most {ENTRY_BYTES_MAX} can be read again");
+}
+
+/// The entry that these bytes are.
+///
+/// An entry without bytes is none of ours (Raft puts one at the beginning of each term): whoever reads the log passes over it.
+///
+/// # Errors
+/// [`WireError`] if a newer version has written it, if it holds something that this version does not know, or if it is
+/// damaged. A node must not go on without the entry.
+pub fn decode(bytes: &[u8]) -> Result<Entry, WireError> {
+    if bytes.len() > ENTRY_BYTES_MAX {
+        let (what, bytes) = ("a log entry", bytes.len() as u64);
+        return Err(WireError::TooLarge { what, bytes, bytes_max: ENTRY_BYTES_MAX });
+    }
+    let mut rest = version_checked(bytes)?;
+    let mut entry = Entry::default();
+    // Fields rise as they were written, so none of them can stand twice and one overwrite another.
+    let mut last_key = KEY_FORMAT_VERSION;
+    while !rest.is_empty() {
+        let key = number(&mut rest)?;
+        let in_order = key > last_key || (key == last_key && matches!(key, KEY_RENEWALS | KEY_OPERATIONS));
+        if !in_order {
+            return Err(damaged("a field that stands twice or not in its place"));
+        }
+        last_key = key;
+        match key {
+            KEY_TERM => entry.term = number(&mut rest)?,
+            KEY_STAMP_MS => entry.stamp = LogicalMs(number(&mut rest)?),
+            KEY_WALL_CLOCK_MS => entry.wall_clock_ms = Some(number(&mut rest)?),
+            KEY_FAILOVER_GRACE if number(&mut rest)? == 1 => entry.batch.failover_grace = true,
+            KEY_FAILOVER_GRACE => return Err(damaged("a flag that is neither set nor left out")),
+            KEY_RENEWALS => {
+                let renewal = strict::message::<wire::Renewal>("a renewal", part(&mut rest)?)?;
+                entry.batch.renewals.push(from_wire::renewal(renewal)?);
+            }
+            KEY_OPERATIONS => {
+                let operation = strict::message::<wire::Operation>("an operation", part(&mut rest)?)?;
+                entry.batch.operations.push(from_wire::operation(operation)?);
+            }
+            _ => return Err(WireError::Unknown { what: "a field of a log entry" }),
+        }
+    }
+    Ok(entry)
+}
+
+/// What follows the format version, if it is one that can be read. Nothing before it depends on the format.
+fn version_checked(bytes: &[u8]) -> Result<&[u8], WireError> {
+    let mut rest = bytes;
+    if number(&mut rest)? != KEY_FORMAT_VERSION {
+        return Err(damaged("it does not begin with its format"));
+    }
+    let known = ENTRY_FORMAT_VERSION;
+    match u32::try_from(number(&mut rest)?) {
+        Ok(ENTRY_FORMAT_VERSION) => Ok(rest),
+        Ok(0) | Err(_) => Err(damaged("there is no such format")),
+        Ok(found) => Err(WireError::NewerFormat { what: "a log entry", found, known }),
+    }
+}
+
+fn number(rest: &mut &[u8]) -> Result<u64, WireError> {
+    let (number, behind) = strict::varint(rest).ok_or_else(|| damaged("a number that does not end"))?;
+    *rest = behind;
+    Ok(number)
+}
+
+fn part<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], WireError> {
+    let (part, behind) =
+        strict::length_delimited(rest).ok_or_else(|| damaged("a part that is longer than the rest"))?;
+    *rest = behind;
+    Ok(part)
+}
+
+fn damaged(detail: &str) -> WireError {
+    WireError::Damaged { what: "a log entry", detail: detail.to_owned() }
+}
+
+fn append(message: &impl Message, bytes: &mut Vec<u8>) {
+    message.encode(bytes).expect("a Vec grows as far as it is asked to");
+}
+
+fn append_with_length(message: &impl Message, bytes: &mut Vec<u8>) {
+    message.encode_length_delimited(bytes).expect("a Vec grows as far as it is asked to");
+}
+
+#[cfg(test)]
+mod tests {
+    use fencepost_core::{Action, Epoch, GrantId, Operation, Renewal, Request, RequestNumber, Seen, SessionId};
+
+    use super::*;
+
+    fn entry() -> Entry {
+        let seen = Seen { mark: 3, ranges: [(5, 6)].into_iter().collect() };
+        let session = SessionId(1 << 100 | 7);
+        let request = |number, action| {
+            let (epoch, number, seen) = (Epoch(1), RequestNumber(number), seen.clone());
+            Operation::Request(Request { session, epoch, number, seen, action })
+        };
+        let renewals = vec![Renewal::KeepAlive { session, epoch: Epoch(1), seen: seen.clone() }];
+        let operations = vec![request(7, Action::Release { grant: GrantId(300) }), request(8, Action::Close)];
+        Entry {
+            term: 9,
+            stamp: LogicalMs(123_456),
+            wall_clock_ms: Some(1_700_000_000_000),
+            batch: Batch { failover_grace: true, renewals, operations },
+        }
+    }
+
+    #[test]
+    fn an_entry_is_the_message_of_the_schema() {
+        let bytes = encode(&entry());
+        let message = wire::LogEntry::decode(bytes.as_slice()).unwrap();
+        assert_eq!((message.format_version, message.term, message.stamp_ms), (ENTRY_FORMAT_VERSION, 9, 123_456));
+        assert_eq!((message.wall_clock_ms, message.failover_grace), (Some(1_700_000_000_000), true));
+        assert_eq!((message.renewals.len(), message.operations.len()), (1, 2));
+        assert_eq!(message.encode_to_vec(), bytes);
+        assert_eq!(decode(&bytes), Ok(entry()));
+    }
+
+    #[test]
+    fn a_newer_format_is_named_before_anything_else_is_read() {
+        let mut bytes = encode(&entry());
+        bytes[1] = 2;
+        bytes.truncate(4);
+        let newer = WireError::NewerFormat { what: "a log entry", found: 2, known: 1 };
+        assert!(newer.to_string().contains("upgrade this node"), "{newer}");
+        assert_eq!(decode(&bytes), Err(newer));
+    }
+
+    #[test]
+    fn what_is_not_known_is_never_skipped() {
+        let unknown_field = |bytes: &mut Vec<u8>| bytes.extend([15 << 3, 1]);
+        let mut bytes = encode(&entry());
+        unknown_field(&mut bytes);
+        assert_eq!(decode(&bytes), Err(WireError::Unknown { what: "a field of a log entry" }));
+
+        let mut operation = to_wire::operation(&entry().batch.operations[0]).encode_to_vec();
+        let with_operation = |operation: &[u8]| {
+            let mut bytes = encode(&Entry { batch: Batch::default(), ..entry() });
+            bytes.extend([KEY_OPERATIONS as u8, operation.len() as u8]);
+            bytes.extend(operation);
+            bytes
+        };
+        assert!(decode(&with_operation(&operation)).is_ok());
+        unknown_field(&mut operation);
+        assert_eq!(decode(&with_operation(&operation)), Err(WireError::Unknown { what: "an operation" }));
+        assert_eq!(decode(&with_operation(&[])), Err(WireError::Unknown { what: "an operation" }));
+    }
+
+    #[test]
+    #[should_panic(expected = "can be read again")]
+    fn an_entry_that_nobody_could_read_is_never_written() {
+        let operation = entry().batch.operations.swap_remove(0);
+        let operations = vec![operation; ENTRY_BYTES_MAX / 30];
+        encode(&Entry { batch: Batch { operations, ..Batch::default() }, ..Entry::default() });
+    }
+
+    #[test]
+    fn fields_out_of_place_or_twice_are_damage() {
+        let head = [KEY_FORMAT_VERSION as u8, 1];
+        for fields in [[KEY_TERM as u8, 1, KEY_TERM as u8, 2], [KEY_STAMP_MS as u8, 1, KEY_TERM as u8, 2]] {
+            let bytes = [head.as_slice(), &fields].concat();
+            assert!(matches!(decode(&bytes), Err(WireError::Damaged { .. })), "{fields:?}");
+        }
+        for bytes in [&[][..], &[0], &[KEY_TERM as u8, 1], &[KEY_FORMAT_VERSION as u8, 0]] {
+            assert!(matches!(decode(bytes), Err(WireError::Damaged { .. })), "{bytes:?}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The form of a snapshot: a header, chunks of records, a trailer. What it is for, and what was rejected, stands in
+//! `docs/decisions/0007-snapshot-format.md`.
+//!
+//! ```text
+//! header   magic 8 | format 4 | length 4 | cluster 16 | group 8 | log index 8 | log term 8 | state hash 8 | sum 4
+//! chunk    "CHNK" | its number 4 | bytes before compression 4 | bytes after it 4 | sum 4 | LZ4 block | sum so far 4
+//! trailer  "DONE" | number of chunks 4 | number of records 8 | sum so far 4
+//! ```
+//!
+//! Numbers are little-endian. A chunk's block is a sequence of messages `Record`, each after its length as a varint; no
+//! record is cut by the end of a chunk. Sums are CRC-32C. The sum in a chunk's head starts from the header's sum, so no
+//! chunk of another snapshot fits. The sum so far runs from the header over every head and block, so each chunk fits
+//! behind the ones before it only, and the trailer vouches for all.
+
+use crate::bounds::SNAPSHOT_HEADER_BYTES_MAX;
+use crate::error::WireError;
+
+/// The format that is written, and the newest that is read.
+pub const SNAPSHOT_FORMAT_VERSION: u32 = 1;
+
+/// What a snapshot says about itself before the first record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotHeader {
+    /// The cluster whose state it is. A node of another one refuses it.
+    pub cluster_id: u128,
+    /// The group within the cluster.
+    pub group_id: u64,
+    /// The last log entry that is in the state.
+    pub log_index: u64,
+    /// The term of that entry, as Raft counts.
+    pub log_term: u64,
+    /// The hash of the state. Whoever restores the records compares it with that of the state they give.
+    pub state_hash: u64,
+}
+
+const MAGIC: [u8; 8] = *b"fpsnap\r\n";
+/// Magic, format and length: the same in every format, so that a newer one can be named.
+const PREAMBLE_BYTES: usize = 16;
+const HEADER_FIELDS_BYTES: usize = 48;
+const SUM_BYTES: usize = 4;
+const HEADER_BYTES: usize = PREAMBLE_BYTES + HEADER_FIELDS_BYTES + SUM_BYTES;
+
+const CHUNK: [u8; 4] = *b"CHNK";
+const TRAILER: [u8; 4] = *b"DONE";
+/// A head without its sum.
+const HEAD_BYTES: usize = 16;
+
+/// Something that was read with the sum that stands behind it.
+pub(crate) struct Summed<'a, T> {
+    pub(crate) value: T,
+    /// What the sum is over.
+    pub(crate) bytes: &'a [u8],
+    pub(crate) sum: u32,
+    pub(crate) behind: &'a [u8],
+}
+
+impl SnapshotHeader {
+    /// Its bytes, and their sum.
+    pub(crate) fn write(&self) -> (Vec<u8>, u32) {
+        let SnapshotHeader { cluster_id, group_id, log_index, log_term, state_hash } = self;
+        let mut bytes = Vec::with_capacity(HEADER_BYTES);
+        bytes.extend(MAGIC);
+        bytes.extend(SNAPSHOT_FORMAT_VERSION.to_le_bytes());
+        bytes.extend((HEADER_FIELDS_BYTES as u32).to_le_bytes());
+        bytes.extend(cluster_id.to_le_bytes());
+        for number in [group_id, log_index, log_term, state_hash] {
+            bytes.extend(number.to_le_bytes());
+        }
+        let sum = crc32c::crc32c(&bytes);
+        bytes.extend(sum.to_le_bytes());
+        (bytes, sum)
+    }
+
+    /// The header that stands at the beginning; none if it is not all there yet. Its sum is right.
+    pub(crate) fn read(bytes: &[u8]) -> Result<Option<Summed<'_, SnapshotHeader>>, WireError> {
+        let magic_so_far = bytes.len().min(MAGIC.len());
+        if bytes[..magic_so_far] != MAGIC[..magic_so_far] {
+            return Err(WireError::NotASnapshot);
+        }
+        let mut fields = bytes;
+        let Some(_magic) = take::<8>(&mut fields) else { return Ok(None) };
+        let Some(format) = take(&mut fields).map(u32::from_le_bytes) else { return Ok(None) };
+        let Some(length) = take(&mut fields).map(u32::from_le_bytes) else { return Ok(None) };
+        let length = length as usize;
+        if length > SNAPSHOT_HEADER_BYTES_MAX {
+            return Err(damaged("the header cannot be as long as it says"));
+        }
+        let Some((summed, mut behind)) = bytes.split_at_checked(PREAMBLE_BYTES + length) else { return Ok(None) };
+        let Some(sum) = take(&mut behind).map(u32::from_le_bytes) else { return Ok(None) };
+        if crc32c::crc32c(summed) != sum {
+            return Err(damaged("the header does not match its checksum"));
+        }
+        let known = SNAPSHOT_FORMAT_VERSION;
+        match format {
+            SNAPSHOT_FORMAT_VERSION if length == HEADER_FIELDS_BYTES => {}
+            SNAPSHOT_FORMAT_VERSION | 0 => return Err(damaged("the header is not as long as its format says")),
+            found => return Err(WireError::NewerFormat { what: "the snapshot", found, known }),
+        }
+        let mut number = || take(&mut fields).map_or(0, u64::from_le_bytes);
+        let cluster_id = u128::from(number()) | u128::from(number()) << 64;
+        let (group_id, log_index, log_term, state_hash) = (number(), number(), number(), number());
+        let value = SnapshotHeader { cluster_id, group_id, log_index, log_term, state_hash };
+        Ok(Some(Summed { value, bytes: summed, sum, behind }))
+    }
+}
+
+/// What stands before a chunk's block, and at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Head {
+    Chunk { number: u32, raw_bytes: u32, packed_bytes: u32 },
+    Trailer { chunks: u32, records: u64 },
+}
+
+impl Head {
+    pub(crate) fn write(self) -> [u8; HEAD_BYTES] {
+        let mut bytes = [0; HEAD_BYTES];
+        let (kind, first, second) = match self {
+            Head::Chunk { number, raw_bytes, packed_bytes } => {
+                (CHUNK, number, u64::from(raw_bytes) | u64::from(packed_bytes) << 32)
+            }
+            Head::Trailer { chunks, records } => (TRAILER, chunks, records),
+        };
+        bytes[..4].copy_from_slice(&kind);
+        bytes[4..8].copy_from_slice(&first.to_le_bytes());
+        bytes[8..].copy_from_slice(&second.to_le_bytes());
+        bytes
+    }
+
+    /// The head that stands at the beginning; none if it is not all there yet. The caller knows what the sum must be.
+    pub(crate) fn read(bytes: &[u8]) -> Result<Option<Summed<'_, Head>>, WireError> {
+        let Some((head, mut behind)) = bytes.split_at_checked(HEAD_BYTES) else { return Ok(None) };
+        let Some(sum) = take(&mut behind).map(u32::from_le_bytes) else { return Ok(None) };
+        let mut fields = head;
+        let kind = take::<4>(&mut fields).unwrap_or_default();
+        let first = take(&mut fields).map_or(0, u32::from_le_bytes);
+        let second = take(&mut fields).map_or(0, u64::from_le_bytes);
+        let value = match kind {
+            CHUNK => Head::Chunk { number: first, raw_bytes: second as u32, packed_bytes: (second >> 32) as u32 },
+            TRAILER => Head::Trailer { chunks: first, records: second },
+            _ => return Err(damaged("neither a chunk nor the end stands where one must")),
+        };
+        Ok(Some(Summed { value, bytes: head, sum, behind }))
+    }
+}
+
+/// Takes so many bytes off the front, if they are there.
+pub(crate) fn take<const COUNT: usize>(bytes: &mut &[u8]) -> Option<[u8; COUNT]> {
+    let (taken, behind) = bytes.split_first_chunk()?;
+    *bytes = behind;
+    Some(*taken)
+}
+
+pub(crate) fn damaged(detail: &str) -> WireError {
+    WireError::Damaged { what: "the snapshot", detail: detail.to_owned() }
+}

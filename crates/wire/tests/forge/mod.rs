@@ -1,0 +1,74 @@
+//! The snapshot format written a second time, by its description alone: for snapshots that are wrong in one place and right in
+//! every checksum, and to see that the description is enough to write one.
+
+#![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
+
+use fencepost_core::Record;
+use fencepost_wire::{SnapshotHeader, SnapshotReader, SnapshotWriter, WireError};
+
+/// What was written of a snapshot so far.
+pub struct Forged {
+    pub bytes: Vec<u8>,
+    header_sum: u32,
+    sum: u32,
+}
+
+impl Forged {
+    pub fn header(format: u32, header: &SnapshotHeader) -> Forged {
+        let mut bytes = b"fpsnap\r\n".to_vec();
+        bytes.extend(format.to_le_bytes());
+        bytes.extend(48_u32.to_le_bytes());
+        bytes.extend(header.cluster_id.to_le_bytes());
+        for number in [header.group_id, header.log_index, header.log_term, header.state_hash] {
+            bytes.extend(number.to_le_bytes());
+        }
+        let sum = crc32c::crc32c(&bytes);
+        bytes.extend(sum.to_le_bytes());
+        Forged { bytes, header_sum: sum, sum }
+    }
+
+    pub fn chunk(self, number: u32, raw: &[u8]) -> Forged {
+        self.chunk_that_claims(number, raw.len() as u32, &lz4_flex::block::compress(raw))
+    }
+
+    pub fn chunk_that_claims(mut self, number: u32, raw_bytes: u32, packed: &[u8]) -> Forged {
+        let packed_bytes = packed.len() as u32;
+        let head = [*b"CHNK", number.to_le_bytes(), raw_bytes.to_le_bytes(), packed_bytes.to_le_bytes()].concat();
+        self.sum = crc32c::crc32c_append(crc32c::crc32c_append(self.sum, &head), packed);
+        let head_sum = crc32c::crc32c_append(self.header_sum, &head);
+        self.bytes.extend([&head, &head_sum.to_le_bytes()[..], packed, &self.sum.to_le_bytes()].concat());
+        self
+    }
+
+    pub fn trailer(mut self, chunks: u32, records: u64) -> Vec<u8> {
+        let head = [&b"DONE"[..], &chunks.to_le_bytes(), &records.to_le_bytes()].concat();
+        let sum = crc32c::crc32c_append(self.sum, &head);
+        self.bytes.extend([&head[..], &sum.to_le_bytes()].concat());
+        self.bytes
+    }
+}
+
+/// The bytes of a snapshot, in the pieces in which the writer finished them.
+pub fn write<'a>(header: SnapshotHeader, records: impl IntoIterator<Item = &'a Record>) -> Vec<Vec<u8>> {
+    let mut writer = SnapshotWriter::new(header);
+    let mut pieces = Vec::new();
+    for record in records {
+        writer.push(record).expect("no record is too large");
+        pieces.extend(writer.take());
+    }
+    pieces.push(writer.finish());
+    pieces
+}
+
+/// What a snapshot holds, fed in pieces of so many bytes.
+pub fn read(bytes: &[u8], piece_bytes: usize) -> Result<(SnapshotHeader, Vec<Record>), WireError> {
+    let mut reader = SnapshotReader::new();
+    let mut records = Vec::new();
+    for piece in bytes.chunks(piece_bytes) {
+        reader.feed(piece);
+        while let Some(record) = reader.next_record()? {
+            records.push(record);
+        }
+    }
+    Ok((reader.finish()?, records))
+}

@@ -1,0 +1,407 @@
+//! Random commands and records from a seed: every variant that the core has, with small and with extreme numbers.
+//!
+//! They are valid word by word and make no sense together; a codec must not mind. [`Met`] notes which variants have come
+//! up. Its lists are made by the same macro as the `match`es that name a variant, so a variant that the core gains does
+//! not compile until it stands in its list, and does not pass until it is generated.
+
+#![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
+
+mod outcomes;
+mod variants;
+
+use fencepost_core::{
+    Acquire, Act, Action, Admin, AnswerRecord, Arrival, Batch, Epoch, FreezeId, FreezeRecord, GrantId, GrantRecord,
+    Header, Held, Lock, LockDelay, LockMode, Locks, LogicalMs, Metadata, Millis, Name, Open, Operation, OwnerName,
+    Permits, Principal, Reason, Record, Renewal, Request, RequestNumber, RestRecord, Scope, SecretHash, Seen,
+    SemaphoreRecord, SessionId, SessionRecord, TakePermits, Terms, Token, Ttl, Value, Wait, WaiterRecord, Wants,
+};
+use fencepost_wire::Entry;
+
+pub use variants::Met;
+
+/// SplitMix64, and what it makes.
+pub struct Generator {
+    state: u64,
+    /// Makes nothing that is long, for what people are to read.
+    brief: bool,
+    pub met: Met,
+}
+
+impl Generator {
+    pub fn new(seed: u64) -> Generator {
+        Generator { state: seed, brief: false, met: Met::default() }
+    }
+
+    pub fn brief(seed: u64) -> Generator {
+        Generator { brief: true, ..Generator::new(seed) }
+    }
+
+    pub fn bits(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut bits = self.state;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        bits ^ (bits >> 31)
+    }
+
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.bits() % end as u64) as usize
+    }
+
+    pub fn flag(&mut self) -> bool {
+        self.bits() & 1 == 1
+    }
+
+    /// A number of any length: zero, small, or up to the largest.
+    pub fn number(&mut self) -> u64 {
+        match self.below(8) {
+            0 => 0,
+            1 => u64::MAX,
+            _ => {
+                let shift = self.below(64);
+                self.bits() >> shift
+            }
+        }
+    }
+
+    pub fn maybe<T>(&mut self, make: impl FnOnce(&mut Generator) -> T) -> Option<T> {
+        self.flag().then(|| make(self))
+    }
+
+    pub fn some<T>(&mut self, count_max: usize, mut make: impl FnMut(&mut Generator) -> T) -> Vec<T> {
+        (0..self.below(count_max + 1)).map(|_| make(self)).collect()
+    }
+
+    // ---- Words
+
+    fn text(&mut self, bytes_max: usize) -> String {
+        const LETTERS: [&str; 8] = ["a", "Z", "7", ":", "-", "ä", "鎖", "🔒"];
+        let aim = if self.below(16) == 0 && !self.brief { bytes_max } else { 1 + self.below(24) };
+        let mut text = "n".to_owned();
+        loop {
+            let letter = LETTERS[self.below(LETTERS.len())];
+            if text.len() + letter.len() > aim {
+                return text;
+            }
+            text.push_str(letter);
+        }
+    }
+
+    pub fn name(&mut self) -> Name {
+        let text = match self.below(4) {
+            0 => (0..1 + self.below(if self.brief { 3 } else { 16 })).map(|_| format!("/{}", self.text(28))).collect(),
+            _ => self.text(512),
+        };
+        Name::new(&text).expect("at most 16 segments of at most 28 bytes, or 512 bytes of letters")
+    }
+
+    fn bytes(&mut self, count_max: usize) -> Vec<u8> {
+        let count = match self.below(32) {
+            0 if !self.brief => count_max,
+            1..16 => 0,
+            _ if self.brief => return b"brief".to_vec(),
+            _ => self.below(40),
+        };
+        (0..count).map(|_| self.bits() as u8).collect()
+    }
+
+    pub fn owner(&mut self) -> Option<OwnerName> {
+        self.maybe(|g| OwnerName::new(&g.text(128)).expect("letters"))
+    }
+
+    fn principal(&mut self) -> Principal {
+        Principal::new(&self.text(256)).expect("letters")
+    }
+
+    fn reason(&mut self) -> Reason {
+        let text = if self.flag() { String::new() } else { self.text(1024) };
+        Reason::new(&text).expect("letters")
+    }
+
+    fn metadata(&mut self) -> Metadata {
+        Metadata::new(&self.bytes(4096)).expect("within the bound")
+    }
+
+    fn value(&mut self) -> Value {
+        Value::new(&self.bytes(4096)).expect("within the bound")
+    }
+
+    fn secret_hash(&mut self) -> SecretHash {
+        SecretHash(std::array::from_fn(|_| self.bits() as u8))
+    }
+
+    pub fn id(&mut self) -> u128 {
+        u128::from(self.number()) << 64 | u128::from(self.number())
+    }
+
+    pub fn session(&mut self) -> SessionId {
+        SessionId(self.id())
+    }
+
+    pub fn grant(&mut self) -> GrantId {
+        GrantId(self.number())
+    }
+
+    pub fn permits(&mut self) -> Permits {
+        Permits::new((self.number() as u32).max(1)).expect("at least one")
+    }
+
+    pub fn stamp(&mut self) -> LogicalMs {
+        LogicalMs(self.number())
+    }
+
+    fn millis(&mut self) -> Millis {
+        const YEAR_MS: u64 = 365 * 24 * 60 * 60 * 1_000;
+        Millis::new(self.number() % (YEAR_MS + 1)).expect("at most a year")
+    }
+
+    fn ttl(&mut self) -> Ttl {
+        Ttl::new(self.millis().get().max(1_000)).expect("at least a second")
+    }
+
+    fn seen_ranges(&mut self) -> Vec<(u64, u64)> {
+        self.some(3, |g| (g.number(), g.number()))
+    }
+
+    fn seen(&mut self) -> Seen {
+        Seen { mark: self.number(), ranges: self.seen_ranges().into_iter().collect() }
+    }
+
+    fn lock_mode(&mut self) -> LockMode {
+        let mode = [LockMode::Shared, LockMode::Update, LockMode::Exclusive][self.below(3)];
+        self.met.lock_mode(&mode);
+        mode
+    }
+
+    pub fn locks(&mut self) -> Locks {
+        let count = if self.below(32) == 0 && !self.brief { 64 } else { 1 + self.below(3) };
+        (0..count).map(|_| Lock { name: self.name(), mode: self.lock_mode() }).collect()
+    }
+
+    fn wait(&mut self) -> Wait {
+        let wait = match self.below(3) {
+            0 => Wait::No,
+            1 => Wait::UpTo(self.millis()),
+            _ => Wait::Forever,
+        };
+        self.met.wait(&wait);
+        wait
+    }
+
+    fn terms(&mut self) -> Terms {
+        if self.flag() {
+            return Terms::default();
+        }
+        Terms {
+            ttl: self.maybe(Generator::ttl),
+            max_hold: self.maybe(Generator::millis),
+            lock_delay: LockDelay::new(self.number() % 60_001).expect("at most a minute"),
+            hear_contended: self.flag(),
+            metadata: self.metadata(),
+            value: self.maybe(Generator::value),
+        }
+    }
+
+    fn scope(&mut self) -> Scope {
+        let scope = match self.flag() {
+            true => Scope::Name(self.name()),
+            false => Scope::Prefix(self.bytes(512).into()),
+        };
+        self.met.scope(&scope);
+        scope
+    }
+
+    // ---- Commands
+
+    pub fn entry(&mut self) -> Entry {
+        Entry {
+            term: self.number(),
+            stamp: self.stamp(),
+            wall_clock_ms: self.maybe(Generator::number),
+            batch: self.batch(),
+        }
+    }
+
+    pub fn batch(&mut self) -> Batch {
+        Batch {
+            failover_grace: self.flag(),
+            renewals: self.some(4, Generator::renewal),
+            operations: self.some(8, Generator::operation),
+        }
+    }
+
+    fn renewal(&mut self) -> Renewal {
+        let renewal = match self.flag() {
+            true => Renewal::KeepAlive { session: self.session(), epoch: Epoch(self.number()), seen: self.seen() },
+            false => Renewal::Attach { session: self.session(), secret_hash: self.secret_hash(), seen: self.seen() },
+        };
+        self.met.renewal(&renewal);
+        renewal
+    }
+
+    fn operation(&mut self) -> Operation {
+        let operation = match self.below(4) {
+            0 => Operation::Open(Open {
+                session: self.session(),
+                secret_hash: self.secret_hash(),
+                principal: self.principal(),
+                ttl: self.ttl(),
+                metadata: self.metadata(),
+            }),
+            1 => Operation::Admin(Admin { by: self.principal(), reason: self.reason(), act: self.act() }),
+            _ => Operation::Request(Request {
+                session: self.session(),
+                epoch: Epoch(self.number()),
+                number: RequestNumber(self.number()),
+                seen: self.seen(),
+                action: self.action(),
+            }),
+        };
+        self.met.operation(&operation);
+        operation
+    }
+
+    fn action(&mut self) -> Action {
+        let action = match self.below(8) {
+            0 => Action::Acquire(Acquire {
+                locks: self.locks(),
+                owner: self.owner(),
+                wait: self.wait(),
+                terms: self.terms(),
+            }),
+            1 => Action::TakePermits(TakePermits {
+                name: self.name(),
+                permits: self.permits(),
+                limit: self.maybe(Generator::permits),
+                wait: self.wait(),
+                terms: self.terms(),
+            }),
+            2 => Action::Cancel { request: RequestNumber(self.number()), release_if_granted: self.flag() },
+            3 => Action::Release { grant: self.grant() },
+            4 => Action::Extend { grant: self.grant(), max_hold: self.millis() },
+            5 => Action::Convert { grant: self.grant(), name: self.name(), mode: self.lock_mode(), wait: self.wait() },
+            6 => Action::SetValue { grant: self.grant(), value: self.value() },
+            _ => Action::Close,
+        };
+        self.met.action(&action);
+        action
+    }
+
+    fn act(&mut self) -> Act {
+        let act = match self.below(6) {
+            0 => Act::Break { grant: self.grant() },
+            1 => Act::Evict { session: self.session() },
+            2 => Act::WaiveRest { grant: self.grant() },
+            3 => Act::Freeze { freeze: FreezeId(self.id()), scope: self.scope() },
+            4 => Act::Thaw { freeze: FreezeId(self.id()) },
+            _ => Act::SetLimit { name: self.name(), limit: self.maybe(Generator::permits) },
+        };
+        self.met.act(&act);
+        act
+    }
+
+    // ---- Records
+
+    pub fn record(&mut self) -> Record {
+        let record = match self.below(11) {
+            0 => Record::Header(Header {
+                stamp: self.stamp(),
+                last_token: self.number(),
+                last_arrival: self.number(),
+                grace_at: self.maybe(Generator::stamp),
+            }),
+            1 => Record::Session(self.session_record()),
+            2 => Record::Grant(self.grant_record()),
+            3 => Record::Rest(RestRecord {
+                grant: self.grant(),
+                token: Token(self.number()),
+                held: self.held(),
+                since: self.stamp(),
+                until: self.stamp(),
+            }),
+            4 => Record::Waiter(self.waiter_record()),
+            5 => Record::Semaphore(SemaphoreRecord {
+                name: self.name(),
+                limit: self.permits(),
+                administered: self.flag(),
+            }),
+            6 => Record::Freeze(FreezeRecord {
+                id: FreezeId(self.id()),
+                scope: self.scope(),
+                by: self.principal(),
+                reason: self.reason(),
+                since: self.stamp(),
+            }),
+            // More often: there are many outcomes.
+            _ => Record::Answer(AnswerRecord {
+                session: self.session(),
+                number: RequestNumber(self.number()),
+                answered_at: self.stamp(),
+                outcome: self.outcome(),
+                given_back: self.flag(),
+            }),
+        };
+        self.met.record(&record);
+        record
+    }
+
+    fn session_record(&mut self) -> SessionRecord {
+        SessionRecord {
+            id: self.session(),
+            principal: self.principal(),
+            secret_hash: self.secret_hash(),
+            ttl: self.ttl(),
+            metadata: self.metadata(),
+            opened_at: self.stamp(),
+            opened_after_token: self.number(),
+            epoch: Epoch(self.number()),
+            renewed_at: self.stamp(),
+            seen_mark: self.number(),
+            seen_ranges: self.seen_ranges(),
+            lost: self.some(3, |g| (g.grant(), g.grant_end())),
+        }
+    }
+
+    fn grant_record(&mut self) -> GrantRecord {
+        GrantRecord {
+            id: self.grant(),
+            token: Token(self.number()),
+            session: self.session(),
+            owner: self.owner(),
+            held: self.held(),
+            count: self.number() as u32,
+            granted_at: self.stamp(),
+            hold_until: self.maybe(Generator::stamp),
+            terms: self.maybe(|g| Box::new(g.terms())),
+        }
+    }
+
+    fn waiter_record(&mut self) -> WaiterRecord {
+        let wants = match self.below(3) {
+            0 => Wants::Locks(self.locks()),
+            1 => Wants::Conversion { grant: self.grant(), name: self.name(), mode: self.lock_mode() },
+            _ => Wants::Permits { name: self.name(), permits: self.permits() },
+        };
+        self.met.wants(&wants);
+        WaiterRecord {
+            arrival: Arrival(self.number()),
+            session: self.session(),
+            number: RequestNumber(self.number()),
+            owner: self.owner(),
+            wants,
+            queued_at: self.stamp(),
+            until: self.maybe(Generator::stamp),
+            terms: self.maybe(|g| Box::new(g.terms())),
+            unchecked: self.flag(),
+        }
+    }
+
+    pub fn held(&mut self) -> Held {
+        let held = match self.flag() {
+            true => Held::Locks(self.locks()),
+            false => Held::Permits { name: self.name(), permits: self.permits() },
+        };
+        self.met.held(&held);
+        held
+    }
+}
