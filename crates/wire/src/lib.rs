@@ -10,6 +10,7 @@ pub mod bounds;
 mod error;
 mod from_wire;
 mod log_entry;
+mod member_change;
 mod snapshot;
 mod snapshot_reader;
 mod snapshot_writer;
@@ -24,6 +25,7 @@ mod generated {
 
 pub use error::WireError;
 pub use log_entry::{ENTRY_FORMAT_VERSION, Entry, decode, encode, encode_into};
+pub use member_change::{MemberStep, decode_member_changes};
 pub use snapshot::{SNAPSHOT_FORMAT_VERSION, SnapshotHeader};
 pub use snapshot_reader::SnapshotReader;
 pub use snapshot_writer::SnapshotWriter;

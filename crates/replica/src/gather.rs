@@ -1,0 +1,191 @@
+//! What has arrived and is not yet proposed: everything waits here for the next entry.
+//!
+//! There is one proposal in flight at a time, so batches form by themselves while the last one commits, and no timer is
+//! needed for operations. Keep-alives are in no hurry: they ride on any entry, or wait for the beat.
+
+use std::collections::VecDeque;
+
+use fencepost_core::{Action, Batch, Operation, Renewal, Seen, Terms};
+
+use crate::stamp::Nanos;
+
+/// Keep-alives and passed deadlines cause at most one entry of their own in this time.
+// Rule: idle-is-silent
+pub const BEAT_MS: u64 = 250;
+
+/// Commands in one entry at most, so that one entry is applied in a few milliseconds.
+pub const ENTRY_COMMANDS_MAX: usize = 10_000;
+
+/// Bytes in one entry at most, as estimated from above: well below what the log format allows.
+const ENTRY_WEIGHT_MAX: usize = 4 << 20;
+
+/// Names one submitted command, so that its reply finds its way back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// The tickets of an entry's renewals and operations, in their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tickets {
+    pub(crate) renewals: Vec<Ticket>,
+    pub(crate) operations: Vec<Ticket>,
+}
+
+/// Everything that waits for the next entry.
+#[derive(Debug, Default)]
+pub(crate) struct Gather {
+    renewals: VecDeque<(Ticket, Renewal)>,
+    operations: VecDeque<(Ticket, Operation)>,
+    /// An attach is a renewal that somebody waits for: it does not wait for the beat.
+    urgent: bool,
+    last_beat: Option<Nanos>,
+}
+
+impl Gather {
+    pub(crate) fn renewal(&mut self, ticket: Ticket, renewal: Renewal) {
+        self.urgent |= matches!(renewal, Renewal::Attach { .. });
+        self.renewals.push_back((ticket, renewal));
+    }
+
+    pub(crate) fn operation(&mut self, ticket: Ticket, operation: Operation) {
+        self.operations.push_back((ticket, operation));
+    }
+
+    /// What the next entry carries, if there is reason to write one. `deadline_passed` says that time alone is a reason.
+    pub(crate) fn take(&mut self, now: Nanos, deadline_passed: bool) -> Option<(Batch, Tickets)> {
+        let is_urgent = self.urgent || !self.operations.is_empty();
+        if !is_urgent {
+            let is_beat = self.last_beat.is_none_or(|last| now >= last.after_ms(BEAT_MS));
+            if !is_beat || (self.renewals.is_empty() && !deadline_passed) {
+                return None;
+            }
+            self.last_beat = Some(now);
+        }
+        let mut room = Room { commands: ENTRY_COMMANDS_MAX, weight: ENTRY_WEIGHT_MAX };
+        let (renewal_tickets, renewals) = room.fill(&mut self.renewals, renewal_weight);
+        let (operation_tickets, operations) = room.fill(&mut self.operations, operation_weight);
+        self.urgent &= !self.renewals.is_empty();
+        let batch = Batch { failover_grace: false, renewals, operations };
+        Some((batch, Tickets { renewals: renewal_tickets, operations: operation_tickets }))
+    }
+
+    /// Everything that waits, given up because this node does not lead.
+    pub(crate) fn abandon(&mut self) -> Vec<Ticket> {
+        self.urgent = false;
+        let renewals = self.renewals.drain(..).map(|(ticket, _)| ticket);
+        renewals.chain(self.operations.drain(..).map(|(ticket, _)| ticket)).collect()
+    }
+
+    /// When the beat comes, if something waits for it.
+    pub(crate) fn next_beat(&self) -> Option<Nanos> {
+        let waits = !self.renewals.is_empty();
+        waits.then(|| self.last_beat.map_or(Nanos(0), |last| last.after_ms(BEAT_MS)))
+    }
+}
+
+/// What is left of an entry.
+struct Room {
+    commands: usize,
+    weight: usize,
+}
+
+impl Room {
+    /// Takes from the front as long as there is room; what is left waits for the next entry.
+    fn fill<Command>(
+        &mut self,
+        waiting: &mut VecDeque<(Ticket, Command)>,
+        weight: fn(&Command) -> usize,
+    ) -> (Vec<Ticket>, Vec<Command>) {
+        let mut taken = (Vec::new(), Vec::new());
+        while self.commands > 0
+            && let Some((ticket, command)) = waiting.pop_front_if(|(_, command)| weight(command) <= self.weight)
+        {
+            self.commands -= 1;
+            self.weight -= weight(&command);
+            taken.0.push(ticket);
+            taken.1.push(command);
+        }
+        taken
+    }
+}
+
+/// No command is longer than this in the log, whatever is in it besides texts and lists.
+const COMMAND_BYTES: usize = 256;
+
+fn seen_weight(seen: &Seen) -> usize {
+    // Two numbers of at most ten bytes each, with their keys and lengths.
+    24 * seen.ranges.len()
+}
+
+fn renewal_weight(renewal: &Renewal) -> usize {
+    let (Renewal::KeepAlive { seen, .. } | Renewal::Attach { seen, .. }) = renewal;
+    COMMAND_BYTES / 2 + seen_weight(seen)
+}
+
+fn terms_weight(terms: &Terms) -> usize {
+    terms.metadata.as_bytes().len() + terms.value.as_ref().map_or(0, |value| value.as_bytes().len())
+}
+
+fn operation_weight(operation: &Operation) -> usize {
+    let texts = match operation {
+        Operation::Open(open) => open.metadata.as_bytes().len() + open.principal.as_str().len(),
+        Operation::Admin(admin) => {
+            // A name or a prefix, a principal and a reason.
+            admin.by.as_str().len() + admin.reason.as_str().len() + fencepost_core::bounds::NAME_BYTES_MAX
+        }
+        Operation::Request(request) => {
+            let action = match &request.action {
+                Action::Acquire(acquire) => {
+                    let names: usize = acquire.locks.iter().map(|lock| lock.name.as_str().len() + 16).sum();
+                    let owner = acquire.owner.as_ref().map_or(0, |owner| owner.as_str().len());
+                    names + owner + terms_weight(&acquire.terms)
+                }
+                Action::TakePermits(take) => take.name.as_str().len() + terms_weight(&take.terms),
+                Action::Convert { name, .. } => name.as_str().len(),
+                Action::SetValue { value, .. } => value.as_bytes().len(),
+                Action::Cancel { .. } | Action::Release { .. } | Action::Extend { .. } | Action::Close => 0,
+            };
+            action + seen_weight(&request.seen)
+        }
+    };
+    COMMAND_BYTES + texts
+}
+
+#[cfg(test)]
+mod tests {
+    use fencepost_core::{
+        Acquire, Epoch, Lock, LockMode, LogicalMs, Metadata, Name, Request, RequestNumber, SessionId, Value, Wait,
+    };
+    use fencepost_wire::{Entry, encode};
+
+    use super::*;
+
+    #[test]
+    fn the_heaviest_commands_never_make_an_entry_that_the_log_refuses() {
+        let terms = Terms {
+            metadata: Metadata::new(&[1; 4096]).unwrap(),
+            value: Some(Value::new(&[1; 4096]).unwrap()),
+            ..Terms::default()
+        };
+        let name = |lock: usize| Name::new(&format!("{lock:0>512}")).unwrap();
+        let locks = (0..64).map(|lock| Lock { name: name(lock), mode: LockMode::Exclusive }).collect();
+        let heavy = Operation::Request(Request {
+            session: SessionId(u128::MAX),
+            epoch: Epoch(u64::MAX),
+            number: RequestNumber(u64::MAX),
+            seen: Seen { mark: u64::MAX, ranges: (0..2_000).map(|at| (u64::MAX - at, u64::MAX)).collect() },
+            action: Action::Acquire(Acquire { locks, owner: None, wait: Wait::Forever, terms }),
+        });
+        let mut gather = Gather::default();
+        for ticket in 0..500 {
+            gather.operation(Ticket(ticket), heavy.clone());
+        }
+        let mut taken = 0;
+        while let Some((batch, tickets)) = gather.take(Nanos(0), false) {
+            taken += tickets.operations.len();
+            assert!(!tickets.operations.is_empty(), "every entry takes something");
+            let entry = Entry { term: u64::MAX, stamp: LogicalMs(u64::MAX), wall_clock_ms: None, batch };
+            assert!(encode(&entry).len() <= ENTRY_WEIGHT_MAX + 64, "the estimate is from above");
+        }
+        assert_eq!(taken, 500);
+    }
+}

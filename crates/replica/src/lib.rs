@@ -1,0 +1,21 @@
+//! One node's replicated lock state: consensus, log and apply, as a machine that does no I/O of its own.
+//!
+//! [`Replica`] takes messages, commands and instants, and gives out what has to be sent, written and answered. The lock
+//! semantics are `fencepost-core`'s; the bytes of the log are `fencepost-wire`'s.
+
+mod gather;
+mod log;
+mod ports;
+mod replica;
+mod snapshot;
+mod stamp;
+
+pub use gather::{BEAT_MS, ENTRY_COMMANDS_MAX, Ticket};
+pub use log::{GROUP_BEGINS, Log, LogPosition};
+pub use ports::{LogWrite, Output};
+pub use raft::eraftpb::Message;
+pub use replica::{
+    ELECTION_TICKS, EVENTS_KEPT_MAX, HEARTBEAT_TICKS, MemberChange, NotTaken, Replica, Settings, Stop, TICK_MS,
+};
+pub use snapshot::{GroupId, SnapshotInfo, make_snapshot, read_snapshot};
+pub use stamp::{Nanos, TURN_MS_MAX};

@@ -1,0 +1,159 @@
+//! The log as consensus sees it: what this node has, in memory, in front of the disk.
+//!
+//! Entries are here from the moment they are handed to the disk, and stay after they are durable, because followers and
+//! apply read them again at once. The disk is told what to write by [`crate::Replica`]; this file never waits for it.
+
+use std::collections::VecDeque;
+
+use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
+use raft::{GetEntriesContext, RaftState, Storage, StorageError};
+
+use crate::ports::LogWrite;
+use crate::snapshot::SnapshotInfo;
+
+/// A place in the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LogPosition {
+    /// The index of the entry.
+    pub index: u64,
+    /// The term it was written in.
+    pub term: u64,
+}
+
+/// What the first entry of every group follows. Consensus wants a log that is not empty where members are known.
+pub const GROUP_BEGINS: LogPosition = LogPosition { index: 1, term: 1 };
+
+/// What consensus must find again after a crash.
+#[derive(Clone, Debug, Default)]
+pub struct Log {
+    /// Vote, term and commit.
+    pub(crate) hard_state: HardState,
+    /// The members, as of the last applied change.
+    pub(crate) members: ConfState,
+    /// What the entries follow: a position that the newest snapshot includes, or the beginning.
+    pub(crate) before: LogPosition,
+    /// The newest snapshot, for followers that need entries which are no longer here.
+    pub(crate) snapshot: Option<SnapshotInfo>,
+    /// Invariant: indexes rise by one, from `before.index + 1` on.
+    entries: VecDeque<Entry>,
+}
+
+impl Log {
+    /// The log of a new group whose only voters are these.
+    pub fn new(voters: &[u64]) -> Log {
+        let members = ConfState { voters: voters.to_vec(), ..ConfState::default() };
+        let hard_state = HardState { term: GROUP_BEGINS.term, commit: GROUP_BEGINS.index, ..HardState::default() };
+        Log { hard_state, members, before: GROUP_BEGINS, snapshot: None, entries: VecDeque::new() }
+    }
+
+    /// Drops the entries up to an index that the newest snapshot includes.
+    pub fn compact(&mut self, through: u64) {
+        while let Some(entry) = self.entries.pop_front_if(|entry| entry.index <= through) {
+            self.before = LogPosition { index: entry.index, term: entry.term };
+        }
+    }
+
+    /// Takes note of a newer snapshot that is durable.
+    pub fn name_snapshot(&mut self, snapshot: SnapshotInfo) {
+        self.snapshot = Some(snapshot);
+    }
+
+    /// Begins anew behind a snapshot that came from a peer.
+    pub fn install(&mut self, snapshot: SnapshotInfo) {
+        self.before = snapshot.position;
+        self.members = snapshot.members.clone();
+        self.snapshot = Some(snapshot);
+        self.entries.clear();
+    }
+
+    /// The entries, oldest first.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter()
+    }
+
+    /// The last entry, or what stands in its place.
+    pub fn last(&self) -> LogPosition {
+        self.entries.back().map_or(self.before, |entry| LogPosition { index: entry.index, term: entry.term })
+    }
+
+    /// Puts entries at their indexes; whatever stood there and behind goes.
+    pub fn append(&mut self, entries: &[Entry]) {
+        let Some(first) = entries.first() else { return };
+        let keep = first.index.checked_sub(self.before.index + 1).expect("what is compacted is never overwritten");
+        assert!(keep as usize <= self.entries.len(), "a gap in the log before entry {}", first.index);
+        self.entries.truncate(keep as usize);
+        self.entries.extend(entries.iter().cloned());
+    }
+
+    /// What a disk holds after a write, for those that keep a log in memory.
+    pub fn persist(&mut self, write: &LogWrite) {
+        if let Some((snapshot, _)) = &write.snapshot {
+            self.install(snapshot.clone());
+        }
+        self.append(&write.entries);
+        if let Some(hard_state) = &write.hard_state {
+            self.hard_state = hard_state.clone();
+        }
+    }
+
+    /// The entries, newest first.
+    pub(crate) fn newest_first(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().rev()
+    }
+
+    fn get(&self, index: u64) -> Option<&Entry> {
+        self.entries.get(index.checked_sub(self.before.index + 1)? as usize)
+    }
+}
+
+impl Storage for Log {
+    fn initial_state(&self) -> raft::Result<RaftState> {
+        Ok(RaftState::new(self.hard_state.clone(), self.members.clone()))
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        _: GetEntriesContext,
+    ) -> raft::Result<Vec<Entry>> {
+        if low <= self.before.index {
+            return Err(raft::Error::Store(StorageError::Compacted));
+        }
+        let mut entries: Vec<Entry> = (low..high).filter_map(|index| self.get(index).cloned()).collect();
+        raft::util::limit_size(&mut entries, max_size.into());
+        Ok(entries)
+    }
+
+    fn term(&self, index: u64) -> raft::Result<u64> {
+        if index == self.before.index {
+            return Ok(self.before.term);
+        }
+        if index < self.before.index {
+            return Err(raft::Error::Store(StorageError::Compacted));
+        }
+        self.get(index).map(|entry| entry.term).ok_or(raft::Error::Store(StorageError::Unavailable))
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        Ok(self.before.index + 1)
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        Ok(self.last().index)
+    }
+
+    fn snapshot(&self, _request_index: u64, _to: u64) -> raft::Result<Snapshot> {
+        let Some(info) = &self.snapshot else {
+            return Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable));
+        };
+        // Without the bytes: whoever sends the message sends them beside it, in pieces.
+        let mut snapshot = Snapshot::default();
+        let metadata = snapshot.mut_metadata();
+        metadata.index = info.position.index;
+        metadata.term = info.position.term;
+        metadata.set_conf_state(info.members.clone());
+        Ok(snapshot)
+    }
+}

@@ -1,0 +1,74 @@
+//! The world as a replica sees it: what it is told, and what it asks for.
+//!
+//! A replica asks the operating system for nothing. Instants and a seed come in as arguments; messages, writes and answers
+//! go out as [`Output`]s. A server carries them out with sockets and files, a simulation with its own; both drive the
+//! same replica.
+
+use std::sync::Arc;
+
+use fencepost_core::{LogicalMs, Push, Reply};
+use raft::eraftpb::{Entry, HardState, Message};
+
+use crate::gather::Ticket;
+use crate::log::LogPosition;
+use crate::snapshot::SnapshotInfo;
+
+/// Something that a replica wants done.
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// Send this to the peer that it names. It may be lost.
+    Send(Message),
+    /// Send this with the bytes of the snapshot at this position, then call [`crate::Replica::handle_snapshot_sent`].
+    SendSnapshot {
+        /// The message, which names the peer.
+        message: Message,
+        /// Which snapshot.
+        position: LogPosition,
+    },
+    /// Make a snapshot of everything up to this position with [`crate::make_snapshot`], on any thread, make it durable,
+    /// then call [`crate::Replica::handle_snapshot_made`].
+    MakeSnapshot(SnapshotInfo),
+    /// Entries up to this index are no longer needed on disk.
+    Compact(u64),
+    /// Make this durable, in order, then call [`crate::Replica::handle_persisted`] with its number.
+    Write(LogWrite),
+    /// The answer to a submitted command, at its position in the log.
+    Reply {
+        /// Which command.
+        ticket: Ticket,
+        /// Where it was decided.
+        position: LogPosition,
+        /// When, in logical time.
+        stamp: LogicalMs,
+        /// What came of it.
+        reply: Reply,
+    },
+    /// This node lost the lead before it could learn what became of the command. It may still be carried out.
+    Abandoned(Ticket),
+    /// Tell a session, if it is connected here.
+    Push {
+        /// Where it was decided.
+        position: LogPosition,
+        /// When, in logical time.
+        stamp: LogicalMs,
+        /// What to tell.
+        push: Push,
+    },
+    /// The state now shows everything that was acknowledged before the read was asked for: read it now.
+    ReadReady(Ticket),
+}
+
+/// What must be durable before consensus may count on it.
+#[derive(Clone, Debug)]
+pub struct LogWrite {
+    /// Comes back when the write is durable. Numbers rise; a later one implies all before it.
+    pub number: u64,
+    /// A snapshot from a peer that takes the place of everything before it, with its bytes.
+    pub snapshot: Option<(SnapshotInfo, Arc<[u8]>)>,
+    /// Vote, term and commit, if they changed.
+    pub hard_state: Option<HardState>,
+    /// Entries to append; what stood at their indexes and behind goes.
+    pub entries: Vec<Entry>,
+    /// Whether it must be on the disk before it counts. A commit index alone need not be.
+    pub must_sync: bool,
+}

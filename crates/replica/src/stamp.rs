@@ -1,0 +1,79 @@
+//! The leader's logical clock: how monotonic nanoseconds become stamps that never run faster than real time.
+//!
+//! A stamp is a base plus whole milliseconds counted from nanoseconds since the base; nothing is rounded twice, so nothing
+//! drifts. A leader that stalls between two turns of its loop stalls time: better late than early, because early would
+//! end the leases of clients that are alive.
+
+use fencepost_core::LogicalMs;
+
+/// What one turn of the loop may add at most, however long the process slept.
+// Rule: logical-time
+pub const TURN_MS_MAX: u64 = 500;
+
+/// Instants of a monotonic clock that is not slewed, in nanoseconds from any beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// The instant that lies so many milliseconds later.
+    pub fn after_ms(self, ms: u64) -> Nanos {
+        Nanos(self.0 + ms * 1_000_000)
+    }
+}
+
+/// The clock of one leader in one term.
+#[derive(Clone, Debug)]
+pub(crate) struct StampClock {
+    base: LogicalMs,
+    counted_ns: u64,
+    last_turn: Nanos,
+}
+
+impl StampClock {
+    /// Starts to count at the highest stamp in the leader's log, when the first entry of its term has committed.
+    pub(crate) fn new(base: LogicalMs, now: Nanos) -> StampClock {
+        StampClock { base, counted_ns: 0, last_turn: now }
+    }
+
+    /// Counts the time since the last turn. A clock that seems to go back counts nothing.
+    pub(crate) fn turn(&mut self, now: Nanos) {
+        let passed = now.0.saturating_sub(self.last_turn.0);
+        self.counted_ns += passed.min(TURN_MS_MAX * 1_000_000);
+        self.last_turn = self.last_turn.max(now);
+    }
+
+    /// The stamp as of the last turn.
+    pub(crate) fn stamp(&self) -> LogicalMs {
+        LogicalMs(self.base.0 + self.counted_ns / 1_000_000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_short_turns_lose_no_time() {
+        let mut clock = StampClock::new(LogicalMs(10), Nanos(0));
+        for turn in 1..=3_000_000 {
+            clock.turn(Nanos(turn * 333));
+        }
+        assert_eq!(clock.stamp(), LogicalMs(10 + 999));
+    }
+
+    #[test]
+    fn a_leader_that_slept_has_stalled_time() {
+        let mut clock = StampClock::new(LogicalMs(0), Nanos(0));
+        clock.turn(Nanos(0).after_ms(40_000));
+        assert_eq!(clock.stamp(), LogicalMs(TURN_MS_MAX));
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_counts_nothing_twice() {
+        let mut clock = StampClock::new(LogicalMs(0), Nanos(0).after_ms(100));
+        for ms in [200, 150, 200, 300] {
+            clock.turn(Nanos(0).after_ms(ms));
+        }
+        assert_eq!(clock.stamp(), LogicalMs(200));
+    }
+}

@@ -1,0 +1,360 @@
+//! A whole group in one process, driven step by step: no sockets, no threads, no real time.
+//!
+//! Every node has its own clock, disk and place in the network, and each can be stalled, crashed, cut off or slowed. One
+//! seed decides everything, so a failing test can be replayed.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use fencepost_core::{
+    Acquire, Action, Epoch, Lock, LockMode, Locks, LogicalMs, Metadata, Name, Open, Operation, Outcome, Principal,
+    Push, Renewal, Reply, Request, RequestNumber, SecretHash, Seen, SessionId, Terms, Ttl, Wait,
+};
+use fencepost_replica::{
+    GroupId, Log, LogPosition, LogWrite, Message, Nanos, NotTaken, Output, Replica, Settings, SnapshotInfo, Ticket,
+    make_snapshot, read_snapshot,
+};
+
+/// How far time moves in one step.
+pub(crate) const STEP_MS: u64 = 5;
+
+/// What a node's disk holds: what is durable, and what a crash would lose.
+struct Disk {
+    durable: Log,
+    snapshot: Option<Arc<[u8]>>,
+    unsynced: VecDeque<LogWrite>,
+    /// Syncs that were made, for the tests that count.
+    syncs: u64,
+}
+
+pub(crate) struct Node {
+    /// None while the node is down.
+    pub replica: Option<Replica>,
+    disk: Disk,
+    /// A stalled process neither turns nor reads its messages; they wait.
+    pub stalled: bool,
+    /// A slow disk syncs nothing until it is let go on.
+    pub disk_stalled: bool,
+    pub replies: BTreeMap<Ticket, Answered>,
+    pub abandoned: BTreeSet<Ticket>,
+    pub reads: BTreeSet<Ticket>,
+    pub pushes: Vec<Push>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Answered {
+    pub position: LogPosition,
+    pub stamp: LogicalMs,
+    pub reply: Reply,
+}
+
+/// A message on its way, perhaps with the bytes of a snapshot.
+#[derive(Clone)]
+struct Parcel {
+    arrives: Nanos,
+    message: Message,
+    snapshot: Option<Arc<[u8]>>,
+}
+
+pub(crate) const GROUP: GroupId = GroupId { cluster: 0xC, group: 1 };
+
+/// Few, so that tests see snapshots.
+pub(crate) const SNAPSHOT_EVERY_ENTRIES: u64 = 40;
+
+pub(crate) struct Cluster {
+    pub nodes: BTreeMap<u64, Node>,
+    pub now: Nanos,
+    network: Vec<Parcel>,
+    /// Pairs (from, to) that hear nothing.
+    pub cut: BTreeSet<(u64, u64)>,
+    /// Out of a hundred messages, so many are lost, and so many arrive twice.
+    pub loss_percent: u64,
+    pub delay_ms_max: u64,
+    random: u64,
+    /// Messages that were delivered, by nothing but their number.
+    pub delivered: u64,
+    /// Snapshots that nodes have made of themselves.
+    pub snapshots_made: u64,
+    /// Makes every new snapshot say that it has another state than it has.
+    pub forge_snapshots: bool,
+}
+
+impl Cluster {
+    pub(crate) fn new(voters: &[u64], seed: u64) -> Cluster {
+        let mut cluster = Cluster {
+            nodes: BTreeMap::new(),
+            now: Nanos(1_000_000_000),
+            network: Vec::new(),
+            cut: BTreeSet::new(),
+            loss_percent: 0,
+            delay_ms_max: 1,
+            random: seed,
+            delivered: 0,
+            snapshots_made: 0,
+            forge_snapshots: false,
+        };
+        for id in voters {
+            cluster.add_node(*id, Log::new(voters), None);
+        }
+        cluster
+    }
+
+    /// Starts a node with what its disk holds.
+    pub(crate) fn add_node(&mut self, id: u64, log: Log, snapshot: Option<Arc<[u8]>>) {
+        let settings = Settings {
+            id,
+            group: GROUP,
+            seed: self.random ^ id,
+            snapshot_every_entries: SNAPSHOT_EVERY_ENTRIES,
+            entries_kept: 5,
+        };
+        let replica =
+            Replica::new(settings, log.clone(), snapshot.as_deref(), self.now).expect("the log and snapshot are sound");
+        let disk = Disk { durable: log, snapshot, unsynced: VecDeque::new(), syncs: 0 };
+        self.nodes.insert(
+            id,
+            Node {
+                replica: Some(replica),
+                disk,
+                stalled: false,
+                disk_stalled: false,
+                replies: BTreeMap::new(),
+                abandoned: BTreeSet::new(),
+                reads: BTreeSet::new(),
+                pushes: Vec::new(),
+            },
+        );
+    }
+
+    /// The process dies: what was not synced is gone, and with it every message on its way to the node.
+    pub(crate) fn crash(&mut self, id: u64) {
+        let node = self.nodes.get_mut(&id).expect("a node that exists");
+        node.replica = None;
+        node.disk.unsynced.clear();
+        self.network.retain(|parcel| parcel.message.to != id);
+    }
+
+    /// The process starts again from what is durable.
+    pub(crate) fn restart(&mut self, id: u64) {
+        let disk = &self.nodes[&id].disk;
+        let (log, snapshot) = (disk.durable.clone(), disk.snapshot.clone());
+        self.add_node(id, log, snapshot);
+    }
+
+    pub(crate) fn node(&mut self, id: u64) -> &mut Node {
+        self.nodes.get_mut(&id).expect("a node that exists")
+    }
+
+    pub(crate) fn replica(&mut self, id: u64) -> &mut Replica {
+        self.node(id).replica.as_mut().expect("a node that is up")
+    }
+
+    /// Cuts a node off in both directions.
+    pub(crate) fn isolate(&mut self, id: u64) {
+        for other in self.nodes.keys().copied().filter(|other| *other != id).collect::<Vec<_>>() {
+            self.cut.extend([(id, other), (other, id)]);
+        }
+    }
+
+    pub(crate) fn heal(&mut self) {
+        self.cut.clear();
+    }
+
+    /// The node that leads and serves, and that a majority would agree with: the one of the highest term.
+    pub(crate) fn leader(&self) -> Option<u64> {
+        let serving = self.nodes.iter().filter_map(|(id, node)| Some((*id, node.replica.as_ref()?)));
+        serving.filter(|(_, replica)| replica.serves()).max_by_key(|(_, replica)| replica.term()).map(|(id, _)| id)
+    }
+
+    /// Lets time pass.
+    pub(crate) fn run_ms(&mut self, ms: u64) {
+        for _ in 0..ms.div_ceil(STEP_MS) {
+            self.step();
+        }
+    }
+
+    /// Lets time pass until the condition holds; panics if it does not within a simulated minute.
+    pub(crate) fn run_until<Found>(
+        &mut self,
+        what: &str,
+        mut holds: impl FnMut(&mut Cluster) -> Option<Found>,
+    ) -> Found {
+        for _ in 0..60_000 / STEP_MS {
+            if let Some(found) = holds(self) {
+                return found;
+            }
+            self.step();
+        }
+        panic!("within a minute: {what}");
+    }
+
+    pub(crate) fn run_until_leader(&mut self) -> u64 {
+        self.run_until("somebody leads", |cluster| cluster.leader())
+    }
+
+    fn step(&mut self) {
+        self.now = self.now.after_ms(STEP_MS);
+        for id in self.nodes.keys().copied().collect::<Vec<_>>() {
+            self.step_node(id);
+        }
+    }
+
+    fn step_node(&mut self, id: u64) {
+        let now = self.now;
+        let node = self.nodes.get_mut(&id).expect("it was listed just now");
+        if node.stalled {
+            return;
+        }
+        let Some(replica) = &mut node.replica else { return };
+        if !node.disk_stalled && !node.disk.unsynced.is_empty() {
+            node.disk.syncs += 1;
+            for write in node.disk.unsynced.drain(..) {
+                node.disk.durable.persist(&write);
+                if let Some((_, bytes)) = &write.snapshot {
+                    node.disk.snapshot = Some(bytes.clone());
+                }
+                replica.handle_persisted(write.number);
+            }
+        }
+        let (due, later): (Vec<_>, Vec<_>) = std::mem::take(&mut self.network)
+            .into_iter()
+            .partition(|parcel| parcel.message.to == id && parcel.arrives <= now);
+        self.network = later;
+        for Parcel { message, snapshot, .. } in due {
+            self.delivered += 1;
+            match snapshot {
+                Some(bytes) => replica.handle_snapshot(message, bytes).expect("consensus goes on"),
+                None => replica.handle_message(message).expect("consensus goes on"),
+            }
+        }
+        for output in replica.turn(now).expect("the node goes on") {
+            let mut send = |message, snapshot| {
+                let parcel = Parcel { arrives: now, message, snapshot };
+                self.network.extend(transmit(
+                    parcel,
+                    &self.cut,
+                    &mut self.random,
+                    self.loss_percent,
+                    self.delay_ms_max,
+                ));
+            };
+            match output {
+                Output::Send(message) => send(message, None),
+                Output::SendSnapshot { message, .. } => {
+                    let peer = message.to;
+                    send(message, node.disk.snapshot.clone());
+                    replica.handle_snapshot_sent(peer, true);
+                }
+                Output::MakeSnapshot(info) => {
+                    let (bytes, state_hash) = node.disk.make_snapshot(info.clone());
+                    self.snapshots_made += 1;
+                    node.disk.snapshot = Some(bytes);
+                    node.disk.durable.name_snapshot(info.clone());
+                    let state_hash = state_hash ^ u64::from(self.forge_snapshots);
+                    replica.handle_snapshot_made(info.position, state_hash).expect("the same state twice");
+                }
+                Output::Compact(through) => node.disk.durable.compact(through),
+                Output::Write(write) => node.disk.unsynced.push_back(write),
+                Output::Reply { ticket, position, stamp, reply } => {
+                    let again = node.replies.insert(ticket, Answered { position, stamp, reply });
+                    assert!(again.is_none(), "a command is answered once");
+                }
+                Output::Abandoned(ticket) => drop(node.abandoned.insert(ticket)),
+                Output::ReadReady(ticket) => drop(node.reads.insert(ticket)),
+                Output::Push { push, .. } => node.pushes.push(push),
+            }
+        }
+    }
+
+    /// Submits to the leader and lets time pass until it is answered.
+    pub(crate) fn ask(&mut self, operation: Operation) -> Answered {
+        let leader = self.run_until_leader();
+        let ticket = self.replica(leader).submit(operation).expect("the leader takes it");
+        self.run_until("the command is answered", |cluster| cluster.node(leader).replies.get(&ticket).cloned())
+    }
+
+    /// Submits a sign of life to a node, whether it leads or not.
+    pub(crate) fn keep_alive(&mut self, node: u64, session: u128) -> Result<Ticket, NotTaken> {
+        let (session, epoch) = (SessionId(session), Epoch(1));
+        self.replica(node).submit_renewal(Renewal::KeepAlive { session, epoch, seen: Seen::default() })
+    }
+
+    /// Every node that is up and caught up has the same state.
+    pub(crate) fn assert_replicas_equal(&mut self) {
+        let newest = self.nodes.values().filter_map(|node| Some(node.replica.as_ref()?.applied())).max();
+        let newest = newest.expect("some node is up");
+        self.run_until("every node has caught up", |cluster| {
+            let behind = |node: &Node| node.replica.as_ref().is_some_and(|replica| replica.applied() < newest);
+            (!cluster.nodes.values().any(behind)).then_some(())
+        });
+        let mut by_position: BTreeMap<LogPosition, BTreeSet<u64>> = BTreeMap::new();
+        for replica in self.nodes.values().filter_map(|node| node.replica.as_ref()) {
+            replica.state().verify().expect("the state is sound");
+            by_position.entry(replica.applied()).or_default().insert(replica.state().state_hash());
+        }
+        for (position, hashes) in by_position {
+            assert_eq!(hashes.len(), 1, "replicas differ at {position:?}");
+        }
+    }
+
+    pub(crate) fn syncs(&self, id: u64) -> u64 {
+        self.nodes[&id].disk.syncs
+    }
+}
+
+impl Disk {
+    fn make_snapshot(&self, info: SnapshotInfo) -> (Arc<[u8]>, u64) {
+        let entries = self.durable.entries().cloned();
+        let bytes = make_snapshot(GROUP, self.snapshot.as_deref(), entries, info.position).expect("all is there");
+        let (position, state) = read_snapshot(GROUP, &bytes, 7).expect("what was written can be read");
+        assert_eq!(position, info.position);
+        (bytes.into(), state.state_hash())
+    }
+}
+
+/// What becomes of a parcel: lost, late, or there twice.
+fn transmit(
+    parcel: Parcel,
+    cut: &BTreeSet<(u64, u64)>,
+    random: &mut u64,
+    loss_percent: u64,
+    delay_ms_max: u64,
+) -> Vec<Parcel> {
+    let mut draw = |below: u64| {
+        *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (*random >> 33) % below
+    };
+    if cut.contains(&(parcel.message.from, parcel.message.to)) || draw(100) < loss_percent {
+        return Vec::new();
+    }
+    let copies = if draw(100) < loss_percent { 2 } else { 1 };
+    (0..copies).map(|_| Parcel { arrives: parcel.arrives.after_ms(draw(delay_ms_max + 1)), ..parcel.clone() }).collect()
+}
+
+pub(crate) fn open(session: u128, ttl_ms: u64) -> Operation {
+    Operation::Open(Open {
+        session: SessionId(session),
+        secret_hash: SecretHash([1; 32]),
+        principal: Principal::new("tests").expect("a plain name"),
+        ttl: Ttl::new(ttl_ms).expect("a TTL in bounds"),
+        metadata: Metadata::default(),
+    })
+}
+
+pub(crate) fn lock(session: u128, number: u64, name: &str, wait: Wait) -> Operation {
+    let lock = Lock { name: Name::new(name).expect("a plain name"), mode: LockMode::Exclusive };
+    Operation::Request(Request {
+        session: SessionId(session),
+        epoch: Epoch(1),
+        number: RequestNumber(number),
+        seen: Seen::default(),
+        action: Action::Acquire(Acquire { locks: Locks::from_buf([lock]), owner: None, wait, terms: Terms::default() }),
+    })
+}
+
+pub(crate) fn token(answered: &Answered) -> u64 {
+    match answered.reply.outcome {
+        Outcome::Granted { token, .. } => token.0,
+        ref other => panic!("not granted: {other:?}"),
+    }
+}
