@@ -183,7 +183,7 @@ mod tests {
         while let Some((batch, tickets)) = gather.take(Nanos(0), false) {
             taken += tickets.operations.len();
             assert!(!tickets.operations.is_empty(), "every entry takes something");
-            let entry = Entry { term: u64::MAX, stamp: LogicalMs(u64::MAX), wall_clock_ms: None, batch };
+            let entry = Entry { term: u64::MAX, stamp: LogicalMs(u64::MAX), wall_clock_ms: None, batch, proof: None };
             assert!(encode(&entry).len() <= ENTRY_WEIGHT_MAX + 64, "the estimate is from above");
         }
         assert_eq!(taken, 500);

@@ -6,6 +6,7 @@
 mod gather;
 mod log;
 mod ports;
+mod proof;
 mod replica;
 mod snapshot;
 mod stamp;
@@ -13,9 +14,10 @@ mod stamp;
 pub use gather::{BEAT_MS, ENTRY_COMMANDS_MAX, Ticket};
 pub use log::{GROUP_BEGINS, Log, LogPosition};
 pub use ports::{LogWrite, Output};
+pub use proof::PROOF_EVERY_ENTRIES;
 pub use raft::eraftpb::Message;
 pub use replica::{
     ELECTION_TICKS, EVENTS_KEPT_MAX, HEARTBEAT_TICKS, MemberChange, NotTaken, Replica, Settings, Stop, TICK_MS,
 };
-pub use snapshot::{GroupId, SnapshotInfo, make_snapshot, read_snapshot};
+pub use snapshot::{GroupId, SnapshotInfo, make_snapshot, read_snapshot, restore_backup};
 pub use stamp::{Nanos, TURN_MS_MAX};

@@ -53,6 +53,11 @@ impl Log {
         }
     }
 
+    /// The members, as of the last applied change.
+    pub fn members(&self) -> &ConfState {
+        &self.members
+    }
+
     /// Takes note of a newer snapshot that is durable.
     pub fn name_snapshot(&mut self, snapshot: SnapshotInfo) {
         self.snapshot = Some(snapshot);

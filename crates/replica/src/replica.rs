@@ -8,13 +8,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fencepost_core::{BadRecords, Batch, Effects, EventRing, LockState, LogicalMs, Operation, Renewal, ReplyTo};
-use fencepost_wire::{Entry as LockEntry, MemberStep, WireError};
+use fencepost_wire::{Entry as LockEntry, MemberStep, StateProof, WireError};
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, Entry, EntryType, Message, MessageType, Snapshot};
 use raft::{Config, RawNode, SnapshotStatus, StateRole};
 
 use crate::gather::{Gather, Ticket, Tickets};
 use crate::log::{GROUP_BEGINS, Log, LogPosition};
 use crate::ports::{LogWrite, Output};
+use crate::proof::Proofs;
 use crate::snapshot::{GroupId, SnapshotInfo, events_begin, read_snapshot};
 use crate::stamp::{Nanos, StampClock};
 
@@ -143,6 +144,7 @@ pub struct Replica {
     reads_confirmed: Vec<(u64, Ticket)>,
     election_seed: u64,
     election_ticks: usize,
+    proofs: Proofs,
     /// The snapshot that is being made, and the hash that the serving state had there.
     making: Option<(SnapshotInfo, u64)>,
     /// A snapshot that came from a peer, until consensus has decided about it.
@@ -197,6 +199,7 @@ impl Replica {
             reads_confirmed: Vec::new(),
             election_seed: settings.seed,
             election_ticks: 0,
+            proofs: Proofs::default(),
             making: None,
             incoming: None,
             events: EventRing::new(EVENTS_KEPT_MAX, events_begin(applied)),
@@ -298,6 +301,14 @@ impl Replica {
             _ => return Ok(()),
         }
         self.handle_message(message)
+    }
+
+    /// Asks for a snapshot of everything applied so far, for a backup: [`Output::MakeSnapshot`] follows, unless one is being
+    /// made already.
+    pub fn snapshot_now(&mut self) {
+        if self.making.is_none() {
+            self.begin_snapshot();
+        }
     }
 
     /// The snapshot for this peer was sent, or could not be.
@@ -439,6 +450,7 @@ impl Replica {
                 stamp: self.highest_stamp()?,
                 wall_clock_ms: None,
                 batch: Batch { failover_grace: true, ..Batch::default() },
+                proof: None,
             };
             self.raft.propose(Vec::new(), fencepost_wire::encode(&entry))?;
             self.lead = Lead::Starting { term };
@@ -468,7 +480,8 @@ impl Replica {
         // Rule: bounded-late
         let deadline_passed = self.state.next_deadline().is_some_and(|deadline| deadline <= stamp);
         if let Some((batch, tickets)) = self.gather.take(now, deadline_passed) {
-            let entry = LockEntry { term, stamp, wall_clock_ms: None, batch };
+            let proof = self.proofs.pop_unsent();
+            let entry = LockEntry { term, stamp, wall_clock_ms: None, batch, proof };
             self.raft.propose(Vec::new(), fencepost_wire::encode(&entry))?;
             self.in_flight = Some((self.raft.raft.raft_log.last_index(), tickets));
         }
@@ -543,23 +556,35 @@ impl Replica {
     }
 
     fn snapshot_if_due(&mut self) {
-        let log = self.raft.store();
-        let last = log.snapshot.as_ref().map_or(GROUP_BEGINS.index, |info| info.position.index);
+        let last = self.raft.store().snapshot.as_ref().map_or(GROUP_BEGINS.index, |info| info.position.index);
         if self.making.is_none() && self.applied.index >= last + self.settings.snapshot_every_entries {
-            let info = SnapshotInfo { position: self.applied, members: log.members.clone() };
-            self.making = Some((info.clone(), self.state.state_hash()));
-            self.outputs.push(Output::MakeSnapshot(info));
+            self.begin_snapshot();
         }
     }
 
+    fn begin_snapshot(&mut self) {
+        let info = SnapshotInfo { position: self.applied, members: self.raft.store().members.clone() };
+        self.making = Some((info.clone(), self.state.state_hash()));
+        self.outputs.push(Output::MakeSnapshot(info));
+    }
+
     fn apply(&mut self, entry: &Entry, now: Nanos) -> Result<(), Stop> {
+        self.apply_alone(entry, now)?;
+        self.proofs.note(entry.index, &self.state);
+        Ok(())
+    }
+
+    fn apply_alone(&mut self, entry: &Entry, now: Nanos) -> Result<(), Stop> {
         self.applied = LogPosition { index: entry.index, term: entry.term };
         if entry.entry_type != EntryType::EntryNormal {
             let members = self.raft.apply_conf_change(&member_changes(entry)?)?;
             self.raft.mut_store().members = members;
             return Ok(());
         }
-        let Some((stamp, effects)) = apply_to(&mut self.state, entry)? else { return Ok(()) };
+        let Some(Applied { stamp, effects, proof }) = apply_to(&mut self.state, entry)? else { return Ok(()) };
+        if let Some(proof) = proof {
+            self.proofs.check(proof)?;
+        }
         self.events.push(entry.index, stamp, effects.events);
         // The first entry of a term carries the grace, and is the first that changes the state in it.
         if matches!(self.lead, Lead::Starting { term } if term == entry.term) {
@@ -608,14 +633,21 @@ impl Replica {
     }
 }
 
+/// What came of an entry.
+pub(crate) struct Applied {
+    stamp: LogicalMs,
+    effects: Effects,
+    proof: Option<StateProof>,
+}
+
 /// Applies an entry of the log to a lock state, if it is one for it.
-pub(crate) fn apply_to(state: &mut LockState, entry: &Entry) -> Result<Option<(LogicalMs, Effects)>, Stop> {
-    let Some(LockEntry { term, stamp, batch, .. }) = read_entry(entry)? else { return Ok(None) };
+pub(crate) fn apply_to(state: &mut LockState, entry: &Entry) -> Result<Option<Applied>, Stop> {
+    let Some(LockEntry { term, stamp, batch, proof, .. }) = read_entry(entry)? else { return Ok(None) };
     // Rule: one-proposer
     if term != entry.term {
         return Ok(None);
     }
-    Ok(Some((stamp, state.apply(stamp, batch))))
+    Ok(Some(Applied { stamp, effects: state.apply(stamp, batch), proof }))
 }
 
 /// The change of the members in an entry of the log.

@@ -4,7 +4,7 @@
 //! likes. So taking one never makes the serving state wait, however many locks it has; and because the serving state
 //! notes its hash at the same position, every snapshot also proves that applying the log twice gives the same state.
 
-use fencepost_core::{LockState, Position};
+use fencepost_core::{LockState, Position, Record};
 use fencepost_wire::{SnapshotHeader, SnapshotReader, SnapshotWriter, WireError};
 use raft::eraftpb::{ConfState, Entry};
 
@@ -52,11 +52,29 @@ pub fn make_snapshot(
     if reached != through {
         return Err(Stop::SnapshotIncomplete { reached, through });
     }
+    write_snapshot(group, &state, through)
+}
+
+/// Makes the first snapshot of a new group from a backup, which is a snapshot of any group: no sessions, and the tokens
+/// raised, so that none given since the backup can come again.
+///
+/// The new group begins at [`GROUP_BEGINS`] with whatever members its first node says.
+///
+/// # Errors
+/// [`Stop`] if the backup cannot be read, or the tokens would leave their range.
+// Rule: token-order
+pub fn restore_backup(backup: &[u8], new_group: GroupId, token_jump: u64) -> Result<Vec<u8>, Stop> {
+    let (_, records) = read_records(backup)?;
+    let state = LockState::restore_backup(0, records, token_jump).map_err(Stop::BadRecords)?;
+    write_snapshot(new_group, &state, GROUP_BEGINS)
+}
+
+fn write_snapshot(group: GroupId, state: &LockState, position: LogPosition) -> Result<Vec<u8>, Stop> {
     let mut writer = SnapshotWriter::new(SnapshotHeader {
         cluster_id: group.cluster,
         group_id: group.group,
-        log_index: through.index,
-        log_term: through.term,
+        log_index: position.index,
+        log_term: position.term,
         state_hash: state.state_hash(),
     });
     let mut bytes = Vec::new();
@@ -73,6 +91,18 @@ pub fn make_snapshot(
 /// # Errors
 /// [`Stop`] if the bytes are damaged, of another cluster or group, or of a state whose hash is not what they say.
 pub fn read_snapshot(group: GroupId, bytes: &[u8], hash_seed: u64) -> Result<(LogPosition, LockState), Stop> {
+    let (header, records) = read_records(bytes)?;
+    if (header.cluster_id, header.group_id) != (group.cluster, group.group) {
+        return Err(Stop::ForeignSnapshot { cluster: header.cluster_id, group: header.group_id });
+    }
+    let state = LockState::restore(hash_seed, records).map_err(Stop::BadRecords)?;
+    if state.state_hash() != header.state_hash {
+        return Err(Stop::StateDiffers { index: header.log_index });
+    }
+    Ok((LogPosition { index: header.log_index, term: header.log_term }, state))
+}
+
+fn read_records(bytes: &[u8]) -> Result<(SnapshotHeader, Vec<Record>), Stop> {
     let bad = |source: WireError| Stop::BadSnapshot { source };
     let mut reader = SnapshotReader::new();
     let mut records = Vec::new();
@@ -84,14 +114,7 @@ pub fn read_snapshot(group: GroupId, bytes: &[u8], hash_seed: u64) -> Result<(Lo
         }
     }
     let header = reader.finish().map_err(bad)?;
-    if (header.cluster_id, header.group_id) != (group.cluster, group.group) {
-        return Err(Stop::ForeignSnapshot { cluster: header.cluster_id, group: header.group_id });
-    }
-    let state = LockState::restore(hash_seed, records).map_err(Stop::BadRecords)?;
-    if state.state_hash() != header.state_hash {
-        return Err(Stop::StateDiffers { index: header.log_index });
-    }
-    Ok((LogPosition { index: header.log_index, term: header.log_term }, state))
+    Ok((header, records))
 }
 
 /// Where events begin after a snapshot: everything up to it is unknown here.

@@ -5,9 +5,11 @@
 mod cluster;
 
 use cluster::{Cluster, SNAPSHOT_EVERY_ENTRIES, lock, open, token};
+use fencepost_core::bounds::RESTORE_TOKEN_JUMP;
 use fencepost_core::{GrantId, LogicalMs, Name, Outcome, SessionId, TokenCheck, Wait};
 use fencepost_replica::{
-    BEAT_MS, GROUP_BEGINS, GroupId, Log, LogPosition, MemberChange, Message, NotTaken, TURN_MS_MAX, make_snapshot,
+    BEAT_MS, GROUP_BEGINS, GroupId, Log, LogPosition, MemberChange, Message, NotTaken, SnapshotInfo, TURN_MS_MAX,
+    make_snapshot, read_snapshot, restore_backup,
 };
 
 #[test]
@@ -392,4 +394,32 @@ fn a_node_whose_state_differs_from_its_own_log_stops() {
     }));
     let why = *stopped.expect_err("the node stopped").downcast::<String>().expect("it says why");
     assert!(why.contains("StateDiffers"), "{why}");
+}
+
+#[test]
+fn a_backup_taken_while_serving_becomes_a_new_group_with_higher_tokens() {
+    let mut cluster = Cluster::new(&[1, 2, 3], 24);
+    cluster.ask(open(1, 600_000));
+    let before = cluster.ask(lock(1, 1, "r", Wait::No));
+    let leader = cluster.run_until_leader();
+    cluster.replica(leader).snapshot_now();
+    cluster.run_ms(10);
+    let backup = cluster.snapshot_bytes(leader).expect("the backup is made");
+    // Granted after the backup, so the new group knows nothing of it.
+    let lost = cluster.ask(lock(1, 2, "s", Wait::No));
+
+    let mut restored = Cluster::new(&[], 25);
+    restored.group = GroupId { cluster: 0xD, group: 1 };
+    assert!(read_snapshot(restored.group, &backup, 0).is_err(), "a backup is not taken for the new group's own");
+    let first = restore_backup(&backup, restored.group, RESTORE_TOKEN_JUMP).unwrap();
+    let mut log = Log::new(&[1]);
+    let members = log.members().clone();
+    log.name_snapshot(SnapshotInfo { position: GROUP_BEGINS, members });
+    restored.add_node(1, log, Some(first.into()));
+    restored.run_until_leader();
+    assert_eq!(restored.replica(1).state().counts().sessions, 0, "no session came along");
+    restored.ask(open(9, 600_000));
+    let after = restored.ask(lock(9, 1, "r", Wait::No));
+    assert!(token(&after) > token(&before).max(token(&lost)), "no token comes again");
+    assert!(token(&after) > RESTORE_TOKEN_JUMP);
 }

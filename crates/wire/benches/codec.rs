@@ -39,7 +39,7 @@ fn acquires(count: usize) -> Entry {
         })
     };
     let batch = Batch { operations: (0..count).map(acquire).collect(), ..Batch::default() };
-    Entry { term: 5, stamp: LogicalMs(86_400_000), wall_clock_ms: Some(1_700_000_000_000), batch }
+    Entry { term: 5, stamp: LogicalMs(86_400_000), wall_clock_ms: Some(1_700_000_000_000), batch, proof: None }
 }
 
 fn entries(c: &mut Criterion) {

@@ -24,7 +24,7 @@ mod generated {
 }
 
 pub use error::WireError;
-pub use log_entry::{ENTRY_FORMAT_VERSION, Entry, decode, encode, encode_into};
+pub use log_entry::{ENTRY_FORMAT_VERSION, Entry, StateProof, decode, encode, encode_into};
 pub use member_change::{MemberStep, decode_member_changes};
 pub use snapshot::{SNAPSHOT_FORMAT_VERSION, SnapshotHeader};
 pub use snapshot_reader::SnapshotReader;

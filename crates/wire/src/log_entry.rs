@@ -26,6 +26,17 @@ pub struct Entry {
     pub wall_clock_ms: Option<u64>,
     /// The commands.
     pub batch: Batch,
+    /// What the leader's state was at an earlier entry, for replicas to compare with their own.
+    pub proof: Option<StateProof>,
+}
+
+/// The state at an entry, as one number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateProof {
+    /// The index of the entry.
+    pub index: u64,
+    /// The hash of the state after it.
+    pub state_hash: u64,
 }
 
 /// The keys of the fields of `LogEntry`: the number, shifted by three, and the wire type (0 a number, 2 bytes).
@@ -36,6 +47,7 @@ const KEY_WALL_CLOCK_MS: u64 = 4 << 3;
 const KEY_FAILOVER_GRACE: u64 = 5 << 3;
 const KEY_RENEWALS: u64 = 6 << 3 | 2;
 const KEY_OPERATIONS: u64 = 7 << 3 | 2;
+const KEY_PROOF: u64 = 8 << 3 | 2;
 
 /// The bytes of an entry.
 ///
@@ -55,7 +67,7 @@ pub fn encode(entry: &Entry) -> Vec<u8> {
 /// gathers a batch ends it well before.
 pub fn encode_into(entry: &Entry, bytes: &mut Vec<u8>) {
     let before = bytes.len();
-    let Entry { term, stamp, wall_clock_ms, batch: Batch { failover_grace, renewals, operations } } = entry;
+    let Entry { term, stamp, wall_clock_ms, batch: Batch { failover_grace, renewals, operations }, proof } = entry;
     let head = wire::LogEntry {
         format_version: ENTRY_FORMAT_VERSION,
         term: *term,
@@ -64,6 +76,7 @@ pub fn encode_into(entry: &Entry, bytes: &mut Vec<u8>) {
         failover_grace: *failover_grace,
         renewals: Vec::new(),
         operations: Vec::new(),
+        proof: None,
     };
     // A message is the sequence of its fields, so the lists may follow what was written without them.
     append(&head, bytes);
@@ -74,6 +87,10 @@ pub fn encode_into(entry: &Entry, bytes: &mut Vec<u8>) {
     for operation in operations {
         bytes.push(KEY_OPERATIONS as u8);
         append_with_length(&to_wire::operation(operation), bytes);
+    }
+    if let Some(StateProof { index, state_hash }) = *proof {
+        bytes.push(KEY_PROOF as u8);
+        append_with_length(&wire::StateProof { index, state_hash }, bytes);
     }
     let length = bytes.len() - before;
     assert!(length <= ENTRY_BYTES_MAX, "an entry of {length} bytes, and at most {ENTRY_BYTES_MAX} can be read again");
@@ -115,6 +132,10 @@ pub fn decode(bytes: &[u8]) -> Result<Entry, WireError> {
             KEY_OPERATIONS => {
                 let operation = strict::message::<wire::Operation>("an operation", part(&mut rest)?)?;
                 entry.batch.operations.push(from_wire::operation(operation)?);
+            }
+            KEY_PROOF => {
+                let proof = strict::message::<wire::StateProof>("a proof of the state", part(&mut rest)?)?;
+                entry.proof = Some(StateProof { index: proof.index, state_hash: proof.state_hash });
             }
             _ => return Err(WireError::Unknown { what: "a field of a log entry" }),
         }
@@ -181,6 +202,7 @@ mod tests {
             stamp: LogicalMs(123_456),
             wall_clock_ms: Some(1_700_000_000_000),
             batch: Batch { failover_grace: true, renewals, operations },
+            proof: Some(StateProof { index: 640, state_hash: u64::MAX }),
         }
     }
 
@@ -214,7 +236,7 @@ mod tests {
 
         let mut operation = to_wire::operation(&entry().batch.operations[0]).encode_to_vec();
         let with_operation = |operation: &[u8]| {
-            let mut bytes = encode(&Entry { batch: Batch::default(), ..entry() });
+            let mut bytes = encode(&Entry { batch: Batch::default(), proof: None, ..entry() });
             bytes.extend([KEY_OPERATIONS as u8, operation.len() as u8]);
             bytes.extend(operation);
             bytes

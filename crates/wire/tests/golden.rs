@@ -18,7 +18,9 @@ use std::fmt::Debug;
 use std::path::PathBuf;
 
 use fencepost_core::Record;
-use fencepost_wire::{ENTRY_FORMAT_VERSION, Entry, SNAPSHOT_FORMAT_VERSION, SnapshotHeader, decode, encode};
+use fencepost_wire::{
+    ENTRY_FORMAT_VERSION, Entry, SNAPSHOT_FORMAT_VERSION, SnapshotHeader, StateProof, decode, encode,
+};
 use generator::Generator;
 
 #[test]
@@ -26,8 +28,8 @@ fn entry_of_format_1_is_read_and_written_as_ever() {
     let bytes = golden("v1-entry.bin", ENTRY_FORMAT_VERSION == 1, || encode(&entry_with_every_command()));
     let entry = decode(&bytes).unwrap();
     assert!(encode(&entry) == bytes, "the same entry gives the same bytes");
-    let Entry { term, stamp, wall_clock_ms, batch } = &entry;
-    let head = line(&(term, stamp, wall_clock_ms, batch.failover_grace));
+    let Entry { term, stamp, wall_clock_ms, batch, proof } = &entry;
+    let head = line(&(term, stamp, wall_clock_ms, batch.failover_grace, proof));
     let text = [head].into_iter().chain(batch.renewals.iter().map(line)).chain(batch.operations.iter().map(line));
     compare_text("v1-entry.txt", text.collect());
 }
@@ -73,7 +75,8 @@ fn is_missing(random: &Generator, wanted: &[&str]) -> bool {
 
 fn entry_with_every_command() -> Entry {
     let mut random = Generator::brief(7);
-    let mut entry = Entry { wall_clock_ms: Some(1_700_000_000_000), ..random.entry() };
+    let proof = Some(StateProof { index: 1_000_000, state_hash: 0x0123_4567_89AB_CDEF });
+    let mut entry = Entry { wall_clock_ms: Some(1_700_000_000_000), proof, ..random.entry() };
     while is_missing(&random, &["Renewal::", "Operation::", "Action::", "Act::", "LockMode::", "Wait::", "Scope::"]) {
         let more = random.batch();
         entry.batch.renewals.extend(more.renewals);

@@ -3,6 +3,8 @@
 //! Every node has its own clock, disk and place in the network, and each can be stalled, crashed, cut off or slowed. One
 //! seed decides everything, so a failing test can be replayed.
 
+#![allow(dead_code, reason = "each test uses its part")]
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -63,6 +65,7 @@ pub(crate) const SNAPSHOT_EVERY_ENTRIES: u64 = 40;
 
 pub(crate) struct Cluster {
     pub nodes: BTreeMap<u64, Node>,
+    pub group: GroupId,
     pub now: Nanos,
     network: Vec<Parcel>,
     /// Pairs (from, to) that hear nothing.
@@ -75,6 +78,9 @@ pub(crate) struct Cluster {
     pub delivered: u64,
     /// Snapshots that nodes have made of themselves.
     pub snapshots_made: u64,
+    /// The node whose build has this fault.
+    #[cfg(feature = "planted-bugs")]
+    pub faulty: Option<(u64, fencepost_core::Bug)>,
     /// Makes every new snapshot say that it has another state than it has.
     pub forge_snapshots: bool,
 }
@@ -83,6 +89,7 @@ impl Cluster {
     pub(crate) fn new(voters: &[u64], seed: u64) -> Cluster {
         let mut cluster = Cluster {
             nodes: BTreeMap::new(),
+            group: GROUP,
             now: Nanos(1_000_000_000),
             network: Vec::new(),
             cut: BTreeSet::new(),
@@ -91,6 +98,8 @@ impl Cluster {
             random: seed,
             delivered: 0,
             snapshots_made: 0,
+            #[cfg(feature = "planted-bugs")]
+            faulty: None,
             forge_snapshots: false,
         };
         for id in voters {
@@ -103,7 +112,7 @@ impl Cluster {
     pub(crate) fn add_node(&mut self, id: u64, log: Log, snapshot: Option<Arc<[u8]>>) {
         let settings = Settings {
             id,
-            group: GROUP,
+            group: self.group,
             seed: self.random ^ id,
             snapshot_every_entries: SNAPSHOT_EVERY_ENTRIES,
             entries_kept: 5,
@@ -195,6 +204,8 @@ impl Cluster {
     fn step(&mut self) {
         self.now = self.now.after_ms(STEP_MS);
         for id in self.nodes.keys().copied().collect::<Vec<_>>() {
+            #[cfg(feature = "planted-bugs")]
+            fencepost_core::plant(self.faulty.filter(|(node, _)| *node == id).map(|(_, bug)| bug));
             self.step_node(id);
         }
     }
@@ -246,7 +257,7 @@ impl Cluster {
                     replica.handle_snapshot_sent(peer, true);
                 }
                 Output::MakeSnapshot(info) => {
-                    let (bytes, state_hash) = node.disk.make_snapshot(info.clone());
+                    let (bytes, state_hash) = node.disk.make_snapshot(self.group, info.clone());
                     self.snapshots_made += 1;
                     node.disk.snapshot = Some(bytes);
                     node.disk.durable.name_snapshot(info.clone());
@@ -297,16 +308,20 @@ impl Cluster {
         }
     }
 
+    pub(crate) fn snapshot_bytes(&self, id: u64) -> Option<Arc<[u8]>> {
+        self.nodes[&id].disk.snapshot.clone()
+    }
+
     pub(crate) fn syncs(&self, id: u64) -> u64 {
         self.nodes[&id].disk.syncs
     }
 }
 
 impl Disk {
-    fn make_snapshot(&self, info: SnapshotInfo) -> (Arc<[u8]>, u64) {
+    fn make_snapshot(&self, group: GroupId, info: SnapshotInfo) -> (Arc<[u8]>, u64) {
         let entries = self.durable.entries().cloned();
-        let bytes = make_snapshot(GROUP, self.snapshot.as_deref(), entries, info.position).expect("all is there");
-        let (position, state) = read_snapshot(GROUP, &bytes, 7).expect("what was written can be read");
+        let bytes = make_snapshot(group, self.snapshot.as_deref(), entries, info.position).expect("all is there");
+        let (position, state) = read_snapshot(group, &bytes, 7).expect("what was written can be read");
         assert_eq!(position, info.position);
         (bytes.into(), state.state_hash())
     }

@@ -15,7 +15,7 @@ use fencepost_core::{
     Permits, Principal, Reason, Record, Renewal, Request, RequestNumber, RestRecord, Scope, SecretHash, Seen,
     SemaphoreRecord, SessionId, SessionRecord, TakePermits, Terms, Token, Ttl, Value, Wait, WaiterRecord, Wants,
 };
-use fencepost_wire::Entry;
+use fencepost_wire::{Entry, StateProof};
 
 pub use variants::Met;
 
@@ -218,6 +218,7 @@ impl Generator {
             term: self.number(),
             stamp: self.stamp(),
             wall_clock_ms: self.maybe(Generator::number),
+            proof: self.maybe(|random| StateProof { index: random.number(), state_hash: random.number() }),
             batch: self.batch(),
         }
     }
