@@ -121,8 +121,7 @@ impl LockState {
     ) -> Outcome {
         let drawn = self.draw_token();
         let id = GrantId(drawn.0);
-        let waited = planted(Bug::TokenFromEnqueue) && self.last_arrival > 0;
-        let token = if waited { Token(drawn.0 - 1) } else { drawn };
+        let token = if planted(Bug::TokenFromEnqueue) && self.last_arrival > 0 { Token(drawn.0 - 1) } else { drawn };
         let hold_until = terms.as_ref().and_then(|terms| terms.max_hold).map(|limit| self.stamp.after(limit));
         // Rule: no-grant-to-the-dead
         assert!(self.sessions.contains_key(&asker.session), "a grant to a session that is not alive");

@@ -8,11 +8,10 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use crate::bounds;
 use crate::command::Terms;
-use crate::footprint::footprint;
 use crate::grant::Grant;
 use crate::lease;
 use crate::mode::ModeSet;
-use crate::outcome::{Held, Holder, Takes};
+use crate::outcome::{Holder, Takes};
 use crate::record::{FreezeRecord, GrantRecord, RestRecord, SemaphoreRecord, SessionRecord, WaiterRecord, Wants};
 use crate::resource::Stance;
 use crate::state::LockState;
@@ -422,14 +421,4 @@ fn page<'a, Key: Clone + 'a, Stored: 'a, Row>(
     }
     page.next = None;
     page
-}
-
-impl Held {
-    /// What this takes of each name, intentions above included.
-    pub fn takes(&self) -> Vec<(Name, Takes)> {
-        match self {
-            Held::Locks(locks) => footprint(locks).into_iter().map(|(name, mode)| (name, Takes::Mode(mode))).collect(),
-            Held::Permits { name, permits } => vec![(name.clone(), Takes::Permits(*permits))],
-        }
-    }
 }
