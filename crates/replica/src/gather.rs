@@ -16,6 +16,10 @@ pub const BEAT_MS: u64 = 250;
 /// Commands in one entry at most, so that one entry is applied in a few milliseconds.
 pub const ENTRY_COMMANDS_MAX: usize = 10_000;
 
+/// Operations that wait at most; more are not taken. Signs of life are taken all the same: there is at most one of them under
+/// way for each connection, and refusing one would end a session that is alive.
+pub const WAITING_OPERATIONS_MAX: usize = 100_000;
+
 /// Bytes in one entry at most, as estimated from above: well below what the log format allows.
 const ENTRY_WEIGHT_MAX: usize = 4 << 20;
 
@@ -44,6 +48,10 @@ impl Gather {
     pub(crate) fn renewal(&mut self, ticket: Ticket, renewal: Renewal) {
         self.urgent |= matches!(renewal, Renewal::Attach { .. });
         self.renewals.push_back((ticket, renewal));
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.operations.len() >= WAITING_OPERATIONS_MAX
     }
 
     pub(crate) fn operation(&mut self, ticket: Ticket, operation: Operation) {

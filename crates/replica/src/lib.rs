@@ -11,7 +11,7 @@ mod replica;
 mod snapshot;
 mod stamp;
 
-pub use gather::{BEAT_MS, ENTRY_COMMANDS_MAX, Ticket};
+pub use gather::{BEAT_MS, ENTRY_COMMANDS_MAX, Ticket, WAITING_OPERATIONS_MAX};
 pub use log::{GROUP_BEGINS, Log, LogPosition};
 pub use ports::{LogWrite, Output};
 pub use proof::PROOF_EVERY_ENTRIES;

@@ -37,6 +37,9 @@ pub enum NotTaken {
         /// Who does, if it is known.
         leader: Option<u64>,
     },
+    /// More waits than can be carried through the log soon.
+    #[error("this node has too much to do: ask again in a moment")]
+    Overloaded,
     /// Another change of the members, or a hand-over of the lead, is not yet through.
     #[error("another change of the members or of the lead is under way: ask again when it is through")]
     ChangeUnderWay,
@@ -252,8 +255,11 @@ impl Replica {
     /// Takes an operation for the next entry.
     ///
     /// # Errors
-    /// [`NotTaken`] if this node does not lead.
+    /// [`NotTaken`] if this node does not lead, or too many operations wait.
     pub fn submit(&mut self, operation: Operation) -> Result<Ticket, NotTaken> {
+        if self.gather.is_full() {
+            return Err(NotTaken::Overloaded);
+        }
         let ticket = self.ticket()?;
         self.gather.operation(ticket, operation);
         Ok(ticket)

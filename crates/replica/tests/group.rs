@@ -6,10 +6,10 @@ mod cluster;
 
 use cluster::{Cluster, SNAPSHOT_EVERY_ENTRIES, lock, open, token};
 use fencepost_core::bounds::RESTORE_TOKEN_JUMP;
-use fencepost_core::{GrantId, LogicalMs, Name, Outcome, SessionId, TokenCheck, Wait};
+use fencepost_core::{GrantId, LogicalMs, Name, Outcome, Refusal, SessionId, TokenCheck, Wait};
 use fencepost_replica::{
     BEAT_MS, GROUP_BEGINS, GroupId, Log, LogPosition, MemberChange, Message, NotTaken, SnapshotInfo, TURN_MS_MAX,
-    make_snapshot, read_snapshot, restore_backup,
+    WAITING_OPERATIONS_MAX, make_snapshot, read_snapshot, restore_backup,
 };
 
 #[test]
@@ -422,4 +422,107 @@ fn a_backup_taken_while_serving_becomes_a_new_group_with_higher_tokens() {
     let after = restored.ask(lock(9, 1, "r", Wait::No));
     assert!(token(&after) > token(&before).max(token(&lost)), "no token comes again");
     assert!(token(&after) > RESTORE_TOKEN_JUMP);
+}
+
+#[test]
+fn a_group_grows_to_five_and_a_dead_node_is_replaced() {
+    let mut cluster = Cluster::new(&[1, 2, 3], 26);
+    cluster.ask(open(1, 600_000));
+    let mut number = 0;
+    let mut change = |cluster: &mut Cluster, node, change| {
+        let leader = cluster.run_until_leader();
+        cluster.replica(leader).change_member(node, change).unwrap();
+        number += 1;
+        cluster.ask(lock(1, number, &format!("r{number}"), Wait::No));
+    };
+    for id in [4, 5] {
+        cluster.add_node(id, Log::new(&[1, 2, 3]), None);
+        change(&mut cluster, id, MemberChange::AddLearner);
+        change(&mut cluster, id, MemberChange::Promote);
+    }
+    cluster.assert_replicas_equal();
+    // Two of five may die. One of them never comes back; a new node takes its place under a new id.
+    cluster.crash(4);
+    cluster.crash(5);
+    cluster.add_node(6, Log::new(&[1, 2, 3]), None);
+    change(&mut cluster, 6, MemberChange::AddLearner);
+    change(&mut cluster, 6, MemberChange::Promote);
+    change(&mut cluster, 5, MemberChange::Remove);
+    cluster.restart(4);
+    cluster.assert_replicas_equal();
+}
+
+#[test]
+fn a_second_change_of_members_waits_for_the_first() {
+    let mut cluster = Cluster::new(&[1, 2, 3], 27);
+    let leader = cluster.run_until_leader();
+    cluster.replica(leader).change_member(4, MemberChange::AddLearner).unwrap();
+    let second = cluster.replica(leader).change_member(5, MemberChange::AddLearner);
+    assert_eq!(second, Err(NotTaken::ChangeUnderWay));
+}
+
+#[test]
+fn a_renewal_of_an_ended_session_is_refused() {
+    let mut cluster = Cluster::new(&[1, 2, 3], 28);
+    cluster.ask(open(1, 1_000));
+    let leader = cluster.run_until_leader();
+    cluster.run_until("the session has ended", |cluster| {
+        (cluster.replica(leader).state().counts().sessions == 0).then_some(())
+    });
+    let late = cluster.keep_alive(leader, 1).unwrap();
+    let answered = cluster.run_until("it is answered", |cluster| cluster.node(leader).replies.get(&late).cloned());
+    assert_eq!(answered.reply.outcome, Outcome::Refused(Refusal::NoSession));
+}
+
+#[test]
+fn a_restart_of_all_nodes_does_not_begin_a_ttl_anew() {
+    let mut cluster = Cluster::new(&[1, 2, 3], 29);
+    let opened = cluster.ask(open(1, 20_000));
+    cluster.run_ms(10_000);
+    // An entry that carries the time into the log; what no entry has carried is lost with the leader, and that is safe.
+    cluster.ask(open(2, 600_000));
+    for id in [1, 2, 3] {
+        cluster.crash(id);
+        cluster.restart(id);
+    }
+    let leader = cluster.run_until_leader();
+    cluster.run_until("the session has ended", |cluster| {
+        cluster.replica(leader).state().session(SessionId(1)).is_none().then_some(())
+    });
+    let lived = cluster.replica(leader).state().stamp().0 - opened.stamp.0;
+    assert!((20_000..=20_000 + 3_000 + 500).contains(&lived), "it lived {lived} ms of a TTL of 20 s");
+}
+
+#[test]
+fn expiry_is_not_stuck_behind_a_flood_of_requests() {
+    let mut cluster = Cluster::new(&[1, 2, 3], 31);
+    let opened = cluster.ask(open(1, 2_000));
+    cluster.ask(open(2, 600_000));
+    let leader = cluster.run_until_leader();
+    let mut number = 0;
+    let ended = cluster.run_until("the silent session has ended", |cluster| {
+        for _ in 0..200 {
+            number += 1;
+            // Busy or unseen, each of them is an operation that has to be carried through the log.
+            cluster.replica(leader).submit(lock(2, number, "r", Wait::No)).unwrap();
+        }
+        let state = cluster.replica(leader).state();
+        state.session(SessionId(1)).is_none().then_some(state.stamp())
+    });
+    assert!(ended.0 <= opened.stamp.0 + 2_000 + 500, "it ended {} ms after it was opened", ended.0 - opened.stamp.0);
+}
+
+#[test]
+fn a_node_with_too_much_to_do_takes_no_more_operations_but_every_sign_of_life() {
+    let mut cluster = Cluster::new(&[1, 2, 3], 32);
+    cluster.ask(open(1, 600_000));
+    let leader = cluster.run_until_leader();
+    for number in 1..=WAITING_OPERATIONS_MAX as u64 {
+        cluster.replica(leader).submit(lock(1, number, "r", Wait::No)).unwrap();
+    }
+    let more = cluster.replica(leader).submit(lock(1, 0, "r", Wait::No));
+    assert_eq!(more, Err(NotTaken::Overloaded));
+    cluster.keep_alive(leader, 1).unwrap();
+    cluster.run_ms(1_000);
+    assert!(cluster.replica(leader).submit(lock(1, 0, "r", Wait::No)).is_ok(), "the backlog is worked off");
 }
