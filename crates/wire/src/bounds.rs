@@ -22,3 +22,6 @@ pub const CHUNK_PACKED_BYTES_MAX: usize = CHUNK_RAW_BYTES_MAX + CHUNK_RAW_BYTES_
 
 /// Bytes of the header of a snapshot, of any version: a later one may say more than ours, but not much.
 pub const SNAPSHOT_HEADER_BYTES_MAX: usize = 4 * 1024;
+
+/// Bytes of one message between nodes: consensus sends about a mebibyte of entries at a time, or one entry if it is longer.
+pub const PEER_MESSAGE_BYTES_MAX: usize = ENTRY_BYTES_MAX + 2 * 1024 * 1024;

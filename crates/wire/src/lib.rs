@@ -1,4 +1,4 @@
-//! Log entries and snapshots as bytes: the one place that knows both the core's types and the schema in `proto/`.
+//! Log entries, snapshots and messages between nodes as bytes: the one place that knows both the core's types and the schema in `proto/`.
 //!
 //! The core never learns a format, and nobody else sees a generated type: what goes in and comes out here is the core's
 //! own [`Batch`](fencepost_core::Batch) and [`Record`](fencepost_core::Record). Whatever is read is valid by type or is a
@@ -11,6 +11,7 @@ mod error;
 mod from_wire;
 mod log_entry;
 mod member_change;
+mod peer;
 mod snapshot;
 mod snapshot_reader;
 mod snapshot_writer;
@@ -26,6 +27,7 @@ mod generated {
 pub use error::WireError;
 pub use log_entry::{ENTRY_FORMAT_VERSION, Entry, StateProof, decode, encode, encode_into};
 pub use member_change::{MemberStep, decode_member_changes};
+pub use peer::{PeerMessage, decode_peer, encode_peer};
 pub use snapshot::{SNAPSHOT_FORMAT_VERSION, SnapshotHeader};
 pub use snapshot_reader::SnapshotReader;
 pub use snapshot_writer::SnapshotWriter;

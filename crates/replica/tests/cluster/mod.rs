@@ -16,6 +16,7 @@ use fencepost_replica::{
     GroupId, Log, LogPosition, LogWrite, Message, Nanos, NotTaken, Output, Replica, Settings, SnapshotInfo, Ticket,
     make_snapshot, read_snapshot,
 };
+use fencepost_wire::{PeerMessage, decode_peer, encode_peer};
 
 /// How far time moves in one step.
 pub(crate) const STEP_MS: u64 = 5;
@@ -240,6 +241,10 @@ impl Cluster {
         }
         for output in replica.turn(now).expect("the node goes on") {
             let mut send = |message, snapshot| {
+                // As over a real network: nothing that has no form in bytes gets through.
+                let GroupId { cluster, group } = self.group;
+                let bytes = encode_peer(&PeerMessage { cluster, group, message }).expect("a message for a peer");
+                let message = decode_peer(&bytes).expect("what was written can be read").message;
                 let parcel = Parcel { arrives: now, message, snapshot };
                 self.network.extend(transmit(
                     parcel,
