@@ -1,4 +1,5 @@
-//! One node's replicated lock state: consensus, log and apply, as a machine that does no I/O of its own.
+//! One node's replicated lock state: consensus, log and apply, as a machine that does no I/O of its own, and beside it the
+//! log on disk.
 //!
 //! [`Replica`] takes messages, commands and instants, and gives out what has to be sent, written and answered. The lock
 //! semantics are `fencepost-core`'s; the bytes of the log are `fencepost-wire`'s.
@@ -10,6 +11,7 @@ mod proof;
 mod replica;
 mod snapshot;
 mod stamp;
+pub mod store;
 
 pub use gather::{BEAT_MS, ENTRY_COMMANDS_MAX, Ticket, WAITING_OPERATIONS_MAX};
 pub use log::{GROUP_BEGINS, Log, LogPosition};

@@ -46,6 +46,21 @@ impl Log {
         Log { hard_state, members, before: GROUP_BEGINS, snapshot: None, entries: VecDeque::new() }
     }
 
+    /// The log as a disk gave it back. The disk vouches that the indexes rise by one from `before` on.
+    pub(crate) fn recovered(
+        hard_state: HardState,
+        members: ConfState,
+        before: LogPosition,
+        entries: Vec<Entry>,
+    ) -> Log {
+        Log { hard_state, members, before, snapshot: None, entries: entries.into() }
+    }
+
+    /// Whether nothing has happened in either of the two since they were the same.
+    pub(crate) fn is_same_beginning(&self, other: &Log) -> bool {
+        (self.before, self.last(), &self.hard_state) == (other.before, other.last(), &other.hard_state)
+    }
+
     /// Drops the entries up to an index that the newest snapshot includes.
     pub fn compact(&mut self, through: u64) {
         while let Some(entry) = self.entries.pop_front_if(|entry| entry.index <= through) {
