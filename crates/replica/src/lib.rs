@@ -4,6 +4,8 @@
 //! [`Replica`] takes messages, commands and instants, and gives out what has to be sent, written and answered. The lock
 //! semantics are `fencepost-core`'s; the bytes of the log are `fencepost-wire`'s.
 
+mod apply;
+mod error;
 mod gather;
 mod log;
 mod ports;
@@ -13,13 +15,12 @@ mod snapshot;
 mod stamp;
 pub mod store;
 
+pub use error::{NotTaken, Stop};
 pub use gather::{BEAT_MS, ENTRY_COMMANDS_MAX, Ticket, WAITING_OPERATIONS_MAX};
 pub use log::{GROUP_BEGINS, Log, LogPosition};
 pub use ports::{LogWrite, Output};
 pub use proof::PROOF_EVERY_ENTRIES;
 pub use raft::eraftpb::Message;
-pub use replica::{
-    ELECTION_TICKS, EVENTS_KEPT_MAX, HEARTBEAT_TICKS, MemberChange, NotTaken, Replica, Settings, Stop, TICK_MS,
-};
+pub use replica::{ELECTION_TICKS, EVENTS_KEPT_MAX, HEARTBEAT_TICKS, MemberChange, Replica, Settings, TICK_MS};
 pub use snapshot::{GroupId, SnapshotInfo, make_snapshot, read_snapshot, restore_backup};
 pub use stamp::{Nanos, TURN_MS_MAX};

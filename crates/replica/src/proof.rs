@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use fencepost_core::LockState;
 use fencepost_wire::StateProof;
 
-use crate::replica::Stop;
+use crate::error::Stop;
 
 /// A hash is noted at every index that is a multiple of this.
 pub const PROOF_EVERY_ENTRIES: u64 = 64;

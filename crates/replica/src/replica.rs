@@ -7,11 +7,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use fencepost_core::{BadRecords, Batch, Effects, EventRing, LockState, LogicalMs, Operation, Renewal, ReplyTo};
-use fencepost_wire::{Entry as LockEntry, MemberStep, StateProof, WireError};
+use fencepost_core::{Batch, EventRing, LockState, LogicalMs, Operation, Renewal, ReplyTo};
+use fencepost_wire::Entry as LockEntry;
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, Entry, EntryType, Message, MessageType, Snapshot};
 use raft::{Config, RawNode, SnapshotStatus, StateRole};
 
+use crate::apply::{Applied, apply_to, member_changes, read_entry};
+use crate::error::{NotTaken, Stop};
 use crate::gather::{Gather, Ticket, Tickets};
 use crate::log::{GROUP_BEGINS, Log, LogPosition};
 use crate::ports::{LogWrite, Output};
@@ -28,23 +30,6 @@ pub const HEARTBEAT_TICKS: usize = 2;
 /// Events that a node keeps for watchers.
 pub const EVENTS_KEPT_MAX: usize = 100_000;
 
-/// Why a command was not taken. It was not and will not be carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotTaken {
-    /// This node does not lead.
-    #[error("this node does not lead: ask {}", leader.map_or("again soon".into(), |leader| format!("node {leader}")))]
-    NotLeader {
-        /// Who does, if it is known.
-        leader: Option<u64>,
-    },
-    /// More waits than can be carried through the log soon.
-    #[error("this node has too much to do: ask again in a moment")]
-    Overloaded,
-    /// Another change of the members, or a hand-over of the lead, is not yet through.
-    #[error("another change of the members or of the lead is under way: ask again when it is through")]
-    ChangeUnderWay,
-}
-
 /// What a replica is told once, when it starts.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
@@ -58,60 +43,6 @@ pub struct Settings {
     pub snapshot_every_entries: u64,
     /// So many entries stay behind a snapshot, for followers that are only a little behind.
     pub entries_kept: u64,
-}
-
-/// Why a node must stop. It must not go on with a state that it cannot vouch for.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Stop {
-    /// An entry of the log cannot be read.
-    #[error("entry {index} of the log cannot be applied: {source}")]
-    BadEntry {
-        /// Which.
-        index: u64,
-        /// Why.
-        source: WireError,
-    },
-    /// A snapshot cannot be read or written.
-    #[error("the snapshot cannot be used: {source}")]
-    BadSnapshot {
-        /// Why.
-        source: WireError,
-    },
-    /// The records of a snapshot are no state.
-    #[error("the snapshot cannot be used: {0}")]
-    BadRecords(BadRecords),
-    /// A snapshot of another cluster or group.
-    #[error(
-        "the snapshot is of cluster {cluster:x}, group {group}: this node belongs to another; look at its directory and its peers"
-    )]
-    ForeignSnapshot {
-        /// Its cluster.
-        cluster: u128,
-        /// Its group.
-        group: u64,
-    },
-    /// The entries for a snapshot were not all there.
-    #[error(
-        "the entries for a snapshot end at {reached:?}, before {through:?}: the log has a hole; add this node anew under a new id"
-    )]
-    SnapshotIncomplete {
-        /// Where they ended.
-        reached: LogPosition,
-        /// Where they should have reached.
-        through: LogPosition,
-    },
-    /// Applying the log twice gave two states, here or on two nodes.
-    #[error(
-        "the state at entry {index} differs from what was proven there: this node's memory or build is bad; add it anew under a new id"
-    )]
-    StateDiffers {
-        /// Where.
-        index: u64,
-    },
-    /// Consensus refuses to go on.
-    #[error("consensus cannot go on: {0}")]
-    Consensus(#[from] raft::Error),
 }
 
 /// What leading means beyond consensus.
@@ -637,47 +568,4 @@ impl Replica {
         self.election_ticks = ELECTION_TICKS + (self.election_seed >> 33) as usize % ELECTION_TICKS;
         self.raft.raft.set_randomized_election_timeout(self.election_ticks);
     }
-}
-
-/// What came of an entry.
-pub(crate) struct Applied {
-    stamp: LogicalMs,
-    effects: Effects,
-    proof: Option<StateProof>,
-}
-
-/// Applies an entry of the log to a lock state, if it is one for it.
-pub(crate) fn apply_to(state: &mut LockState, entry: &Entry) -> Result<Option<Applied>, Stop> {
-    let Some(LockEntry { term, stamp, batch, proof, .. }) = read_entry(entry)? else { return Ok(None) };
-    // Rule: one-proposer
-    if term != entry.term {
-        return Ok(None);
-    }
-    Ok(Some(Applied { stamp, effects: state.apply(stamp, batch), proof }))
-}
-
-/// The change of the members in an entry of the log.
-fn member_changes(entry: &Entry) -> Result<ConfChangeV2, Stop> {
-    let steps = fencepost_wire::decode_member_changes(entry.data.as_ref());
-    let steps = steps.map_err(|source| Stop::BadEntry { index: entry.index, source })?;
-    let single = |(node_id, step)| ConfChangeSingle {
-        change_type: match step {
-            MemberStep::Voter => ConfChangeType::AddNode,
-            MemberStep::Gone => ConfChangeType::RemoveNode,
-            MemberStep::Learner => ConfChangeType::AddLearnerNode,
-        },
-        node_id,
-        ..ConfChangeSingle::default()
-    };
-    let changes = steps.into_iter().map(single).collect::<Vec<_>>().into();
-    Ok(ConfChangeV2 { changes, ..ConfChangeV2::default() })
-}
-
-/// The lock entry in an entry of the log; none in what consensus writes for itself.
-fn read_entry(entry: &Entry) -> Result<Option<LockEntry>, Stop> {
-    if entry.entry_type != EntryType::EntryNormal || entry.data.is_empty() {
-        return Ok(None);
-    }
-    let read = fencepost_wire::decode(entry.data.as_ref());
-    read.map(Some).map_err(|source| Stop::BadEntry { index: entry.index, source })
 }

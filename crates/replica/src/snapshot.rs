@@ -8,8 +8,9 @@ use fencepost_core::{LockState, Position, Record};
 use fencepost_wire::{SnapshotHeader, SnapshotReader, SnapshotWriter, WireError};
 use raft::eraftpb::{ConfState, Entry};
 
+use crate::apply::apply_to;
+use crate::error::Stop;
 use crate::log::{GROUP_BEGINS, LogPosition};
-use crate::replica::{Stop, apply_to};
 
 /// A snapshot that is known to be durable: what it holds, and who the members were.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,0 +1,52 @@
+//! From an entry of the log to what it does: to the lock state, or to the members.
+//!
+//! The serving state and the making of snapshots go through here, so that both read the log alike.
+
+use fencepost_core::{Effects, LockState, LogicalMs};
+use fencepost_wire::{Entry as LockEntry, MemberStep, StateProof};
+use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, Entry, EntryType};
+
+use crate::error::Stop;
+
+/// What came of an entry.
+pub(crate) struct Applied {
+    pub(crate) stamp: LogicalMs,
+    pub(crate) effects: Effects,
+    pub(crate) proof: Option<StateProof>,
+}
+
+/// Applies an entry of the log to a lock state, if it is one for it.
+pub(crate) fn apply_to(state: &mut LockState, entry: &Entry) -> Result<Option<Applied>, Stop> {
+    let Some(LockEntry { term, stamp, batch, proof, .. }) = read_entry(entry)? else { return Ok(None) };
+    // Rule: one-proposer
+    if term != entry.term {
+        return Ok(None);
+    }
+    Ok(Some(Applied { stamp, effects: state.apply(stamp, batch), proof }))
+}
+
+/// The change of the members in an entry of the log.
+pub(crate) fn member_changes(entry: &Entry) -> Result<ConfChangeV2, Stop> {
+    let steps = fencepost_wire::decode_member_changes(entry.data.as_ref());
+    let steps = steps.map_err(|source| Stop::BadEntry { index: entry.index, source })?;
+    let single = |(node_id, step)| ConfChangeSingle {
+        change_type: match step {
+            MemberStep::Voter => ConfChangeType::AddNode,
+            MemberStep::Gone => ConfChangeType::RemoveNode,
+            MemberStep::Learner => ConfChangeType::AddLearnerNode,
+        },
+        node_id,
+        ..ConfChangeSingle::default()
+    };
+    let changes = steps.into_iter().map(single).collect::<Vec<_>>().into();
+    Ok(ConfChangeV2 { changes, ..ConfChangeV2::default() })
+}
+
+/// The lock entry in an entry of the log; none in what consensus writes for itself.
+pub(crate) fn read_entry(entry: &Entry) -> Result<Option<LockEntry>, Stop> {
+    if entry.entry_type != EntryType::EntryNormal || entry.data.is_empty() {
+        return Ok(None);
+    }
+    let read = fencepost_wire::decode(entry.data.as_ref());
+    read.map(Some).map_err(|source| Stop::BadEntry { index: entry.index, source })
+}
