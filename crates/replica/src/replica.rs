@@ -64,8 +64,8 @@ pub struct Replica {
     applied: LogPosition,
     lead: Lead,
     gather: Gather,
-    /// The proposal that is not yet applied, with its index.
-    in_flight: Option<(u64, Tickets)>,
+    /// The proposal that is not yet applied, with its position. Another term's entry at its index is not it.
+    in_flight: Option<(LogPosition, Tickets)>,
     next_ticket: u64,
     next_tick: Nanos,
     /// What may be sent only when the write of this number is durable.
@@ -333,14 +333,14 @@ impl Replica {
                 self.raft.read_index(ticket.0.to_le_bytes().to_vec());
             }
         }
+        // First what has arrived, so that a new leader's log is all there when it looks for the highest stamp.
+        self.handle_everything_ready(now)?;
         self.follow_leadership()?;
         if let Lead::Running { clock, .. } = &mut self.lead {
             clock.turn(now);
         }
         self.propose(now)?;
-        while self.raft.has_ready() {
-            self.handle_ready(now)?;
-        }
+        self.handle_everything_ready(now)?;
         Ok(std::mem::take(&mut self.outputs))
     }
 
@@ -420,7 +420,14 @@ impl Replica {
             let proof = self.proofs.pop_unsent();
             let entry = LockEntry { term, stamp, wall_clock_ms: None, batch, proof };
             self.raft.propose(Vec::new(), fencepost_wire::encode(&entry))?;
-            self.in_flight = Some((self.raft.raft.raft_log.last_index(), tickets));
+            self.in_flight = Some((LogPosition { index: self.raft.raft.raft_log.last_index(), term }, tickets));
+        }
+        Ok(())
+    }
+
+    fn handle_everything_ready(&mut self, now: Nanos) -> Result<(), Stop> {
+        while self.raft.has_ready() {
+            self.handle_ready(now)?;
         }
         Ok(())
     }
@@ -528,7 +535,7 @@ impl Replica {
             self.lead = Lead::Running { term: entry.term, clock: StampClock::new(stamp, now) };
         }
         let position = self.applied;
-        if let Some((_, tickets)) = self.in_flight.take_if(|(index, _)| *index == entry.index) {
+        if let Some((_, tickets)) = self.in_flight.take_if(|(proposed, _)| *proposed == position) {
             for reply in effects.replies {
                 let ticket = match reply.to {
                     ReplyTo::Renewal(place) => tickets.renewals[place],
