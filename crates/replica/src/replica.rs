@@ -81,6 +81,8 @@ pub struct Replica {
     proofs: Proofs,
     /// The snapshot that is being made, and the hash that the serving state had there.
     making: Option<(SnapshotInfo, u64)>,
+    /// The write that holds a peer's snapshot, and the index it reaches: consensus may count on it when it is durable.
+    installing: Option<(u64, u64)>,
     /// A snapshot that came from a peer, until consensus has decided about it.
     incoming: Option<(LogPosition, LockState, Arc<[u8]>)>,
     events: EventRing,
@@ -101,6 +103,8 @@ impl Replica {
             // What was changed since will be applied again.
             log.members = info.members.clone();
         }
+        // A snapshot holds only what was committed, whether or not the commit index came to the disk before the crash.
+        log.hard_state.commit = log.hard_state.commit.max(applied.index);
         let config = Config {
             id: settings.id,
             election_tick: ELECTION_TICKS,
@@ -135,6 +139,7 @@ impl Replica {
             election_ticks: 0,
             proofs: Proofs::default(),
             making: None,
+            installing: None,
             incoming: None,
             events: EventRing::new(EVENTS_KEPT_MAX, events_begin(applied)),
             outputs: Vec::new(),
@@ -275,6 +280,9 @@ impl Replica {
     pub fn handle_persisted(&mut self, number: u64) {
         self.last_persisted = self.last_persisted.max(number);
         self.raft.on_persist_ready(number);
+        if let Some((_, index)) = self.installing.take_if(|(write, _)| *write <= number) {
+            self.raft.advance_apply_to(index);
+        }
         while let Some((_, messages)) = self.after_persist.pop_front_if(|(after, _)| *after <= number) {
             self.outputs.extend(messages.into_iter().map(Output::Send));
         }
@@ -446,6 +454,9 @@ impl Replica {
         if let Some(hard_state) = &hard_state {
             log.hard_state = hard_state.clone();
         }
+        if snapshot.is_some() {
+            self.installing = Some((number, self.applied.index));
+        }
         if snapshot.is_some() || !entries.is_empty() || hard_state.is_some() {
             let must_sync = ready.must_sync();
             self.outputs.push(Output::Write(LogWrite { number, snapshot, hard_state, entries, must_sync }));
@@ -465,10 +476,13 @@ impl Replica {
         } else {
             self.after_persist.push_back((self.last_write, after));
         }
+        let applies = !committed.is_empty();
         for entry in committed {
             self.apply(&entry, now)?;
         }
-        self.raft.advance_apply_to(self.applied.index);
+        if applies {
+            self.raft.advance_apply_to(self.applied.index);
+        }
         self.finish_reads();
         self.snapshot_if_due();
         Ok(())
