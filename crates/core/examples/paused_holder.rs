@@ -10,8 +10,8 @@ use fencepost_core::{
     Ttl, Wait,
 };
 
-const ANN: SessionId = SessionId(0xA);
-const BOB: SessionId = SessionId(0xB);
+const A: SessionId = SessionId(0xA);
+const B: SessionId = SessionId(0xB);
 
 /// A store that keeps the highest token it has seen and takes no write below it.
 #[derive(Default)]
@@ -34,42 +34,42 @@ fn main() {
     let mut state = LockState::new(0);
     let mut wallet = Wallet { balance: 500, ..Wallet::default() };
 
-    say(0, "Ann and Bob each open a session that lives 10 s without a sign of life.");
-    apply(&mut state, 0, vec![open(ANN, "ann"), open(BOB, "bob")]);
+    say(0, "Two workers, A and B, each open a session that lives 10 s without a sign of life.");
+    apply(&mut state, 0, vec![open(A, "first"), open(B, "second")]);
 
-    let effects = apply(&mut state, 0, vec![acquire(ANN)]);
-    let Outcome::Granted { token: ann, .. } = effects.replies[0].outcome else { panic!("a free lock is granted") };
-    say(0, &format!("Ann acquires wallet:7 and is granted it with token {}.", ann.0));
-    say(0, &format!("Ann reads a balance of {} and means to take 100 off it.", wallet.balance));
+    let effects = apply(&mut state, 0, vec![acquire(A)]);
+    let Outcome::Granted { token: first, .. } = effects.replies[0].outcome else { panic!("a free lock is granted") };
+    say(0, &format!("A acquires wallet:7 and is granted it with token {}.", first.0));
+    say(0, &format!("A reads a balance of {} and means to take 100 off it.", wallet.balance));
 
-    let effects = apply(&mut state, 2_000, vec![acquire(BOB)]);
+    let effects = apply(&mut state, 2_000, vec![acquire(B)]);
     assert!(matches!(effects.replies[0].outcome, Outcome::Queued { .. }), "the lock is held");
-    say(2_000, "Bob acquires wallet:7, too. He waits for Ann.");
-    say(3_000, "Ann's process is paused. She sends no more signs of life, and does not know it.");
+    say(2_000, "B acquires wallet:7, too. It waits for A.");
+    say(3_000, "A's process is paused. It sends no more signs of life, and does not know it.");
 
-    // Bob goes on renewing; Ann does not. The entry whose stamp reaches her deadline ends her session and grants Bob.
-    let alive = Renewal::KeepAlive { session: BOB, epoch: Epoch(1), seen: Seen::default() };
+    // B goes on renewing; A does not. The entry whose stamp reaches its deadline ends its session and grants B.
+    let alive = Renewal::KeepAlive { session: B, epoch: Epoch(1), seen: Seen::default() };
     let entry = Batch { renewals: vec![alive], ..Batch::default() };
     let effects = state.apply(LogicalMs(10_000), entry);
-    let bob = effects.pushes.iter().find_map(|push| match push {
-        Push::Ended { session: BOB, outcome: Outcome::Granted { token, .. }, .. } => Some(*token),
+    let second = effects.pushes.iter().find_map(|push| match push {
+        Push::Ended { session: B, outcome: Outcome::Granted { token, .. }, .. } => Some(*token),
         _ => None,
     });
-    let bob = bob.expect("Bob is next");
-    assert!(bob > ann, "tokens rise");
-    say(10_000, "Ann's session expires and takes her lock with it.");
-    say(10_000, &format!("Bob is granted wallet:7 in the same entry, with token {}.", bob.0));
+    let second = second.expect("B is next");
+    assert!(second > first, "tokens rise");
+    say(10_000, "A's session expires and takes its lock with it.");
+    say(10_000, &format!("B is granted wallet:7 in the same entry, with token {}.", second.0));
 
-    wallet.write(bob, wallet.balance - 50).expect("nobody newer has written");
-    say(10_500, &format!("Bob takes 50 off. The wallet has seen token {} and holds {}.", bob.0, wallet.balance));
+    wallet.write(second, wallet.balance - 50).expect("nobody newer has written");
+    say(10_500, &format!("B takes 50 off. The wallet has seen token {} and holds {}.", second.0, wallet.balance));
 
-    say(11_000, "Ann wakes up in the middle of her write: the balance she read, less 100.");
-    let refused = wallet.write(ann, 400).expect_err("a stale write must not land");
+    say(11_000, "A wakes up in the middle of its write: the balance it read, less 100.");
+    let refused = wallet.write(first, 400).expect_err("a stale write must not land");
     say(11_000, &format!("The wallet refuses it: {refused}."));
     assert_eq!(wallet.balance, 450);
     say(
         11_000,
-        &format!("The wallet holds {}. Without the check it would hold 400: Bob's withdrawal lost.", wallet.balance),
+        &format!("The wallet holds {}. Without the check it would hold 400: B's withdrawal lost.", wallet.balance),
     );
 }
 
