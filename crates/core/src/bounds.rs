@@ -1,7 +1,7 @@
-//! Every bound of the lock service in one place, each with its reason.
+//! Every bound on what a lock state holds and a command may ask, in one place, each with its reason.
 //!
 //! A bound that is reached is a refusal that names the bound ([`crate::Refusal::Bound`]) and changes nothing.
-//! Nothing else in the project may invent a limit of its own: a queue, loop or payload without a line here is a bug.
+//! A queue, loop or payload of the core without a line here is a bug. The bounds of byte formats are `fencepost-wire`'s.
 
 use std::fmt;
 

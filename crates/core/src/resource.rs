@@ -62,7 +62,7 @@ impl Resource {
         let queue = self.queue()?;
         let firsts = Mode::ALL.into_iter().filter_map(|mode| {
             let first = *queue.parked_fresh[mode as usize].first()?;
-            self.obstacle(Stance::Fresh(mode), Some(first), ModeCounts::default()).is_none().then_some(first)
+            (!self.bars(Stance::Fresh(mode), Some(first), ModeCounts::default())).then_some(first)
         });
         firsts.min()
     }
@@ -72,16 +72,17 @@ impl Resource {
         self.queue().into_iter().flat_map(|queue| queue.parked_converting.iter().copied())
     }
 
-    /// What keeps a request from passing here, given what its owner holds here already. `None` as its arrival is the newest of all.
+    /// Whether something keeps a request from passing here, given what its owner holds here already. `None` as its arrival
+    /// is the newest of all.
     // Rule: fifo
     // Rule: conversion
-    pub(crate) fn obstacle(&self, stance: Stance, arrival: Option<Arrival>, own: ModeCounts) -> Option<Obstacle> {
+    pub(crate) fn bars(&self, stance: Stance, arrival: Option<Arrival>, own: ModeCounts) -> bool {
         let is_earlier = |other: Arrival| arrival.is_none_or(|arrival| other < arrival);
         if self.holders.modes_besides(own).intersects(stance.mode().conflicts()) {
-            return Some(Obstacle::Holder);
+            return true;
         }
-        let queue = self.queue()?;
-        let waits_behind = match stance {
+        let Some(queue) = self.queue() else { return false };
+        match stance {
             // A waiting conversion counts as an earlier waiter in its target mode, whenever it came.
             Stance::Fresh(mode) => {
                 let bar = if planted(Bug::ReaderPassesWriter) && mode == Mode::S { None } else { queue.bar(mode) };
@@ -92,8 +93,7 @@ impl Resource {
                 !target.compatible(Mode::U)
                     && queue.converting.first_key_value().is_some_and(|(first, _)| is_earlier(*first))
             }
-        };
-        waits_behind.then_some(Obstacle::Waiter)
+        }
     }
 }
 
@@ -113,13 +113,6 @@ impl Stance {
             Stance::Fresh(mode) | Stance::Converting(mode) => mode,
         }
     }
-}
-
-/// What keeps a request from passing at a resource.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Obstacle {
-    Holder,
-    Waiter,
 }
 
 /// How many grants stand in each mode.

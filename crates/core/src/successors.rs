@@ -62,7 +62,7 @@ impl LockState {
         let (_, stance) = waiter.stands.iter().find(|(other, _)| other == name).expect("who is parked stands there");
         debug_assert!(matches!(stance, Stance::Converting(_)));
         let own = self.own_counts(&waiter.record.owner_id(), name);
-        self.resources.get(name).is_some_and(|resource| resource.obstacle(*stance, Some(arrival), own).is_none())
+        self.resources.get(name).is_some_and(|resource| !resource.bars(*stance, Some(arrival), own))
     }
 
     /// Grants a waiter if it passes everywhere, or parks it where it does not.

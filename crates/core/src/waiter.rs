@@ -136,7 +136,7 @@ impl LockState {
             }
             let resource = self.resources.get(name)?;
             let own = self.own_counts(owner, name);
-            resource.obstacle(*stance, arrival, own).map(|_| Blocked::At(name.clone(), *stance))
+            resource.bars(*stance, arrival, own).then(|| Blocked::At(name.clone(), *stance))
         })
     }
 

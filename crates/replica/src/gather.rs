@@ -82,12 +82,6 @@ impl Gather {
         let renewals = self.renewals.drain(..).map(|(ticket, _)| ticket);
         renewals.chain(self.operations.drain(..).map(|(ticket, _)| ticket)).collect()
     }
-
-    /// When the beat comes, if something waits for it.
-    pub(crate) fn next_beat(&self) -> Option<Nanos> {
-        let waits = !self.renewals.is_empty();
-        waits.then(|| self.last_beat.map_or(Nanos(0), |last| last.after_ms(BEAT_MS)))
-    }
 }
 
 /// What is left of an entry.

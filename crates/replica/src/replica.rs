@@ -352,12 +352,6 @@ impl Replica {
         Ok(std::mem::take(&mut self.outputs))
     }
 
-    /// When the next turn is due if nothing arrives before.
-    pub fn next_turn(&self) -> Nanos {
-        let beat = self.gather.next_beat().filter(|_| self.serves() && self.in_flight.is_none());
-        beat.map_or(self.next_tick, |beat| beat.min(self.next_tick))
-    }
-
     fn ticket(&mut self) -> Result<Ticket, NotTaken> {
         self.check_leads()?;
         self.next_ticket += 1;
