@@ -13,7 +13,7 @@ use fencepost_core::{
 };
 
 use crate::error::WireError;
-use crate::generated as wire;
+use crate::v1 as wire;
 
 type Read<T> = Result<T, WireError>;
 
@@ -59,7 +59,7 @@ fn open(open: wire::Open) -> Read<Open> {
     })
 }
 
-fn request(request: wire::Request) -> Read<Request> {
+pub(crate) fn request(request: wire::Request) -> Read<Request> {
     let wire::Request { session_high, session_low, epoch, number, seen_mark, seen_ranges, action: asked } = request;
     Ok(Request {
         session: session(session_high, session_low),
@@ -292,7 +292,7 @@ fn held(held: Option<wire::Held>) -> Read<Held> {
 
 // ---- Outcomes
 
-fn outcome(outcome: Option<wire::Outcome>) -> Read<Outcome> {
+pub(crate) fn outcome(outcome: Option<wire::Outcome>) -> Read<Outcome> {
     use wire::outcome::Kind;
     let nothing = |wire::Nothing {}, outcome| outcome;
     Ok(match known("an outcome", outcome.and_then(|outcome| outcome.kind))? {
@@ -421,7 +421,7 @@ fn lost_grants(lost: Vec<wire::LostGrant>) -> Read<Vec<(GrantId, GrantEnd)>> {
     lost.into_iter().map(|wire::LostGrant { grant, how }| Ok((GrantId(grant), grant_end(how)?))).collect()
 }
 
-fn session_end(how: i32) -> Read<SessionEnd> {
+pub(crate) fn session_end(how: i32) -> Read<SessionEnd> {
     match named("how a session ended", how)? {
         wire::SessionEnd::Unspecified => Err(WireError::Unknown { what: "how a session ended" }),
         wire::SessionEnd::Closed => Ok(SessionEnd::Closed),
@@ -431,7 +431,7 @@ fn session_end(how: i32) -> Read<SessionEnd> {
     }
 }
 
-fn grant_end(how: i32) -> Read<GrantEnd> {
+pub(crate) fn grant_end(how: i32) -> Read<GrantEnd> {
     match named("how a grant ended", how)? {
         wire::GrantEnd::Unspecified => Err(WireError::Unknown { what: "how a grant ended" }),
         wire::GrantEnd::Released => Ok(GrantEnd::Released),
@@ -530,7 +530,7 @@ fn bound(bound: i32) -> Read<Bound> {
 // ---- Words
 
 /// The choice that was made, if this version knows it. Protobuf reads a choice that it does not know as none.
-fn known<T>(what: &'static str, choice: Option<T>) -> Read<T> {
+pub(crate) fn known<T>(what: &'static str, choice: Option<T>) -> Read<T> {
     choice.ok_or(WireError::Unknown { what })
 }
 
@@ -559,7 +559,7 @@ fn reason(text: &str) -> Read<Reason> {
     Reason::new(text).map_err(bad("a reason"))
 }
 
-fn metadata(bytes: &[u8]) -> Read<Metadata> {
+pub(crate) fn metadata(bytes: &[u8]) -> Read<Metadata> {
     // The default shares one allocation, and most have it.
     if bytes.is_empty() { Ok(Metadata::default()) } else { Metadata::new(bytes).map_err(bad("metadata")) }
 }
@@ -576,11 +576,11 @@ fn millis(ms: u64) -> Read<Millis> {
     Millis::new(ms).map_err(bad("a duration"))
 }
 
-fn ttl(ms: u64) -> Read<Ttl> {
+pub(crate) fn ttl(ms: u64) -> Read<Ttl> {
     Ttl::new(ms).map_err(bad("a time to live"))
 }
 
-fn secret_hash(bytes: &[u8]) -> Read<SecretHash> {
+pub(crate) fn secret_hash(bytes: &[u8]) -> Read<SecretHash> {
     let hash = bytes.try_into().map_err(|_| WireError::Damaged {
         what: "the hash of a secret",
         detail: format!("it has {} bytes instead of 32", bytes.len()),
@@ -588,7 +588,7 @@ fn secret_hash(bytes: &[u8]) -> Read<SecretHash> {
     Ok(SecretHash(hash))
 }
 
-fn whole(high: u64, low: u64) -> u128 {
+pub(crate) fn whole(high: u64, low: u64) -> u128 {
     u128::from(high) << 64 | u128::from(low)
 }
 
@@ -596,7 +596,7 @@ fn session(high: u64, low: u64) -> SessionId {
     SessionId(whole(high, low))
 }
 
-fn seen(mark: u64, ranges: &[wire::SeenRange]) -> Seen {
+pub(crate) fn seen(mark: u64, ranges: &[wire::SeenRange]) -> Seen {
     Seen { mark, ranges: seen_ranges(ranges).collect() }
 }
 

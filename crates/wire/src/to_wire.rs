@@ -10,7 +10,7 @@ use fencepost_core::{
 };
 use fencepost_core::{GrantId, Millis, Name, Outcome};
 
-use crate::generated as wire;
+use crate::v1 as wire;
 
 // ---- What a log entry carries
 
@@ -59,7 +59,9 @@ fn open(Open { session, secret_hash, principal, ttl, metadata }: &Open) -> wire:
     }
 }
 
-fn request(Request { session, epoch, number, seen: Seen { mark, ranges }, action: asked }: &Request) -> wire::Request {
+pub(crate) fn request(
+    Request { session, epoch, number, seen: Seen { mark, ranges }, action: asked }: &Request,
+) -> wire::Request {
     let (session_high, session_low) = halves(session.0);
     wire::Request {
         session_high,
@@ -336,7 +338,7 @@ fn held_permits(name: &Name, permits: Permits) -> wire::HeldPermits {
 
 // ---- Outcomes
 
-fn outcome(outcome: &Outcome) -> wire::Outcome {
+pub(crate) fn outcome(outcome: &Outcome) -> wire::Outcome {
     use wire::outcome::Kind;
     let kind = match outcome {
         Outcome::Opened { epoch } => Kind::OpenedEpoch(epoch.0),
@@ -477,7 +479,7 @@ fn lost_grants(lost: &[(GrantId, GrantEnd)]) -> Vec<wire::LostGrant> {
     lost.iter().map(|(grant, how)| wire::LostGrant { grant: grant.0, how: grant_end(*how) }).collect()
 }
 
-fn session_end(how: SessionEnd) -> i32 {
+pub(crate) fn session_end(how: SessionEnd) -> i32 {
     let how = match how {
         SessionEnd::Closed => wire::SessionEnd::Closed,
         SessionEnd::Expired => wire::SessionEnd::Expired,
@@ -487,7 +489,7 @@ fn session_end(how: SessionEnd) -> i32 {
     how as i32
 }
 
-fn grant_end(how: GrantEnd) -> i32 {
+pub(crate) fn grant_end(how: GrantEnd) -> i32 {
     let how = match how {
         GrantEnd::Released => wire::GrantEnd::Released,
         GrantEnd::Session(SessionEnd::Closed) => wire::GrantEnd::SessionClosed,
@@ -590,10 +592,10 @@ fn owner_name(owner: &Option<OwnerName>) -> Option<String> {
 }
 
 /// The upper and the lower half of an id.
-fn halves(id: u128) -> (u64, u64) {
+pub(crate) fn halves(id: u128) -> (u64, u64) {
     ((id >> 64) as u64, id as u64)
 }
 
-fn seen_ranges(ranges: &[(u64, u64)]) -> Vec<wire::SeenRange> {
+pub(crate) fn seen_ranges(ranges: &[(u64, u64)]) -> Vec<wire::SeenRange> {
     ranges.iter().map(|(first, last)| wire::SeenRange { first: *first, last: *last }).collect()
 }
