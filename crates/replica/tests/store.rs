@@ -18,7 +18,7 @@ use raft::eraftpb::{ConfState, Entry, HardState};
 const GROUP: u64 = 7;
 const US: Identity = Identity { cluster: 0xfeed_beef, node: 3 };
 /// Small, so that a test sees several files.
-const SMALL: StoreOptions = StoreOptions { file_bytes: 1024, purge_bytes: 4096 };
+const SMALL: StoreOptions = StoreOptions { file_bytes: 1024, purge_bytes: 4096, reserve_bytes: 0 };
 
 /// What a log holds, in the simplest form.
 #[derive(Clone, Debug, PartialEq)]

@@ -101,6 +101,15 @@ impl Change {
         }
     }
 
+    /// How long a file of this length is afterwards.
+    fn length_after(&self, length: usize) -> usize {
+        match self {
+            Change::Write { offset, bytes } => length.max(offset + bytes.len()),
+            Change::Extend(to) => length.max(*to),
+            Change::Truncate(to) => length.min(*to),
+        }
+    }
+
     fn torn(self, crash: Crash) -> Option<Change> {
         let Change::Write { offset, mut bytes } = self else { return None };
         match crash {
@@ -134,6 +143,8 @@ struct State {
     under_way: Option<(PathBuf, Change)>,
     fail_sync: bool,
     is_full: bool,
+    /// How many bytes all files together may have.
+    capacity: Option<usize>,
 }
 
 /// The file system of a disk that fails on purpose.
@@ -167,6 +178,17 @@ impl Disk {
     /// From now on there is no room, or there is again.
     pub fn fill(&self, is_full: bool) {
         self.state().is_full = is_full;
+    }
+
+    /// From now on all files that this disk knows may have so many bytes together. New files without content always fit in,
+    /// as on real disks.
+    pub fn limit(&self, bytes: usize) {
+        self.state().capacity = Some(bytes);
+    }
+
+    /// How many bytes the files have that this disk knows.
+    pub fn used(&self) -> usize {
+        length_of_all(&self.state())
     }
 
     /// Puts in place what the crash left.
@@ -217,9 +239,31 @@ impl Disk {
         if state.is_full && !matches!(change, Change::Truncate(_)) {
             return Err(io::Error::new(ErrorKind::StorageFull, "nospace"));
         }
+        let length = length_of(path);
+        let room = state.capacity.map_or(usize::MAX, |capacity| capacity.saturating_sub(length_of_all(&state)));
+        if change.length_after(length) > length.saturating_add(room) {
+            // As real disks do: what fits is there.
+            if let Change::Write { offset, bytes } = &change {
+                let fits = (length + room).saturating_sub(*offset).min(bytes.len());
+                let part = Change::Write { offset: *offset, bytes: bytes[..fits].to_vec() };
+                let mut file = fs::read(path)?;
+                part.apply(&mut file);
+                fs::write(path, file)?;
+                state.files.entry(path.to_path_buf()).or_default().since.push(part);
+            }
+            return Err(io::Error::new(ErrorKind::StorageFull, "nospace"));
+        }
         state.files.entry(path.to_path_buf()).or_default().since.push(change);
         Ok(())
     }
+}
+
+fn length_of(path: &Path) -> usize {
+    fs::metadata(path).map_or(0, |metadata| metadata.len() as usize)
+}
+
+fn length_of_all(state: &State) -> usize {
+    state.files.keys().map(|path| length_of(path)).sum()
 }
 
 type RealHandle = <DefaultFileSystem as FileSystem>::Handle;
