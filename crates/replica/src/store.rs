@@ -30,11 +30,13 @@ mod guard;
 mod identity;
 mod reserve;
 mod scan;
+mod snapshots;
 
 pub use error::StoreError;
 use guard::{FirstFailure, Guard};
 use identity::Mark;
 use reserve::Reserve;
+pub use snapshots::SnapshotStore;
 
 /// The engine's group in which the store keeps what belongs to no group of the cluster.
 const STORE_GROUP: u64 = u64::MAX;
