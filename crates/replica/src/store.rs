@@ -3,7 +3,8 @@
 //!
 //! It promises three things. What [`LogStore::write`] has acknowledged is there after a crash, in order and without gaps.
 //! What is not as it was written is refused at [`LogStore::open`] with what to do, never served. After the first failed
-//! write or sync nothing is acknowledged any more. It decides nothing about consensus, and it never retries.
+//! write or sync nothing is acknowledged any more. It decides nothing about consensus, and it never retries, but for
+//! what finds a full disk and still fits into the reserve.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,

@@ -497,6 +497,7 @@ fn a_newer_format_is_refused() {
     let files = directory.files();
     let error = refused(open_again(&directory.0));
     assert!(matches!(error, StoreError::NewerFormat { found: 2, known: 1 }), "{error}");
+    assert!(error.to_string().contains("start the version that wrote it, or a newer one"), "{error}");
     assert_eq!(directory.files(), files, "a directory that is refused is not touched");
 }
 

@@ -29,8 +29,13 @@ impl Directory {
 
     /// A second directory with the same files.
     pub fn copy(&self) -> Directory {
+        Directory::copy_of(&self.0)
+    }
+
+    /// A directory with the files of another.
+    pub fn copy_of(original: &Path) -> Directory {
         let copy = Directory::new("copy");
-        for (path, bytes) in self.files() {
+        for (path, bytes) in files_in(original) {
             let to = copy.0.join(path);
             fs::create_dir_all(to.parent().expect("a file is in a directory")).expect("a directory can be made");
             fs::write(to, bytes).expect("a file can be written");
@@ -40,21 +45,25 @@ impl Directory {
 
     /// All files with what is in them, by their path within the directory.
     pub fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
-        let mut files = BTreeMap::new();
-        let mut directories = vec![self.0.clone()];
-        while let Some(directory) = directories.pop() {
-            for entry in fs::read_dir(directory).expect("a directory can be listed") {
-                let path = entry.expect("a directory can be listed").path();
-                if path.is_dir() {
-                    directories.push(path);
-                } else {
-                    let name = path.strip_prefix(&self.0).expect("it was found there").to_path_buf();
-                    files.insert(name, fs::read(&path).expect("a file can be read"));
-                }
+        files_in(&self.0)
+    }
+}
+
+fn files_in(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut directories = vec![root.to_path_buf()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).expect("a directory can be listed") {
+            let path = entry.expect("a directory can be listed").path();
+            if path.is_dir() {
+                directories.push(path);
+            } else {
+                let name = path.strip_prefix(root).expect("it was found there").to_path_buf();
+                files.insert(name, fs::read(&path).expect("a file can be read"));
             }
         }
-        files
     }
+    files
 }
 
 impl Drop for Directory {
