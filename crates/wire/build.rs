@@ -3,7 +3,7 @@
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=../../proto");
-    let files = ["fencepost/v1/log.proto", "fencepost/v1/peer.proto", "fencepost/v1/snapshot.proto"];
+    let files = ["log", "member", "peer", "snapshot"].map(|file| format!("fencepost/v1/{file}.proto"));
     let schema = protox::compile(files, ["../../proto"])?;
     // The comments of the schema are written for readers of the schema; as Rust documentation nobody would see them.
     prost_build::Config::new().disable_comments(["."]).compile_fds(schema)?;
