@@ -25,9 +25,14 @@ pub enum Output {
         /// Which snapshot.
         position: LogPosition,
     },
-    /// Make a snapshot of everything up to this position with [`crate::make_snapshot`], on any thread, make it durable,
-    /// then call [`crate::Replica::handle_snapshot_made`].
-    MakeSnapshot(SnapshotInfo),
+    /// Make a snapshot with [`crate::make_snapshot`], on any thread, make it durable, then call
+    /// [`crate::Replica::handle_snapshot_made`].
+    MakeSnapshot {
+        /// The last entry in it.
+        through: LogPosition,
+        /// The voters that the group began with, for the first snapshot of all.
+        first_voters: Vec<u64>,
+    },
     /// Entries up to this index are no longer needed on disk.
     Compact(u64),
     /// Make this durable, in order, then call [`crate::Replica::handle_persisted`] with its number.
@@ -55,7 +60,20 @@ pub enum Output {
         push: Push,
     },
     /// The state now shows everything that was acknowledged before the read was asked for: read it now.
-    ReadReady(Ticket),
+    ReadReady {
+        /// Which read.
+        ticket: Ticket,
+        /// What the state shows: everything up to this entry.
+        position: LogPosition,
+    },
+    /// The members, or their names or addresses, are now others: [`crate::Replica::members`] says who they are. Every node
+    /// says so for every change, and after a snapshot that came from a peer.
+    MembersChanged {
+        /// The entry that changed them.
+        position: LogPosition,
+        /// The change that was asked for here and is now through. A change in two steps is through after the second.
+        ticket: Option<Ticket>,
+    },
 }
 
 /// What must be durable before consensus may count on it.
