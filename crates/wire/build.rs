@@ -1,7 +1,7 @@
 //! Generates the Rust types of `proto/`. The compiler of the schema is a library (`protox`), so that nobody has to install
 //! `protoc`, and every build uses the version that `Cargo.lock` says.
 
-const FILES: [&str; 7] = ["log", "snapshot", "member", "peer", "lock", "observe", "admin"];
+const FILES: [&str; 8] = ["log", "snapshot", "member", "peer", "transport", "lock", "observe", "admin"];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=../../proto");

@@ -75,6 +75,14 @@ pub enum Start<'a> {
     Again,
 }
 
+/// Whose log is in a directory, if one was begun there.
+///
+/// # Errors
+/// [`StoreError`] says what to do.
+pub fn read_identity(directory: &Path) -> Result<Option<Identity>, StoreError> {
+    identity::read(&DefaultFileSystem, &directory.join("IDENTITY"))
+}
+
 /// How large the log's files may get, and what is kept back.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreOptions {

@@ -17,7 +17,8 @@ const GROUP: GroupId = GroupId { cluster: 0xC, group: 1 };
 
 /// The state at this index: a session for each entry up to there.
 fn snapshot(index: u64) -> Vec<u8> {
-    make_snapshot(GROUP, None, (GROUP_BEGINS.index + 1..=index).map(entry), at(index)).expect("the entries are sound")
+    let entries = (GROUP_BEGINS.index + 1..=index).map(entry);
+    make_snapshot(GROUP, None, &[1], entries, at(index)).expect("the entries are sound").0
 }
 
 fn at(index: u64) -> LogPosition {
@@ -58,8 +59,9 @@ fn names(directory: &Directory) -> Vec<String> {
 fn newest_whole(store: &SnapshotStore<Disk>, what: &str) -> Option<LogPosition> {
     let newest = store.newest()?;
     let bytes = store.read(newest).unwrap_or_else(|error| panic!("{what}: {error}")).expect("the newest is there");
-    let (position, state) = read_snapshot(GROUP, &bytes, 0).unwrap_or_else(|error| panic!("{what}: {error}"));
-    assert_eq!((position, state.counts().sessions as u64), (newest, newest.index - 1), "{what}");
+    let restored = read_snapshot(GROUP, &bytes, 0).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let sessions = restored.state.counts().sessions as u64;
+    assert_eq!((restored.position, sessions), (newest, newest.index - 1), "{what}");
     Some(newest)
 }
 
