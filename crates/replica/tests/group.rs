@@ -6,7 +6,9 @@ mod cluster;
 
 use cluster::{Cluster, SNAPSHOT_EVERY_ENTRIES, lock, member, open, token};
 use fencepost_core::bounds::RESTORE_TOKEN_JUMP;
-use fencepost_core::{GrantId, LogicalMs, Name, Outcome, Refusal, SessionId, TokenCheck, Wait};
+use fencepost_core::{
+    Compacted, GrantId, LogicalMs, Name, Outcome, Position, PositionedEvent, Refusal, SessionId, TokenCheck, Wait,
+};
 use fencepost_replica::{
     BEAT_MS, GROUP_BEGINS, GroupId, Log, LogPosition, MemberChange, Message, NotTaken, TURN_MS_MAX,
     WAITING_OPERATIONS_MAX, make_snapshot, read_snapshot, restore_backup,
@@ -263,11 +265,37 @@ fn a_proposal_forwarded_by_a_peer_is_dropped() {
 #[test]
 fn a_read_sees_everything_acknowledged_before_it() {
     let mut cluster = Cluster::new(&[1, 2, 3], 16);
-    cluster.ask(open(1, 60_000));
+    let opened = cluster.ask(open(1, 60_000));
     let leader = cluster.run_until_leader();
     let read = cluster.replica(leader).submit_read().unwrap();
-    cluster.run_until("the read is ready", |cluster| cluster.node(leader).reads.get(&read).copied());
+    let position = cluster.run_until("the read is ready", |cluster| cluster.node(leader).reads.get(&read).copied());
+    assert!(position >= opened.position, "it says what it shows: {position:?}");
     assert!(cluster.replica(leader).state().session(SessionId(1)).is_some());
+}
+
+#[test]
+fn a_node_that_is_cut_off_reads_what_it_knows_and_says_as_of_when() {
+    let mut cluster = Cluster::new(&[1, 2, 3], 33);
+    let opened = cluster.ask(open(1, 60_000));
+    let leader = cluster.run_until_leader();
+    let cut_off = if leader == 1 { 2 } else { 1 };
+    cluster.assert_replicas_equal();
+    cluster.isolate(cut_off);
+    let granted = cluster.ask(lock(1, 1, "r", Wait::No));
+    cluster.run_ms(5_000);
+    let (position, state) = cluster.replica(cut_off).read_stale();
+    assert!(position >= opened.position && position < granted.position, "{position:?}");
+    assert_eq!((state.counts().sessions, state.counts().grants), (1, 0), "as of then");
+    assert_eq!(
+        cluster.replica(cut_off).submit_read(),
+        Err(NotTaken::NotLeader { leader: None }),
+        "and no more than that"
+    );
+    assert!(cluster.node(cut_off).reads.is_empty());
+    cluster.heal();
+    cluster.assert_replicas_equal();
+    let (position, state) = cluster.replica(cut_off).read_stale();
+    assert!(position >= granted.position && state.counts().grants == 1);
 }
 
 #[test]
@@ -522,4 +550,54 @@ fn a_node_with_too_much_to_do_takes_no_more_operations_but_every_sign_of_life() 
     cluster.keep_alive(leader, 1).unwrap();
     cluster.run_ms(1_000);
     assert!(cluster.replica(leader).submit(lock(1, 0, "r", Wait::No)).is_ok(), "the backlog is worked off");
+}
+
+/// All events after a position, as a watcher on that node gets them.
+fn events_after(cluster: &mut Cluster, node: u64, position: Position) -> Result<Vec<PositionedEvent>, Compacted> {
+    let events = cluster.replica(node).events().after(position, "", usize::MAX)?;
+    Ok(events.cloned().collect())
+}
+
+#[test]
+fn a_watcher_goes_on_at_another_node_where_it_was() {
+    let beginning = Position { index: GROUP_BEGINS.index, ordinal: u32::MAX };
+    let mut cluster = Cluster::new(&[1, 2, 3], 34);
+    cluster.ask(open(1, 600_000));
+    // Below the number of entries that makes a snapshot, so that every node has seen everything.
+    for number in 1..=20 {
+        cluster.ask(lock(1, number, &format!("r{number}"), Wait::No));
+        if number % 7 == 0 {
+            let leader = cluster.run_until_leader();
+            cluster.replica(leader).transfer_lead(leader % 3 + 1);
+            cluster.run_until("another node leads", |cluster| cluster.leader().filter(|next| *next != leader));
+        }
+    }
+    cluster.assert_replicas_equal();
+    let all = events_after(&mut cluster, 1, beginning).unwrap();
+    assert_eq!(all.len(), 1 + 20, "a session and twenty grants");
+    for node in [1, 2, 3] {
+        for (seen, event) in (1..).zip(&all) {
+            let rest = events_after(&mut cluster, node, event.position).unwrap();
+            assert_eq!(rest, all[seen..], "node {node} after {:?}", event.position);
+        }
+    }
+
+    // A node that was away, and came back by a snapshot, does not know what it missed, and says so.
+    let leader = cluster.run_until_leader();
+    let away = leader % 3 + 1;
+    let last_seen = all.last().unwrap().position;
+    cluster.isolate(away);
+    for number in 21..=20 + 3 * SNAPSHOT_EVERY_ENTRIES {
+        cluster.ask(lock(1, number, &format!("r{number}"), Wait::No));
+    }
+    cluster.heal();
+    cluster.assert_replicas_equal();
+    cluster.ask(lock(1, 1_000, "after", Wait::No));
+    cluster.assert_replicas_equal();
+    let Err(Compacted { oldest }) = events_after(&mut cluster, away, last_seen) else { panic!("a silent gap") };
+    assert!(oldest > last_seen);
+    let rest = events_after(&mut cluster, away, oldest).unwrap();
+    assert!(!rest.is_empty(), "it goes on from there");
+    assert_eq!(rest, events_after(&mut cluster, leader, oldest).unwrap());
+    assert_eq!(events_after(&mut cluster, leader, last_seen).unwrap().len() as u64, 3 * SNAPSHOT_EVERY_ENTRIES + 1);
 }
