@@ -49,6 +49,8 @@ pub struct Connection {
     common: Common,
     /// The stream is up.
     up: bool,
+    /// Nothing was answered for too long.
+    stalled: bool,
     /// The cluster and group that the sessions belong to.
     home: Option<(u128, u64)>,
 }
@@ -171,7 +173,7 @@ impl Connection {
         self.handle_timeout(now);
         let home = (api::whole(hello.cluster_high, hello.cluster_low), hello.group);
         let moved = self.home.replace(home).is_some_and(|before| before != home);
-        self.up = true;
+        (self.up, self.stalled) = (true, false);
         self.common.unreachable = false;
         if moved {
             // Another cluster answers at the old address. It knows nothing of what the old one gave us.
@@ -185,7 +187,7 @@ impl Connection {
     /// The stream is down. Nothing that was not answered is forgotten.
     pub fn handle_disconnected(&mut self, now: Nanos) {
         self.handle_timeout(now);
-        self.up = false;
+        (self.up, self.stalled) = (false, false);
         for session in self.sessions.values_mut() {
             session.reattached = 0;
             session.unlink(&mut self.common);
@@ -288,6 +290,7 @@ impl Connection {
         for session in self.sessions.values_mut() {
             session.tick(&mut self.common, now);
             if let Some(since) = session.unanswered_since() {
+                self.stalled |= now >= since.after(STALL);
                 self.common.wake_by(since.after(STALL));
             }
         }
@@ -322,9 +325,8 @@ impl Connection {
     }
 
     /// The stream seems dead: nothing was answered for too long. It should be given up for another.
-    pub fn is_stalled(&self, now: Nanos) -> bool {
-        let stalled = |session: &Session| session.unanswered_since().is_some_and(|since| now >= since.after(STALL));
-        self.up && self.common.wake_at.is_some() && self.sessions.values().any(stalled)
+    pub fn is_stalled(&self) -> bool {
+        self.up && self.stalled
     }
 
     /// The next message to send, which counts as sent at `now`: everything that is ready, as far as one message takes it.

@@ -452,6 +452,7 @@ impl Session {
         match self.grants.get(&id) {
             None => return GrantState::Lost(Lost::Gone),
             Some(Grant { lost: Some(why), .. }) => return GrantState::Lost(*why),
+            Some(Grant { guards: 0, .. }) => return GrantState::Lost(Lost::Released),
             Some(_) => {}
         }
         let validity = self.validity(&common.anchor, id);
