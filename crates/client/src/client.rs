@@ -15,7 +15,7 @@ use crate::guard::{Exclusive, Mixed};
 use crate::lock::LockRequest;
 use crate::machine::NewSession;
 use crate::semaphore::SemaphoreRequest;
-use crate::session::{Home, Session, SessionBuilder};
+use crate::session::{Home, SessionBuilder};
 use crate::shared::{Asked, Shared};
 use crate::watch::WatchRequest;
 

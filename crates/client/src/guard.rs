@@ -84,7 +84,6 @@ pub struct Released {
 }
 
 /// A lock that could not change its mode.
-#[derive(Debug)]
 pub struct NotConverted<M> {
     /// The lock as it was. None if it is not certain which mode it has now: it was given back.
     pub guard: Option<Guard<M>>,
@@ -393,6 +392,12 @@ impl<M> fmt::Debug for Hold<M> {
 impl<M> fmt::Debug for Guard<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Guard").field(&self.hold).finish()
+    }
+}
+
+impl<M> fmt::Debug for NotConverted<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NotConverted").field("guard", &self.guard).field("error", &self.error).finish()
     }
 }
 

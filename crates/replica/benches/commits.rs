@@ -16,6 +16,11 @@ use fencepost_core::{
 use fencepost_replica::store::{Identity, LogStore, Start};
 use fencepost_replica::{GroupId, Log, Message, Nanos, Output, Replica, Settings};
 
+/// No snapshot is made, however long it runs.
+fn endless(settings: Settings) -> Settings {
+    Settings { snapshot_every_entries: u64::MAX, snapshot_every_bytes: u64::MAX, log_bytes_max: u64::MAX, ..settings }
+}
+
 struct Group {
     nodes: BTreeMap<u64, (Replica, LogStore)>,
     messages: Vec<Message>,
@@ -34,7 +39,7 @@ impl Group {
             let (store, log) =
                 LogStore::open(&directory.join(id.to_string()), identity, 1, Start::New(&log)).expect("an empty place");
             let group = GroupId { cluster: 1, group: 1 };
-            let settings = Settings { id, group, seed: id, snapshot_every_entries: u64::MAX / 2, entries_kept: 0 };
+            let settings = endless(Settings::new(id, group, id));
             nodes.insert(id, (Replica::new(settings, log, None, Nanos(0)).expect("a sound log"), store));
         }
         Group { nodes, messages: Vec::new(), now: Nanos(0), answers: Vec::new(), writes: 0 }

@@ -12,7 +12,7 @@ use fencepost_replica::store::{Identity, LogStore, Start};
 use fencepost_replica::{
     GROUP_BEGINS, GroupId, Log, LogPosition, LogWrite, Nanos, Output, Replica, Settings, SnapshotInfo, make_snapshot,
 };
-use raft::eraftpb::{Entry, HardState};
+use raft::eraftpb::{ConfState, Entry, HardState};
 
 const LOCKS: u64 = 1_000_000;
 const LOCKS_PER_SESSION: u64 = 5_000;
@@ -70,12 +70,13 @@ fn main() {
         .map(|number| next(vec![lock(number % sessions, LOCKS_PER_SESSION + 1 + number / sessions, LOCKS + number)]))
         .collect();
     let started = Instant::now();
-    let snapshot = make_snapshot(GROUP, None, before.iter().cloned(), position).expect("sound entries");
+    let (snapshot, _) = make_snapshot(GROUP, None, &[1], before.iter().cloned(), position).expect("sound entries");
     println!("snapshot of {LOCKS} locks made from its entries in {:.2?}, {} bytes", started.elapsed(), snapshot.len());
 
     let identity = Identity { cluster: GROUP.cluster, node: 1 };
-    let (store, log) = LogStore::open(&directory, identity, 1, Start::New(&Log::new(&[1]))).expect("an empty place");
-    let info = SnapshotInfo { position, members: log.members().clone() };
+    let (store, _) = LogStore::open(&directory, identity, 1, Start::New(&Log::new(&[1]))).expect("an empty place");
+    let members = ConfState { voters: vec![1], ..ConfState::default() };
+    let info = SnapshotInfo { position, members };
     let install = |entries, snapshot| LogWrite {
         number: 0,
         snapshot,
@@ -83,17 +84,18 @@ fn main() {
         entries,
         must_sync: true,
     };
-    store.write(1, &install(Vec::new(), Some((info.clone(), snapshot.clone().into())))).expect("a sound disk");
+    store.write(1, &install(Vec::new(), Some((info, snapshot.clone().into())))).expect("a sound disk");
     for chunk in behind.chunks(1_000) {
         store.write(1, &install(chunk.to_vec(), None)).expect("a sound disk");
     }
     drop(store);
 
     let started = Instant::now();
-    let (store, mut log) = LogStore::open(&directory, identity, 1, Start::Again).expect("a sound log");
+    let (store, log) = LogStore::open(&directory, identity, 1, Start::Again).expect("a sound log");
     let read = started.elapsed();
-    log.name_snapshot(info);
-    let settings = Settings { id: 1, group: GROUP, seed: 1, snapshot_every_entries: u64::MAX / 2, entries_kept: 0 };
+    let endless = (u64::MAX, u64::MAX, u64::MAX);
+    let mut settings = Settings::new(1, GROUP, 1);
+    (settings.snapshot_every_entries, settings.snapshot_every_bytes, settings.log_bytes_max) = endless;
     let mut now = Nanos(0);
     let mut replica = Replica::new(settings, log, Some(&snapshot), now).expect("a sound snapshot");
     let restored = started.elapsed();

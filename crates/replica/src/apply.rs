@@ -3,8 +3,8 @@
 //! The serving state and the making of snapshots go through here, so that both read the log alike.
 
 use fencepost_core::{Effects, LockState, LogicalMs};
-use fencepost_wire::{Entry as LockEntry, MemberStep, StateProof};
-use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, Entry, EntryType};
+use fencepost_wire::{Entry as LockEntry, MemberChanges, StateProof};
+use raft::eraftpb::{Entry, EntryType};
 
 use crate::error::Stop;
 
@@ -25,21 +25,13 @@ pub(crate) fn apply_to(state: &mut LockState, entry: &Entry) -> Result<Option<Ap
     Ok(Some(Applied { stamp, effects: state.apply(stamp, batch), proof }))
 }
 
-/// The change of the members in an entry of the log.
-pub(crate) fn member_changes(entry: &Entry) -> Result<ConfChangeV2, Stop> {
-    let steps = fencepost_wire::decode_member_changes(entry.data.as_ref());
-    let steps = steps.map_err(|source| Stop::BadEntry { index: entry.index, source })?;
-    let single = |(node_id, step)| ConfChangeSingle {
-        change_type: match step {
-            MemberStep::Voter => ConfChangeType::AddNode,
-            MemberStep::Gone => ConfChangeType::RemoveNode,
-            MemberStep::Learner => ConfChangeType::AddLearnerNode,
-        },
-        node_id,
-        ..ConfChangeSingle::default()
-    };
-    let changes = steps.into_iter().map(single).collect::<Vec<_>>().into();
-    Ok(ConfChangeV2 { changes, ..ConfChangeV2::default() })
+/// The change of the members in an entry of the log, if it is one.
+pub(crate) fn read_member_changes(entry: &Entry) -> Result<Option<MemberChanges>, Stop> {
+    if entry.entry_type == EntryType::EntryNormal {
+        return Ok(None);
+    }
+    let read = fencepost_wire::decode_member_changes(entry.data.as_ref());
+    read.map(Some).map_err(|source| Stop::BadEntry { index: entry.index, source })
 }
 
 /// The lock entry in an entry of the log; none in what consensus writes for itself.

@@ -2,14 +2,18 @@
 
 use fencepost_core::BadRecords;
 use fencepost_wire::WireError;
+use fencepost_wire::bounds::MEMBERS_MAX;
 
 use crate::log::LogPosition;
+use crate::members::PROMOTE_BEHIND_ENTRIES_MAX;
+use crate::store::StoreError;
 
 /// Why a command was not taken. It was not and will not be carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum NotTaken {
     /// This node does not lead.
-    #[error("this node does not lead: ask {}", leader.map_or("again soon".into(), |leader| format!("node {leader}")))]
+    #[error("this node does not lead: ask {}", leader.map_or("again soon".into(), |leader| format!("node {leader:x}")))]
     NotLeader {
         /// Who does, if it is known.
         leader: Option<u64>,
@@ -20,6 +24,57 @@ pub enum NotTaken {
     /// Another change of the members, or a hand-over of the lead, is not yet through.
     #[error("another change of the members or of the lead is under way: ask again when it is through")]
     ChangeUnderWay,
+    /// The disk is nearly full, and the operation would make the state larger.
+    #[error("the disk is nearly full: releases go on, new locks are refused; free space")]
+    DiskShort,
+    /// A change of the members that changes nothing.
+    #[error("no change of the members was asked for: say at least one")]
+    NothingToChange,
+    /// No member has this id, or none whose role the change is for.
+    #[error("node {node:x} is no member, or no learner that could get a vote: look at the list of members")]
+    UnknownNode {
+        /// Which.
+        node: u64,
+    },
+    /// The node is a member already, or votes already.
+    #[error("node {node:x} is a member already: look at the list of members")]
+    AlreadyMember {
+        /// Which.
+        node: u64,
+    },
+    /// Two changes are about one node.
+    #[error("two changes are about node {node:x}: make them one after the other")]
+    NodeTwice {
+        /// Which.
+        node: u64,
+    },
+    /// Another member has the name.
+    #[error("a member named {name} exists under another id, {node:x}: if that node lost its disk, remove it first")]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// Who has it.
+        node: u64,
+    },
+    /// A learner that lacks too much to vote.
+    #[error(
+        "node {node:x} has the log up to entry {matched}, the leader up to {last}, and at most {PROMOTE_BEHIND_ENTRIES_MAX} may be \
+         missing: wait until it has caught up"
+    )]
+    NotCaughtUp {
+        /// Which.
+        node: u64,
+        /// The last entry that it is known to have.
+        matched: u64,
+        /// The leader's last entry.
+        last: u64,
+    },
+    /// Nobody would be left to vote.
+    #[error("no voter would be left: add another first")]
+    LastVoter,
+    /// More members than a group can have.
+    #[error("a group has at most {MEMBERS_MAX} members: remove those that are gone first")]
+    TooManyMembers,
 }
 
 /// Why a node must stop. It must not go on with a state that it cannot vouch for.
@@ -63,6 +118,12 @@ pub enum Stop {
         /// Where they should have reached.
         through: LogPosition,
     },
+    /// The log follows entries that are in no snapshot here.
+    #[error("the log follows entry {}, and the snapshot that holds what came before is not there: add this node anew under a new id", before.index)]
+    SnapshotMissing {
+        /// What the log follows.
+        before: LogPosition,
+    },
     /// Applying the log twice gave two states, here or on two nodes.
     #[error(
         "the state at entry {index} differs from what was proven there: this node's memory or build is bad; add it anew under a new id"
@@ -71,6 +132,15 @@ pub enum Stop {
         /// Where.
         index: u64,
     },
+    /// A snapshot that is not there any more, because a newer one took its place.
+    #[error("there is no snapshot at {position:?}: a newer one took its place")]
+    SnapshotGone {
+        /// Where it was.
+        position: LogPosition,
+    },
+    /// The disk cannot be used.
+    #[error(transparent)]
+    Disk(#[from] StoreError),
     /// Consensus refuses to go on.
     #[error("consensus cannot go on: {0}")]
     Consensus(#[from] raft::Error),

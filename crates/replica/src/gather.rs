@@ -24,7 +24,7 @@ pub const WAITING_OPERATIONS_MAX: usize = 100_000;
 const ENTRY_WEIGHT_MAX: usize = 4 << 20;
 
 /// Names one submitted command, so that its reply finds its way back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
 /// The tickets of an entry's renewals and operations, in their order.
@@ -58,22 +58,44 @@ impl Gather {
         self.operations.push_back((ticket, operation));
     }
 
-    /// What the next entry carries, if there is reason to write one. `deadline_passed` says that time alone is a reason.
-    pub(crate) fn take(&mut self, now: Nanos, deadline_passed: bool) -> Option<(Batch, Tickets)> {
-        let is_urgent = self.urgent || !self.operations.is_empty();
-        if !is_urgent {
-            let is_beat = self.last_beat.is_none_or(|last| now >= last.after_ms(BEAT_MS));
-            if !is_beat || (self.renewals.is_empty() && !deadline_passed) {
+    /// What the next entry carries, if there is reason to write one. `deadline_passed` says that time alone is a reason;
+    /// without `room_for_operations` they go on waiting.
+    pub(crate) fn take(
+        &mut self,
+        now: Nanos,
+        deadline_passed: bool,
+        room_for_operations: bool,
+    ) -> Option<(Batch, Tickets)> {
+        if !self.is_urgent(room_for_operations) {
+            if now < self.next_beat() || (self.renewals.is_empty() && !deadline_passed) {
                 return None;
             }
             self.last_beat = Some(now);
         }
         let mut room = Room { commands: ENTRY_COMMANDS_MAX, weight: ENTRY_WEIGHT_MAX };
         let (renewal_tickets, renewals) = room.fill(&mut self.renewals, renewal_weight);
-        let (operation_tickets, operations) = room.fill(&mut self.operations, operation_weight);
+        let (operation_tickets, operations) = match room_for_operations {
+            true => room.fill(&mut self.operations, operation_weight),
+            false => (Vec::new(), Vec::new()),
+        };
         self.urgent &= !self.renewals.is_empty();
         let batch = Batch { failover_grace: false, renewals, operations };
         Some((batch, Tickets { renewals: renewal_tickets, operations: operation_tickets }))
+    }
+
+    /// Whether somebody waits who must not wait for the beat.
+    pub(crate) fn is_urgent(&self, room_for_operations: bool) -> bool {
+        self.urgent || (room_for_operations && !self.operations.is_empty())
+    }
+
+    /// Whether signs of life wait for the beat.
+    pub(crate) fn has_renewals(&self) -> bool {
+        !self.renewals.is_empty()
+    }
+
+    /// From when on keep-alives and passed deadlines cause an entry.
+    pub(crate) fn next_beat(&self) -> Nanos {
+        self.last_beat.map_or(Nanos(0), |last| last.after_ms(BEAT_MS))
     }
 
     /// Everything that waits, given up because this node does not lead.
@@ -182,7 +204,7 @@ mod tests {
             gather.operation(Ticket(ticket), heavy.clone());
         }
         let mut taken = 0;
-        while let Some((batch, tickets)) = gather.take(Nanos(0), false) {
+        while let Some((batch, tickets)) = gather.take(Nanos(0), false, true) {
             taken += tickets.operations.len();
             assert!(!tickets.operations.is_empty(), "every entry takes something");
             let entry = Entry { term: u64::MAX, stamp: LogicalMs(u64::MAX), wall_clock_ms: None, batch, proof: None };

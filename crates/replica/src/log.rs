@@ -3,6 +3,7 @@
 //! Entries are here from the moment they are handed to the disk, and stay after they are durable, because followers and
 //! apply read them again at once. The disk is told what to write by [`crate::Replica`]; this file never waits for it.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
@@ -28,14 +29,18 @@ pub const GROUP_BEGINS: LogPosition = LogPosition { index: 1, term: 1 };
 pub struct Log {
     /// Vote, term and commit.
     pub(crate) hard_state: HardState,
-    /// The members, as of the last applied change.
+    /// The members that consensus begins with: those as of `before`, or of the snapshot.
     pub(crate) members: ConfState,
     /// What the entries follow: a position that the newest snapshot includes, or the beginning.
     pub(crate) before: LogPosition,
     /// The newest snapshot, for followers that need entries which are no longer here.
     pub(crate) snapshot: Option<SnapshotInfo>,
+    /// Consensus asked for a snapshot, for a follower, and there is none that the follower could use.
+    snapshot_wanted: Cell<bool>,
     /// Invariant: indexes rise by one, from `before.index + 1` on.
     entries: VecDeque<Entry>,
+    /// Invariant: what the entries take up, as [`entry_bytes`] counts.
+    bytes: u64,
 }
 
 impl Log {
@@ -43,7 +48,13 @@ impl Log {
     pub fn new(voters: &[u64]) -> Log {
         let members = ConfState { voters: voters.to_vec(), ..ConfState::default() };
         let hard_state = HardState { term: GROUP_BEGINS.term, commit: GROUP_BEGINS.index, ..HardState::default() };
-        Log { hard_state, members, before: GROUP_BEGINS, snapshot: None, entries: VecDeque::new() }
+        Log { hard_state, members, before: GROUP_BEGINS, ..Log::default() }
+    }
+
+    /// The log of a new node that joins a group: empty, so that the group must send it a snapshot, in which all else stands.
+    /// Until then it neither votes nor stands for election.
+    pub fn joining() -> Log {
+        Log::default()
     }
 
     /// The log as a disk gave it back. The disk vouches that the indexes rise by one from `before` on.
@@ -53,7 +64,9 @@ impl Log {
         before: LogPosition,
         entries: Vec<Entry>,
     ) -> Log {
-        Log { hard_state, members, before, snapshot: None, entries: entries.into() }
+        let mut log = Log { hard_state, members, before, ..Log::default() };
+        log.append(&entries);
+        log
     }
 
     /// Whether nothing has happened in either of the two since they were the same.
@@ -64,13 +77,34 @@ impl Log {
     /// Drops the entries up to an index that the newest snapshot includes.
     pub fn compact(&mut self, through: u64) {
         while let Some(entry) = self.entries.pop_front_if(|entry| entry.index <= through) {
+            self.bytes -= entry_bytes(&entry);
             self.before = LogPosition { index: entry.index, term: entry.term };
         }
     }
 
-    /// The members, as of the last applied change.
-    pub fn members(&self) -> &ConfState {
-        &self.members
+    /// Up to where entries can go when a snapshot includes all up to `snapshot_index`: at most `entries_kept` of those stay, and fewer if
+    /// the whole log would still have more than `bytes_kept`.
+    pub(crate) fn compactable(&self, snapshot_index: u64, entries_kept: u64, bytes_kept: u64) -> u64 {
+        let mut bytes = self.bytes;
+        let mut through = self.before.index;
+        for entry in self.entries.iter().take_while(|entry| entry.index <= snapshot_index) {
+            if entry.index + entries_kept > snapshot_index && bytes <= bytes_kept {
+                break;
+            }
+            bytes -= entry_bytes(entry);
+            through = entry.index;
+        }
+        through
+    }
+
+    /// What the entries take up in memory, about.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether a follower waits for a snapshot that there is not; asked once.
+    pub(crate) fn take_snapshot_wanted(&self) -> bool {
+        self.snapshot_wanted.take()
     }
 
     /// Takes note of a newer snapshot that is durable.
@@ -84,6 +118,12 @@ impl Log {
         self.members = snapshot.members.clone();
         self.snapshot = Some(snapshot);
         self.entries.clear();
+        self.bytes = 0;
+    }
+
+    /// What the entries follow.
+    pub fn before(&self) -> LogPosition {
+        self.before
     }
 
     /// The entries, oldest first.
@@ -101,7 +141,8 @@ impl Log {
         let Some(first) = entries.first() else { return };
         let keep = first.index.checked_sub(self.before.index + 1).expect("what is compacted is never overwritten");
         assert!(keep as usize <= self.entries.len(), "a gap in the log before entry {}", first.index);
-        self.entries.truncate(keep as usize);
+        self.bytes -= self.entries.drain(keep as usize..).map(|entry| entry_bytes(&entry)).sum::<u64>();
+        self.bytes += entries.iter().map(entry_bytes).sum::<u64>();
         self.entries.extend(entries.iter().cloned());
     }
 
@@ -124,6 +165,11 @@ impl Log {
     fn get(&self, index: u64) -> Option<&Entry> {
         self.entries.get(index.checked_sub(self.before.index + 1)? as usize)
     }
+}
+
+/// What an entry takes up in memory, about: what it says, and itself.
+pub(crate) fn entry_bytes(entry: &Entry) -> u64 {
+    (entry.data.len() + size_of::<Entry>()) as u64
 }
 
 impl Storage for Log {
@@ -164,8 +210,13 @@ impl Storage for Log {
         Ok(self.last().index)
     }
 
-    fn snapshot(&self, _request_index: u64, _to: u64) -> raft::Result<Snapshot> {
-        let Some(info) = &self.snapshot else {
+    fn snapshot(&self, _request_index: u64, to: u64) -> raft::Result<Snapshot> {
+        // A node that is no member by a snapshot refuses it: one that was added since needs a newer one.
+        let knows = |members: &ConfState| {
+            [&members.voters, &members.learners, &members.voters_outgoing].into_iter().any(|list| list.contains(&to))
+        };
+        let Some(info) = self.snapshot.as_ref().filter(|info| knows(&info.members)) else {
+            self.snapshot_wanted.set(true);
             return Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable));
         };
         // Without the bytes: whoever sends the message sends them beside it, in pieces.

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use fencepost_core::{LogicalMs, Push, Reply};
-use raft::eraftpb::{Entry, HardState, Message};
+use raft::eraftpb::{ConfState, Entry, HardState, Message};
 
 use crate::gather::Ticket;
 use crate::log::LogPosition;
@@ -25,11 +25,21 @@ pub enum Output {
         /// Which snapshot.
         position: LogPosition,
     },
-    /// Make a snapshot of everything up to this position with [`crate::make_snapshot`], on any thread, make it durable,
-    /// then call [`crate::Replica::handle_snapshot_made`].
-    MakeSnapshot(SnapshotInfo),
-    /// Entries up to this index are no longer needed on disk.
-    Compact(u64),
+    /// Make a snapshot with [`crate::make_snapshot`], on any thread, make it durable, then call
+    /// [`crate::Replica::handle_snapshot_made`].
+    MakeSnapshot {
+        /// The last entry in it.
+        through: LogPosition,
+        /// The voters that the group began with, for the first snapshot of all.
+        first_voters: Vec<u64>,
+    },
+    /// Entries up to here are no longer needed on disk.
+    Compact {
+        /// What the rest follows.
+        before: LogPosition,
+        /// Who voted and learned as of the newest snapshot.
+        members: ConfState,
+    },
     /// Make this durable, in order, then call [`crate::Replica::handle_persisted`] with its number.
     Write(LogWrite),
     /// The answer to a submitted command, at its position in the log.
@@ -55,7 +65,20 @@ pub enum Output {
         push: Push,
     },
     /// The state now shows everything that was acknowledged before the read was asked for: read it now.
-    ReadReady(Ticket),
+    ReadReady {
+        /// Which read.
+        ticket: Ticket,
+        /// What the state shows: everything up to this entry.
+        position: LogPosition,
+    },
+    /// The members, or their names or addresses, are now others: [`crate::Replica::members`] says who they are. Every node
+    /// says so for every change, and after a snapshot that came from a peer.
+    MembersChanged {
+        /// The entry that changed them.
+        position: LogPosition,
+        /// The change that was asked for here and is now through. A change in two steps is through after the second.
+        ticket: Option<Ticket>,
+    },
 }
 
 /// What must be durable before consensus may count on it.

@@ -7,18 +7,21 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use fencepost_core::{Batch, EventRing, LockState, LogicalMs, Operation, Renewal, ReplyTo};
-use fencepost_wire::Entry as LockEntry;
-use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, Entry, EntryType, Message, MessageType, Snapshot};
-use raft::{Config, RawNode, SnapshotStatus, StateRole};
+use fencepost_core::{Act, Action, Batch, EventRing, LockState, LogicalMs, Operation, Renewal, ReplyTo};
+use fencepost_wire::{Entry as LockEntry, Member, MemberChanges, Members};
+use raft::eraftpb::{ConfChangeV2, Entry, Message, MessageType, Snapshot};
+use raft::{Config, RawNode, SnapshotStatus, StateRole, Storage};
 
-use crate::apply::{Applied, apply_to, member_changes, read_entry};
+use crate::apply::{Applied, apply_to, read_entry, read_member_changes};
 use crate::error::{NotTaken, Stop};
 use crate::gather::{Gather, Ticket, Tickets};
-use crate::log::{GROUP_BEGINS, Log, LogPosition};
+use crate::log::{GROUP_BEGINS, Log, LogPosition, entry_bytes};
+use crate::members::{
+    MemberChange, MemberView, apply_changes, from_conf_state, plan, role, to_conf_change, to_conf_state,
+};
 use crate::ports::{LogWrite, Output};
 use crate::proof::Proofs;
-use crate::snapshot::{GroupId, SnapshotInfo, events_begin, read_snapshot};
+use crate::snapshot::{GroupId, Restored, SnapshotInfo, events_begin, read_snapshot};
 use crate::stamp::{Nanos, StampClock};
 
 /// How often consensus counts time.
@@ -41,8 +44,35 @@ pub struct Settings {
     pub seed: u64,
     /// A snapshot is made when so many entries have been applied since the last one.
     pub snapshot_every_entries: u64,
-    /// So many entries stay behind a snapshot, for followers that are only a little behind.
+    /// Or so many bytes of them.
+    pub snapshot_every_bytes: u64,
+    /// At most so many entries stay behind a snapshot, for followers that are only a little behind; fewer if they are large.
     pub entries_kept: u64,
+    /// What the log may take up in memory. Where it would be more, because snapshots are made more slowly than entries
+    /// come, a leader takes no operations and a follower no entries until there is room.
+    pub log_bytes_max: u64,
+}
+
+impl Settings {
+    /// Settings that suit a node with a gigabyte of memory. The in-memory log is mostly for followers that are a little
+    /// behind: a second of a busy group is a few mebibytes.
+    pub fn new(id: u64, group: GroupId, seed: u64) -> Settings {
+        Settings {
+            id,
+            group,
+            seed,
+            snapshot_every_entries: 100_000,
+            snapshot_every_bytes: 64 << 20,
+            entries_kept: 10_000,
+            log_bytes_max: 256 << 20,
+        }
+    }
+
+    /// What operations leave free in the log for signs of life and time, so that nobody who is alive is expired while a slow
+    /// snapshot keeps operations waiting.
+    fn log_bytes_for_operations(&self) -> u64 {
+        self.log_bytes_max - self.log_bytes_max / 8
+    }
 }
 
 /// What leading means beyond consensus.
@@ -61,13 +91,20 @@ pub struct Replica {
     settings: Settings,
     raft: RawNode<Log>,
     state: LockState,
+    members: Members,
     applied: LogPosition,
+    /// The voters that the group began with, if this node has no snapshot that says what became of them.
+    first_voters: Vec<u64>,
     lead: Lead,
     gather: Gather,
     /// The proposal that is not yet applied, with its position. Another term's entry at its index is not it.
     in_flight: Option<(LogPosition, Tickets)>,
+    /// The change of the members that is not yet through, with the position where it begins.
+    changing: Option<(LogPosition, Ticket)>,
     next_ticket: u64,
     next_tick: Nanos,
+    last_turn: Nanos,
+    disk_short: bool,
     /// What may be sent only when the write of this number is durable.
     after_persist: VecDeque<(u64, Vec<Message>)>,
     /// The last write that was handed out, and the last that is durable.
@@ -81,30 +118,42 @@ pub struct Replica {
     proofs: Proofs,
     /// The snapshot that is being made, and the hash that the serving state had there.
     making: Option<(SnapshotInfo, u64)>,
+    /// Bytes of the entries that were applied since the last snapshot was begun.
+    bytes_since_snapshot: u64,
     /// The write that holds a peer's snapshot, and the index it reaches: consensus may count on it when it is durable.
     installing: Option<(u64, u64)>,
     /// A snapshot that came from a peer, until consensus has decided about it.
-    incoming: Option<(LogPosition, LockState, Arc<[u8]>)>,
+    incoming: Option<(Restored, Arc<[u8]>)>,
     events: EventRing,
     outputs: Vec<Output>,
 }
 
 impl Replica {
-    /// A node that goes on from this log, and from the snapshot that its log names, if it names one.
+    /// A node that goes on from this log, and from its newest snapshot, if there is one. Where the snapshot reaches further than
+    /// the log, the log begins anew behind it.
     ///
     /// # Errors
-    /// [`Stop`] if the snapshot cannot be read or consensus does not accept the log.
+    /// [`Stop`] if the snapshot cannot be read or is missing, or consensus does not accept the log.
     pub fn new(settings: Settings, mut log: Log, snapshot: Option<&[u8]>, now: Nanos) -> Result<Replica, Stop> {
-        let (applied, state) = match snapshot {
-            Some(bytes) => read_snapshot(settings.group, bytes, settings.seed)?,
-            None => (log.before, LockState::new(settings.seed)),
+        let Restored { position: applied, members, state } = match snapshot {
+            Some(bytes) => {
+                let restored = read_snapshot(settings.group, bytes, settings.seed)?;
+                go_on_from(&mut log, restored.info())?;
+                log.compact(log.compactable(
+                    restored.position.index,
+                    settings.entries_kept,
+                    settings.log_bytes_max / 2,
+                ));
+                restored
+            }
+            // A group that has made no snapshot yet, or a node that joins one.
+            None if log.before == GROUP_BEGINS || log.last() == LogPosition::default() => {
+                let members = from_conf_state(&log.members);
+                Restored { position: log.before, members, state: LockState::new(settings.seed) }
+            }
+            None => return Err(Stop::SnapshotMissing { before: log.before }),
         };
-        if let Some(info) = &log.snapshot {
-            // What was changed since will be applied again.
-            log.members = info.members.clone();
-        }
-        // A snapshot holds only what was committed, whether or not the commit index came to the disk before the crash.
-        log.hard_state.commit = log.hard_state.commit.max(applied.index);
+        let first_voters = if snapshot.is_none() { log.members.voters.clone() } else { Vec::new() };
         let config = Config {
             id: settings.id,
             election_tick: ELECTION_TICKS,
@@ -124,12 +173,17 @@ impl Replica {
             settings,
             raft: RawNode::new(&config, log, &logger)?,
             state,
+            members,
             applied,
+            first_voters,
             lead: Lead::No,
             gather: Gather::default(),
             in_flight: None,
+            changing: None,
             next_ticket: 0,
             next_tick: now.after_ms(TICK_MS),
+            last_turn: now,
+            disk_short: false,
             after_persist: VecDeque::new(),
             last_write: 0,
             last_persisted: 0,
@@ -139,6 +193,7 @@ impl Replica {
             election_ticks: 0,
             proofs: Proofs::default(),
             making: None,
+            bytes_since_snapshot: 0,
             installing: None,
             incoming: None,
             events: EventRing::new(EVENTS_KEPT_MAX, events_begin(applied)),
@@ -146,6 +201,13 @@ impl Replica {
         };
         replica.draw_election_timeout();
         Ok(replica)
+    }
+
+    /// A stale read: the lock state as this node knows it now, and the entry that it is as of. It may lack what others have
+    /// acknowledged, for as long as this node is cut off; only [`Replica::submit_read`] promises more.
+    // Rule: read
+    pub fn read_stale(&self) -> (LogPosition, &LockState) {
+        (self.applied, &self.state)
     }
 
     /// The lock state as of the last applied entry.
@@ -168,6 +230,41 @@ impl Replica {
         matches!(self.lead, Lead::Running { .. })
     }
 
+    /// This node's id.
+    pub fn id(&self) -> u64 {
+        self.settings.id
+    }
+
+    /// Whose state it is.
+    pub fn group(&self) -> GroupId {
+        self.settings.group
+    }
+
+    /// The time of the group as far as is known here: the leader's clock, or the last entry's stamp. Deadlines are to be
+    /// compared with it.
+    // Rule: read
+    pub fn stamp(&self) -> LogicalMs {
+        match &self.lead {
+            Lead::Running { clock, .. } => clock.stamp().max(self.state.stamp()),
+            Lead::No | Lead::Starting { .. } => self.state.stamp(),
+        }
+    }
+
+    /// The newest snapshot that is durable, or will be before anything that follows it.
+    pub fn newest_snapshot(&self) -> Option<LogPosition> {
+        self.raft.store().snapshot.as_ref().map(|info| info.position)
+    }
+
+    /// The entries that are in memory, oldest first: all since the newest snapshot, and some before it.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.raft.store().entries()
+    }
+
+    /// A member's name and addresses, if it was described.
+    pub fn member(&self, node: u64) -> Option<&Member> {
+        self.members.directory.get(&node)
+    }
+
     /// Who leads, as far as this node knows.
     pub fn leader(&self) -> Option<u64> {
         Some(self.raft.raft.leader_id).filter(|leader| *leader != raft::INVALID_ID)
@@ -176,6 +273,48 @@ impl Replica {
     /// The term that this node is in.
     pub fn term(&self) -> u64 {
         self.raft.raft.term
+    }
+
+    /// The members as of the last applied entry, by id.
+    pub fn members(&self) -> Vec<MemberView> {
+        let (leads, leader) = (self.raft.raft.state == StateRole::Leader, self.leader());
+        let view = |node| MemberView {
+            node,
+            member: self.members.directory.get(&node).cloned(),
+            role: role(&self.members, node),
+            is_leader: leader == Some(node),
+            matched: self.raft.raft.prs().get(node).filter(|_| leads).map(|progress| progress.matched),
+        };
+        self.members.nodes().into_iter().map(view).collect()
+    }
+
+    /// What the log takes up in memory, about.
+    pub fn log_bytes(&self) -> u64 {
+        // What has come since the last turn is not in the log yet.
+        let unstable = &self.raft.raft.raft_log.unstable.entries;
+        self.raft.store().bytes() + unstable.iter().map(entry_bytes).sum::<u64>()
+    }
+
+    /// The latest instant at which [`Replica::turn`] must be called again if nothing arrives until then.
+    pub fn next_turn(&self) -> Nanos {
+        let Lead::Running { clock, .. } = &self.lead else { return self.next_tick };
+        // Whatever lets the next entry through will arrive.
+        if self.in_flight.is_some() || self.raft.raft.lead_transferee.is_some() {
+            return self.next_tick;
+        }
+        if self.gather.is_urgent(self.has_room_for_operations()) {
+            return self.last_turn;
+        }
+        let renewals = self.gather.has_renewals().then_some(Nanos(0));
+        let deadline = self.state.next_deadline().map(|deadline| clock.reaches(deadline));
+        let reason = renewals.into_iter().chain(deadline).min();
+        reason.map_or(self.next_tick, |reason| reason.max(self.gather.next_beat()).min(self.next_tick))
+    }
+
+    /// Says whether the disk is nearly full. While it is, what makes the state larger is refused and everything else goes
+    /// on, so that a full disk never keeps anybody from letting go.
+    pub fn set_disk_short(&mut self, is_short: bool) {
+        self.disk_short = is_short;
     }
 
     /// Takes a sign of life for the next entry.
@@ -191,9 +330,12 @@ impl Replica {
     /// Takes an operation for the next entry.
     ///
     /// # Errors
-    /// [`NotTaken`] if this node does not lead, or too many operations wait.
+    /// [`NotTaken`] if this node does not lead, or has no room: too many operations wait, the log is full, or the disk is.
     pub fn submit(&mut self, operation: Operation) -> Result<Ticket, NotTaken> {
-        if self.gather.is_full() {
+        if self.disk_short && grows_the_state(&operation) {
+            return Err(NotTaken::DiskShort);
+        }
+        if self.gather.is_full() || !self.has_room_for_operations() {
             return Err(NotTaken::Overloaded);
         }
         let ticket = self.ticket()?;
@@ -218,10 +360,39 @@ impl Replica {
     /// # Errors
     /// [`Stop`] if consensus refuses to go on.
     pub fn handle_message(&mut self, message: Message) -> Result<(), Stop> {
-        // Rule: one-proposer
-        if message.msg_type == MessageType::MsgPropose {
+        match message.msg_type {
+            // Rule: one-proposer
+            MessageType::MsgPropose => Ok(()),
+            // Of no use without its bytes.
+            MessageType::MsgSnapshot => Ok(()),
+            MessageType::MsgAppend if self.has_no_room_for(&message) => Ok(()),
+            MessageType::MsgRequestVote | MessageType::MsgRequestPreVote if self.is_of_a_stranger(&message) => Ok(()),
+            _ => self.step(message),
+        }
+    }
+
+    /// Takes a message that came with the bytes of a snapshot.
+    ///
+    /// # Errors
+    /// [`Stop`] only if consensus refuses to go on. A snapshot that cannot be used is dropped; the leader sends another.
+    pub fn handle_snapshot(&mut self, mut message: Message, bytes: Arc<[u8]>) -> Result<(), Stop> {
+        let named = position_of(message.get_snapshot());
+        let Ok(restored) = read_snapshot(self.settings.group, &bytes, self.settings.seed) else { return Ok(()) };
+        if message.msg_type != MessageType::MsgSnapshot || restored.position != named {
             return Ok(());
         }
+        // Who the members were is known from the snapshot itself.
+        message.mut_snapshot().mut_metadata().set_conf_state(to_conf_state(&restored.members));
+        self.step(message)?;
+        // Consensus takes it or leaves it; one that it took before stays if it leaves this one.
+        let taken = self.raft.raft.raft_log.unstable.snapshot.as_ref().map(position_of);
+        if taken == Some(named) {
+            self.incoming = Some((restored, bytes));
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, message: Message) -> Result<(), Stop> {
         match self.raft.step(message) {
             // Somebody who is no longer, or not yet, a member: not for us.
             Err(raft::Error::StepPeerNotFound | raft::Error::StepLocalMsg) => {}
@@ -231,26 +402,48 @@ impl Replica {
         Ok(())
     }
 
-    /// Takes a message that came with the bytes of a snapshot.
-    ///
-    /// # Errors
-    /// [`Stop`] only if consensus refuses to go on. A snapshot that cannot be used is dropped; the leader sends another.
-    pub fn handle_snapshot(&mut self, message: Message, bytes: Arc<[u8]>) -> Result<(), Stop> {
-        let metadata = message.get_snapshot().get_metadata();
-        let named = LogPosition { index: metadata.index, term: metadata.term };
-        match read_snapshot(self.settings.group, &bytes, self.settings.seed) {
-            Ok((position, state)) if position == named => self.incoming = Some((position, state, bytes)),
-            _ => return Ok(()),
-        }
-        self.handle_message(message)
+    /// Whether somebody asks for a vote who is no member and lacks entries that are here: a node that was removed, or one that
+    /// lost its disk. It cannot get the vote, and must not raise the term. A stranger who lacks nothing is heard: it may be a
+    /// member by an entry that has not come here yet, and then the group may need this vote.
+    fn is_of_a_stranger(&self, message: &Message) -> bool {
+        !self.members.has(message.from) && !self.raft.raft.raft_log.is_up_to_date(message.index, message.log_term)
+    }
+
+    /// Whether these entries would make a log longer that is too long already. They are dropped, and come again when the leader
+    /// sees that they did not arrive. What only replaces entries, or has to be refused, is let through: without it, a
+    /// follower whose own entries must go would wait for ever.
+    fn has_no_room_for(&self, message: &Message) -> bool {
+        let log = &self.raft.raft.raft_log;
+        self.log_bytes() >= self.settings.log_bytes_max
+            && log.match_term(message.index, message.log_term)
+            && log.find_conflict(&message.entries) > log.last_index()
+    }
+
+    fn has_room_for_operations(&self) -> bool {
+        self.log_bytes() < self.settings.log_bytes_for_operations()
     }
 
     /// Asks for a snapshot of everything applied so far, for a backup: [`Output::MakeSnapshot`] follows, unless one is being
     /// made already.
     pub fn snapshot_now(&mut self) {
-        if self.making.is_none() {
+        if self.may_begin_snapshot() && self.applied >= GROUP_BEGINS {
             self.begin_snapshot();
         }
+    }
+
+    /// The snapshot that was asked for could not be made, for want of room. It will be asked for again.
+    pub fn handle_snapshot_put_off(&mut self, position: LogPosition) {
+        self.making.take_if(|(info, _)| info.position == position);
+    }
+
+    /// A peer cannot be reached at the moment: what was sent may be lost.
+    pub fn handle_unreachable(&mut self, peer: u64) {
+        self.raft.report_unreachable(peer);
+    }
+
+    /// One at a time, and not while the one that it goes on from is on its way to the disk.
+    fn may_begin_snapshot(&self) -> bool {
+        self.making.is_none() && self.installing.is_none()
     }
 
     /// The snapshot for this peer was sent, or could not be.
@@ -268,11 +461,14 @@ impl Replica {
         if hash_here != state_hash {
             return Err(Stop::StateDiffers { index: position.index });
         }
-        let drop_through = position.index.saturating_sub(self.settings.entries_kept);
+        let Settings { entries_kept, log_bytes_max, .. } = self.settings;
         let log = self.raft.mut_store();
+        // Half of the room is free afterwards, if the snapshot includes enough: so the next one has as much time as this one.
+        let through = log.compactable(position.index, entries_kept, log_bytes_max / 2);
+        let members = info.members.clone();
         log.name_snapshot(info);
-        log.compact(drop_through);
-        self.outputs.push(Output::Compact(drop_through));
+        log.compact(through);
+        self.outputs.push(Output::Compact { before: log.before, members });
         Ok(())
     }
 
@@ -293,36 +489,64 @@ impl Replica {
         self.raft.transfer_leader(to);
     }
 
-    /// Proposes a change of the members: one at a time, by joint consensus where it takes more than one step.
+    /// Proposes changes of the members, all at once: one is made in one step, several by joint consensus, where until the last
+    /// step the old voters and the new ones must agree. [`Output::MembersChanged`] says when it is through.
     ///
     /// # Errors
-    /// [`NotTaken`] if this node does not lead, or a change is under way.
-    pub fn change_member(&mut self, node: u64, change: MemberChange) -> Result<(), NotTaken> {
+    /// [`NotTaken`] if this node does not lead, a change is under way, or this one cannot be made.
+    pub fn change_members(&mut self, changes: &[MemberChange]) -> Result<Ticket, NotTaken> {
         self.check_leads()?;
-        let change_type = match change {
-            MemberChange::AddLearner => ConfChangeType::AddLearnerNode,
-            MemberChange::Promote => ConfChangeType::AddNode,
-            MemberChange::Remove => ConfChangeType::RemoveNode,
-        };
-        let single = ConfChangeSingle { change_type, node_id: node, ..ConfChangeSingle::default() };
-        let change = ConfChangeV2 { changes: vec![single].into(), ..ConfChangeV2::default() };
         // Consensus would take it and quietly write an empty entry instead.
-        if self.raft.raft.has_pending_conf() {
+        if self.raft.raft.has_pending_conf() || !self.members.voters_outgoing.is_empty() {
             return Err(NotTaken::ChangeUnderWay);
         }
-        self.raft.propose_conf_change(Vec::new(), change).map_err(|_| NotTaken::ChangeUnderWay)
+        let last = self.raft.raft.raft_log.last_index();
+        let progress = self.raft.raft.prs();
+        let matched = |node| progress.get(node).map_or(0, |progress| progress.matched);
+        let planned = plan(&self.members, changes, last, matched)?;
+        let context = fencepost_wire::encode_described(&planned.described).into();
+        let change = ConfChangeV2 { context, ..to_conf_change(&planned) };
+        self.raft.propose_conf_change(Vec::new(), change).map_err(|_| NotTaken::ChangeUnderWay)?;
+        let ticket = self.ticket()?;
+        let position = LogPosition { index: self.raft.raft.raft_log.last_index(), term: self.term() };
+        self.changing = Some((position, ticket));
+        Ok(ticket)
     }
 }
 
-/// A change of the members.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemberChange {
-    /// Sends the node the log, without a vote.
-    AddLearner,
-    /// Gives it a vote.
-    Promote,
-    /// Takes it out.
-    Remove,
+/// Lets the log follow the snapshot, as far as it does not do so already.
+fn go_on_from(log: &mut Log, info: SnapshotInfo) -> Result<(), Stop> {
+    let position = info.position;
+    if position.index < log.before.index {
+        return Err(Stop::SnapshotIncomplete { reached: position, through: log.before });
+    }
+    // The node crashed after a peer's snapshot was durable, and before its log was cut.
+    if log.term(position.index).ok() != Some(position.term) {
+        log.install(info.clone());
+    }
+    // What was changed since will be applied again.
+    log.members = info.members.clone();
+    log.name_snapshot(info);
+    // A snapshot holds only what was committed, whether or not the commit index came to the disk before the crash.
+    log.hard_state.commit = log.hard_state.commit.max(position.index);
+    if log.hard_state.term < position.term {
+        (log.hard_state.term, log.hard_state.vote) = (position.term, raft::INVALID_ID);
+    }
+    Ok(())
+}
+
+fn position_of(snapshot: &Snapshot) -> LogPosition {
+    let metadata = snapshot.get_metadata();
+    LogPosition { index: metadata.index, term: metadata.term }
+}
+
+/// Whether an operation makes the state larger if it succeeds.
+fn grows_the_state(operation: &Operation) -> bool {
+    match operation {
+        Operation::Open(_) => true,
+        Operation::Request(request) => matches!(request.action, Action::Acquire(_) | Action::TakePermits(_)),
+        Operation::Admin(admin) => matches!(admin.act, Act::Freeze { .. } | Act::SetLimit { .. }),
+    }
 }
 
 impl Replica {
@@ -331,6 +555,7 @@ impl Replica {
     /// # Errors
     /// [`Stop`] if this node must not go on. What was given out before it still counts.
     pub fn turn(&mut self, now: Nanos) -> Result<Vec<Output>, Stop> {
+        self.last_turn = now;
         if now >= self.next_tick {
             // One tick, however long the process slept: a stalled node is not owed an election.
             self.next_tick = now.after_ms(TICK_MS);
@@ -349,6 +574,7 @@ impl Replica {
         }
         self.propose(now)?;
         self.handle_everything_ready(now)?;
+        self.snapshot_if_due();
         Ok(std::mem::take(&mut self.outputs))
     }
 
@@ -379,6 +605,7 @@ impl Replica {
             let waiting = self.gather.abandon();
             let reads = std::mem::take(&mut self.reads_asked);
             let confirmed = std::mem::take(&mut self.reads_confirmed).into_iter().map(|(_, ticket)| ticket);
+            self.abandon_change();
             let abandoned = in_flight.renewals.into_iter().chain(in_flight.operations).chain(waiting).chain(reads);
             self.outputs.extend(abandoned.chain(confirmed).map(Output::Abandoned));
         }
@@ -412,13 +639,14 @@ impl Replica {
     fn propose(&mut self, now: Nanos) -> Result<(), Stop> {
         let Lead::Running { term, clock } = &self.lead else { return Ok(()) };
         // While the lead is being handed over, consensus takes nothing.
-        if self.in_flight.is_some() || self.raft.raft.lead_transferee.is_some() {
+        let waits = self.in_flight.is_some() || self.raft.raft.lead_transferee.is_some();
+        if waits || self.log_bytes() >= self.settings.log_bytes_max {
             return Ok(());
         }
         let (term, stamp) = (*term, clock.stamp());
         // Rule: bounded-late
         let deadline_passed = self.state.next_deadline().is_some_and(|deadline| deadline <= stamp);
-        if let Some((batch, tickets)) = self.gather.take(now, deadline_passed) {
+        if let Some((batch, tickets)) = self.gather.take(now, deadline_passed, self.has_room_for_operations()) {
             let proof = self.proofs.pop_unsent();
             let entry = LockEntry { term, stamp, wall_clock_ms: None, batch, proof };
             self.raft.propose(Vec::new(), fencepost_wire::encode(&entry))?;
@@ -478,7 +706,6 @@ impl Replica {
             self.raft.advance_apply_to(self.applied.index);
         }
         self.finish_reads();
-        self.snapshot_if_due();
         Ok(())
     }
 
@@ -486,38 +713,47 @@ impl Replica {
         if message.msg_type != MessageType::MsgSnapshot {
             return Output::Send(message);
         }
-        let metadata = message.get_snapshot().get_metadata();
-        let position = LogPosition { index: metadata.index, term: metadata.term };
+        let position = position_of(message.get_snapshot());
         Output::SendSnapshot { message, position }
     }
 
     /// Goes on from the snapshot of a peer.
     fn install(&mut self, snapshot: &Snapshot) -> Result<(SnapshotInfo, Arc<[u8]>), Stop> {
-        let metadata = snapshot.get_metadata();
-        let position = LogPosition { index: metadata.index, term: metadata.term };
-        let members = metadata.get_conf_state().clone();
-        let (_, state, bytes) = (self.incoming.take().filter(|(named, ..)| *named == position))
+        let position = position_of(snapshot);
+        let (restored, bytes) = (self.incoming.take().filter(|(restored, _)| restored.position == position))
             .expect("consensus accepts only a snapshot whose bytes came with it");
-        self.state = state;
-        self.applied = position;
+        let info = restored.info();
+        self.abandon_change();
+        Restored { state: self.state, members: self.members, position: self.applied } = restored;
         self.events = EventRing::new(EVENTS_KEPT_MAX, events_begin(position));
         self.making = None;
-        let info = SnapshotInfo { position, members };
+        self.bytes_since_snapshot = 0;
         self.raft.mut_store().install(info.clone());
+        self.outputs.push(Output::MembersChanged { position, ticket: None });
         Ok((info, bytes))
     }
 
+    /// Begins a snapshot when enough was applied since the last one; early, if the log is full or a follower needs one.
     fn snapshot_if_due(&mut self) {
-        let last = self.raft.store().snapshot.as_ref().map_or(GROUP_BEGINS.index, |info| info.position.index);
-        if self.making.is_none() && self.applied.index >= last + self.settings.snapshot_every_entries {
+        let Settings { snapshot_every_entries, snapshot_every_bytes, log_bytes_max, .. } = self.settings;
+        let log = self.raft.store();
+        let last = log.snapshot.as_ref().map_or(GROUP_BEGINS.index, |info| info.position.index);
+        let entries = self.applied.index.saturating_sub(last);
+        let is_due = entries >= snapshot_every_entries
+            || self.bytes_since_snapshot >= snapshot_every_bytes.min(log_bytes_max / 2)
+            || (entries > 0 && !self.has_room_for_operations())
+            || (self.applied >= GROUP_BEGINS && log.take_snapshot_wanted());
+        if is_due && self.may_begin_snapshot() {
             self.begin_snapshot();
         }
     }
 
     fn begin_snapshot(&mut self) {
-        let info = SnapshotInfo { position: self.applied, members: self.raft.store().members.clone() };
-        self.making = Some((info.clone(), self.state.state_hash()));
-        self.outputs.push(Output::MakeSnapshot(info));
+        let info = SnapshotInfo { position: self.applied, members: to_conf_state(&self.members) };
+        self.making = Some((info, self.state.state_hash()));
+        self.bytes_since_snapshot = 0;
+        let first_voters = self.first_voters.clone();
+        self.outputs.push(Output::MakeSnapshot { through: self.applied, first_voters });
     }
 
     fn apply(&mut self, entry: &Entry, now: Nanos) -> Result<(), Stop> {
@@ -528,10 +764,13 @@ impl Replica {
 
     fn apply_alone(&mut self, entry: &Entry, now: Nanos) -> Result<(), Stop> {
         self.applied = LogPosition { index: entry.index, term: entry.term };
-        if entry.entry_type != EntryType::EntryNormal {
-            let members = self.raft.apply_conf_change(&member_changes(entry)?)?;
-            self.raft.mut_store().members = members;
-            return Ok(());
+        let applied = self.applied;
+        if self.changing.is_some_and(|(begins, _)| begins.index == applied.index && begins != applied) {
+            self.abandon_change();
+        }
+        self.bytes_since_snapshot += entry_bytes(entry);
+        if let Some(changes) = read_member_changes(entry)? {
+            return self.apply_member_changes(&changes);
         }
         let Some(Applied { stamp, effects, proof }) = apply_to(&mut self.state, entry)? else { return Ok(()) };
         if let Some(proof) = proof {
@@ -556,6 +795,28 @@ impl Replica {
         Ok(())
     }
 
+    fn apply_member_changes(&mut self, changes: &MemberChanges) -> Result<(), Stop> {
+        let by_consensus = from_conf_state(&self.raft.apply_conf_change(&to_conf_change(changes))?);
+        apply_changes(&mut self.members, changes);
+        let by_us = Members { directory: by_consensus.directory.clone(), ..self.members.clone() };
+        assert_eq!(by_us, by_consensus, "a snapshot would have other members than consensus");
+        let is_through = self.members.voters_outgoing.is_empty();
+        let votes = self.members.voters.contains(&self.settings.id) || !is_through;
+        if !votes && self.raft.raft.state == StateRole::Leader {
+            // It was taken out while it led. Consensus would let it lead on, without taking anything any more.
+            self.raft.raft.become_follower(self.term(), raft::INVALID_ID);
+        }
+        let applied = self.applied;
+        let ours = self.changing.take_if(|(begins, _)| is_through && begins.index <= applied.index);
+        self.outputs.push(Output::MembersChanged { position: applied, ticket: ours.map(|(_, ticket)| ticket) });
+        Ok(())
+    }
+
+    /// Whoever asked for the change that is under way cannot be told here what becomes of it.
+    fn abandon_change(&mut self) {
+        self.outputs.extend(self.changing.take().map(|(_, ticket)| Output::Abandoned(ticket)));
+    }
+
     fn confirm_read(&mut self, read: raft::ReadState) {
         let Ok(bytes) = <[u8; 8]>::try_from(read.request_ctx.as_slice()) else { return };
         let ticket = Ticket(u64::from_le_bytes(bytes));
@@ -567,9 +828,9 @@ impl Replica {
     }
 
     fn finish_reads(&mut self) {
-        let applied = self.applied.index;
-        let ready = self.reads_confirmed.extract_if(.., |(index, _)| *index <= applied);
-        self.outputs.extend(ready.map(|(_, ticket)| Output::ReadReady(ticket)));
+        let position = self.applied;
+        let ready = self.reads_confirmed.extract_if(.., |(index, _)| *index <= position.index);
+        self.outputs.extend(ready.map(|(_, ticket)| Output::ReadReady { ticket, position }));
     }
 
     /// Consensus draws its election timeout from the thread's generator; this draws it from the replica's own seed, so

@@ -5,20 +5,38 @@
 //! notes its hash at the same position, every snapshot also proves that applying the log twice gives the same state.
 
 use fencepost_core::{LockState, Position, Record};
-use fencepost_wire::{SnapshotHeader, SnapshotReader, SnapshotWriter, WireError};
+use fencepost_wire::{Members, SnapshotHeader, SnapshotReader, SnapshotWriter, WireError};
 use raft::eraftpb::{ConfState, Entry};
 
-use crate::apply::apply_to;
+use crate::apply::{apply_to, read_member_changes};
 use crate::error::Stop;
 use crate::log::{GROUP_BEGINS, LogPosition};
+use crate::members::{apply_changes, to_conf_state};
 
-/// A snapshot that is known to be durable: what it holds, and who the members were.
+/// A snapshot that is known to be durable, as consensus must name it to a peer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SnapshotInfo {
     /// The last entry in it.
     pub position: LogPosition,
-    /// The members as of that entry.
+    /// Who voted and learned as of that entry.
     pub members: ConfState,
+}
+
+/// What is in a snapshot.
+#[derive(Debug)]
+pub struct Restored {
+    /// The last entry in it.
+    pub position: LogPosition,
+    /// The members as of that entry.
+    pub members: Members,
+    /// The lock state as of that entry.
+    pub state: LockState,
+}
+
+impl Restored {
+    pub(crate) fn info(&self) -> SnapshotInfo {
+        SnapshotInfo { position: self.position, members: to_conf_state(&self.members) }
+    }
 }
 
 /// Which state it is: of which cluster, and which group in it.
@@ -30,53 +48,65 @@ pub struct GroupId {
     pub group: u64,
 }
 
-/// Makes the bytes of a snapshot from those of the one before it, if there was one, and every entry since.
+/// Makes the bytes of a snapshot from those of the one before it and every entry since. Where there is none before it, the
+/// group began with `first_voters`, as [`crate::Output::MakeSnapshot`] says. Gives back the bytes and the hash of the state in
+/// them.
 ///
 /// # Errors
 /// [`Stop`] if the snapshot or an entry cannot be read, or the entries do not reach the position.
 pub fn make_snapshot(
     group: GroupId,
     previous: Option<&[u8]>,
+    first_voters: &[u64],
     entries: impl IntoIterator<Item = Entry>,
     through: LogPosition,
-) -> Result<Vec<u8>, Stop> {
-    let (mut reached, mut state) = match previous {
+) -> Result<(Vec<u8>, u64), Stop> {
+    let mut made = match previous {
         Some(bytes) => read_snapshot(group, bytes, 0)?,
-        None => (GROUP_BEGINS, LockState::new(0)),
+        None => first_snapshot(LockState::new(0), first_voters),
     };
     for entry in entries {
-        if entry.index > reached.index && entry.index <= through.index {
-            apply_to(&mut state, &entry)?;
-            reached = LogPosition { index: entry.index, term: entry.term };
+        if entry.index > made.position.index && entry.index <= through.index {
+            match read_member_changes(&entry)? {
+                Some(changes) => apply_changes(&mut made.members, &changes),
+                None => drop(apply_to(&mut made.state, &entry)?),
+            }
+            made.position = LogPosition { index: entry.index, term: entry.term };
         }
     }
-    if reached != through {
-        return Err(Stop::SnapshotIncomplete { reached, through });
+    if made.position != through {
+        return Err(Stop::SnapshotIncomplete { reached: made.position, through });
     }
-    write_snapshot(group, &state, through)
+    Ok((write_snapshot(group, &made)?, made.state.state_hash()))
 }
 
 /// Makes the first snapshot of a new group from a backup, which is a snapshot of any group: no sessions, and the tokens
 /// raised, so that none given since the backup can come again.
 ///
-/// The new group begins at [`GROUP_BEGINS`] with whatever members its first node says.
+/// The new group begins at [`GROUP_BEGINS`] with the founder as its only member.
 ///
 /// # Errors
 /// [`Stop`] if the backup cannot be read, or the tokens would leave their range.
 // Rule: token-order
-pub fn restore_backup(backup: &[u8], new_group: GroupId, token_jump: u64) -> Result<Vec<u8>, Stop> {
+pub fn restore_backup(backup: &[u8], new_group: GroupId, token_jump: u64, founder: u64) -> Result<Vec<u8>, Stop> {
     let (_, records) = read_records(backup)?;
     let state = LockState::restore_backup(0, records, token_jump).map_err(Stop::BadRecords)?;
-    write_snapshot(new_group, &state, GROUP_BEGINS)
+    write_snapshot(new_group, &first_snapshot(state, &[founder]))
 }
 
-fn write_snapshot(group: GroupId, state: &LockState, position: LogPosition) -> Result<Vec<u8>, Stop> {
-    let mut writer = SnapshotWriter::new(SnapshotHeader {
+fn first_snapshot(state: LockState, voters: &[u64]) -> Restored {
+    let members = Members { voters: voters.iter().copied().collect(), ..Members::NONE };
+    Restored { position: GROUP_BEGINS, members, state }
+}
+
+fn write_snapshot(group: GroupId, Restored { position, members, state }: &Restored) -> Result<Vec<u8>, Stop> {
+    let mut writer = SnapshotWriter::new(&SnapshotHeader {
         cluster_id: group.cluster,
         group_id: group.group,
         log_index: position.index,
         log_term: position.term,
         state_hash: state.state_hash(),
+        members: members.clone(),
     });
     let mut bytes = Vec::new();
     for record in state.records() {
@@ -87,11 +117,11 @@ fn write_snapshot(group: GroupId, state: &LockState, position: LogPosition) -> R
     Ok(bytes)
 }
 
-/// The state in a snapshot, and the last entry in it. The seed is for this node's hash tables.
+/// What is in a snapshot. The seed is for this node's hash tables.
 ///
 /// # Errors
 /// [`Stop`] if the bytes are damaged, of another cluster or group, or of a state whose hash is not what they say.
-pub fn read_snapshot(group: GroupId, bytes: &[u8], hash_seed: u64) -> Result<(LogPosition, LockState), Stop> {
+pub fn read_snapshot(group: GroupId, bytes: &[u8], hash_seed: u64) -> Result<Restored, Stop> {
     let (header, records) = read_records(bytes)?;
     if (header.cluster_id, header.group_id) != (group.cluster, group.group) {
         return Err(Stop::ForeignSnapshot { cluster: header.cluster_id, group: header.group_id });
@@ -100,7 +130,8 @@ pub fn read_snapshot(group: GroupId, bytes: &[u8], hash_seed: u64) -> Result<(Lo
     if state.state_hash() != header.state_hash {
         return Err(Stop::StateDiffers { index: header.log_index });
     }
-    Ok((LogPosition { index: header.log_index, term: header.log_term }, state))
+    let position = LogPosition { index: header.log_index, term: header.log_term };
+    Ok(Restored { position, members: header.members, state })
 }
 
 fn read_records(bytes: &[u8]) -> Result<(SnapshotHeader, Vec<Record>), Stop> {

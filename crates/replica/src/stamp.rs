@@ -42,6 +42,12 @@ impl StampClock {
         self.last_turn = self.last_turn.max(now);
     }
 
+    /// When the stamp will reach this one, if turns are not rare.
+    pub(crate) fn reaches(&self, stamp: LogicalMs) -> Nanos {
+        let to_count_ns = stamp.0.saturating_sub(self.base.0).saturating_mul(1_000_000);
+        Nanos(self.last_turn.0.saturating_add(to_count_ns.saturating_sub(self.counted_ns)))
+    }
+
     /// The stamp as of the last turn.
     pub(crate) fn stamp(&self) -> LogicalMs {
         LogicalMs(self.base.0 + self.counted_ns / 1_000_000)

@@ -1,4 +1,5 @@
-//! Groups under random faults: crashes, partitions, stalls, slow disks, lost messages and hand-overs, from one seed each.
+//! Groups under random faults: crashes, partitions, stalls, slow disks and snapshots, lost messages, hand-overs, and members that
+//! come, go and replace each other meanwhile, from one seed each.
 //!
 //! A client keeps asking for locks and sends what was not answered again, with the same number. Whatever happened, in the
 //! end every answer was true: each lock was granted once, tokens are unique, and all replicas have the same state.
@@ -9,8 +10,9 @@ mod cluster;
 
 use std::collections::BTreeMap;
 
-use cluster::{Cluster, lock, open, token};
+use cluster::{Cluster, lock, member, open, token};
 use fencepost_core::{Name, Token, TokenCheck, Wait};
+use fencepost_replica::{Log, MemberChange, Role};
 
 const SEEDS_DEFAULT: u64 = 200;
 const LOCKS: u64 = 60;
@@ -24,10 +26,15 @@ impl Random {
     }
 }
 
-/// Does one thing to the group, and counts it. At most a minority is down or stalled at a time.
-fn disturb(cluster: &mut Cluster, random: &mut Random, faults: &mut BTreeMap<&'static str, u64>) {
-    let size = cluster.nodes.len() as u64;
-    let id = 1 + random.below(size);
+fn any_of(ids: &[u64], random: &mut Random) -> u64 {
+    ids[random.below(ids.len() as u64) as usize]
+}
+
+/// Does one thing to the group, and counts it. At most a minority of the first `size` voters, or as many others, is down or
+/// stalled at a time; there are never fewer voters.
+fn disturb(cluster: &mut Cluster, size: u64, random: &mut Random, faults: &mut BTreeMap<&'static str, u64>) {
+    let ids: Vec<u64> = cluster.nodes.keys().copied().collect();
+    let id = any_of(&ids, random);
     let hurt =
         cluster.nodes.values().filter(|node| node.replica.is_none() || node.stalled || node.disk_stalled).count();
     let may_hurt = (hurt as u64) < (size - 1) / 2;
@@ -35,7 +42,7 @@ fn disturb(cluster: &mut Cluster, random: &mut Random, faults: &mut BTreeMap<&'s
         let node = cluster.node(id);
         node.replica.is_some() && !node.stalled && !node.disk_stalled
     };
-    let name = match random.below(9) {
+    let name = match random.below(14) {
         0 if is_well && may_hurt => {
             cluster.crash(id);
             "crash"
@@ -53,14 +60,22 @@ fn disturb(cluster: &mut Cluster, random: &mut Random, faults: &mut BTreeMap<&'s
             "isolation"
         }
         4 => {
-            cluster.cut.insert((id, 1 + random.below(size)));
+            cluster.cut.insert((id, any_of(&ids, random)));
             "one-way cut"
         }
         5 if is_well => {
-            let to = 1 + random.below(size);
+            let to = any_of(&ids, random);
             cluster.replica(id).transfer_lead(to);
             "hand-over"
         }
+        6 if is_well => {
+            cluster.node(id).snapshots_stalled = true;
+            "slow snapshots"
+        }
+        7..=10 => match change_members(cluster, size, random) {
+            Some(name) => name,
+            None => return,
+        },
         _ => {
             heal(cluster);
             "healing"
@@ -69,12 +84,36 @@ fn disturb(cluster: &mut Cluster, random: &mut Random, faults: &mut BTreeMap<&'s
     *faults.entry(name).or_default() += 1;
 }
 
+/// Asks the leader for a change of the members, if one can be made.
+fn change_members(cluster: &mut Cluster, size: u64, random: &mut Random) -> Option<&'static str> {
+    let leader = cluster.leader()?;
+    let members = cluster.replica(leader).members();
+    let of_role = |role| members.iter().filter(|view| view.role == role).map(|view| view.node).collect::<Vec<_>>();
+    let (voters, learners) = (of_role(Role::Voter), of_role(Role::Learner));
+    let voter = any_of(&voters, random);
+    let is_spare = voters.len() as u64 > size;
+    let (name, changes) = match (random.below(4), learners.first()) {
+        (0, Some(learner)) if !is_spare => ("promotion", vec![MemberChange::Promote(*learner)]),
+        (1, Some(learner)) => ("learner removed", vec![MemberChange::Remove(*learner)]),
+        (_, Some(learner)) => ("replacement", vec![MemberChange::Promote(*learner), MemberChange::Remove(voter)]),
+        (_, None) if is_spare => ("voter removed", vec![MemberChange::Remove(voter)]),
+        (_, None) => {
+            let new = cluster.nodes.keys().max()? + 1;
+            cluster.replica(leader).change_members(&[MemberChange::AddLearner(member(new))]).ok()?;
+            cluster.join(new);
+            return Some("learner added");
+        }
+    };
+    cluster.replica(leader).change_members(&changes).ok().map(|_| name)
+}
+
 fn heal(cluster: &mut Cluster) {
     cluster.heal();
     for id in cluster.nodes.keys().copied().collect::<Vec<_>>() {
         let node = cluster.node(id);
         node.stalled = false;
         node.disk_stalled = false;
+        node.snapshots_stalled = false;
         if node.replica.is_none() {
             cluster.restart(id);
         }
@@ -92,7 +131,15 @@ fn every_answer_is_true_whatever_happens() {
     let mut snapshots = 0;
     for seed in seeds.clone() {
         let voters: &[u64] = if seed % 3 == 0 { &[1, 2, 3, 4, 5] } else { &[1, 2, 3] };
-        let mut cluster = Cluster::new(voters, seed);
+        let size = voters.len() as u64;
+        let mut cluster = Cluster::new(&[], seed);
+        if seed % 4 == 0 {
+            // So little that the log is full of a few dozen entries.
+            cluster.settings.log_bytes_max = 4 << 10;
+        }
+        for id in voters {
+            cluster.add_node(*id, Log::new(voters), None);
+        }
         let mut random = Random(seed);
         cluster.ask(open(1, 3_600_000));
         cluster.loss_percent = random.below(8);
@@ -103,7 +150,7 @@ fn every_answer_is_true_whatever_happens() {
             let mut tries = 0;
             let answered = loop {
                 if random.below(4) == 0 {
-                    disturb(&mut cluster, &mut random, &mut faults);
+                    disturb(&mut cluster, size, &mut random, &mut faults);
                 }
                 tries += 1;
                 if tries % 40 == 0 {
@@ -126,7 +173,13 @@ fn every_answer_is_true_whatever_happens() {
 
         heal(&mut cluster);
         cluster.loss_percent = 0;
-        cluster.run_until_leader();
+        // Those that were taken out, or never became members, stay behind.
+        let members = cluster.run_until("no change is under way", |cluster| {
+            let leader = cluster.leader()?;
+            let members = cluster.replica(leader).members();
+            members.iter().all(|view| view.role != Role::Leaving).then_some(members)
+        });
+        cluster.nodes.retain(|id, _| members.iter().any(|view| view.node == *id));
         cluster.assert_replicas_equal();
         let leader = cluster.run_until_leader();
         let state = cluster.replica(leader).state();
@@ -145,7 +198,10 @@ fn every_answer_is_true_whatever_happens() {
     if seeds.end() - seeds.start() + 1 < SEEDS_DEFAULT {
         return;
     }
-    for fault in ["crash", "stall", "slow disk", "isolation", "one-way cut", "hand-over", "healing"] {
+    let disturbances =
+        ["crash", "stall", "slow disk", "isolation", "one-way cut", "hand-over", "slow snapshots", "healing"];
+    let changes = ["learner added", "promotion", "replacement", "voter removed", "learner removed"];
+    for fault in disturbances.into_iter().chain(changes) {
         assert!(faults.get(fault).is_some_and(|count| *count >= 20), "too few faults to mean anything: {faults:?}");
     }
 }

@@ -4,11 +4,13 @@
 
 mod cluster;
 
-use cluster::{Cluster, SNAPSHOT_EVERY_ENTRIES, lock, open, token};
+use cluster::{Cluster, SNAPSHOT_EVERY_ENTRIES, lock, member, open, token};
 use fencepost_core::bounds::RESTORE_TOKEN_JUMP;
-use fencepost_core::{GrantId, LogicalMs, Name, Outcome, Refusal, SessionId, TokenCheck, Wait};
+use fencepost_core::{
+    Compacted, GrantId, LogicalMs, Name, Outcome, Position, PositionedEvent, Refusal, SessionId, TokenCheck, Wait,
+};
 use fencepost_replica::{
-    BEAT_MS, GROUP_BEGINS, GroupId, Log, LogPosition, MemberChange, Message, NotTaken, SnapshotInfo, TURN_MS_MAX,
+    BEAT_MS, GROUP_BEGINS, GroupId, Log, LogPosition, MemberChange, Message, NotTaken, TURN_MS_MAX,
     WAITING_OPERATIONS_MAX, make_snapshot, read_snapshot, restore_backup,
 };
 
@@ -263,11 +265,37 @@ fn a_proposal_forwarded_by_a_peer_is_dropped() {
 #[test]
 fn a_read_sees_everything_acknowledged_before_it() {
     let mut cluster = Cluster::new(&[1, 2, 3], 16);
-    cluster.ask(open(1, 60_000));
+    let opened = cluster.ask(open(1, 60_000));
     let leader = cluster.run_until_leader();
     let read = cluster.replica(leader).submit_read().unwrap();
-    cluster.run_until("the read is ready", |cluster| cluster.node(leader).reads.contains(&read).then_some(()));
+    let position = cluster.run_until("the read is ready", |cluster| cluster.node(leader).reads.get(&read).copied());
+    assert!(position >= opened.position, "it says what it shows: {position:?}");
     assert!(cluster.replica(leader).state().session(SessionId(1)).is_some());
+}
+
+#[test]
+fn a_node_that_is_cut_off_reads_what_it_knows_and_says_as_of_when() {
+    let mut cluster = Cluster::new(&[1, 2, 3], 33);
+    let opened = cluster.ask(open(1, 60_000));
+    let leader = cluster.run_until_leader();
+    let cut_off = if leader == 1 { 2 } else { 1 };
+    cluster.assert_replicas_equal();
+    cluster.isolate(cut_off);
+    let granted = cluster.ask(lock(1, 1, "r", Wait::No));
+    cluster.run_ms(5_000);
+    let (position, state) = cluster.replica(cut_off).read_stale();
+    assert!(position >= opened.position && position < granted.position, "{position:?}");
+    assert_eq!((state.counts().sessions, state.counts().grants), (1, 0), "as of then");
+    assert_eq!(
+        cluster.replica(cut_off).submit_read(),
+        Err(NotTaken::NotLeader { leader: None }),
+        "and no more than that"
+    );
+    assert!(cluster.node(cut_off).reads.is_empty());
+    cluster.heal();
+    cluster.assert_replicas_equal();
+    let (position, state) = cluster.replica(cut_off).read_stale();
+    assert!(position >= granted.position && state.counts().grants == 1);
 }
 
 #[test]
@@ -277,7 +305,7 @@ fn an_isolated_leader_answers_no_linearizable_read() {
     cluster.isolate(old);
     let read = cluster.replica(old).submit_read().unwrap();
     cluster.run_ms(10_000);
-    assert!(!cluster.node(old).reads.contains(&read));
+    assert!(!cluster.node(old).reads.contains_key(&read));
     assert!(cluster.node(old).abandoned.contains(&read));
 }
 
@@ -287,11 +315,10 @@ fn a_group_grows_from_one_to_three_while_it_serves_and_shrinks_again() {
     cluster.ask(open(1, 600_000));
     let mut number = 0;
     for id in [2, 3] {
-        // A new node starts with the log of a group whose voters it is told; it learns all else from the leader.
-        cluster.add_node(id, Log::new(&[1]), None);
-        for change in [MemberChange::AddLearner, MemberChange::Promote] {
-            let leader = cluster.run_until_leader();
-            cluster.replica(leader).change_member(id, change).unwrap();
+        // A new node knows nothing but its id; it learns all else from the leader.
+        cluster.join(id);
+        for change in [MemberChange::AddLearner(member(id)), MemberChange::Promote(id)] {
+            cluster.change(&[change]);
             number += 1;
             cluster.ask(lock(1, number, &format!("r{number}"), Wait::No));
         }
@@ -301,8 +328,7 @@ fn a_group_grows_from_one_to_three_while_it_serves_and_shrinks_again() {
     cluster.crash(1);
     number += 1;
     cluster.ask(lock(1, number, &format!("r{number}"), Wait::No));
-    let leader = cluster.run_until_leader();
-    cluster.replica(leader).change_member(1, MemberChange::Remove).unwrap();
+    cluster.change(&[MemberChange::Remove(1)]);
     number += 1;
     cluster.ask(lock(1, number, &format!("r{number}"), Wait::No));
     cluster.assert_replicas_equal();
@@ -371,7 +397,7 @@ fn a_damaged_or_foreign_snapshot_changes_nothing() {
     let hash = cluster.replica(1).state().state_hash();
     let foreign = GroupId { cluster: 0xBAD, ..cluster::GROUP };
     let far = LogPosition { index: 1_000, term: 9 };
-    for bytes in [vec![0; 100], make_snapshot(foreign, None, [], GROUP_BEGINS).unwrap()] {
+    for bytes in [vec![0; 100], make_snapshot(foreign, None, &[1], [], GROUP_BEGINS).unwrap().0] {
         let mut message = Message { from: 2, to: 1, term: 9, ..Message::default() };
         message.set_msg_type(raft::eraftpb::MessageType::MsgSnapshot);
         let metadata = message.mut_snapshot().mut_metadata();
@@ -403,19 +429,19 @@ fn a_backup_taken_while_serving_becomes_a_new_group_with_higher_tokens() {
     let before = cluster.ask(lock(1, 1, "r", Wait::No));
     let leader = cluster.run_until_leader();
     cluster.replica(leader).snapshot_now();
-    cluster.run_ms(10);
+    cluster.run_ms(15);
     let backup = cluster.snapshot_bytes(leader).expect("the backup is made");
     // Granted after the backup, so the new group knows nothing of it.
     let lost = cluster.ask(lock(1, 2, "s", Wait::No));
 
     let mut restored = Cluster::new(&[], 25);
-    restored.group = GroupId { cluster: 0xD, group: 1 };
-    assert!(read_snapshot(restored.group, &backup, 0).is_err(), "a backup is not taken for the new group's own");
-    let first = restore_backup(&backup, restored.group, RESTORE_TOKEN_JUMP).unwrap();
-    let mut log = Log::new(&[1]);
-    let members = log.members().clone();
-    log.name_snapshot(SnapshotInfo { position: GROUP_BEGINS, members });
-    restored.add_node(1, log, Some(first.into()));
+    restored.settings.group = GroupId { cluster: 0xD, group: 1 };
+    assert!(
+        read_snapshot(restored.settings.group, &backup, 0).is_err(),
+        "a backup is not taken for the new group's own"
+    );
+    let first = restore_backup(&backup, restored.settings.group, RESTORE_TOKEN_JUMP, 1).unwrap();
+    restored.add_node(1, Log::new(&[1]), Some(first.into()));
     restored.run_until_leader();
     assert_eq!(restored.replica(1).state().counts().sessions, 0, "no session came along");
     restored.ask(open(9, 600_000));
@@ -429,25 +455,24 @@ fn a_group_grows_to_five_and_a_dead_node_is_replaced() {
     let mut cluster = Cluster::new(&[1, 2, 3], 26);
     cluster.ask(open(1, 600_000));
     let mut number = 0;
-    let mut change = |cluster: &mut Cluster, node, change| {
-        let leader = cluster.run_until_leader();
-        cluster.replica(leader).change_member(node, change).unwrap();
+    let mut change = |cluster: &mut Cluster, change| {
+        cluster.change(&[change]);
         number += 1;
         cluster.ask(lock(1, number, &format!("r{number}"), Wait::No));
     };
     for id in [4, 5] {
-        cluster.add_node(id, Log::new(&[1, 2, 3]), None);
-        change(&mut cluster, id, MemberChange::AddLearner);
-        change(&mut cluster, id, MemberChange::Promote);
+        cluster.join(id);
+        change(&mut cluster, MemberChange::AddLearner(member(id)));
+        change(&mut cluster, MemberChange::Promote(id));
     }
     cluster.assert_replicas_equal();
     // Two of five may die. One of them never comes back; a new node takes its place under a new id.
     cluster.crash(4);
     cluster.crash(5);
-    cluster.add_node(6, Log::new(&[1, 2, 3]), None);
-    change(&mut cluster, 6, MemberChange::AddLearner);
-    change(&mut cluster, 6, MemberChange::Promote);
-    change(&mut cluster, 5, MemberChange::Remove);
+    cluster.join(6);
+    change(&mut cluster, MemberChange::AddLearner(member(6)));
+    change(&mut cluster, MemberChange::Promote(6));
+    change(&mut cluster, MemberChange::Remove(5));
     cluster.restart(4);
     cluster.assert_replicas_equal();
 }
@@ -456,8 +481,8 @@ fn a_group_grows_to_five_and_a_dead_node_is_replaced() {
 fn a_second_change_of_members_waits_for_the_first() {
     let mut cluster = Cluster::new(&[1, 2, 3], 27);
     let leader = cluster.run_until_leader();
-    cluster.replica(leader).change_member(4, MemberChange::AddLearner).unwrap();
-    let second = cluster.replica(leader).change_member(5, MemberChange::AddLearner);
+    cluster.replica(leader).change_members(&[MemberChange::AddLearner(member(4))]).unwrap();
+    let second = cluster.replica(leader).change_members(&[MemberChange::AddLearner(member(5))]);
     assert_eq!(second, Err(NotTaken::ChangeUnderWay));
 }
 
@@ -525,4 +550,54 @@ fn a_node_with_too_much_to_do_takes_no_more_operations_but_every_sign_of_life() 
     cluster.keep_alive(leader, 1).unwrap();
     cluster.run_ms(1_000);
     assert!(cluster.replica(leader).submit(lock(1, 0, "r", Wait::No)).is_ok(), "the backlog is worked off");
+}
+
+/// All events after a position, as a watcher on that node gets them.
+fn events_after(cluster: &mut Cluster, node: u64, position: Position) -> Result<Vec<PositionedEvent>, Compacted> {
+    let events = cluster.replica(node).events().after(position, "", usize::MAX)?;
+    Ok(events.cloned().collect())
+}
+
+#[test]
+fn a_watcher_goes_on_at_another_node_where_it_was() {
+    let beginning = Position { index: GROUP_BEGINS.index, ordinal: u32::MAX };
+    let mut cluster = Cluster::new(&[1, 2, 3], 34);
+    cluster.ask(open(1, 600_000));
+    // Below the number of entries that makes a snapshot, so that every node has seen everything.
+    for number in 1..=20 {
+        cluster.ask(lock(1, number, &format!("r{number}"), Wait::No));
+        if number % 7 == 0 {
+            let leader = cluster.run_until_leader();
+            cluster.replica(leader).transfer_lead(leader % 3 + 1);
+            cluster.run_until("another node leads", |cluster| cluster.leader().filter(|next| *next != leader));
+        }
+    }
+    cluster.assert_replicas_equal();
+    let all = events_after(&mut cluster, 1, beginning).unwrap();
+    assert_eq!(all.len(), 1 + 20, "a session and twenty grants");
+    for node in [1, 2, 3] {
+        for (seen, event) in (1..).zip(&all) {
+            let rest = events_after(&mut cluster, node, event.position).unwrap();
+            assert_eq!(rest, all[seen..], "node {node} after {:?}", event.position);
+        }
+    }
+
+    // A node that was away, and came back by a snapshot, does not know what it missed, and says so.
+    let leader = cluster.run_until_leader();
+    let away = leader % 3 + 1;
+    let last_seen = all.last().unwrap().position;
+    cluster.isolate(away);
+    for number in 21..=20 + 3 * SNAPSHOT_EVERY_ENTRIES {
+        cluster.ask(lock(1, number, &format!("r{number}"), Wait::No));
+    }
+    cluster.heal();
+    cluster.assert_replicas_equal();
+    cluster.ask(lock(1, 1_000, "after", Wait::No));
+    cluster.assert_replicas_equal();
+    let Err(Compacted { oldest }) = events_after(&mut cluster, away, last_seen) else { panic!("a silent gap") };
+    assert!(oldest > last_seen);
+    let rest = events_after(&mut cluster, away, oldest).unwrap();
+    assert!(!rest.is_empty(), "it goes on from there");
+    assert_eq!(rest, events_after(&mut cluster, leader, oldest).unwrap());
+    assert_eq!(events_after(&mut cluster, leader, last_seen).unwrap().len() as u64, 3 * SNAPSHOT_EVERY_ENTRIES + 1);
 }

@@ -20,7 +20,7 @@ impl Node {
     fn start(directory: &std::path::Path, start: Start<'_>) -> Node {
         let (store, log) = LogStore::open(directory, IDENTITY, 1, start).expect("the log is sound");
         let group = GroupId { cluster: IDENTITY.cluster, group: 1 };
-        let settings = Settings { id: 1, group, seed: 1, snapshot_every_entries: 1_000_000, entries_kept: 0 };
+        let settings = Settings { snapshot_every_entries: 1_000_000, ..Settings::new(1, group, 1) };
         let replica = Replica::new(settings, log, None, Nanos(0)).expect("the log is sound");
         Node { replica, store, now: Nanos(0) }
     }

@@ -102,7 +102,7 @@ fn records() -> Vec<Record> {
 }
 
 fn write(records: &[Record], mut keep: impl FnMut(Vec<u8>)) {
-    let mut writer = SnapshotWriter::new(SnapshotHeader::default());
+    let mut writer = SnapshotWriter::new(&SnapshotHeader::default());
     for record in records {
         writer.push(record).expect("a small record");
         if let Some(bytes) = writer.take() {

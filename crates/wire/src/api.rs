@@ -1,7 +1,12 @@
-//! The service's messages, to the core's types and back: what a session says on its stream, and what it hears.
+//! The service's messages, to the core's types and back: what a session says on its stream, and what it hears. What
+//! observers, watchers and administrators say and hear is in the modules below.
 //!
 //! Nothing here is strict about fields that it does not know: a client may be newer than the server that it talks to. What is
 //! known is checked as everywhere: every word goes through the core's own constructor.
+
+pub mod admin;
+pub mod observe;
+pub mod watch;
 
 use fencepost_core::{
     Epoch, LogicalMs, Metadata, Open, Outcome, Principal, Push, Renewal, Repeat, Reply, Request, RequestNumber,

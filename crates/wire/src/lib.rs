@@ -11,6 +11,7 @@ pub mod bounds;
 mod error;
 mod from_wire;
 mod log_entry;
+mod member;
 mod member_change;
 mod peer;
 mod snapshot;
@@ -27,7 +28,8 @@ pub mod v1 {
 
 pub use error::WireError;
 pub use log_entry::{ENTRY_FORMAT_VERSION, Entry, StateProof, decode, encode, encode_into};
-pub use member_change::{MemberStep, decode_member_changes};
+pub use member::{BadMember, Member, Members};
+pub use member_change::{MemberChanges, MemberStep, decode_member_changes, encode_described};
 pub use peer::{PeerMessage, decode_peer, encode_peer};
 pub use snapshot::{SNAPSHOT_FORMAT_VERSION, SnapshotHeader};
 pub use snapshot_reader::SnapshotReader;

@@ -4,7 +4,7 @@
 //! proposal, or what the library says to itself) has no form here: it can be neither written nor read.
 
 use prost::Message as _;
-use raft_proto::eraftpb::{ConfState, Entry, EntryType, Message, MessageType, Snapshot};
+use raft_proto::eraftpb::{Entry, EntryType, Message, MessageType, Snapshot};
 
 use crate::bounds::PEER_MESSAGE_BYTES_MAX;
 use crate::error::WireError;
@@ -154,34 +154,17 @@ fn from_entry(entry: wire::PeerEntry) -> Result<Entry, WireError> {
     Ok(Entry { entry_type, term, index, data, ..Entry::default() })
 }
 
+/// Who the members were stands in the snapshot's own bytes, and nowhere else.
 fn to_snapshot(snapshot: &Snapshot) -> wire::PeerSnapshot {
     let metadata = snapshot.get_metadata();
-    let members = metadata.get_conf_state();
-    wire::PeerSnapshot {
-        index: metadata.index,
-        term: metadata.term,
-        voters: members.voters.clone(),
-        learners: members.learners.clone(),
-        voters_outgoing: members.voters_outgoing.clone(),
-        learners_next: members.learners_next.clone(),
-        auto_leave: members.auto_leave,
-    }
+    wire::PeerSnapshot { index: metadata.index, term: metadata.term }
 }
 
 fn from_snapshot(peer: wire::PeerSnapshot) -> Snapshot {
-    let members = ConfState {
-        voters: peer.voters,
-        learners: peer.learners,
-        voters_outgoing: peer.voters_outgoing,
-        learners_next: peer.learners_next,
-        auto_leave: peer.auto_leave,
-        ..ConfState::default()
-    };
     let mut snapshot = Snapshot::default();
     let metadata = snapshot.mut_metadata();
     metadata.index = peer.index;
     metadata.term = peer.term;
-    metadata.set_conf_state(members);
     snapshot
 }
 
@@ -216,11 +199,8 @@ mod tests {
                 priority: -9,
                 ..Message::default()
             };
-            let voters = vec![1, 2, 3];
-            let learners_next = vec![5];
             let metadata = message.mut_snapshot().mut_metadata();
             (metadata.index, metadata.term) = (10, 11);
-            metadata.set_conf_state(ConfState { voters, learners_next, auto_leave: true, ..ConfState::default() });
             PeerMessage { cluster: u128::MAX - 5, group: 12, message }
         })
     }

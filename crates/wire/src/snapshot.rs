@@ -2,24 +2,29 @@
 //! `docs/decisions/0007-snapshot-format.md`.
 //!
 //! ```text
-//! header   magic 8 | format 4 | length 4 | cluster 16 | group 8 | log index 8 | log term 8 | state hash 8 | sum 4
+//! header   magic 8 | format 4 | length 4 | cluster 16 | group 8 | log index 8 | log term 8 | state hash 8 | members | sum 4
 //! chunk    "CHNK" | its number 4 | bytes before compression 4 | bytes after it 4 | sum 4 | LZ4 block | sum so far 4
 //! trailer  "DONE" | number of chunks 4 | number of records 8 | sum so far 4
 //! ```
 //!
-//! Numbers are little-endian. A chunk's block is a sequence of messages `Record`, each after its length as a varint; no
+//! Numbers are little-endian. The header's length counts what lies between it and the sum; the members are a message
+//! `GroupMembers`. A chunk's block is a sequence of messages `Record`, each after its length as a varint; no
 //! record is cut by the end of a chunk. Sums are CRC-32C. The sum in a chunk's head starts from the header's sum, so no
 //! chunk of another snapshot fits. The sum so far runs from the header over every head and block, so each chunk fits
 //! behind the ones before it only, and the trailer vouches for all.
 
+use prost::Message;
+
 use crate::bounds::SNAPSHOT_HEADER_BYTES_MAX;
 use crate::error::WireError;
+use crate::member::Members;
+use crate::{strict, v1 as wire};
 
 /// The format that is written, and the newest that is read.
 pub const SNAPSHOT_FORMAT_VERSION: u32 = 1;
 
 /// What a snapshot says about itself before the first record.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotHeader {
     /// The cluster whose state it is. A node of another one refuses it.
     pub cluster_id: u128,
@@ -31,14 +36,17 @@ pub struct SnapshotHeader {
     pub log_term: u64,
     /// The hash of the state. Whoever restores the records compares it with that of the state they give.
     pub state_hash: u64,
+    /// Who the members were as of the last log entry in it, so that a snapshot alone is enough to go on from.
+    pub members: Members,
 }
+
+const WHAT: &str = "the snapshot";
 
 const MAGIC: [u8; 8] = *b"fpsnap\r\n";
 /// Magic, format and length: the same in every format, so that a newer one can be named.
 const PREAMBLE_BYTES: usize = 16;
-const HEADER_FIELDS_BYTES: usize = 48;
-const SUM_BYTES: usize = 4;
-const HEADER_BYTES: usize = PREAMBLE_BYTES + HEADER_FIELDS_BYTES + SUM_BYTES;
+/// What stands in the header before the members.
+const HEADER_NUMBERS_BYTES: usize = 48;
 
 const CHUNK: [u8; 4] = *b"CHNK";
 const TRAILER: [u8; 4] = *b"DONE";
@@ -57,15 +65,19 @@ pub(crate) struct Summed<'a, T> {
 impl SnapshotHeader {
     /// Its bytes, and their sum.
     pub(crate) fn write(&self) -> (Vec<u8>, u32) {
-        let SnapshotHeader { cluster_id, group_id, log_index, log_term, state_hash } = self;
-        let mut bytes = Vec::with_capacity(HEADER_BYTES);
+        let SnapshotHeader { cluster_id, group_id, log_index, log_term, state_hash, members } = self;
+        let members = members.to_wire().encode_to_vec();
+        let length = HEADER_NUMBERS_BYTES + members.len();
+        assert!(length <= SNAPSHOT_HEADER_BYTES_MAX, "a change of the members beyond their bound is never taken");
+        let mut bytes = Vec::with_capacity(PREAMBLE_BYTES + length + 4);
         bytes.extend(MAGIC);
         bytes.extend(SNAPSHOT_FORMAT_VERSION.to_le_bytes());
-        bytes.extend((HEADER_FIELDS_BYTES as u32).to_le_bytes());
+        bytes.extend((length as u32).to_le_bytes());
         bytes.extend(cluster_id.to_le_bytes());
         for number in [group_id, log_index, log_term, state_hash] {
             bytes.extend(number.to_le_bytes());
         }
+        bytes.extend(members);
         let sum = crc32c::crc32c(&bytes);
         bytes.extend(sum.to_le_bytes());
         (bytes, sum)
@@ -92,14 +104,16 @@ impl SnapshotHeader {
         }
         let known = SNAPSHOT_FORMAT_VERSION;
         match format {
-            SNAPSHOT_FORMAT_VERSION if length == HEADER_FIELDS_BYTES => {}
-            SNAPSHOT_FORMAT_VERSION | 0 => return Err(damaged("the header is not as long as its format says")),
-            found => return Err(WireError::NewerFormat { what: "the snapshot", found, known }),
+            SNAPSHOT_FORMAT_VERSION if length >= HEADER_NUMBERS_BYTES => {}
+            SNAPSHOT_FORMAT_VERSION | 0 => return Err(damaged("the header is shorter than its format says")),
+            found => return Err(WireError::NewerFormat { what: WHAT, found, known }),
         }
         let mut number = || take(&mut fields).map_or(0, u64::from_le_bytes);
         let cluster_id = u128::from(number()) | u128::from(number()) << 64;
         let (group_id, log_index, log_term, state_hash) = (number(), number(), number(), number());
-        let value = SnapshotHeader { cluster_id, group_id, log_index, log_term, state_hash };
+        let members: wire::GroupMembers = strict::message(WHAT, &summed[PREAMBLE_BYTES + HEADER_NUMBERS_BYTES..])?;
+        let members = Members::from_wire(WHAT, &members)?;
+        let value = SnapshotHeader { cluster_id, group_id, log_index, log_term, state_hash, members };
         Ok(Some(Summed { value, bytes: summed, sum, behind }))
     }
 }
@@ -151,5 +165,5 @@ pub(crate) fn take<const COUNT: usize>(bytes: &mut &[u8]) -> Option<[u8; COUNT]>
 }
 
 pub(crate) fn damaged(detail: &str) -> WireError {
-    WireError::Damaged { what: "the snapshot", detail: detail.to_owned() }
+    WireError::Damaged { what: WHAT, detail: detail.to_owned() }
 }

@@ -19,7 +19,7 @@ use crate::to_wire;
 /// let state = LockState::new(1);
 /// let header = SnapshotHeader { log_index: 12, state_hash: state.state_hash(), ..SnapshotHeader::default() };
 /// let mut file = Vec::new();
-/// let mut writer = SnapshotWriter::new(header);
+/// let mut writer = SnapshotWriter::new(&header);
 /// for record in state.records() {
 ///     writer.push(&record)?;
 ///     file.extend(writer.take().unwrap_or_default());
@@ -54,7 +54,7 @@ pub struct SnapshotWriter {
 
 impl SnapshotWriter {
     /// Begins a snapshot.
-    pub fn new(header: SnapshotHeader) -> SnapshotWriter {
+    pub fn new(header: &SnapshotHeader) -> SnapshotWriter {
         let (finished, header_sum) = header.write();
         SnapshotWriter { raw: Vec::new(), finished, header_sum, sum: header_sum, chunks: 0, records: 0 }
     }

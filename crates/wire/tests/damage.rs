@@ -9,12 +9,18 @@ use fencepost_core::{
     AnswerRecord, Cycle, CycleLink, GrantId, LogicalMs, Mode, Name, Outcome, OwnerName, Record, RequestNumber,
     SessionId,
 };
-use fencepost_wire::{SnapshotHeader, SnapshotReader, SnapshotWriter, WireError, bounds, decode, encode};
+use fencepost_wire::{Members, SnapshotHeader, SnapshotReader, SnapshotWriter, WireError, bounds, decode, encode};
 use forge::{Forged, read, write};
 use generator::Generator;
 
-const HEADER: SnapshotHeader =
-    SnapshotHeader { cluster_id: 0xC1, group_id: 1, log_index: 1_000, log_term: 7, state_hash: 0xABCD };
+const HEADER: SnapshotHeader = SnapshotHeader {
+    cluster_id: 0xC1,
+    group_id: 1,
+    log_index: 1_000,
+    log_term: 7,
+    state_hash: 0xABCD,
+    members: Members::NONE,
+};
 
 fn records(seed: u64, count: usize) -> Vec<Record> {
     let mut random = Generator::new(seed);
@@ -23,10 +29,10 @@ fn records(seed: u64, count: usize) -> Vec<Record> {
 
 /// The header, three chunks or more, and the trailer, each for itself.
 fn parts_of_a_snapshot() -> Vec<Vec<u8>> {
-    let mut pieces = write(HEADER, &records(5, 4_000)).into_iter();
+    let mut pieces = write(&HEADER, &records(5, 4_000)).into_iter();
     let first = pieces.next().expect("a snapshot has bytes");
     let last_with_trailer = pieces.next_back().expect("the records fill several chunks");
-    let (header, first) = first.split_at(68);
+    let (header, first) = first.split_at(forge::header_bytes(&first));
     let (last, trailer) = last_with_trailer.split_at(last_with_trailer.len() - 20);
     let mut parts = vec![header.to_vec(), first.to_vec()];
     parts.extend(pieces);
@@ -42,7 +48,7 @@ fn error_of(bytes: &[u8]) -> WireError {
 
 #[test]
 fn every_flipped_bit_of_a_snapshot_is_found() {
-    let bytes = write(HEADER, &records(2, 6)).concat();
+    let bytes = write(&SnapshotHeader { members: forge::some_members(), ..HEADER }, &records(2, 6)).concat();
     for place in 0..bytes.len() {
         for bit in 0..8 {
             let mut flipped = bytes.clone();
@@ -55,7 +61,7 @@ fn every_flipped_bit_of_a_snapshot_is_found() {
 
 #[test]
 fn every_cut_of_a_snapshot_is_found_and_says_to_fetch_it_again() {
-    let bytes = write(HEADER, &records(2, 6)).concat();
+    let bytes = write(&SnapshotHeader { members: forge::some_members(), ..HEADER }, &records(2, 6)).concat();
     for length in 0..bytes.len() {
         let error = error_of(&bytes[..length]);
         assert!(matches!(error, WireError::Truncated { .. }), "{length} bytes: {error}");
@@ -82,12 +88,13 @@ fn a_chunk_that_is_missing_doubled_or_moved_is_found() {
 
 #[test]
 fn a_chunk_of_another_snapshot_is_found() {
+    let head = forge::header_bytes(&write(&HEADER, &[]).concat());
     let other = SnapshotHeader { log_index: HEADER.log_index + 1, ..HEADER };
-    let chunk = |header| write(header, &records(3, 5)).concat().split_off(68);
-    let mixed = [&write(HEADER, &records(3, 5)).concat()[..68], &chunk(other)].concat();
+    let chunk = |header: &SnapshotHeader| write(header, &records(3, 5)).concat().split_off(head);
+    let mixed = [&write(&HEADER, &records(3, 5)).concat()[..head], &chunk(&other)].concat();
     assert!(matches!(error_of(&mixed), WireError::Damaged { .. }));
     // With the same header a chunk of other records has the right head at best, and fits no trailer but its own.
-    let (mut one, two) = (write(HEADER, &records(3, 5)).concat(), write(HEADER, &records(4, 5)).concat());
+    let (mut one, two) = (write(&HEADER, &records(3, 5)).concat(), write(&HEADER, &records(4, 5)).concat());
     one.truncate(one.len() - 20);
     one.extend_from_slice(&two[two.len() - 20..]);
     assert!(matches!(error_of(&one), WireError::Damaged { .. }));
@@ -95,7 +102,7 @@ fn a_chunk_of_another_snapshot_is_found() {
 
 #[test]
 fn bytes_after_the_end_are_found() {
-    let mut bytes = write(HEADER, &records(3, 5)).concat();
+    let mut bytes = write(&HEADER, &records(3, 5)).concat();
     let twice = bytes.repeat(2);
     bytes.push(0);
     assert_eq!(error_of(&bytes), WireError::TrailingBytes);
@@ -149,7 +156,7 @@ fn an_error_stays() {
     let mut reader = SnapshotReader::new();
     reader.feed(b"something else");
     assert_eq!(reader.next_record(), Err(WireError::NotASnapshot));
-    reader.feed(&write(HEADER, &records(3, 5)).concat());
+    reader.feed(&write(&HEADER, &records(3, 5)).concat());
     assert_eq!(reader.next_record(), Err(WireError::NotASnapshot));
     assert_eq!(reader.finish(), Err(WireError::NotASnapshot));
 }
@@ -176,12 +183,12 @@ fn answer_with_cycle(links: usize) -> Record {
 #[test]
 fn the_largest_record_that_the_core_can_make_is_written_and_read() {
     let largest = vec![answer_with_cycle(DEADLOCK_STEPS_MAX)];
-    assert!(read(&write(HEADER, &largest).concat(), usize::MAX) == Ok((HEADER, largest)));
+    assert!(read(&write(&HEADER, &largest).concat(), usize::MAX) == Ok((HEADER, largest)));
 }
 
 #[test]
 fn a_larger_record_is_refused_and_leaves_the_snapshot_whole() {
-    let mut writer = SnapshotWriter::new(HEADER);
+    let mut writer = SnapshotWriter::new(&HEADER);
     let few = records(3, 5);
     few.iter().for_each(|record| writer.push(record).unwrap());
     let too_large = answer_with_cycle(2 * DEADLOCK_STEPS_MAX);

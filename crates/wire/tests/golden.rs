@@ -39,7 +39,7 @@ fn entry_of_format_1_is_read_and_written_as_ever() {
 fn snapshot_of_format_1_is_read_as_ever() {
     let bytes = golden("v1-snapshot.bin", SNAPSHOT_FORMAT_VERSION == 1, || {
         let (header, records) = snapshot_with_every_record();
-        forge::write(header, &records).concat()
+        forge::write(&header, &records).concat()
     });
     let (header, records) = forge::read(&bytes, 1_000).unwrap();
     compare_text("v1-snapshot.txt", [line(&header)].into_iter().chain(records.iter().map(line)).collect());
@@ -92,6 +92,7 @@ fn snapshot_with_every_record() -> (SnapshotHeader, Vec<Record>) {
         log_index: 1_000_001,
         log_term: 12,
         state_hash: 0x0123_4567_89AB_CDEF,
+        members: forge::some_members(),
     };
     let commands = ["Renewal::", "Operation::", "Action::", "Act::", "Wait::"];
     let mut random = Generator::brief(8);

@@ -66,11 +66,12 @@ impl Target {
             (_, Target::Entry) => encode(&random.entry()),
             (_, Target::Snapshot) => {
                 let records = random.some(4, Generator::record);
-                write(SnapshotHeader::default(), &records).concat()
+                write(&SnapshotHeader { members: forge::some_members(), ..SnapshotHeader::default() }, &records)
+                    .concat()
             }
             (_, Target::Records) => {
                 let records = random.some(3, Generator::record);
-                raw_records(&write(SnapshotHeader::default(), &records).concat())
+                raw_records(&write(&SnapshotHeader::default(), &records).concat())
             }
         };
         change(&mut bytes, random);
@@ -152,8 +153,9 @@ fn varint(mut number: u32) -> Vec<u8> {
 
 /// What stands in the one chunk of a small snapshot; nothing if it has none.
 fn raw_records(snapshot: &[u8]) -> Vec<u8> {
-    let Some(packed) = snapshot.get(68 + 20..snapshot.len() - 24) else { return Vec::new() };
-    let raw_bytes = u32::from_le_bytes(snapshot[68 + 8..68 + 12].try_into().expect("four bytes"));
+    let head = forge::header_bytes(snapshot);
+    let Some(packed) = snapshot.get(head + 20..snapshot.len() - 24) else { return Vec::new() };
+    let raw_bytes = u32::from_le_bytes(snapshot[head + 8..head + 12].try_into().expect("four bytes"));
     lz4_flex::block::decompress(packed, raw_bytes as usize).expect("the writer has just packed it")
 }
 

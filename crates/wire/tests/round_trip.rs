@@ -27,14 +27,15 @@ fn commands_and_records_of_every_kind_come_back_as_they_went() {
         log_index: u64::MAX,
         log_term: 17,
         state_hash: 0x0123_4567_89AB_CDEF,
+        members: forge::some_members(),
     };
     let mut pieces_most = 0;
     for round in 0..20 {
         let records: Vec<Record> = (0..random.below(5_000)).map(|_| random.record()).collect();
-        let pieces = forge::write(header, &records);
+        let pieces = forge::write(&header, &records);
         pieces_most = pieces_most.max(pieces.len());
         let piece_bytes = [7, 250, 4_096, usize::MAX][round % 4];
-        assert!(forge::read(&pieces.concat(), piece_bytes) == Ok((header, records)), "round {round}");
+        assert!(forge::read(&pieces.concat(), piece_bytes) == Ok((header.clone(), records)), "round {round}");
     }
     assert!(pieces_most >= 3, "snapshots of several chunks were among them: {pieces_most} pieces at most");
     assert_eq!(random.met.missing(), Vec::<&str>::new(), "these never came up: generate them");
@@ -45,7 +46,7 @@ fn snapshot_of_a_state_gives_the_same_state() {
     let state = busy_state(20_000);
     let records: Vec<Record> = state.records().collect();
     let header = SnapshotHeader { state_hash: state.state_hash(), log_index: 5, ..SnapshotHeader::default() };
-    let pieces = forge::write(header, &records);
+    let pieces = forge::write(&header, &records);
     assert!(pieces.len() > 2, "it takes several chunks");
     let (read_header, read) = forge::read(&pieces.concat(), 10_000).unwrap();
     assert_eq!(read_header, header);
@@ -58,7 +59,7 @@ fn snapshot_of_a_state_gives_the_same_state() {
 fn a_chunk_in_memory_is_bounded() {
     let state = busy_state(20_000);
     let records: Vec<Record> = state.records().collect();
-    for piece in forge::write(SnapshotHeader::default(), &records) {
+    for piece in forge::write(&SnapshotHeader::default(), &records) {
         assert!(piece.len() < 2 * bounds::CHUNK_RECORD_BYTES, "{} bytes at once", piece.len());
     }
 }
@@ -66,11 +67,19 @@ fn a_chunk_in_memory_is_bounded() {
 #[test]
 fn a_second_writer_that_knows_only_the_description_writes_the_same() {
     let records: Vec<Record> = busy_state(10).records().collect();
-    let header = SnapshotHeader { cluster_id: 7, group_id: 1, log_index: 2, log_term: 3, state_hash: 4 };
-    let written = forge::write(header, &records).concat();
+    let header = SnapshotHeader {
+        cluster_id: 7,
+        group_id: 1,
+        log_index: 2,
+        log_term: 3,
+        state_hash: 4,
+        members: forge::some_members(),
+    };
+    let written = forge::write(&header, &records).concat();
+    let head = forge::header_bytes(&written);
     // Header and head of the chunk, then its block, then three sums and the trailer's head.
-    let packed = &written[68 + 20..written.len() - 4 - 20];
-    let raw_bytes = u32::from_le_bytes(written[68 + 8..68 + 12].try_into().unwrap());
+    let packed = &written[head + 20..written.len() - 4 - 20];
+    let raw_bytes = u32::from_le_bytes(written[head + 8..head + 12].try_into().unwrap());
     let forged = forge::Forged::header(1, &header).chunk_that_claims(0, raw_bytes, packed);
     assert_eq!(forged.trailer(1, records.len() as u64), written);
 }

@@ -13,10 +13,10 @@ use fencepost_core::{
     Push, Renewal, Reply, Request, RequestNumber, SecretHash, Seen, SessionId, Terms, Ttl, Wait,
 };
 use fencepost_replica::{
-    GroupId, Log, LogPosition, LogWrite, Message, Nanos, NotTaken, Output, Replica, Settings, SnapshotInfo, Ticket,
+    GroupId, Log, LogPosition, LogWrite, MemberChange, Message, Nanos, NotTaken, Output, Replica, Settings, Ticket,
     make_snapshot, read_snapshot,
 };
-use fencepost_wire::{PeerMessage, decode_peer, encode_peer};
+use fencepost_wire::{Member, PeerMessage, decode_peer, encode_peer};
 
 /// How far time moves in one step.
 pub(crate) const STEP_MS: u64 = 5;
@@ -26,6 +26,8 @@ struct Disk {
     durable: Log,
     snapshot: Option<Arc<[u8]>>,
     unsynced: VecDeque<LogWrite>,
+    /// The snapshot that is to be made: up to where, and the group's first voters.
+    order: Option<(LogPosition, Vec<u64>)>,
     /// Syncs that were made, for the tests that count.
     syncs: u64,
 }
@@ -38,9 +40,14 @@ pub(crate) struct Node {
     pub stalled: bool,
     /// A slow disk syncs nothing until it is let go on.
     pub disk_stalled: bool,
+    /// Nor does it make snapshots.
+    pub snapshots_stalled: bool,
     pub replies: BTreeMap<Ticket, Answered>,
     pub abandoned: BTreeSet<Ticket>,
-    pub reads: BTreeSet<Ticket>,
+    pub reads: BTreeMap<Ticket, LogPosition>,
+    pub changed: BTreeSet<Ticket>,
+    /// The most that its log ever took up in memory.
+    pub log_bytes_most: u64,
     pub pushes: Vec<Push>,
 }
 
@@ -64,9 +71,14 @@ pub(crate) const GROUP: GroupId = GroupId { cluster: 0xC, group: 1 };
 /// Few, so that tests see snapshots.
 pub(crate) const SNAPSHOT_EVERY_ENTRIES: u64 = 40;
 
+/// What nodes are started with, but for their id.
+fn settings(group: GroupId) -> Settings {
+    Settings { snapshot_every_entries: SNAPSHOT_EVERY_ENTRIES, entries_kept: 5, ..Settings::new(0, group, 0) }
+}
+
 pub(crate) struct Cluster {
     pub nodes: BTreeMap<u64, Node>,
-    pub group: GroupId,
+    pub settings: Settings,
     pub now: Nanos,
     network: Vec<Parcel>,
     /// Pairs (from, to) that hear nothing.
@@ -90,7 +102,7 @@ impl Cluster {
     pub(crate) fn new(voters: &[u64], seed: u64) -> Cluster {
         let mut cluster = Cluster {
             nodes: BTreeMap::new(),
-            group: GROUP,
+            settings: settings(GROUP),
             now: Nanos(1_000_000_000),
             network: Vec::new(),
             cut: BTreeSet::new(),
@@ -111,16 +123,10 @@ impl Cluster {
 
     /// Starts a node with what its disk holds.
     pub(crate) fn add_node(&mut self, id: u64, log: Log, snapshot: Option<Arc<[u8]>>) {
-        let settings = Settings {
-            id,
-            group: self.group,
-            seed: self.random ^ id,
-            snapshot_every_entries: SNAPSHOT_EVERY_ENTRIES,
-            entries_kept: 5,
-        };
+        let settings = Settings { id, seed: self.random ^ id, ..self.settings };
         let replica =
             Replica::new(settings, log.clone(), snapshot.as_deref(), self.now).expect("the log and snapshot are sound");
-        let disk = Disk { durable: log, snapshot, unsynced: VecDeque::new(), syncs: 0 };
+        let disk = Disk { durable: log, snapshot, unsynced: VecDeque::new(), order: None, syncs: 0 };
         self.nodes.insert(
             id,
             Node {
@@ -128,12 +134,31 @@ impl Cluster {
                 disk,
                 stalled: false,
                 disk_stalled: false,
+                snapshots_stalled: false,
                 replies: BTreeMap::new(),
                 abandoned: BTreeSet::new(),
-                reads: BTreeSet::new(),
+                reads: BTreeMap::new(),
+                changed: BTreeSet::new(),
+                log_bytes_most: 0,
                 pushes: Vec::new(),
             },
         );
+    }
+
+    /// Starts a new node that knows nothing but its id.
+    pub(crate) fn join(&mut self, id: u64) {
+        self.add_node(id, Log::joining(), None);
+    }
+
+    /// Changes the members at the leader and lets time pass until the change is through.
+    pub(crate) fn change(&mut self, changes: &[MemberChange]) {
+        let leader = self.run_until("the change is taken", |cluster| {
+            let leader = cluster.leader()?;
+            cluster.replica(leader).change_members(changes).ok().map(|ticket| (leader, ticket))
+        });
+        self.run_until("the change is through", |cluster| {
+            cluster.node(leader.0).changed.contains(&leader.1).then_some(())
+        });
     }
 
     /// The process dies: what was not synced is gone, and with it every message on its way to the node.
@@ -141,6 +166,7 @@ impl Cluster {
         let node = self.nodes.get_mut(&id).expect("a node that exists");
         node.replica = None;
         node.disk.unsynced.clear();
+        node.disk.order = None;
         self.network.retain(|parcel| parcel.message.to != id);
     }
 
@@ -148,7 +174,9 @@ impl Cluster {
     pub(crate) fn restart(&mut self, id: u64) {
         let disk = &self.nodes[&id].disk;
         let (log, snapshot) = (disk.durable.clone(), disk.snapshot.clone());
+        let snapshots_stalled = self.nodes[&id].snapshots_stalled;
         self.add_node(id, log, snapshot);
+        self.node(id).snapshots_stalled = snapshots_stalled;
     }
 
     pub(crate) fn node(&mut self, id: u64) -> &mut Node {
@@ -224,9 +252,18 @@ impl Cluster {
                 node.disk.durable.persist(&write);
                 if let Some((_, bytes)) = &write.snapshot {
                     node.disk.snapshot = Some(bytes.clone());
+                    node.disk.order = None;
                 }
                 replica.handle_persisted(write.number);
             }
+        }
+        if !node.snapshots_stalled
+            && let Some((through, first_voters)) = node.disk.order.take()
+        {
+            let state_hash = node.disk.make_snapshot(self.settings.group, through, &first_voters);
+            self.snapshots_made += 1;
+            let state_hash = state_hash ^ u64::from(self.forge_snapshots);
+            replica.handle_snapshot_made(through, state_hash).expect("the same state twice");
         }
         let (due, later): (Vec<_>, Vec<_>) = std::mem::take(&mut self.network)
             .into_iter()
@@ -239,10 +276,11 @@ impl Cluster {
                 None => replica.handle_message(message).expect("consensus goes on"),
             }
         }
+        node.log_bytes_most = node.log_bytes_most.max(replica.log_bytes());
         for output in replica.turn(now).expect("the node goes on") {
             let mut send = |message, snapshot| {
                 // As over a real network: nothing that has no form in bytes gets through.
-                let GroupId { cluster, group } = self.group;
+                let GroupId { cluster, group } = self.settings.group;
                 let bytes = encode_peer(&PeerMessage { cluster, group, message }).expect("a message for a peer");
                 let message = decode_peer(&bytes).expect("what was written can be read").message;
                 let parcel = Parcel { arrives: now, message, snapshot };
@@ -261,22 +299,16 @@ impl Cluster {
                     send(message, node.disk.snapshot.clone());
                     replica.handle_snapshot_sent(peer, true);
                 }
-                Output::MakeSnapshot(info) => {
-                    let (bytes, state_hash) = node.disk.make_snapshot(self.group, info.clone());
-                    self.snapshots_made += 1;
-                    node.disk.snapshot = Some(bytes);
-                    node.disk.durable.name_snapshot(info.clone());
-                    let state_hash = state_hash ^ u64::from(self.forge_snapshots);
-                    replica.handle_snapshot_made(info.position, state_hash).expect("the same state twice");
-                }
-                Output::Compact(through) => node.disk.durable.compact(through),
+                Output::MakeSnapshot { through, first_voters } => node.disk.order = Some((through, first_voters)),
+                Output::Compact { before, .. } => node.disk.durable.compact(before.index),
                 Output::Write(write) => node.disk.unsynced.push_back(write),
                 Output::Reply { ticket, position, stamp, reply } => {
                     let again = node.replies.insert(ticket, Answered { position, stamp, reply });
                     assert!(again.is_none(), "a command is answered once");
                 }
                 Output::Abandoned(ticket) => drop(node.abandoned.insert(ticket)),
-                Output::ReadReady(ticket) => drop(node.reads.insert(ticket)),
+                Output::ReadReady { ticket, position } => drop(node.reads.insert(ticket, position)),
+                Output::MembersChanged { ticket, .. } => node.changed.extend(ticket),
                 Output::Push { push, .. } => node.pushes.push(push),
             }
         }
@@ -308,6 +340,14 @@ impl Cluster {
             replica.state().verify().expect("the state is sound");
             by_position.entry(replica.applied()).or_default().insert(replica.state().state_hash());
         }
+        let members = |replica: &Replica| {
+            let members = replica.members().into_iter().map(|view| (view.node, view.member, view.role));
+            (replica.applied(), members.collect::<Vec<_>>())
+        };
+        let members: Vec<_> = self.nodes.values().filter_map(|node| node.replica.as_ref()).map(members).collect();
+        for (one, other) in members.iter().zip(&members[1..]) {
+            assert!(one.0 != other.0 || one.1 == other.1, "two nodes know other members: {one:?}, {other:?}");
+        }
         for (position, hashes) in by_position {
             assert_eq!(hashes.len(), 1, "replicas differ at {position:?}");
         }
@@ -323,13 +363,22 @@ impl Cluster {
 }
 
 impl Disk {
-    fn make_snapshot(&self, group: GroupId, info: SnapshotInfo) -> (Arc<[u8]>, u64) {
+    /// Makes the snapshot durable, and says its state hash.
+    fn make_snapshot(&mut self, group: GroupId, through: LogPosition, first_voters: &[u64]) -> u64 {
         let entries = self.durable.entries().cloned();
-        let bytes = make_snapshot(group, self.snapshot.as_deref(), entries, info.position).expect("all is there");
-        let (position, state) = read_snapshot(group, &bytes, 7).expect("what was written can be read");
-        assert_eq!(position, info.position);
-        (bytes.into(), state.state_hash())
+        let (bytes, state_hash) =
+            make_snapshot(group, self.snapshot.as_deref(), first_voters, entries, through).expect("all is there");
+        let restored = read_snapshot(group, &bytes, 7).expect("what was written can be read");
+        assert_eq!(restored.position, through);
+        assert_eq!(restored.state.state_hash(), state_hash);
+        self.snapshot = Some(bytes.into());
+        state_hash
     }
+}
+
+/// How the tests call a node.
+pub(crate) fn member(id: u64) -> Member {
+    Member::new(id, &format!("n{id}"), &format!("n{id}:7201"), &format!("n{id}:7200")).expect("a plain member")
 }
 
 /// What becomes of a parcel: lost, late, or there twice.

@@ -4,7 +4,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
 use fencepost_core::Record;
-use fencepost_wire::{SnapshotHeader, SnapshotReader, SnapshotWriter, WireError};
+use fencepost_wire::{Member, Members, SnapshotHeader, SnapshotReader, SnapshotWriter, WireError};
 
 /// What was written of a snapshot so far.
 pub struct Forged {
@@ -17,11 +17,13 @@ impl Forged {
     pub fn header(format: u32, header: &SnapshotHeader) -> Forged {
         let mut bytes = b"fpsnap\r\n".to_vec();
         bytes.extend(format.to_le_bytes());
-        bytes.extend(48_u32.to_le_bytes());
+        let members = group_members(&header.members);
+        bytes.extend((48 + members.len() as u32).to_le_bytes());
         bytes.extend(header.cluster_id.to_le_bytes());
         for number in [header.group_id, header.log_index, header.log_term, header.state_hash] {
             bytes.extend(number.to_le_bytes());
         }
+        bytes.extend(members);
         let sum = crc32c::crc32c(&bytes);
         bytes.extend(sum.to_le_bytes());
         Forged { bytes, header_sum: sum, sum }
@@ -48,8 +50,65 @@ impl Forged {
     }
 }
 
+/// The message `GroupMembers` by hand: numbers in packed lists, and members as messages.
+fn group_members(members: &Members) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let lists = [&members.voters, &members.learners, &members.voters_outgoing, &members.learners_next];
+    for (field, list) in (1_u8..).zip(lists) {
+        let numbers: Vec<u8> = list.iter().flat_map(|number| varint(*number)).collect();
+        if !numbers.is_empty() {
+            bytes.extend(delimited(field, &numbers));
+        }
+    }
+    if members.auto_leave {
+        bytes.extend([5 << 3, 1]);
+    }
+    for member in members.directory.values() {
+        let mut inner = vec![1 << 3];
+        inner.extend(varint(member.node()));
+        let texts = [Member::name, Member::peer_address, Member::client_address];
+        for (field, text) in (2_u8..).zip(texts) {
+            inner.extend(delimited(field, text(member).as_bytes()));
+        }
+        bytes.extend(delimited(6, &inner));
+    }
+    bytes
+}
+
+fn delimited(field: u8, bytes: &[u8]) -> Vec<u8> {
+    [vec![field << 3 | 2], varint(bytes.len() as u64), bytes.to_vec()].concat()
+}
+
+fn varint(mut number: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while number > 127 {
+        bytes.push(number as u8 | 128);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+    bytes
+}
+
+/// Members of every kind, in the middle of a change.
+pub fn some_members() -> Members {
+    let member = |node: u64, name| Member::new(node, name, "10.0.0.1:7201", "locks.example:7200").expect("a member");
+    Members {
+        voters: [1, 300, u64::MAX].into(),
+        learners: [70_000].into(),
+        voters_outgoing: [1, 2, 300].into(),
+        learners_next: [2].into(),
+        auto_leave: true,
+        directory: [(1, member(1, "a")), (u64::MAX, member(u64::MAX, "b"))].into(),
+    }
+}
+
+/// How long the header of a snapshot is, with its sum.
+pub fn header_bytes(snapshot: &[u8]) -> usize {
+    16 + u32::from_le_bytes(snapshot[12..16].try_into().expect("four bytes")) as usize + 4
+}
+
 /// The bytes of a snapshot, in the pieces in which the writer finished them.
-pub fn write<'a>(header: SnapshotHeader, records: impl IntoIterator<Item = &'a Record>) -> Vec<Vec<u8>> {
+pub fn write<'a>(header: &SnapshotHeader, records: impl IntoIterator<Item = &'a Record>) -> Vec<Vec<u8>> {
     let mut writer = SnapshotWriter::new(header);
     let mut pieces = Vec::new();
     for record in records {

@@ -1,0 +1,118 @@
+//! One node and a driver that does nothing but turn it: how often it must, and what comes of it if it sleeps in between.
+
+mod cluster;
+
+use cluster::open;
+use fencepost_core::{Epoch, Outcome, Renewal, Seen, SessionId};
+use fencepost_replica::{BEAT_MS, GroupId, Log, Nanos, Output, Replica, Settings, TICK_MS, Ticket};
+
+/// When a driver wakes up if nothing has arrived.
+#[derive(Clone, Copy, Debug)]
+enum Sleeps {
+    /// Every five milliseconds, needed or not.
+    Briefly,
+    /// Until the replica says that it must be turned.
+    UntilNextTurn,
+}
+
+struct Driver {
+    replica: Replica,
+    sleeps: Sleeps,
+    now: Nanos,
+    turns: u64,
+    answers: Vec<(Ticket, Outcome)>,
+}
+
+impl Driver {
+    fn new(sleeps: Sleeps) -> Driver {
+        let group = GroupId { cluster: 1, group: 1 };
+        let replica = Replica::new(Settings::new(1, group, 1), Log::new(&[1]), None, Nanos(0)).unwrap();
+        let mut driver = Driver { replica, sleeps, now: Nanos(0), turns: 0, answers: Vec::new() };
+        while !driver.replica.serves() {
+            driver.sleep_and_turn();
+        }
+        driver
+    }
+
+    fn sleep_and_turn(&mut self) {
+        let wake = match self.sleeps {
+            Sleeps::Briefly => self.now.after_ms(5),
+            Sleeps::UntilNextTurn => self.replica.next_turn(),
+        };
+        assert!(wake > self.now, "it would not sleep at all");
+        assert!(wake <= self.now.after_ms(TICK_MS), "consensus counts time by ticks");
+        self.now = wake;
+        self.turn();
+    }
+
+    /// Turns as long as there is something to do: what was written arrives at once.
+    fn turn(&mut self) {
+        loop {
+            self.turns += 1;
+            let mut arrived = false;
+            for output in self.replica.turn(self.now).unwrap() {
+                match output {
+                    Output::Write(write) => {
+                        self.replica.handle_persisted(write.number);
+                        arrived = true;
+                    }
+                    Output::Reply { ticket, reply, .. } => self.answers.push((ticket, reply.outcome)),
+                    _ => {}
+                }
+            }
+            if !arrived {
+                return;
+            }
+        }
+    }
+
+    fn ms_until(&mut self, mut holds: impl FnMut(&Driver) -> bool) -> u64 {
+        let began = self.now;
+        while !holds(self) {
+            self.sleep_and_turn();
+        }
+        (self.now.0 - began.0) / 1_000_000
+    }
+}
+
+/// How long a session of two seconds lives, and how long its one sign of life, after a second, waits for its answer.
+fn lived_and_waited(sleeps: Sleeps) -> (u64, u64) {
+    let mut driver = Driver::new(sleeps);
+    driver.replica.submit(open(1, 2_000)).unwrap();
+    assert!(driver.replica.next_turn() <= driver.now, "what has arrived is not slept on");
+    driver.turn();
+    let began = driver.now;
+    driver.ms_until(|driver| driver.now >= began.after_ms(1_000));
+    let (session, epoch, seen) = (SessionId(1), Epoch(1), Seen::default());
+    for _ in 0..2 {
+        // The first may meet a beat; the second, right behind it, must wait for the next.
+        let renewal = Renewal::KeepAlive { session, epoch, seen: seen.clone() };
+        let ticket = driver.replica.submit_renewal(renewal).unwrap();
+        driver.turn();
+        driver.ms_until(|driver| driver.answers.iter().any(|(answered, _)| *answered == ticket));
+    }
+    let waited = (driver.now.0 - began.0) / 1_000_000 - 1_000;
+    let lived = driver.ms_until(|driver| driver.replica.state().counts().sessions == 0);
+    (lived, waited)
+}
+
+#[test]
+fn a_driver_that_sleeps_until_the_next_turn_is_as_timely_as_one_that_hardly_sleeps() {
+    let (brief, asleep) = (lived_and_waited(Sleeps::Briefly), lived_and_waited(Sleeps::UntilNextTurn));
+    println!("(lived, waited) in ms: {brief:?} with turns every 5 ms, {asleep:?} with turns when they are due");
+    assert!((2_000..=2_005).contains(&asleep.0), "the session lived {} ms after its last sign of life", asleep.0);
+    assert!(brief.0.abs_diff(asleep.0) <= 5, "{} and {} ms", brief.0, asleep.0);
+    assert!(asleep.1 > 0 && asleep.1 <= BEAT_MS + TICK_MS, "the sign of life waited {} ms", asleep.1);
+    assert!(asleep.1 <= brief.1 + TICK_MS, "{} and {} ms", asleep.1, brief.1);
+}
+
+#[test]
+fn an_idle_node_is_turned_only_by_its_ticks() {
+    let mut driver = Driver::new(Sleeps::UntilNextTurn);
+    driver.replica.submit(open(1, 600_000)).unwrap();
+    driver.turn();
+    let (turns, began) = (driver.turns, driver.now);
+    driver.ms_until(|driver| driver.now >= began.after_ms(10_000));
+    let turns = driver.turns - turns;
+    assert!(turns <= 10_000 / TICK_MS + 1, "{turns} turns in ten seconds");
+}

@@ -1,0 +1,218 @@
+//! Who belongs to a group: members with names and addresses, and all of them as a snapshot holds them.
+//!
+//! A [`Member`] is valid from the moment it exists. What a change does to [`Members`] is the replica's affair.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::bounds::{MEMBER_ADDRESS_BYTES_MAX, MEMBER_NAME_BYTES_MAX};
+use crate::error::WireError;
+use crate::v1 as wire;
+
+/// A node, what people call it, and where it is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    node: u64,
+    name: String,
+    peer_address: String,
+    client_address: String,
+}
+
+/// Why somebody cannot be a member as described. For whoever wrote the description.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadMember {
+    /// Zero is nobody's id.
+    #[error("a member's id must not be 0: draw it at random")]
+    Node,
+    /// The name cannot be used.
+    #[error(
+        "a member's name has 1 to {MEMBER_NAME_BYTES_MAX} bytes and no control characters: this one has {bytes} bytes"
+    )]
+    Name {
+        /// Its length.
+        bytes: usize,
+    },
+    /// An address cannot be used.
+    #[error(
+        "a member's address has at most {MEMBER_ADDRESS_BYTES_MAX} bytes and no control characters: this one has {bytes} bytes"
+    )]
+    Address {
+        /// Its length.
+        bytes: usize,
+    },
+}
+
+impl Member {
+    /// A member that is described so. An address that is not known yet is empty.
+    ///
+    /// # Errors
+    /// [`BadMember`] if a bound is broken or a control character stands in a text.
+    pub fn new(node: u64, name: &str, peer_address: &str, client_address: &str) -> Result<Member, BadMember> {
+        let is_plain = |text: &str, bytes_max| text.len() <= bytes_max && !text.contains(char::is_control);
+        if node == 0 {
+            return Err(BadMember::Node);
+        }
+        if name.is_empty() || !is_plain(name, MEMBER_NAME_BYTES_MAX) {
+            return Err(BadMember::Name { bytes: name.len() });
+        }
+        for address in [peer_address, client_address] {
+            if !is_plain(address, MEMBER_ADDRESS_BYTES_MAX) {
+                return Err(BadMember::Address { bytes: address.len() });
+            }
+        }
+        let (name, peer_address) = (name.to_owned(), peer_address.to_owned());
+        Ok(Member { node, name, peer_address, client_address: client_address.to_owned() })
+    }
+
+    /// The node's id.
+    pub fn node(&self) -> u64 {
+        self.node
+    }
+
+    /// What people call it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where the other nodes reach it.
+    pub fn peer_address(&self) -> &str {
+        &self.peer_address
+    }
+
+    /// Where clients reach it.
+    pub fn client_address(&self) -> &str {
+        &self.client_address
+    }
+
+    pub(crate) fn to_wire(&self) -> wire::Member {
+        let Member { node, name, peer_address, client_address } = self.clone();
+        wire::Member { node, name, peer_address, client_address }
+    }
+
+    pub(crate) fn from_wire(what: &'static str, member: &wire::Member) -> Result<Member, WireError> {
+        let wire::Member { node, name, peer_address, client_address } = member;
+        Member::new(*node, name, peer_address, client_address)
+            .map_err(|bad| WireError::Damaged { what, detail: bad.to_string() })
+    }
+}
+
+/// All members of a group, as of one entry of its log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Members {
+    /// Who votes.
+    pub voters: BTreeSet<u64>,
+    /// Who gets the log and has no vote.
+    pub learners: BTreeSet<u64>,
+    /// Who voted before a change that takes two steps, until its second step.
+    pub voters_outgoing: BTreeSet<u64>,
+    /// Those of them that will be learners after it.
+    pub learners_next: BTreeSet<u64>,
+    /// The second step comes by itself.
+    pub auto_leave: bool,
+    /// Names and addresses, of members that were described.
+    /// Invariant: each stands under its own id, which is in one of the sets.
+    pub directory: BTreeMap<u64, Member>,
+}
+
+impl Members {
+    /// Nobody.
+    pub const NONE: Members = Members {
+        voters: BTreeSet::new(),
+        learners: BTreeSet::new(),
+        voters_outgoing: BTreeSet::new(),
+        learners_next: BTreeSet::new(),
+        auto_leave: false,
+        directory: BTreeMap::new(),
+    };
+
+    /// Every member's id, whatever its role.
+    pub fn nodes(&self) -> BTreeSet<u64> {
+        let sets = [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next];
+        sets.into_iter().flatten().copied().collect()
+    }
+
+    /// Whether this node has any role.
+    pub fn has(&self, node: u64) -> bool {
+        let sets = [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next];
+        sets.into_iter().any(|set| set.contains(&node))
+    }
+
+    pub(crate) fn to_wire(&self) -> wire::GroupMembers {
+        let list = |set: &BTreeSet<u64>| set.iter().copied().collect();
+        wire::GroupMembers {
+            voters: list(&self.voters),
+            learners: list(&self.learners),
+            voters_outgoing: list(&self.voters_outgoing),
+            learners_next: list(&self.learners_next),
+            auto_leave: self.auto_leave,
+            directory: self.directory.values().map(Member::to_wire).collect(),
+        }
+    }
+
+    /// Only what [`Members::to_wire`] can have made is taken: in order, without doubles, nobody described who is no member.
+    pub(crate) fn from_wire(what: &'static str, wire: &wire::GroupMembers) -> Result<Members, WireError> {
+        let set = |list: &[u64]| list.iter().copied().collect::<BTreeSet<u64>>();
+        let described = wire.directory.iter().map(|member| Ok((member.node, Member::from_wire(what, member)?)));
+        let members = Members {
+            voters: set(&wire.voters),
+            learners: set(&wire.learners),
+            voters_outgoing: set(&wire.voters_outgoing),
+            learners_next: set(&wire.learners_next),
+            auto_leave: wire.auto_leave,
+            directory: described.collect::<Result<_, WireError>>()?,
+        };
+        let all_are_members = members.directory.keys().all(|node| members.has(*node));
+        if members.has(0) || !all_are_members || members.to_wire() != *wire {
+            let detail = "the members are out of order, doubled, or described without being members".to_owned();
+            return Err(WireError::Damaged { what, detail });
+        }
+        Ok(members)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_is_bounded_in_every_text() {
+        let (name, address) = ("n".repeat(MEMBER_NAME_BYTES_MAX), "a".repeat(MEMBER_ADDRESS_BYTES_MAX));
+        assert!(Member::new(u64::MAX, &name, &address, &address).is_ok());
+        assert!(Member::new(1, "n", "", "").is_ok());
+        assert_eq!(Member::new(0, &name, &address, &address), Err(BadMember::Node));
+        for bad in ["", &format!("{name}n"), "two\nlines"] {
+            assert_eq!(Member::new(1, bad, &address, &address), Err(BadMember::Name { bytes: bad.len() }));
+        }
+        for bad in [&format!("{address}a"), "two\nlines"] {
+            assert_eq!(Member::new(1, &name, bad, &address), Err(BadMember::Address { bytes: bad.len() }));
+            assert_eq!(Member::new(1, &name, &address, bad), Err(BadMember::Address { bytes: bad.len() }));
+        }
+    }
+
+    #[test]
+    fn only_members_as_they_are_written_are_read() {
+        let member = |node| Member::new(node, &format!("n{node}"), "peer", "client").unwrap();
+        let members = Members {
+            voters: [1, 2].into(),
+            learners: [3].into(),
+            voters_outgoing: [2, 4].into(),
+            learners_next: [4].into(),
+            auto_leave: true,
+            directory: [(1, member(1)), (4, member(4))].into(),
+        };
+        let good = members.to_wire();
+        assert_eq!(Members::from_wire("", &good), Ok(members));
+        let mut doubled = good.clone();
+        doubled.voters.push(2);
+        let mut disordered = good.clone();
+        disordered.directory.reverse();
+        let mut stranger = good.clone();
+        stranger.directory[0].node = 9;
+        let mut nobody = good.clone();
+        nobody.learners.insert(0, 0);
+        let mut nameless = good;
+        nameless.directory[0].name.clear();
+        for bad in [doubled, disordered, stranger, nobody, nameless] {
+            assert!(matches!(Members::from_wire("", &bad), Err(WireError::Damaged { .. })), "{bad:?}");
+        }
+    }
+}
