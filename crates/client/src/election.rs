@@ -102,7 +102,7 @@ impl Election {
     pub async fn observe(&self) -> Result<Observer, Error> {
         // First watch, then look: what happens in between is seen twice rather than never.
         let watch = self.client.watch(&self.name).start().await?;
-        Ok(Observer { election: self.clone(), watch, known: None })
+        Ok(Observer { election: self.clone(), watch, known: None, look: true })
     }
 }
 
@@ -128,6 +128,8 @@ pub struct Observer {
     watch: Watch,
     /// What was said last; none if nothing was.
     known: Option<Option<Leader>>,
+    /// Something has happened since, and was not looked at.
+    look: bool,
 }
 
 impl Observer {
@@ -140,20 +142,16 @@ impl Observer {
     /// Safe: a change is told with the next call.
     pub async fn next(&mut self) -> Result<Option<Leader>, Error> {
         loop {
-            if self.known.is_none() {
+            if self.look {
                 let leader = self.election.leader().await?;
-                self.known = Some(leader.clone());
-                return Ok(leader);
+                self.look = false;
+                if self.known.as_ref() != Some(&leader) {
+                    self.known = Some(leader.clone());
+                    return Ok(leader);
+                }
             }
             let Some(event) = self.watch.next().await else { return Ok(None) };
-            if !self.concerns(&event?.event) {
-                continue;
-            }
-            let leader = self.election.leader().await?;
-            if self.known.as_ref() != Some(&leader) {
-                self.known = Some(leader.clone());
-                return Ok(leader);
-            }
+            self.look = self.concerns(&event?.event);
         }
     }
 
