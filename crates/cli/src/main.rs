@@ -19,7 +19,8 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::command::{
-    administer, backup, completion, config, describe, dev, exec, locks, members, run, serve, sessions, top, transfer, watch, why,
+    administer, backup, completion, config, describe, dev, exec, locks, members, run, serve, sessions, top, transfer,
+    watch, why,
 };
 use crate::failure::{EXIT_CODES, Failure, Result};
 

@@ -106,10 +106,6 @@ pub(crate) fn left(until: LogicalMs, now: LogicalMs) -> String {
     duration::show(until.0.saturating_sub(now.0))
 }
 
-pub(crate) fn owner(owner: Option<&OwnerName>) -> String {
-    owner.map_or("-".to_owned(), |owner| owner.as_str().to_owned())
-}
-
 /// What a session says about itself: lines `key=value`, as our client libraries write them. Others may write anything.
 pub(crate) fn metadata(bytes: &[u8]) -> BTreeMap<String, String> {
     let text = String::from_utf8_lossy(bytes);
@@ -166,7 +162,10 @@ mod tests {
 
     #[test]
     fn whoever_a_session_is_is_said_as_far_as_it_is_known() {
-        assert_eq!(client(b"host=db-1\npid=17\nname=fencepost\ncommand=backup.sh"), "fencepost backup.sh, pid 17 on db-1");
+        assert_eq!(
+            client(b"host=db-1\npid=17\nname=fencepost\ncommand=backup.sh"),
+            "fencepost backup.sh, pid 17 on db-1"
+        );
         assert_eq!(client(b"pid=17"), "pid 17");
         assert_eq!(client(b"\xff\xfe"), "");
         let mut people = People::default();

@@ -158,7 +158,10 @@ async fn targets_of(client: &Client, lock: &Name, rests: bool) -> Result<Vec<(Gr
         let who = it.holder.session.map_or("nobody".to_owned(), |id| people.who(id, it.holder.owner.as_ref()));
         let (token, takes) = (it.holder.token.0, shown::takes(it.holder.takes));
         let age = shown::age(it.holder.since, now);
-        (it.holder.grant, format!("grant {} of {lock} ({takes}, token {token}), held by {who} for {age}", it.holder.grant.0))
+        (
+            it.holder.grant,
+            format!("grant {} of {lock} ({takes}, token {token}), held by {who} for {age}", it.holder.grant.0),
+        )
     };
     let found: Vec<_> = holders.iter().map(target).collect();
     if found.is_empty() {
@@ -281,12 +284,7 @@ pub(crate) async fn limit(args: LimitArgs) -> Result {
 }
 
 /// The one thing whose id begins so.
-fn by_beginning<Id>(
-    what: &str,
-    beginning: &str,
-    ids: impl Iterator<Item = (Id, String)>,
-    lister: &str,
-) -> Result<Id> {
+fn by_beginning<Id>(what: &str, beginning: &str, ids: impl Iterator<Item = (Id, String)>, lister: &str) -> Result<Id> {
     let wanted = beginning.to_lowercase();
     if wanted.is_empty() || wanted.len() > 32 || !wanted.bytes().all(|it| it.is_ascii_hexdigit()) {
         return Err(Failure::usage(format!("{beginning:?} is no id: `{lister}` lists them, in hex")));
@@ -294,7 +292,9 @@ fn by_beginning<Id>(
     let mut found: Vec<Id> = ids.filter(|(_, id)| id.starts_with(&wanted)).map(|(id, _)| id).collect();
     match (found.pop(), found.is_empty()) {
         (Some(id), true) => Ok(id),
-        (Some(_), false) => Err(Failure::refused(format!("more than one {what} begins with {beginning}: say more of it"))),
+        (Some(_), false) => {
+            Err(Failure::refused(format!("more than one {what} begins with {beginning}: say more of it")))
+        }
         (None, _) => Err(Failure::refused(format!("there is no {what} {beginning}: `{lister}` lists them"))),
     }
 }

@@ -46,7 +46,8 @@ pub(crate) async fn run(args: Args) -> Result {
     if args.file.exists() && !args.force {
         return Err(Failure::usage(format!("{shown} exists: say another file, or --force to replace it")));
     }
-    let name = args.file.file_name().ok_or_else(|| Failure::usage(format!("{shown} is no file: say one to write to")))?;
+    let name =
+        args.file.file_name().ok_or_else(|| Failure::usage(format!("{shown} is no file: say one to write to")))?;
     let mut aside = name.to_owned();
     aside.push(format!(".partial-{}", std::process::id()));
     let aside = args.file.with_file_name(aside);
@@ -104,8 +105,7 @@ fn sync_directory(file: &Path) -> std::io::Result<()> {
 
 pub(crate) fn restore(args: &RestoreArgs) -> Result {
     let shown = args.file.display();
-    let backup =
-        std::fs::read(&args.file).with_context(|| format!("cannot read {shown}; say the file of a backup"))?;
+    let backup = std::fs::read(&args.file).with_context(|| format!("cannot read {shown}; say the file of a backup"))?;
     let data = args.data.display();
     let is_empty = match std::fs::read_dir(&args.data) {
         Ok(mut entries) => entries.next().is_none(),

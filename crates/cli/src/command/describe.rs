@@ -100,7 +100,6 @@ pub(crate) fn holders_of_the_name(what: &Explanation) -> impl Iterator<Item = &H
     what.holders.iter().filter(move |it| it.covers_from.is_none() && asked(it.holder.takes))
 }
 
-
 pub(crate) fn explanation_json(AsOf { at, what }: &AsOf<Explanation>) -> Value {
     let now = at.stamp;
     let holder = |it: &HolderView| {
@@ -135,9 +134,7 @@ pub(crate) fn explanation_json(AsOf { at, what }: &AsOf<Explanation>) -> Value {
             "age_ms": now.0.saturating_sub(it.since.0),
         })
     };
-    let rest = |it: &fencepost_core::RestRecord| {
-        json!({ "grant": it.grant.0, "token": it.token.0, "remaining_ms": it.until.0.saturating_sub(now.0) })
-    };
+    let rest = |it: &fencepost_core::RestRecord| json!({ "grant": it.grant.0, "token": it.token.0, "remaining_ms": it.until.0.saturating_sub(now.0) });
     let semaphore = what.semaphore.as_ref().map(|(semaphore, out)| {
         json!({ "limit": semaphore.limit.get(), "out": out, "administered": semaphore.administered })
     });
@@ -156,7 +153,9 @@ pub(crate) fn explanation_json(AsOf { at, what }: &AsOf<Explanation>) -> Value {
 
 fn blocker_json(blocker: &Blocker) -> Value {
     let by = match &blocker.by {
-        BlockedBy::Grant(holder) => json!({ "grant": holder.grant.0, "session": holder.session.map(shown::session_id) }),
+        BlockedBy::Grant(holder) => {
+            json!({ "grant": holder.grant.0, "session": holder.session.map(shown::session_id) })
+        }
         BlockedBy::Rest(holder) => json!({ "rest": holder.grant.0 }),
         BlockedBy::Waiter(arrival) => json!({ "waiter": arrival.0 }),
         BlockedBy::Freeze(freeze) => json!({ "freeze": shown::freeze_id(freeze.id) }),

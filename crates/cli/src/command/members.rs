@@ -85,8 +85,9 @@ pub(crate) async fn run(Args { what }: Args) -> Result {
     match what {
         What::List(args) => list(args).await,
         What::Add { node, name, peer, client, server } => {
-            let node = u64::from_str_radix(&node, 16)
-                .map_err(|_| Failure::usage(format!("{node:?} is no id of a node: write it in hex, as its log says")))?;
+            let node = u64::from_str_radix(&node, 16).map_err(|_| {
+                Failure::usage(format!("{node:?} is no id of a node: write it in hex, as its log says"))
+            })?;
             let member = NewMember { node, name, peer_address: peer, client_address: client };
             server.connect().await?.admin().add_member(member).await?;
             output::say(&format!(

@@ -175,12 +175,7 @@ where
 }
 
 /// Runs the command under the lock, and gives the lock back.
-async fn supervise<M>(
-    args: &Args,
-    guard: Guard<M>,
-    signals: &mut mpsc::Receiver<Signal>,
-    grace: Duration,
-) -> Result<u8>
+async fn supervise<M>(args: &Args, guard: Guard<M>, signals: &mut mpsc::Receiver<Signal>, grace: Duration) -> Result<u8>
 where
     Hold<M>: ShowsToken,
 {
@@ -189,7 +184,9 @@ where
         Ok(child) => child,
         Err(error) => {
             let _ = tokio::time::timeout(RELEASE_PATIENCE, guard.release()).await;
-            return Err(Failure::failed(format!("cannot start another process: {error}; free some memory or processes")));
+            return Err(Failure::failed(format!(
+                "cannot start another process: {error}; free some memory or processes"
+            )));
         }
     };
     let group = Pid::from_raw(child.id().and_then(|id| i32::try_from(id).ok()).expect("it was not waited for yet"));
@@ -311,9 +308,7 @@ fn signals() -> Result<mpsc::Receiver<Signal>> {
     for passed in passed_on {
         let mut arrived = signal(SignalKind::from_raw(passed as i32))?;
         let sender = sender.clone();
-        tokio::spawn(async move {
-            while arrived.recv().await.is_some() && sender.send(passed).await.is_ok() {}
-        });
+        tokio::spawn(async move { while arrived.recv().await.is_some() && sender.send(passed).await.is_ok() {} });
     }
     Ok(receiver)
 }
