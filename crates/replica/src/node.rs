@@ -205,8 +205,20 @@ impl Node {
     }
 
     fn give(&self, work: Work) {
-        // If the thread is gone it has said why, and the next turn hears it.
-        let _ = self.work.as_ref().expect("taken only when the node ends").send(work);
+        if let Some(disk) = &self.work {
+            // If the thread is gone it has said why, and the next turn hears it.
+            let _ = disk.send(work);
+        }
+    }
+
+    /// Lets the disk finish what it was told to do, and closes it: another process may open it then. Nothing is durable any
+    /// more after this, so the node must not be turned again.
+    pub fn close(&mut self) {
+        self.work = None;
+        if let Some(disk) = self.disk.take() {
+            // It panics only if the node stops anyway.
+            let _ = disk.join();
+        }
     }
 
     fn make_snapshot(&self, through: LogPosition, first_voters: Vec<u64>) {
@@ -230,13 +242,8 @@ fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
 }
 
 impl Drop for Node {
-    /// Lets the disk finish what it was told to do.
     fn drop(&mut self) {
-        self.work = None;
-        if let Some(disk) = self.disk.take() {
-            // It panics only if the node stops anyway.
-            let _ = disk.join();
-        }
+        self.close();
     }
 }
 

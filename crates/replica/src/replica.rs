@@ -200,6 +200,10 @@ impl Replica {
             outputs: Vec::new(),
         };
         replica.draw_election_timeout();
+        if replica.members.voters.iter().eq([&settings.id]) && replica.members.voters_outgoing.is_empty() {
+            // Nobody else could lead, so there is nobody to wait for.
+            replica.raft.campaign()?;
+        }
         Ok(replica)
     }
 

@@ -159,7 +159,6 @@ impl Server {
         if tokio::time::timeout(DRAIN_TIMEOUT, drained).await.is_err() {
             tracing::warn!("connections did not end in time: they are cut");
         }
-        self.turns.abort();
         Ok(())
     }
 
@@ -178,6 +177,14 @@ impl Server {
             }
         }
         Ok(())
+    }
+}
+
+impl Drop for Server {
+    /// Whatever still runs for this node may hold on to it for a while. It must not turn any more, and its log must be free.
+    fn drop(&mut self) {
+        self.turns.abort();
+        self.shared.engine().close();
     }
 }
 
