@@ -139,11 +139,8 @@ impl Replica {
             Some(bytes) => {
                 let restored = read_snapshot(settings.group, bytes, settings.seed)?;
                 go_on_from(&mut log, restored.info())?;
-                log.compact(log.compactable(
-                    restored.position.index,
-                    settings.entries_kept,
-                    settings.log_bytes_max / 2,
-                ));
+                let bytes_kept = bytes_kept(settings.log_bytes_max);
+                log.compact(log.compactable(restored.position.index, settings.entries_kept, bytes_kept));
                 restored
             }
             // A group that has made no snapshot yet, or a node that joins one.
@@ -413,8 +410,7 @@ impl Replica {
         }
         let Settings { entries_kept, log_bytes_max, .. } = self.settings;
         let log = self.raft.mut_store();
-        // Half of the room is free afterwards, if the snapshot includes enough: so the next one has as much time as this one.
-        let through = log.compactable(position.index, entries_kept, log_bytes_max / 2);
+        let through = log.compactable(position.index, entries_kept, bytes_kept(log_bytes_max));
         log.name_snapshot(info);
         log.compact(through);
         self.outputs.push(Output::Compact(through));
@@ -482,6 +478,13 @@ fn go_on_from(log: &mut Log, info: SnapshotInfo) -> Result<(), Stop> {
         (log.hard_state.term, log.hard_state.vote) = (position.term, raft::INVALID_ID);
     }
     Ok(())
+}
+
+/// How much of the log's room is left to entries that a snapshot includes. With a quarter, and the next snapshot due when the
+/// entries since the last fill a half, there is room while that one is made; and a log that is full always holds enough to
+/// make it due, so that it cannot stay full.
+fn bytes_kept(log_bytes_max: u64) -> u64 {
+    log_bytes_max / 4
 }
 
 fn position_of(snapshot: &Snapshot) -> LogPosition {
@@ -682,7 +685,7 @@ impl Replica {
         Ok((info, bytes))
     }
 
-    /// Begins a snapshot when enough was applied since the last one; early, if the log is full or a follower needs one.
+    /// Begins a snapshot when enough was applied since the last one; early, if a follower needs one.
     fn snapshot_if_due(&mut self) {
         let Settings { snapshot_every_entries, snapshot_every_bytes, log_bytes_max, .. } = self.settings;
         let log = self.raft.store();
@@ -690,7 +693,6 @@ impl Replica {
         let entries = self.applied.index.saturating_sub(last);
         let is_due = entries >= snapshot_every_entries
             || self.bytes_since_snapshot >= snapshot_every_bytes.min(log_bytes_max / 2)
-            || (entries > 0 && !self.has_room_for_operations())
             || (self.applied >= GROUP_BEGINS && log.take_snapshot_wanted());
         if is_due && self.making.is_none() {
             self.begin_snapshot();
