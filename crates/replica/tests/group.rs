@@ -429,12 +429,18 @@ fn an_older_snapshot_that_comes_late_does_not_take_the_place_of_a_newer_one() {
         message.set_msg_type(raft::eraftpb::MessageType::MsgSnapshot);
         let metadata = message.mut_snapshot().mut_metadata();
         (metadata.index, metadata.term) = (position.index, position.term);
-        // Without its bytes it is of no use, and does no harm.
-        cluster.replica(behind).handle_message(message.clone()).unwrap();
         cluster.replica(behind).handle_snapshot(message, bytes.clone()).unwrap();
     }
     cluster.run_ms(20);
     assert_eq!(cluster.replica(behind).state().counts().grants, 2, "the newer one");
+    // One that comes without its bytes is of no use, and does no harm.
+    let mut bare = Message { from: leader, to: behind, term, ..Message::default() };
+    bare.set_msg_type(raft::eraftpb::MessageType::MsgSnapshot);
+    let metadata = bare.mut_snapshot().mut_metadata();
+    (metadata.index, metadata.term) = (1_000, term);
+    metadata.set_conf_state(raft::eraftpb::ConfState { voters: vec![1, 2, 3], ..Default::default() });
+    cluster.replica(behind).handle_message(bare).unwrap();
+    cluster.run_ms(20);
     cluster.heal();
     cluster.assert_replicas_equal();
 }
