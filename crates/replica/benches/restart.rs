@@ -70,7 +70,7 @@ fn main() {
         .map(|number| next(vec![lock(number % sessions, LOCKS_PER_SESSION + 1 + number / sessions, LOCKS + number)]))
         .collect();
     let started = Instant::now();
-    let snapshot = make_snapshot(GROUP, None, &[1], before.iter().cloned(), position).expect("sound entries");
+    let (snapshot, _) = make_snapshot(GROUP, None, &[1], before.iter().cloned(), position).expect("sound entries");
     println!("snapshot of {LOCKS} locks made from its entries in {:.2?}, {} bytes", started.elapsed(), snapshot.len());
 
     let identity = Identity { cluster: GROUP.cluster, node: 1 };

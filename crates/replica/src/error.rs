@@ -6,13 +6,14 @@ use fencepost_wire::bounds::MEMBERS_MAX;
 
 use crate::log::LogPosition;
 use crate::members::PROMOTE_BEHIND_ENTRIES_MAX;
+use crate::store::StoreError;
 
 /// Why a command was not taken. It was not and will not be carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotTaken {
     /// This node does not lead.
-    #[error("this node does not lead: ask {}", leader.map_or("again soon".into(), |leader| format!("node {leader}")))]
+    #[error("this node does not lead: ask {}", leader.map_or("again soon".into(), |leader| format!("node {leader:x}")))]
     NotLeader {
         /// Who does, if it is known.
         leader: Option<u64>,
@@ -30,25 +31,25 @@ pub enum NotTaken {
     #[error("no change of the members was asked for: say at least one")]
     NothingToChange,
     /// No member has this id, or none whose role the change is for.
-    #[error("node {node} is no member, or no learner that could get a vote: look at the list of members")]
+    #[error("node {node:x} is no member, or no learner that could get a vote: look at the list of members")]
     UnknownNode {
         /// Which.
         node: u64,
     },
     /// The node is a member already, or votes already.
-    #[error("node {node} is a member already: look at the list of members")]
+    #[error("node {node:x} is a member already: look at the list of members")]
     AlreadyMember {
         /// Which.
         node: u64,
     },
     /// Two changes are about one node.
-    #[error("two changes are about node {node}: make them one after the other")]
+    #[error("two changes are about node {node:x}: make them one after the other")]
     NodeTwice {
         /// Which.
         node: u64,
     },
     /// Another member has the name.
-    #[error("a member named {name} exists under another id, {node}: if that node lost its disk, remove it first")]
+    #[error("a member named {name} exists under another id, {node:x}: if that node lost its disk, remove it first")]
     NameTaken {
         /// The name.
         name: String,
@@ -57,7 +58,7 @@ pub enum NotTaken {
     },
     /// A learner that lacks too much to vote.
     #[error(
-        "node {node} has the log up to entry {matched}, the leader up to {last}, and at most {PROMOTE_BEHIND_ENTRIES_MAX} may be \
+        "node {node:x} has the log up to entry {matched}, the leader up to {last}, and at most {PROMOTE_BEHIND_ENTRIES_MAX} may be \
          missing: wait until it has caught up"
     )]
     NotCaughtUp {
@@ -131,6 +132,15 @@ pub enum Stop {
         /// Where.
         index: u64,
     },
+    /// A snapshot that is not there any more, because a newer one took its place.
+    #[error("there is no snapshot at {position:?}: a newer one took its place")]
+    SnapshotGone {
+        /// Where it was.
+        position: LogPosition,
+    },
+    /// The disk cannot be used.
+    #[error(transparent)]
+    Disk(#[from] StoreError),
     /// Consensus refuses to go on.
     #[error("consensus cannot go on: {0}")]
     Consensus(#[from] raft::Error),

@@ -24,7 +24,7 @@ pub const WAITING_OPERATIONS_MAX: usize = 100_000;
 const ENTRY_WEIGHT_MAX: usize = 4 << 20;
 
 /// Names one submitted command, so that its reply finds its way back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
 /// The tickets of an entry's renewals and operations, in their order.

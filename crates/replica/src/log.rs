@@ -121,6 +121,11 @@ impl Log {
         self.bytes = 0;
     }
 
+    /// What the entries follow.
+    pub fn before(&self) -> LogPosition {
+        self.before
+    }
+
     /// The entries, oldest first.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter()

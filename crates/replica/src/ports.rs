@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use fencepost_core::{LogicalMs, Push, Reply};
-use raft::eraftpb::{Entry, HardState, Message};
+use raft::eraftpb::{ConfState, Entry, HardState, Message};
 
 use crate::gather::Ticket;
 use crate::log::LogPosition;
@@ -33,8 +33,13 @@ pub enum Output {
         /// The voters that the group began with, for the first snapshot of all.
         first_voters: Vec<u64>,
     },
-    /// Entries up to this index are no longer needed on disk.
-    Compact(u64),
+    /// Entries up to here are no longer needed on disk.
+    Compact {
+        /// What the rest follows.
+        before: LogPosition,
+        /// Who voted and learned as of the newest snapshot.
+        members: ConfState,
+    },
     /// Make this durable, in order, then call [`crate::Replica::handle_persisted`] with its number.
     Write(LogWrite),
     /// The answer to a submitted command, at its position in the log.

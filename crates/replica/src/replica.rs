@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fencepost_core::{Act, Action, Batch, EventRing, LockState, LogicalMs, Operation, Renewal, ReplyTo};
-use fencepost_wire::{Entry as LockEntry, MemberChanges, Members};
+use fencepost_wire::{Entry as LockEntry, Member, MemberChanges, Members};
 use raft::eraftpb::{ConfChangeV2, Entry, Message, MessageType, Snapshot};
 use raft::{Config, RawNode, SnapshotStatus, StateRole, Storage};
 
@@ -227,6 +227,41 @@ impl Replica {
         matches!(self.lead, Lead::Running { .. })
     }
 
+    /// This node's id.
+    pub fn id(&self) -> u64 {
+        self.settings.id
+    }
+
+    /// Whose state it is.
+    pub fn group(&self) -> GroupId {
+        self.settings.group
+    }
+
+    /// The time of the group as far as is known here: the leader's clock, or the last entry's stamp. Deadlines are to be
+    /// compared with it.
+    // Rule: read
+    pub fn stamp(&self) -> LogicalMs {
+        match &self.lead {
+            Lead::Running { clock, .. } => clock.stamp().max(self.state.stamp()),
+            Lead::No | Lead::Starting { .. } => self.state.stamp(),
+        }
+    }
+
+    /// The newest snapshot that is durable, or will be before anything that follows it.
+    pub fn newest_snapshot(&self) -> Option<LogPosition> {
+        self.raft.store().snapshot.as_ref().map(|info| info.position)
+    }
+
+    /// The entries that are in memory, oldest first: all since the newest snapshot, and some before it.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.raft.store().entries()
+    }
+
+    /// A member's name and addresses, if it was described.
+    pub fn member(&self, node: u64) -> Option<&Member> {
+        self.members.directory.get(&node)
+    }
+
     /// Who leads, as far as this node knows.
     pub fn leader(&self) -> Option<u64> {
         Some(self.raft.raft.leader_id).filter(|leader| *leader != raft::INVALID_ID)
@@ -388,9 +423,24 @@ impl Replica {
     /// Asks for a snapshot of everything applied so far, for a backup: [`Output::MakeSnapshot`] follows, unless one is being
     /// made already.
     pub fn snapshot_now(&mut self) {
-        if self.making.is_none() && self.applied >= GROUP_BEGINS {
+        if self.may_begin_snapshot() && self.applied >= GROUP_BEGINS {
             self.begin_snapshot();
         }
+    }
+
+    /// The snapshot that was asked for could not be made, for want of room. It will be asked for again.
+    pub fn handle_snapshot_put_off(&mut self, position: LogPosition) {
+        self.making.take_if(|(info, _)| info.position == position);
+    }
+
+    /// A peer cannot be reached at the moment: what was sent may be lost.
+    pub fn handle_unreachable(&mut self, peer: u64) {
+        self.raft.report_unreachable(peer);
+    }
+
+    /// One at a time, and not while the one that it goes on from is on its way to the disk.
+    fn may_begin_snapshot(&self) -> bool {
+        self.making.is_none() && self.installing.is_none()
     }
 
     /// The snapshot for this peer was sent, or could not be.
@@ -411,9 +461,10 @@ impl Replica {
         let Settings { entries_kept, log_bytes_max, .. } = self.settings;
         let log = self.raft.mut_store();
         let through = log.compactable(position.index, entries_kept, bytes_kept(log_bytes_max));
+        let members = info.members.clone();
         log.name_snapshot(info);
         log.compact(through);
-        self.outputs.push(Output::Compact(through));
+        self.outputs.push(Output::Compact { before: log.before, members });
         Ok(())
     }
 
@@ -694,7 +745,7 @@ impl Replica {
         let is_due = entries >= snapshot_every_entries
             || self.bytes_since_snapshot >= snapshot_every_bytes.min(log_bytes_max / 2)
             || (self.applied >= GROUP_BEGINS && log.take_snapshot_wanted());
-        if is_due && self.making.is_none() {
+        if is_due && self.may_begin_snapshot() {
             self.begin_snapshot();
         }
     }

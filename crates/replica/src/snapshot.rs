@@ -49,7 +49,8 @@ pub struct GroupId {
 }
 
 /// Makes the bytes of a snapshot from those of the one before it and every entry since. Where there is none before it, the
-/// group began with `first_voters`, as [`crate::Output::MakeSnapshot`] says.
+/// group began with `first_voters`, as [`crate::Output::MakeSnapshot`] says. Gives back the bytes and the hash of the state in
+/// them.
 ///
 /// # Errors
 /// [`Stop`] if the snapshot or an entry cannot be read, or the entries do not reach the position.
@@ -59,7 +60,7 @@ pub fn make_snapshot(
     first_voters: &[u64],
     entries: impl IntoIterator<Item = Entry>,
     through: LogPosition,
-) -> Result<Vec<u8>, Stop> {
+) -> Result<(Vec<u8>, u64), Stop> {
     let mut made = match previous {
         Some(bytes) => read_snapshot(group, bytes, 0)?,
         None => first_snapshot(LockState::new(0), first_voters),
@@ -76,7 +77,7 @@ pub fn make_snapshot(
     if made.position != through {
         return Err(Stop::SnapshotIncomplete { reached: made.position, through });
     }
-    write_snapshot(group, &made)
+    Ok((write_snapshot(group, &made)?, made.state.state_hash()))
 }
 
 /// Makes the first snapshot of a new group from a backup, which is a snapshot of any group: no sessions, and the tokens

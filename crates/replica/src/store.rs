@@ -3,7 +3,8 @@
 //!
 //! It promises three things. What [`LogStore::write`] has acknowledged is there after a crash, in order and without gaps.
 //! What is not as it was written is refused at [`LogStore::open`] with what to do, never served. After the first failed
-//! write or sync nothing is acknowledged any more. It decides nothing about consensus, and it never retries.
+//! write or sync nothing is acknowledged any more. It decides nothing about consensus, and it never retries, but for
+//! what finds a full disk and still fits into the reserve.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -28,11 +29,15 @@ use crate::ports::LogWrite;
 mod error;
 mod guard;
 mod identity;
+mod reserve;
 mod scan;
+mod snapshots;
 
 pub use error::StoreError;
 use guard::{FirstFailure, Guard};
 use identity::Mark;
+use reserve::Reserve;
+pub use snapshots::SnapshotStore;
 
 /// The engine's group in which the store keeps what belongs to no group of the cluster.
 const STORE_GROUP: u64 = u64::MAX;
@@ -70,19 +75,29 @@ pub enum Start<'a> {
     Again,
 }
 
-/// How large the log's files may get.
+/// Whose log is in a directory, if one was begun there.
+///
+/// # Errors
+/// [`StoreError`] says what to do.
+pub fn read_identity(directory: &Path) -> Result<Option<Identity>, StoreError> {
+    identity::read(&DefaultFileSystem, &directory.join("IDENTITY"))
+}
+
+/// How large the log's files may get, and what is kept back.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreOptions {
     /// A new file is begun when one is larger than this.
     pub file_bytes: u64,
     /// Files of compacted entries are deleted when all files together are larger than this.
     pub purge_bytes: u64,
+    /// Kept back for when the disk is full. With none there is no such file.
+    pub reserve_bytes: u64,
 }
 
 impl Default for StoreOptions {
     fn default() -> StoreOptions {
         // A file is read into memory whole when the store is opened.
-        StoreOptions { file_bytes: 32 << 20, purge_bytes: 256 << 20 }
+        StoreOptions { file_bytes: 32 << 20, purge_bytes: 256 << 20, reserve_bytes: 64 << 20 }
     }
 }
 
@@ -109,7 +124,7 @@ struct Written<F: FileSystem> {
     groups: BTreeMap<u64, Group>,
     /// How many records there are since the directory was made.
     writes: u64,
-    mark: Mark<F>,
+    mark: Mark<Guard<F>>,
 }
 
 /// The log of a node on disk: one file sequence, and one sync, for all groups.
@@ -119,6 +134,7 @@ pub struct LogStore<F: FileSystem = DefaultFileSystem> {
     directory: PathBuf,
     engine: Engine<Guard<F>>,
     failure: FirstFailure,
+    reserve: Arc<Reserve<F>>,
     written: Mutex<Written<F>>,
 }
 
@@ -165,9 +181,13 @@ impl<F: FileSystem> LogStore<F> {
             Start::Again => {}
         }
         check_not_in_use(&log_directory)?;
+        let failure = FirstFailure::default();
+        let reserve_path = directory.join("RESERVE");
+        let reserve = Arc::new(Reserve::new(file_system.clone(), reserve_path.clone(), options.reserve_bytes));
+        let guard = Arc::new(Guard { inner: file_system.clone(), failure: failure.clone(), reserve: reserve.clone() });
         let mark_path = directory.join("MARK");
-        let (mark, marked) = Mark::open(file_system.as_ref(), &mark_path)
-            .map_err(|source| StoreError::io("open", &mark_path, source))?;
+        let (mark, marked) =
+            Mark::open(guard.as_ref(), &mark_path).map_err(|source| StoreError::io("open", &mark_path, source))?;
         let lost = |writes| {
             let reason = format!("write {marked} was acknowledged, and the log ends with write {writes}");
             StoreError::Damaged { place: log_directory.clone(), reason }
@@ -177,8 +197,8 @@ impl<F: FileSystem> LogStore<F> {
             return Err(lost(writes));
         }
 
-        let failure = FirstFailure::default();
-        let guard = Arc::new(Guard { inner: file_system.clone(), failure: failure.clone() });
+        // On a full disk the node starts without it, and is short.
+        reserve.fill().map_err(|source| StoreError::io("allocate", &reserve_path, source))?;
         let config = engine_config(&log_directory, options)?;
         let engine = on_fresh_thread(&log_directory, || Engine::open_with_file_system(config, guard))?;
         let writes = engine.get(STORE_GROUP, KEY_WRITES).map_or(0, |bytes| number(&bytes));
@@ -189,7 +209,7 @@ impl<F: FileSystem> LogStore<F> {
         // The engine makes its first files without syncing the directory that names them.
         sync_directory(&log_directory)?;
         let written = Mutex::new(Written { groups: BTreeMap::new(), writes, mark });
-        let store = LogStore { directory: log_directory.clone(), engine, failure, written };
+        let store = LogStore { directory: log_directory.clone(), engine, failure, reserve, written };
         let log = store.open_group(group, start)?;
         if !identity_is_there {
             // Last, so that a directory without it was never acknowledged to anybody and can be begun again.
@@ -231,7 +251,8 @@ impl<F: FileSystem> LogStore<F> {
     /// learns the commit index again from its peers.
     ///
     /// # Errors
-    /// [`StoreError::Failed`]: stop. [`StoreError::DiskFull`]: the same write may be tried again.
+    /// [`StoreError::Failed`]: stop. [`StoreError::DiskFull`]: the reserve is used up, too; the same write may be tried
+    /// again.
     pub fn write(&self, group: u64, write: &LogWrite) -> Result<(), StoreError> {
         // The snapshot's own bytes are durable before this is called; a crash in between leaves the older log.
         if let Some((snapshot, _)) = &write.snapshot {
@@ -297,6 +318,23 @@ impl<F: FileSystem> LogStore<F> {
         self.purge()
     }
 
+    /// Whether the disk was full and the room that was kept back is in use, or could not be allocated at the start. Writes
+    /// go on; whoever asks for new locks should be refused until [`LogStore::refill_reserve`] says otherwise.
+    pub fn is_short(&self) -> bool {
+        self.reserve.is_short()
+    }
+
+    /// Keeps room back again, if there is enough; whether the reserve is whole now. To be called after a compaction, and
+    /// now and then, while the store is short.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if it failed for another reason than a full disk. The log is not touched.
+    pub fn refill_reserve(&self) -> Result<bool, StoreError> {
+        // A write that finds no room must not meet a reserve that is half filled.
+        let _written = self.lock();
+        self.reserve.fill().map_err(|source| StoreError::io("allocate the reserve beside", &self.directory, source))
+    }
+
     fn begin(&self, group: u64, log: &Log) -> Result<(), StoreError> {
         if group == STORE_GROUP {
             return Err(StoreError::Inconsistent { reason: format!("group {group} is the store's own") });
@@ -329,6 +367,14 @@ impl<F: FileSystem> LogStore<F> {
     fn purge(&self) -> Result<(), StoreError> {
         // The engine reads entries while it does, so it is kept from its cache as when the log is opened.
         let purged = std::thread::scope(|scope| scope.spawn(|| self.engine.purge_expired_files().map(|_| ())).join());
+        if let Ok(Err(error)) = &purged
+            && is_full(error)
+        {
+            // It has forgotten which logs were dropped, and would bring them back by deleting files later. In the files,
+            // which are all still there, it finds that again.
+            self.failure
+                .note("the disk is full, and nothing is left of the reserve for deleting old files: make room".into());
+        }
         self.settle(purged)
     }
 
@@ -499,7 +545,7 @@ fn is_full(error: &raft_engine::Error) -> bool {
     match error {
         // The engine's word for "no space, also not in a new file".
         raft_engine::Error::TryAgain(_) => true,
-        raft_engine::Error::Io(error) => error.kind() == io::ErrorKind::StorageFull,
+        raft_engine::Error::Io(error) => reserve::is_full(error),
         _ => false,
     }
 }

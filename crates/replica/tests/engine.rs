@@ -51,9 +51,9 @@ fn append<F: FileSystem>(engine: &Engine<F>, term: u64, indexes: std::ops::Range
     engine.write(&mut batch, true).expect("the disk is well");
 }
 
-fn put(engine: &Engine, key: &[u8], length: usize) {
+fn put<F: FileSystem>(engine: &Engine<F>, group: u64, key: &[u8], length: usize) {
     let mut batch = LogBatch::default();
-    batch.put(GROUP, key.to_vec(), vec![b'x'; length]).expect("a plain key");
+    batch.put(group, key.to_vec(), vec![b'x'; length]).expect("a plain key");
     engine.write(&mut batch, true).expect("the disk is well");
 }
 
@@ -97,8 +97,8 @@ fn a_flipped_bit_in_the_header_empties_the_newest_file_without_a_word() {
 fn files_before_a_missing_one_are_dropped_without_a_word() {
     let directory = Directory::new("engine-missing");
     let log = engine(&directory.0);
-    put(&log, b"vote", 16);
-    (1..=3).for_each(|_| put(&log, b"filler", 2000));
+    put(&log, GROUP, b"vote", 16);
+    (1..=3).for_each(|_| put(&log, GROUP, b"filler", 2000));
     drop(log);
     fs::remove_file(log_file(&directory, 2)).expect("it was there");
     let log = engine(&directory.0);
@@ -125,7 +125,7 @@ fn overwritten_entries_come_back_when_those_that_overwrote_them_were_compacted()
     let directory = Directory::new("engine-overwritten");
     let log = engine(&directory.0);
     (1..=35).for_each(|index| append(&log, 1, index..=index));
-    put(&log, b"filler", 2000);
+    put(&log, GROUP, b"filler", 2000);
     // In the next file a new leader overwrites all but the first, gets no further than 30, and all of it is compacted.
     append(&log, 2, 2..=2);
     (3..=30).for_each(|index| append(&log, 2, index..=index));
@@ -148,6 +148,50 @@ fn a_failed_sync_panics() {
     assert!(catch_unwind(AssertUnwindSafe(|| append(&log, 1, 2..=2))).is_err());
     // Otherwise it would panic twice when it is dropped, and abort the process.
     disk.fail_syncs(false);
+}
+
+/// Guard: the store gives back its reserve beneath the engine, and stops if deleting finds no room even then.
+#[test]
+fn a_dropped_log_comes_back_when_deleting_old_files_once_found_no_room() {
+    let last_index_after = |is_full| {
+        let (disk, directory) = (Disk::new(), Directory::new("engine-purge"));
+        let log = Engine::open_with_file_system(config(&directory.0), Arc::clone(&disk)).expect("it can be begun");
+        let fill_files = || (1..=8).for_each(|_| put(&log, GROUP + 1, b"filler", 2000));
+        append(&log, 1, 1..=5);
+        fill_files();
+        // The entries are rewritten, so that the file in which they stood can go.
+        log.purge_expired_files().expect("there is room");
+        let mut batch = LogBatch::default();
+        batch.add_command(GROUP, Command::Clean);
+        log.write(&mut batch, true).expect("there is room");
+        fill_files();
+        disk.fill(is_full);
+        assert_eq!(log.purge_expired_files().is_err(), is_full);
+        disk.fill(false);
+        fill_files();
+        log.purge_expired_files().expect("there is room");
+        drop(log);
+        engine(&directory.0).last_index(GROUP)
+    };
+    assert_eq!(last_index_after(false), None);
+    assert_eq!(last_index_after(true), Some(5), "of a log that was dropped");
+}
+
+/// Guard: `store/guard.rs` deletes the file again.
+#[test]
+fn a_file_that_was_begun_on_a_full_disk_is_left_behind() {
+    let (disk, directory) = (Disk::new(), Directory::new("engine-begun"));
+    let log = Engine::open_with_file_system(config(&directory.0), Arc::clone(&disk)).expect("it can be begun");
+    append(&log, 1, 1..=1);
+    // Room for a name, and none for what is to stand in the file.
+    disk.limit(0);
+    let mut batch = LogBatch::default();
+    batch.put(GROUP, b"large".to_vec(), vec![b'x'; 4000]).expect("a plain key");
+    assert!(log.write(&mut batch, true).is_err());
+    assert_eq!(fs::read(log_file(&directory, 2)).expect("it is there"), b"");
+    disk.limit(usize::MAX);
+    append(&log, 1, 2..=2);
+    assert_eq!(fs::read(log_file(&directory, 2)).expect("it is there"), b"", "it went on in the first");
 }
 
 /// Guard: the store checks the indexes before it writes.

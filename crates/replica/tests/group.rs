@@ -397,7 +397,7 @@ fn a_damaged_or_foreign_snapshot_changes_nothing() {
     let hash = cluster.replica(1).state().state_hash();
     let foreign = GroupId { cluster: 0xBAD, ..cluster::GROUP };
     let far = LogPosition { index: 1_000, term: 9 };
-    for bytes in [vec![0; 100], make_snapshot(foreign, None, &[1], [], GROUP_BEGINS).unwrap()] {
+    for bytes in [vec![0; 100], make_snapshot(foreign, None, &[1], [], GROUP_BEGINS).unwrap().0] {
         let mut message = Message { from: 2, to: 1, term: 9, ..Message::default() };
         message.set_msg_type(raft::eraftpb::MessageType::MsgSnapshot);
         let metadata = message.mut_snapshot().mut_metadata();

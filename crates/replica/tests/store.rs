@@ -18,7 +18,7 @@ use raft::eraftpb::{ConfState, Entry, HardState};
 const GROUP: u64 = 7;
 const US: Identity = Identity { cluster: 0xfeed_beef, node: 3 };
 /// Small, so that a test sees several files.
-const SMALL: StoreOptions = StoreOptions { file_bytes: 1024, purge_bytes: 4096 };
+const SMALL: StoreOptions = StoreOptions { file_bytes: 1024, purge_bytes: 4096, reserve_bytes: 0 };
 
 /// What a log holds, in the simplest form.
 #[derive(Clone, Debug, PartialEq)]
@@ -497,6 +497,7 @@ fn a_newer_format_is_refused() {
     let files = directory.files();
     let error = refused(open_again(&directory.0));
     assert!(matches!(error, StoreError::NewerFormat { found: 2, known: 1 }), "{error}");
+    assert!(error.to_string().contains("start the version that wrote it, or a newer one"), "{error}");
     assert_eq!(directory.files(), files, "a directory that is refused is not touched");
 }
 

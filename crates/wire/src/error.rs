@@ -82,3 +82,19 @@ pub enum WireError {
         bytes_max: usize,
     },
 }
+
+impl WireError {
+    /// For whoever sent a request that could not be read: what is wrong with it, without advice about disks.
+    pub fn for_caller(&self) -> String {
+        match self {
+            WireError::BadWord { what, source } => format!("{what} is not valid: {source}"),
+            WireError::Damaged { what, detail } => format!("{what} is not valid: {detail}"),
+            WireError::Unknown { what } => {
+                format!(
+                    "{what} is missing, or says something that this server does not know: is the client newer than it?"
+                )
+            }
+            other => other.to_string(),
+        }
+    }
+}

@@ -13,9 +13,9 @@ use fencepost_core::{
 };
 
 use crate::error::WireError;
-use crate::generated as wire;
+use crate::v1 as wire;
 
-type Read<T> = Result<T, WireError>;
+pub(crate) type Read<T> = Result<T, WireError>;
 
 // ---- What a log entry carries
 
@@ -59,7 +59,7 @@ fn open(open: wire::Open) -> Read<Open> {
     })
 }
 
-fn request(request: wire::Request) -> Read<Request> {
+pub(crate) fn request(request: wire::Request) -> Read<Request> {
     let wire::Request { session_high, session_low, epoch, number, seen_mark, seen_ranges, action: asked } = request;
     Ok(Request {
         session: session(session_high, session_low),
@@ -106,24 +106,37 @@ fn action(action: wire::request::Action) -> Read<Action> {
 }
 
 fn admin(wire::Admin { by, reason: why, act: done }: wire::Admin) -> Read<Admin> {
+    Ok(Admin { by: principal(&by)?, reason: reason(&why)?, act: act(known("an administrator's act", done)?)? })
+}
+
+pub(crate) fn act(act: wire::admin::Act) -> Read<Act> {
     use wire::admin::Act as Wire;
-    let act = match known("an administrator's act", done)? {
+    Ok(match act {
         Wire::BreakGrant(grant) => Act::Break { grant: GrantId(grant) },
         Wire::Evict(wire::Evict { session_high, session_low }) => {
             Act::Evict { session: session(session_high, session_low) }
         }
         Wire::WaiveRest(grant) => Act::WaiveRest { grant: GrantId(grant) },
-        Wire::Freeze(wire::Freeze { freeze_high, freeze_low, scope: covers }) => {
-            Act::Freeze { freeze: FreezeId(whole(freeze_high, freeze_low)), scope: scope(covers)? }
+        Wire::Freeze(asked) => {
+            let (freeze, scope) = freeze(asked)?;
+            Act::Freeze { freeze, scope }
         }
         Wire::Thaw(wire::Thaw { freeze_high, freeze_low }) => {
             Act::Thaw { freeze: FreezeId(whole(freeze_high, freeze_low)) }
         }
-        Wire::SetLimit(wire::SetLimit { name: of, limit }) => {
-            Act::SetLimit { name: name(&of)?, limit: limit.map(permits).transpose()? }
+        Wire::SetLimit(asked) => {
+            let (name, limit) = set_limit(asked)?;
+            Act::SetLimit { name, limit }
         }
-    };
-    Ok(Admin { by: principal(&by)?, reason: reason(&why)?, act })
+    })
+}
+
+pub(crate) fn freeze(freeze: wire::Freeze) -> Read<(FreezeId, Scope)> {
+    Ok((FreezeId(whole(freeze.freeze_high, freeze.freeze_low)), scope(freeze.scope)?))
+}
+
+pub(crate) fn set_limit(wire::SetLimit { name: of, limit }: wire::SetLimit) -> Read<(Name, Option<Permits>)> {
+    Ok((name(&of)?, limit.map(permits).transpose()?))
 }
 
 fn wait(wait: Option<wire::Wait>) -> Read<Wait> {
@@ -135,7 +148,7 @@ fn wait(wait: Option<wire::Wait>) -> Read<Wait> {
     })
 }
 
-fn terms(terms: wire::Terms) -> Read<Terms> {
+pub(crate) fn terms(terms: wire::Terms) -> Read<Terms> {
     let wire::Terms { ttl_ms, max_hold_ms, lock_delay_ms, hear_contended, metadata: about, value: first } = terms;
     Ok(Terms {
         ttl: ttl_ms.map(ttl).transpose()?,
@@ -179,9 +192,7 @@ pub(crate) fn record(record: wire::Record) -> Read<Record> {
         Kind::Answer(record) => Record::Answer(answer_record(record)?),
         Kind::Session(record) => Record::Session(session_record(record)?),
         Kind::Rest(record) => Record::Rest(rest_record(record)?),
-        Kind::Semaphore(wire::SemaphoreRecord { name: of, limit, administered }) => {
-            Record::Semaphore(SemaphoreRecord { name: name(&of)?, limit: permits(limit)?, administered })
-        }
+        Kind::Semaphore(record) => Record::Semaphore(semaphore_record(record)?),
         Kind::Freeze(record) => Record::Freeze(freeze_record(record)?),
         Kind::Header(record) => Record::Header(header_record(record)),
     })
@@ -219,7 +230,7 @@ fn answer_record(record: wire::AnswerRecord) -> Read<AnswerRecord> {
     })
 }
 
-fn grant_record(record: wire::GrantRecord) -> Read<GrantRecord> {
+pub(crate) fn grant_record(record: wire::GrantRecord) -> Read<GrantRecord> {
     Ok(GrantRecord {
         id: GrantId(record.grant),
         token: Token(record.token),
@@ -233,7 +244,7 @@ fn grant_record(record: wire::GrantRecord) -> Read<GrantRecord> {
     })
 }
 
-fn rest_record(record: wire::RestRecord) -> Read<RestRecord> {
+pub(crate) fn rest_record(record: wire::RestRecord) -> Read<RestRecord> {
     Ok(RestRecord {
         grant: GrantId(record.grant),
         token: Token(record.token),
@@ -243,7 +254,7 @@ fn rest_record(record: wire::RestRecord) -> Read<RestRecord> {
     })
 }
 
-fn waiter_record(record: wire::WaiterRecord) -> Read<WaiterRecord> {
+pub(crate) fn waiter_record(record: wire::WaiterRecord) -> Read<WaiterRecord> {
     Ok(WaiterRecord {
         arrival: Arrival(record.arrival),
         session: session(record.session_high, record.session_low),
@@ -270,7 +281,12 @@ fn wants(wants: wire::waiter_record::Wants) -> Read<Wants> {
     })
 }
 
-fn freeze_record(record: wire::FreezeRecord) -> Read<FreezeRecord> {
+pub(crate) fn semaphore_record(record: wire::SemaphoreRecord) -> Read<SemaphoreRecord> {
+    let wire::SemaphoreRecord { name: of, limit, administered } = record;
+    Ok(SemaphoreRecord { name: name(&of)?, limit: permits(limit)?, administered })
+}
+
+pub(crate) fn freeze_record(record: wire::FreezeRecord) -> Read<FreezeRecord> {
     Ok(FreezeRecord {
         id: FreezeId(whole(record.freeze_high, record.freeze_low)),
         scope: scope(record.scope)?,
@@ -280,7 +296,7 @@ fn freeze_record(record: wire::FreezeRecord) -> Read<FreezeRecord> {
     })
 }
 
-fn held(held: Option<wire::Held>) -> Read<Held> {
+pub(crate) fn held(held: Option<wire::Held>) -> Read<Held> {
     use wire::held::Kind;
     Ok(match known("what a grant holds", held.and_then(|held| held.kind))? {
         Kind::Locks(held) => Held::Locks(locks(held.locks)?),
@@ -292,7 +308,7 @@ fn held(held: Option<wire::Held>) -> Read<Held> {
 
 // ---- Outcomes
 
-fn outcome(outcome: Option<wire::Outcome>) -> Read<Outcome> {
+pub(crate) fn outcome(outcome: Option<wire::Outcome>) -> Read<Outcome> {
     use wire::outcome::Kind;
     let nothing = |wire::Nothing {}, outcome| outcome;
     Ok(match known("an outcome", outcome.and_then(|outcome| outcome.kind))? {
@@ -353,7 +369,7 @@ fn busy(wire::Busy { name: of, why, holders, holder_count }: wire::Busy) -> Read
     Ok(Busy { name: name(&of)?, why, holders, holder_count })
 }
 
-fn holder(holder: wire::Holder) -> Read<Holder> {
+pub(crate) fn holder(holder: wire::Holder) -> Read<Holder> {
     use wire::holder::Takes as Wire;
     let takes = match known("what a holder takes", holder.takes)? {
         Wire::Mode(taken) => Takes::Mode(mode(taken)?),
@@ -364,12 +380,12 @@ fn holder(holder: wire::Holder) -> Read<Holder> {
         takes,
         token: Token(holder.token),
         since: LogicalMs(holder.since_ms),
-        session: holder.session.map(|wire::SessionId { high, low }| session(high, low)),
+        session: holder.session.map(session_id),
         owner: owner_name(holder.owner)?,
     })
 }
 
-fn mode(mode: i32) -> Read<Mode> {
+pub(crate) fn mode(mode: i32) -> Read<Mode> {
     match named("a mode", mode)? {
         wire::Mode::Unspecified => Err(WireError::Unknown { what: "a mode" }),
         wire::Mode::Is => Ok(Mode::IS),
@@ -421,7 +437,7 @@ fn lost_grants(lost: Vec<wire::LostGrant>) -> Read<Vec<(GrantId, GrantEnd)>> {
     lost.into_iter().map(|wire::LostGrant { grant, how }| Ok((GrantId(grant), grant_end(how)?))).collect()
 }
 
-fn session_end(how: i32) -> Read<SessionEnd> {
+pub(crate) fn session_end(how: i32) -> Read<SessionEnd> {
     match named("how a session ended", how)? {
         wire::SessionEnd::Unspecified => Err(WireError::Unknown { what: "how a session ended" }),
         wire::SessionEnd::Closed => Ok(SessionEnd::Closed),
@@ -431,7 +447,7 @@ fn session_end(how: i32) -> Read<SessionEnd> {
     }
 }
 
-fn grant_end(how: i32) -> Read<GrantEnd> {
+pub(crate) fn grant_end(how: i32) -> Read<GrantEnd> {
     match named("how a grant ended", how)? {
         wire::GrantEnd::Unspecified => Err(WireError::Unknown { what: "how a grant ended" }),
         wire::GrantEnd::Released => Ok(GrantEnd::Released),
@@ -530,7 +546,7 @@ fn bound(bound: i32) -> Read<Bound> {
 // ---- Words
 
 /// The choice that was made, if this version knows it. Protobuf reads a choice that it does not know as none.
-fn known<T>(what: &'static str, choice: Option<T>) -> Read<T> {
+pub(crate) fn known<T>(what: &'static str, choice: Option<T>) -> Read<T> {
     choice.ok_or(WireError::Unknown { what })
 }
 
@@ -543,32 +559,32 @@ fn bad(what: &'static str) -> impl Fn(BadWord) -> WireError {
     move |source| WireError::BadWord { what, source }
 }
 
-fn name(text: &str) -> Read<Name> {
+pub(crate) fn name(text: &str) -> Read<Name> {
     Name::new(text).map_err(bad("a resource name"))
 }
 
-fn owner_name(owner: Option<String>) -> Read<Option<OwnerName>> {
+pub(crate) fn owner_name(owner: Option<String>) -> Read<Option<OwnerName>> {
     owner.map(|text| OwnerName::new(&text).map_err(bad("an owner's name"))).transpose()
 }
 
-fn principal(text: &str) -> Read<Principal> {
+pub(crate) fn principal(text: &str) -> Read<Principal> {
     Principal::new(text).map_err(bad("a principal"))
 }
 
-fn reason(text: &str) -> Read<Reason> {
+pub(crate) fn reason(text: &str) -> Read<Reason> {
     Reason::new(text).map_err(bad("a reason"))
 }
 
-fn metadata(bytes: &[u8]) -> Read<Metadata> {
+pub(crate) fn metadata(bytes: &[u8]) -> Read<Metadata> {
     // The default shares one allocation, and most have it.
     if bytes.is_empty() { Ok(Metadata::default()) } else { Metadata::new(bytes).map_err(bad("metadata")) }
 }
 
-fn value(bytes: &[u8]) -> Read<Value> {
+pub(crate) fn value(bytes: &[u8]) -> Read<Value> {
     Value::new(bytes).map_err(bad("an election's value"))
 }
 
-fn permits(count: u32) -> Read<Permits> {
+pub(crate) fn permits(count: u32) -> Read<Permits> {
     Permits::new(count).map_err(bad("a number of permits"))
 }
 
@@ -576,11 +592,11 @@ fn millis(ms: u64) -> Read<Millis> {
     Millis::new(ms).map_err(bad("a duration"))
 }
 
-fn ttl(ms: u64) -> Read<Ttl> {
+pub(crate) fn ttl(ms: u64) -> Read<Ttl> {
     Ttl::new(ms).map_err(bad("a time to live"))
 }
 
-fn secret_hash(bytes: &[u8]) -> Read<SecretHash> {
+pub(crate) fn secret_hash(bytes: &[u8]) -> Read<SecretHash> {
     let hash = bytes.try_into().map_err(|_| WireError::Damaged {
         what: "the hash of a secret",
         detail: format!("it has {} bytes instead of 32", bytes.len()),
@@ -588,15 +604,19 @@ fn secret_hash(bytes: &[u8]) -> Read<SecretHash> {
     Ok(SecretHash(hash))
 }
 
-fn whole(high: u64, low: u64) -> u128 {
+pub(crate) fn whole(high: u64, low: u64) -> u128 {
     u128::from(high) << 64 | u128::from(low)
 }
 
-fn session(high: u64, low: u64) -> SessionId {
+pub(crate) fn session(high: u64, low: u64) -> SessionId {
     SessionId(whole(high, low))
 }
 
-fn seen(mark: u64, ranges: &[wire::SeenRange]) -> Seen {
+pub(crate) fn session_id(wire::SessionId { high, low }: wire::SessionId) -> SessionId {
+    session(high, low)
+}
+
+pub(crate) fn seen(mark: u64, ranges: &[wire::SeenRange]) -> Seen {
     Seen { mark, ranges: seen_ranges(ranges).collect() }
 }
 

@@ -1,10 +1,11 @@
-//! Log entries, snapshots and messages between nodes as bytes: the one place that knows both the core's types and the schema in `proto/`.
+//! Everything that leaves a process as bytes: the one place that knows both the core's types and the schema in `proto/`.
 //!
-//! The core never learns a format, and nobody else sees a generated type: what goes in and comes out here is the core's
-//! own [`Batch`](fencepost_core::Batch) and [`Record`](fencepost_core::Record). Whatever is read is valid by type or is a
-//! [`WireError`] that says what to do. Nothing that this version does not know is skipped: a replica that skips a command
-//! has another state than its peers. There is no I/O here: functions take bytes and give bytes.
+//! Log entries, snapshots and messages between nodes go in and come out as the core's own types; nobody else sees a
+//! generated one. Whatever is read is valid by type or is a [`WireError`] that says what to do, and nothing that this version
+//! does not know is skipped: a replica that skips a command has another state than its peers. For the service, whose bytes are
+//! gRPC's to read and write, [`v1`] has the generated messages, and [`api`] the translations. There is no I/O here.
 
+pub mod api;
 pub mod bounds;
 
 mod error;
@@ -19,9 +20,9 @@ mod snapshot_writer;
 mod strict;
 mod to_wire;
 
-/// What the build made of `proto/fencepost/v1`.
-#[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated")]
-mod generated {
+/// What the build made of `proto/fencepost/v1`: read the comments there.
+#[allow(missing_docs, clippy::all, reason = "generated")]
+pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/fencepost.v1.rs"));
 }
 

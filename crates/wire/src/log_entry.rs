@@ -9,7 +9,7 @@ use prost::Message;
 
 use crate::bounds::ENTRY_BYTES_MAX;
 use crate::error::WireError;
-use crate::generated as wire;
+use crate::v1 as wire;
 use crate::{from_wire, strict, to_wire};
 
 /// The format that [`encode`] writes, and the newest that [`decode`] reads.

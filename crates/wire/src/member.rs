@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::bounds::{MEMBER_ADDRESS_BYTES_MAX, MEMBER_NAME_BYTES_MAX};
 use crate::error::WireError;
-use crate::generated as wire;
+use crate::v1 as wire;
 
 /// A node, what people call it, and where it is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]

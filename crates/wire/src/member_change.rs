@@ -7,7 +7,7 @@ use prost::Message;
 
 use crate::error::WireError;
 use crate::member::Member;
-use crate::{generated as wire, strict};
+use crate::{strict, v1 as wire};
 
 const WHAT: &str = "a change of the members";
 

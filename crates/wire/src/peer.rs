@@ -8,8 +8,8 @@ use raft_proto::eraftpb::{Entry, EntryType, Message, MessageType, Snapshot};
 
 use crate::bounds::PEER_MESSAGE_BYTES_MAX;
 use crate::error::WireError;
-use crate::generated as wire;
 use crate::strict;
+use crate::v1 as wire;
 
 const WHAT: &str = "a message of a peer";
 

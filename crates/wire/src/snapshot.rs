@@ -18,7 +18,7 @@ use prost::Message;
 use crate::bounds::SNAPSHOT_HEADER_BYTES_MAX;
 use crate::error::WireError;
 use crate::member::Members;
-use crate::{generated as wire, strict};
+use crate::{strict, v1 as wire};
 
 /// The format that is written, and the newest that is read.
 pub const SNAPSHOT_FORMAT_VERSION: u32 = 1;

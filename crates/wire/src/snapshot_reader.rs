@@ -7,8 +7,8 @@ use fencepost_core::Record;
 
 use crate::bounds::{CHUNK_PACKED_BYTES_MAX, CHUNK_RAW_BYTES_MAX, RECORD_BYTES_MAX};
 use crate::error::WireError;
-use crate::generated as wire;
 use crate::snapshot::{Head, SnapshotHeader, damaged, take};
+use crate::v1 as wire;
 use crate::{from_wire, strict};
 
 /// LZ4 makes at most so many bytes out of one. A block that claims more is damaged, and nothing is allocated for it.

@@ -8,9 +8,9 @@ use fencepost_core::{
     OwnerName, Permits, Record, Refusal, Renewal, Request, RestRecord, Scope, Seen, SemaphoreRecord, SessionEnd,
     SessionRecord, TakePermits, Takes, Terms, UnseenAnswer, Wait, WaiterRecord, Wants,
 };
-use fencepost_core::{GrantId, Millis, Name, Outcome};
+use fencepost_core::{FreezeId, GrantId, Millis, Name, Outcome, SessionId};
 
-use crate::generated as wire;
+use crate::v1 as wire;
 
 // ---- What a log entry carries
 
@@ -59,7 +59,9 @@ fn open(Open { session, secret_hash, principal, ttl, metadata }: &Open) -> wire:
     }
 }
 
-fn request(Request { session, epoch, number, seen: Seen { mark, ranges }, action: asked }: &Request) -> wire::Request {
+pub(crate) fn request(
+    Request { session, epoch, number, seen: Seen { mark, ranges }, action: asked }: &Request,
+) -> wire::Request {
     let (session_high, session_low) = halves(session.0);
     wire::Request {
         session_high,
@@ -113,27 +115,34 @@ fn action(action: &Action) -> wire::request::Action {
 }
 
 fn admin(Admin { by, reason, act: done }: &Admin) -> wire::Admin {
+    wire::Admin { by: by.as_str().to_owned(), reason: reason.as_str().to_owned(), act: Some(act(done)) }
+}
+
+pub(crate) fn act(act: &Act) -> wire::admin::Act {
     use wire::admin::Act as Wire;
-    let act = match done {
+    match act {
         Act::Break { grant } => Wire::BreakGrant(grant.0),
         Act::Evict { session } => {
             let (session_high, session_low) = halves(session.0);
             Wire::Evict(wire::Evict { session_high, session_low })
         }
         Act::WaiveRest { grant } => Wire::WaiveRest(grant.0),
-        Act::Freeze { freeze, scope: covers } => {
-            let (freeze_high, freeze_low) = halves(freeze.0);
-            Wire::Freeze(wire::Freeze { freeze_high, freeze_low, scope: Some(scope(covers)) })
-        }
+        Act::Freeze { freeze: id, scope } => Wire::Freeze(freeze(*id, scope)),
         Act::Thaw { freeze } => {
             let (freeze_high, freeze_low) = halves(freeze.0);
             Wire::Thaw(wire::Thaw { freeze_high, freeze_low })
         }
-        Act::SetLimit { name, limit } => {
-            Wire::SetLimit(wire::SetLimit { name: text(name), limit: limit.map(Permits::get) })
-        }
-    };
-    wire::Admin { by: by.as_str().to_owned(), reason: reason.as_str().to_owned(), act: Some(act) }
+        Act::SetLimit { name, limit } => Wire::SetLimit(set_limit(name, *limit)),
+    }
+}
+
+pub(crate) fn freeze(freeze: FreezeId, covers: &Scope) -> wire::Freeze {
+    let (freeze_high, freeze_low) = halves(freeze.0);
+    wire::Freeze { freeze_high, freeze_low, scope: Some(scope(covers)) }
+}
+
+pub(crate) fn set_limit(name: &Name, limit: Option<Permits>) -> wire::SetLimit {
+    wire::SetLimit { name: text(name), limit: limit.map(Permits::get) }
 }
 
 fn wait(wait: Wait) -> wire::Wait {
@@ -151,7 +160,7 @@ fn terms_unless_default(asked: &Terms) -> Option<wire::Terms> {
     (*asked != Terms::default()).then(|| terms(asked))
 }
 
-fn terms(Terms { ttl, max_hold, lock_delay, hear_contended, metadata, value }: &Terms) -> wire::Terms {
+pub(crate) fn terms(Terms { ttl, max_hold, lock_delay, hear_contended, metadata, value }: &Terms) -> wire::Terms {
     wire::Terms {
         ttl_ms: ttl.map(|ttl| ttl.millis().get()),
         max_hold_ms: max_hold.map(Millis::get),
@@ -195,9 +204,7 @@ pub(crate) fn record(record: &Record) -> wire::Record {
         Record::Grant(record) => Kind::Grant(grant_record(record)),
         Record::Rest(record) => Kind::Rest(rest_record(record)),
         Record::Waiter(record) => Kind::Waiter(waiter_record(record)),
-        Record::Semaphore(SemaphoreRecord { name, limit, administered }) => {
-            Kind::Semaphore(wire::SemaphoreRecord { name: text(name), limit: limit.get(), administered: *administered })
-        }
+        Record::Semaphore(record) => Kind::Semaphore(semaphore_record(record)),
         Record::Freeze(record) => Kind::Freeze(freeze_record(record)),
     };
     wire::Record { kind: Some(kind) }
@@ -259,7 +266,7 @@ fn answer_record(
     }
 }
 
-fn grant_record(record: &GrantRecord) -> wire::GrantRecord {
+pub(crate) fn grant_record(record: &GrantRecord) -> wire::GrantRecord {
     let GrantRecord { id, token, session, owner, held: holds, count, granted_at, hold_until, terms: like } = record;
     let (session_high, session_low) = halves(session.0);
     wire::GrantRecord {
@@ -276,11 +283,11 @@ fn grant_record(record: &GrantRecord) -> wire::GrantRecord {
     }
 }
 
-fn rest_record(RestRecord { grant, token, held: keeps, since, until }: &RestRecord) -> wire::RestRecord {
+pub(crate) fn rest_record(RestRecord { grant, token, held: keeps, since, until }: &RestRecord) -> wire::RestRecord {
     wire::RestRecord { grant: grant.0, token: token.0, held: Some(held(keeps)), since_ms: since.0, until_ms: until.0 }
 }
 
-fn waiter_record(record: &WaiterRecord) -> wire::WaiterRecord {
+pub(crate) fn waiter_record(record: &WaiterRecord) -> wire::WaiterRecord {
     let WaiterRecord { arrival, session, number, owner, wants: asked, queued_at, until, terms: like, unchecked } =
         record;
     let (session_high, session_low) = halves(session.0);
@@ -309,7 +316,15 @@ fn wants(wants: &Wants) -> wire::waiter_record::Wants {
     }
 }
 
-fn freeze_record(FreezeRecord { id, scope: covers, by, reason, since }: &FreezeRecord) -> wire::FreezeRecord {
+pub(crate) fn semaphore_record(
+    SemaphoreRecord { name, limit, administered }: &SemaphoreRecord,
+) -> wire::SemaphoreRecord {
+    wire::SemaphoreRecord { name: text(name), limit: limit.get(), administered: *administered }
+}
+
+pub(crate) fn freeze_record(
+    FreezeRecord { id, scope: covers, by, reason, since }: &FreezeRecord,
+) -> wire::FreezeRecord {
     let (freeze_high, freeze_low) = halves(id.0);
     wire::FreezeRecord {
         freeze_high,
@@ -321,7 +336,7 @@ fn freeze_record(FreezeRecord { id, scope: covers, by, reason, since }: &FreezeR
     }
 }
 
-fn held(held: &Held) -> wire::Held {
+pub(crate) fn held(held: &Held) -> wire::Held {
     use wire::held::Kind;
     let kind = match held {
         Held::Locks(locks) => Kind::Locks(wire::Locks { locks: locks.iter().map(lock).collect() }),
@@ -336,7 +351,7 @@ fn held_permits(name: &Name, permits: Permits) -> wire::HeldPermits {
 
 // ---- Outcomes
 
-fn outcome(outcome: &Outcome) -> wire::Outcome {
+pub(crate) fn outcome(outcome: &Outcome) -> wire::Outcome {
     use wire::outcome::Kind;
     let kind = match outcome {
         Outcome::Opened { epoch } => Kind::OpenedEpoch(epoch.0),
@@ -401,7 +416,7 @@ fn busy(Busy { name, why, holders, holder_count }: &Busy) -> wire::Busy {
     }
 }
 
-fn holder(Holder { grant, takes, token, since, session, owner }: &Holder) -> wire::Holder {
+pub(crate) fn holder(Holder { grant, takes, token, since, session, owner }: &Holder) -> wire::Holder {
     use wire::holder::Takes as Wire;
     let takes = match takes {
         Takes::Mode(taken) => Wire::Mode(mode(*taken)),
@@ -412,15 +427,12 @@ fn holder(Holder { grant, takes, token, since, session, owner }: &Holder) -> wir
         takes: Some(takes),
         token: token.0,
         since_ms: since.0,
-        session: session.map(|session| {
-            let (high, low) = halves(session.0);
-            wire::SessionId { high, low }
-        }),
+        session: session.map(session_id),
         owner: owner_name(owner),
     }
 }
 
-fn mode(mode: Mode) -> i32 {
+pub(crate) fn mode(mode: Mode) -> i32 {
     let mode = match mode {
         Mode::IS => wire::Mode::Is,
         Mode::IX => wire::Mode::Ix,
@@ -477,7 +489,7 @@ fn lost_grants(lost: &[(GrantId, GrantEnd)]) -> Vec<wire::LostGrant> {
     lost.iter().map(|(grant, how)| wire::LostGrant { grant: grant.0, how: grant_end(*how) }).collect()
 }
 
-fn session_end(how: SessionEnd) -> i32 {
+pub(crate) fn session_end(how: SessionEnd) -> i32 {
     let how = match how {
         SessionEnd::Closed => wire::SessionEnd::Closed,
         SessionEnd::Expired => wire::SessionEnd::Expired,
@@ -487,7 +499,7 @@ fn session_end(how: SessionEnd) -> i32 {
     how as i32
 }
 
-fn grant_end(how: GrantEnd) -> i32 {
+pub(crate) fn grant_end(how: GrantEnd) -> i32 {
     let how = match how {
         GrantEnd::Released => wire::GrantEnd::Released,
         GrantEnd::Session(SessionEnd::Closed) => wire::GrantEnd::SessionClosed,
@@ -581,19 +593,24 @@ fn bound(bound: Bound) -> i32 {
 
 // ---- Words
 
-fn text(name: &Name) -> String {
+pub(crate) fn text(name: &Name) -> String {
     name.as_str().to_owned()
 }
 
-fn owner_name(owner: &Option<OwnerName>) -> Option<String> {
+pub(crate) fn owner_name(owner: &Option<OwnerName>) -> Option<String> {
     owner.as_ref().map(|owner| owner.as_str().to_owned())
 }
 
+pub(crate) fn session_id(session: SessionId) -> wire::SessionId {
+    let (high, low) = halves(session.0);
+    wire::SessionId { high, low }
+}
+
 /// The upper and the lower half of an id.
-fn halves(id: u128) -> (u64, u64) {
+pub(crate) fn halves(id: u128) -> (u64, u64) {
     ((id >> 64) as u64, id as u64)
 }
 
-fn seen_ranges(ranges: &[(u64, u64)]) -> Vec<wire::SeenRange> {
+pub(crate) fn seen_ranges(ranges: &[(u64, u64)]) -> Vec<wire::SeenRange> {
     ranges.iter().map(|(first, last)| wire::SeenRange { first: *first, last: *last }).collect()
 }

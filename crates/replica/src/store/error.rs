@@ -1,4 +1,4 @@
-//! Why the log on disk did not do what it was asked, by who must act: the operator, the node, or the caller.
+//! Why the log or the snapshots on disk did not do what it was asked, by who must act: the operator, the node, or the caller.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::Identity;
 #[non_exhaustive]
 pub enum StoreError {
     /// The node must stop. What the disk holds is known again only after it was opened anew.
-    #[error("the log cannot be written: {reason}; the node must stop and be restarted; do not retry")]
+    #[error("the disk is not to be trusted any more: {reason}; the node must stop and be restarted; do not retry")]
     Failed {
         /// What failed first.
         reason: String,

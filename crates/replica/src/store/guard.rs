@@ -1,15 +1,23 @@
-//! A file system in front of the engine's that remembers the first failed sync.
+//! A file system in front of the engine's that remembers the first failed sync, and knows what to do on a full disk.
 //!
 //! The engine unwraps the result of a sync: it panics, also while it is dropped, and two panics at once abort the process
 //! before anybody can say why. So a failed sync is noted here, the engine is told that all is well, and
 //! [`super::LogStore`] looks at the note before it acknowledges anything. After the note nothing more is written: what a
 //! disk holds after a failed sync is unknown, and a second sync that succeeds says nothing about the first.
+//!
+//! On a full disk the [`Reserve`] is given back and the write repeated. If that does not help, a file that the engine has
+//! just made is deleted again. The engine would leave it there, without even its header, and go on in the file before it;
+//! after a crash that file's torn tail would no longer stand at the end of the log, and would be taken for damage.
 
 use std::io::{self, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use raft_engine::env::{FileSystem, Handle, Permission, WriteExt};
+
+use super::reserve::{Reserve, is_full};
+use super::sync_directory;
 
 /// Why the disk is not to be trusted any more, if it is not.
 #[derive(Clone, Default)]
@@ -36,21 +44,36 @@ impl FirstFailure {
 pub(super) struct Guard<F: FileSystem> {
     pub(super) inner: Arc<F>,
     pub(super) failure: FirstFailure,
+    pub(super) reserve: Arc<Reserve<F>>,
 }
 
 pub(super) struct GuardedHandle<F: FileSystem> {
     inner: Arc<F::Handle>,
+    path: PathBuf,
+    /// Whether it was made here and nothing stands in it yet.
+    is_new: AtomicBool,
     failure: FirstFailure,
 }
 
 pub(super) struct GuardedWriter<F: FileSystem> {
     inner: F::Writer,
-    failure: FirstFailure,
+    file: Arc<GuardedHandle<F>>,
+    file_system: Arc<F>,
+    reserve: Arc<Reserve<F>>,
 }
 
 impl<F: FileSystem> Guard<F> {
-    fn handle(&self, inner: F::Handle) -> GuardedHandle<F> {
-        GuardedHandle { inner: Arc::new(inner), failure: self.failure.clone() }
+    fn handle(&self, inner: F::Handle, path: &Path, is_new: bool) -> GuardedHandle<F> {
+        let (inner, is_new) = (Arc::new(inner), AtomicBool::new(is_new));
+        GuardedHandle { inner, path: path.into(), is_new, failure: self.failure.clone() }
+    }
+}
+
+/// Does it, and once more if the disk was full and the reserve could be given back.
+fn with_reserve<F: FileSystem, T>(reserve: &Reserve<F>, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    match attempt() {
+        Err(error) if is_full(&error) && reserve.give_back() => attempt(),
+        answer => answer,
     }
 }
 
@@ -61,11 +84,14 @@ impl<F: FileSystem> FileSystem for Guard<F> {
 
     fn create<P: AsRef<Path>>(&self, path: P) -> io::Result<Self::Handle> {
         self.failure.check()?;
-        self.inner.create(path).map(|inner| self.handle(inner))
+        let inner = with_reserve(&self.reserve, || self.inner.create(&path))?;
+        let is_new = inner.file_size()? == 0;
+        Ok(self.handle(inner, path.as_ref(), is_new))
     }
 
     fn open<P: AsRef<Path>>(&self, path: P, permission: Permission) -> io::Result<Self::Handle> {
-        self.inner.open(path, permission).map(|inner| self.handle(inner))
+        let inner = self.inner.open(&path, permission)?;
+        Ok(self.handle(inner, path.as_ref(), false))
     }
 
     fn delete<P: AsRef<Path>>(&self, path: P) -> io::Result<()> {
@@ -84,7 +110,7 @@ impl<F: FileSystem> FileSystem for Guard<F> {
 
     fn new_writer(&self, handle: Arc<Self::Handle>) -> io::Result<Self::Writer> {
         let inner = self.inner.new_writer(handle.inner.clone())?;
-        Ok(GuardedWriter { inner, failure: self.failure.clone() })
+        Ok(GuardedWriter { inner, file: handle, file_system: self.inner.clone(), reserve: self.reserve.clone() })
     }
 }
 
@@ -108,10 +134,27 @@ impl<F: FileSystem> Handle for GuardedHandle<F> {
     }
 }
 
+impl<F: FileSystem> GuardedWriter<F> {
+    fn delete_new_file(&self) -> io::Result<()> {
+        let path = &self.file.path;
+        self.file_system.delete(path)?;
+        // Before the file in front of it grows, and a crash brings this one back.
+        if let Some(Err(error)) = path.parent().map(sync_directory) {
+            self.file.failure.note(error.to_string());
+        }
+        self.file.failure.check()
+    }
+}
+
 impl<F: FileSystem> Write for GuardedWriter<F> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.failure.check()?;
-        self.inner.write(bytes)
+        self.file.failure.check()?;
+        let written = with_reserve(&self.reserve, || self.inner.write(bytes));
+        let was_new = self.file.is_new.swap(false, Ordering::Relaxed);
+        if was_new && written.as_ref().is_err_and(is_full) {
+            self.delete_new_file()?;
+        }
+        written
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -127,12 +170,13 @@ impl<F: FileSystem> Seek for GuardedWriter<F> {
 
 impl<F: FileSystem> WriteExt for GuardedWriter<F> {
     fn truncate(&mut self, offset: usize) -> io::Result<()> {
-        self.failure.check()?;
+        self.file.failure.check()?;
         self.inner.truncate(offset)
     }
 
     fn allocate(&mut self, offset: usize, size: usize) -> io::Result<()> {
-        self.failure.check()?;
+        self.file.failure.check()?;
+        // Not worth the reserve: the engine allocates ahead, and goes on without when it cannot.
         self.inner.allocate(offset, size)
     }
 }

@@ -23,9 +23,17 @@ const MARK_BYTES: usize = 12;
 
 /// Compares the identity file with what this node is; `false` if there is none.
 pub(super) fn check<F: FileSystem>(file_system: &F, path: &Path, identity: Identity) -> Result<bool, StoreError> {
+    match read(file_system, path)? {
+        Some(found) if found != identity => Err(StoreError::Foreign { found, expected: identity }),
+        found => Ok(found.is_some()),
+    }
+}
+
+/// The identity in the file, if there is one.
+pub(super) fn read<F: FileSystem>(file_system: &F, path: &Path) -> Result<Option<Identity>, StoreError> {
     let bytes = match scan::read(file_system, path) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(StoreError::io("read", path, error)),
     };
     let damaged = |reason: &str| StoreError::Damaged { place: path.into(), reason: reason.into() };
@@ -53,10 +61,7 @@ pub(super) fn check<F: FileSystem>(file_system: &F, path: &Path, identity: Ident
     if text != encode(found) {
         return Err(damaged("its checksum does not agree"));
     }
-    if found != identity {
-        return Err(StoreError::Foreign { found, expected: identity });
-    }
-    Ok(true)
+    Ok(Some(found))
 }
 
 /// Writes the identity aside, syncs it and moves it into place. The caller syncs the directory.

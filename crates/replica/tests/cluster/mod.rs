@@ -300,7 +300,7 @@ impl Cluster {
                     replica.handle_snapshot_sent(peer, true);
                 }
                 Output::MakeSnapshot { through, first_voters } => node.disk.order = Some((through, first_voters)),
-                Output::Compact(through) => node.disk.durable.compact(through),
+                Output::Compact { before, .. } => node.disk.durable.compact(before.index),
                 Output::Write(write) => node.disk.unsynced.push_back(write),
                 Output::Reply { ticket, position, stamp, reply } => {
                     let again = node.replies.insert(ticket, Answered { position, stamp, reply });
@@ -366,12 +366,13 @@ impl Disk {
     /// Makes the snapshot durable, and says its state hash.
     fn make_snapshot(&mut self, group: GroupId, through: LogPosition, first_voters: &[u64]) -> u64 {
         let entries = self.durable.entries().cloned();
-        let bytes =
+        let (bytes, state_hash) =
             make_snapshot(group, self.snapshot.as_deref(), first_voters, entries, through).expect("all is there");
         let restored = read_snapshot(group, &bytes, 7).expect("what was written can be read");
         assert_eq!(restored.position, through);
+        assert_eq!(restored.state.state_hash(), state_hash);
         self.snapshot = Some(bytes.into());
-        restored.state.state_hash()
+        state_hash
     }
 }
 

@@ -29,8 +29,13 @@ impl Directory {
 
     /// A second directory with the same files.
     pub fn copy(&self) -> Directory {
+        Directory::copy_of(&self.0)
+    }
+
+    /// A directory with the files of another.
+    pub fn copy_of(original: &Path) -> Directory {
         let copy = Directory::new("copy");
-        for (path, bytes) in self.files() {
+        for (path, bytes) in files_in(original) {
             let to = copy.0.join(path);
             fs::create_dir_all(to.parent().expect("a file is in a directory")).expect("a directory can be made");
             fs::write(to, bytes).expect("a file can be written");
@@ -40,21 +45,25 @@ impl Directory {
 
     /// All files with what is in them, by their path within the directory.
     pub fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
-        let mut files = BTreeMap::new();
-        let mut directories = vec![self.0.clone()];
-        while let Some(directory) = directories.pop() {
-            for entry in fs::read_dir(directory).expect("a directory can be listed") {
-                let path = entry.expect("a directory can be listed").path();
-                if path.is_dir() {
-                    directories.push(path);
-                } else {
-                    let name = path.strip_prefix(&self.0).expect("it was found there").to_path_buf();
-                    files.insert(name, fs::read(&path).expect("a file can be read"));
-                }
+        files_in(&self.0)
+    }
+}
+
+fn files_in(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut directories = vec![root.to_path_buf()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).expect("a directory can be listed") {
+            let path = entry.expect("a directory can be listed").path();
+            if path.is_dir() {
+                directories.push(path);
+            } else {
+                let name = path.strip_prefix(root).expect("it was found there").to_path_buf();
+                files.insert(name, fs::read(&path).expect("a file can be read"));
             }
         }
-        files
     }
+    files
 }
 
 impl Drop for Directory {
@@ -101,6 +110,15 @@ impl Change {
         }
     }
 
+    /// How long a file of this length is afterwards.
+    fn length_after(&self, length: usize) -> usize {
+        match self {
+            Change::Write { offset, bytes } => length.max(offset + bytes.len()),
+            Change::Extend(to) => length.max(*to),
+            Change::Truncate(to) => length.min(*to),
+        }
+    }
+
     fn torn(self, crash: Crash) -> Option<Change> {
         let Change::Write { offset, mut bytes } = self else { return None };
         match crash {
@@ -134,6 +152,8 @@ struct State {
     under_way: Option<(PathBuf, Change)>,
     fail_sync: bool,
     is_full: bool,
+    /// How many bytes all files together may have.
+    capacity: Option<usize>,
 }
 
 /// The file system of a disk that fails on purpose.
@@ -167,6 +187,17 @@ impl Disk {
     /// From now on there is no room, or there is again.
     pub fn fill(&self, is_full: bool) {
         self.state().is_full = is_full;
+    }
+
+    /// From now on all files that this disk knows may have so many bytes together. New files without content always fit in,
+    /// as on real disks.
+    pub fn limit(&self, bytes: usize) {
+        self.state().capacity = Some(bytes);
+    }
+
+    /// How many bytes the files have that this disk knows.
+    pub fn used(&self) -> usize {
+        length_of_all(&self.state())
     }
 
     /// Puts in place what the crash left.
@@ -217,9 +248,31 @@ impl Disk {
         if state.is_full && !matches!(change, Change::Truncate(_)) {
             return Err(io::Error::new(ErrorKind::StorageFull, "nospace"));
         }
+        let length = length_of(path);
+        let room = state.capacity.map_or(usize::MAX, |capacity| capacity.saturating_sub(length_of_all(&state)));
+        if change.length_after(length) > length.saturating_add(room) {
+            // As real disks do: what fits is there.
+            if let Change::Write { offset, bytes } = &change {
+                let fits = (length + room).saturating_sub(*offset).min(bytes.len());
+                let part = Change::Write { offset: *offset, bytes: bytes[..fits].to_vec() };
+                let mut file = fs::read(path)?;
+                part.apply(&mut file);
+                fs::write(path, file)?;
+                state.files.entry(path.to_path_buf()).or_default().since.push(part);
+            }
+            return Err(io::Error::new(ErrorKind::StorageFull, "nospace"));
+        }
         state.files.entry(path.to_path_buf()).or_default().since.push(change);
         Ok(())
     }
+}
+
+fn length_of(path: &Path) -> usize {
+    fs::metadata(path).map_or(0, |metadata| metadata.len() as usize)
+}
+
+fn length_of_all(state: &State) -> usize {
+    state.files.keys().map(|path| length_of(path)).sum()
 }
 
 type RealHandle = <DefaultFileSystem as FileSystem>::Handle;

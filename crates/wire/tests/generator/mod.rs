@@ -1,4 +1,5 @@
-//! Random commands and records from a seed: every variant that the core has, with small and with extreme numbers.
+//! Random commands, records, views and events from a seed: every variant that the core has, with small and with extreme
+//! numbers.
 //!
 //! They are valid word by word and make no sense together; a codec must not mind. [`Met`] notes which variants have come
 //! up. Its lists are made by the same macro as the `match`es that name a variant, so a variant that the core gains does
@@ -8,6 +9,7 @@
 
 mod outcomes;
 mod variants;
+mod views;
 
 use fencepost_core::{
     Acquire, Act, Action, Admin, AnswerRecord, Arrival, Batch, Epoch, FreezeId, FreezeRecord, GrantId, GrantRecord,
@@ -109,11 +111,11 @@ impl Generator {
         self.maybe(|g| OwnerName::new(&g.text(128)).expect("letters"))
     }
 
-    fn principal(&mut self) -> Principal {
+    pub fn principal(&mut self) -> Principal {
         Principal::new(&self.text(256)).expect("letters")
     }
 
-    fn reason(&mut self) -> Reason {
+    pub fn reason(&mut self) -> Reason {
         let text = if self.flag() { String::new() } else { self.text(1024) };
         Reason::new(&text).expect("letters")
     }
@@ -122,11 +124,11 @@ impl Generator {
         Metadata::new(&self.bytes(4096)).expect("within the bound")
     }
 
-    fn value(&mut self) -> Value {
+    pub fn value(&mut self) -> Value {
         Value::new(&self.bytes(4096)).expect("within the bound")
     }
 
-    fn secret_hash(&mut self) -> SecretHash {
+    pub fn secret_hash(&mut self) -> SecretHash {
         SecretHash(std::array::from_fn(|_| self.bits() as u8))
     }
 
@@ -188,7 +190,7 @@ impl Generator {
         wait
     }
 
-    fn terms(&mut self) -> Terms {
+    pub fn terms(&mut self) -> Terms {
         if self.flag() {
             return Terms::default();
         }
@@ -202,7 +204,7 @@ impl Generator {
         }
     }
 
-    fn scope(&mut self) -> Scope {
+    pub fn scope(&mut self) -> Scope {
         let scope = match self.flag() {
             true => Scope::Name(self.name()),
             false => Scope::Prefix(self.bytes(512).into()),
@@ -231,7 +233,7 @@ impl Generator {
         }
     }
 
-    fn renewal(&mut self) -> Renewal {
+    pub fn renewal(&mut self) -> Renewal {
         let renewal = match self.flag() {
             true => Renewal::KeepAlive { session: self.session(), epoch: Epoch(self.number()), seen: self.seen() },
             false => Renewal::Attach { session: self.session(), secret_hash: self.secret_hash(), seen: self.seen() },
@@ -242,24 +244,36 @@ impl Generator {
 
     fn operation(&mut self) -> Operation {
         let operation = match self.below(4) {
-            0 => Operation::Open(Open {
-                session: self.session(),
-                secret_hash: self.secret_hash(),
-                principal: self.principal(),
-                ttl: self.ttl(),
-                metadata: self.metadata(),
-            }),
-            1 => Operation::Admin(Admin { by: self.principal(), reason: self.reason(), act: self.act() }),
-            _ => Operation::Request(Request {
-                session: self.session(),
-                epoch: Epoch(self.number()),
-                number: RequestNumber(self.number()),
-                seen: self.seen(),
-                action: self.action(),
-            }),
+            0 => Operation::Open(self.open()),
+            1 => Operation::Admin(self.admin()),
+            _ => Operation::Request(self.request()),
         };
         self.met.operation(&operation);
         operation
+    }
+
+    pub fn open(&mut self) -> Open {
+        Open {
+            session: self.session(),
+            secret_hash: self.secret_hash(),
+            principal: self.principal(),
+            ttl: self.ttl(),
+            metadata: self.metadata(),
+        }
+    }
+
+    pub fn admin(&mut self) -> Admin {
+        Admin { by: self.principal(), reason: self.reason(), act: self.act() }
+    }
+
+    pub fn request(&mut self) -> Request {
+        Request {
+            session: self.session(),
+            epoch: Epoch(self.number()),
+            number: RequestNumber(self.number()),
+            seen: self.seen(),
+            action: self.action(),
+        }
     }
 
     fn action(&mut self) -> Action {
@@ -313,26 +327,10 @@ impl Generator {
             }),
             1 => Record::Session(self.session_record()),
             2 => Record::Grant(self.grant_record()),
-            3 => Record::Rest(RestRecord {
-                grant: self.grant(),
-                token: Token(self.number()),
-                held: self.held(),
-                since: self.stamp(),
-                until: self.stamp(),
-            }),
+            3 => Record::Rest(self.rest_record()),
             4 => Record::Waiter(self.waiter_record()),
-            5 => Record::Semaphore(SemaphoreRecord {
-                name: self.name(),
-                limit: self.permits(),
-                administered: self.flag(),
-            }),
-            6 => Record::Freeze(FreezeRecord {
-                id: FreezeId(self.id()),
-                scope: self.scope(),
-                by: self.principal(),
-                reason: self.reason(),
-                since: self.stamp(),
-            }),
+            5 => Record::Semaphore(self.semaphore_record()),
+            6 => Record::Freeze(self.freeze_record()),
             // More often: there are many outcomes.
             _ => Record::Answer(AnswerRecord {
                 session: self.session(),
@@ -346,7 +344,7 @@ impl Generator {
         record
     }
 
-    fn session_record(&mut self) -> SessionRecord {
+    pub fn session_record(&mut self) -> SessionRecord {
         SessionRecord {
             id: self.session(),
             principal: self.principal(),
@@ -363,7 +361,7 @@ impl Generator {
         }
     }
 
-    fn grant_record(&mut self) -> GrantRecord {
+    pub fn grant_record(&mut self) -> GrantRecord {
         GrantRecord {
             id: self.grant(),
             token: Token(self.number()),
@@ -377,7 +375,31 @@ impl Generator {
         }
     }
 
-    fn waiter_record(&mut self) -> WaiterRecord {
+    pub fn rest_record(&mut self) -> RestRecord {
+        RestRecord {
+            grant: self.grant(),
+            token: Token(self.number()),
+            held: self.held(),
+            since: self.stamp(),
+            until: self.stamp(),
+        }
+    }
+
+    pub fn semaphore_record(&mut self) -> SemaphoreRecord {
+        SemaphoreRecord { name: self.name(), limit: self.permits(), administered: self.flag() }
+    }
+
+    pub fn freeze_record(&mut self) -> FreezeRecord {
+        FreezeRecord {
+            id: FreezeId(self.id()),
+            scope: self.scope(),
+            by: self.principal(),
+            reason: self.reason(),
+            since: self.stamp(),
+        }
+    }
+
+    pub fn waiter_record(&mut self) -> WaiterRecord {
         let wants = match self.below(3) {
             0 => Wants::Locks(self.locks()),
             1 => Wants::Conversion { grant: self.grant(), name: self.name(), mode: self.lock_mode() },

@@ -73,12 +73,17 @@ impl Generator {
         Busy { name: self.name(), why, holders: self.some(3, Generator::holder), holder_count: self.number() as u32 }
     }
 
-    fn holder(&mut self) -> Holder {
+    pub fn takes(&mut self) -> Takes {
         let takes = match self.flag() {
             true => Takes::Mode(self.mode()),
             false => Takes::Permits(self.permits()),
         };
         self.met.takes(&takes);
+        takes
+    }
+
+    pub fn holder(&mut self) -> Holder {
+        let takes = self.takes();
         Holder {
             grant: self.grant(),
             takes,
@@ -106,7 +111,7 @@ impl Generator {
         }
     }
 
-    fn session_end(&mut self) -> SessionEnd {
+    pub fn session_end(&mut self) -> SessionEnd {
         let ends = [SessionEnd::Closed, SessionEnd::Expired, SessionEnd::Evicted, SessionEnd::Restored];
         let end = ends[self.below(ends.len())];
         self.met.session_end(&end);

@@ -3,43 +3,71 @@
 use std::collections::BTreeSet;
 
 use fencepost_core::{
-    Act, Action, BadWord, Bound, BusyWhy, GrantEnd, Held, Late, LockMode, Mode, Operation, Outcome, Record, Refusal,
-    Renewal, Scope, SessionEnd, Takes, Wait, Wants,
+    Act, ActFacts, Action, BadWord, BlockedBy, Bound, BusyWhy, Event, GrantEnd, Held, Late, LockMode, Mode, Operation,
+    Outcome, Push, Record, Refusal, Renewal, Scope, SessionEnd, Takes, TokenCheck, Wait, Wants,
 };
 
 /// The variants that have come up.
 #[derive(Default)]
 pub struct Met(BTreeSet<&'static str>);
 
+impl Met {
+    /// The variants of log entries and records that have not come up.
+    pub fn missing(&self) -> Vec<&'static str> {
+        self.missing_of(&[LOGGED, SHARED])
+    }
+
+    /// The variants of the service's messages that have not come up.
+    pub fn missing_in_service(&self) -> Vec<&'static str> {
+        self.missing_of(&[SHARED, TOLD])
+    }
+
+    fn missing_of(&self, lists: &[&[&'static str]]) -> Vec<&'static str> {
+        lists.iter().copied().flatten().copied().filter(|name| !self.0.contains(name)).collect()
+    }
+}
+
 /// For each enum: a method that notes which variant a value is, by a `match` that the compiler holds to be complete, and
-/// the names of all of them for [`Met::missing`].
+/// the names of all of them in a list.
 macro_rules! variants {
-    ($($method:ident $type:ident { $($variant:ident),* $(,)? })*) => {
+    ($list:ident: $($method:ident $type:ident { $($variant:ident),* $(,)? })*) => {
         impl Met {
             $(pub fn $method(&mut self, value: &$type) {
                 #[allow(clippy::infallible_destructuring_match, reason = "one shape for all")]
                 let name = match value { $($type::$variant { .. } => concat!(stringify!($type), "::", stringify!($variant)),)* };
                 self.0.insert(name);
             })*
-
-            /// The variants that have not come up.
-            pub fn missing(&self) -> Vec<&'static str> {
-                let all = [$($(concat!(stringify!($type), "::", stringify!($variant)),)*)*];
-                all.into_iter().filter(|name| !self.0.contains(name)).collect()
-            }
         }
+
+        const $list: &[&str] = &[$($(concat!(stringify!($type), "::", stringify!($variant)),)*)*];
     };
 }
 
-variants! {
-    renewal Renewal { KeepAlive, Attach }
+// Only in log entries and in snapshots.
+variants! { LOGGED:
     operation Operation { Open, Request, Admin }
+    record Record { Header, Session, Answer, Grant, Rest, Waiter, Semaphore, Freeze }
+}
+
+// Only in what the service tells.
+variants! { TOLD:
+    push Push { Ended, Lost, Contended, SessionEnded }
+    blocked_by BlockedBy { Grant, Rest, Waiter, Freeze, Permits }
+    token_check TokenCheck { Stands, Gone }
+    event Event {
+        SessionOpened, SessionEnded, Queued, Granted, NotGranted, Ended, RestEnded, Converted, Contended, ValueSet,
+        Administered,
+    }
+    act_facts ActFacts { Broke, Evicted, Froze, Thawed, LimitChanged, WaivedRest }
+}
+
+variants! { SHARED:
+    renewal Renewal { KeepAlive, Attach }
     action Action { Acquire, TakePermits, Cancel, Release, Extend, Convert, SetValue, Close }
     act Act { Break, Evict, WaiveRest, Freeze, Thaw, SetLimit }
     lock_mode LockMode { Shared, Update, Exclusive }
     wait Wait { No, UpTo, Forever }
     scope Scope { Name, Prefix }
-    record Record { Header, Session, Answer, Grant, Rest, Waiter, Semaphore, Freeze }
     wants Wants { Locks, Conversion, Permits }
     held Held { Locks, Permits }
     outcome Outcome {

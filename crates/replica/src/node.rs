@@ -1,0 +1,386 @@
+//! A replica with its disk: what a server runs.
+//!
+//! The replica says what must be durable; here that is done, on threads of their own, so that a turn never waits for a disk.
+//! One thread writes and syncs the log, in order. Another one, for as long as it takes, makes a snapshot. When something is
+//! durable the node is woken, and its next turn tells the replica. Nothing is decided here.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "this is where the replica meets threads and the disk"
+)]
+
+use std::path::Path;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use raft::eraftpb::{ConfState, Entry, Message};
+
+use crate::error::Stop;
+use crate::log::{GROUP_BEGINS, Log, LogPosition};
+use crate::ports::{LogWrite, Output};
+use crate::replica::{Replica, Settings};
+use crate::snapshot::{GroupId, make_snapshot};
+use crate::stamp::Nanos;
+use crate::store::{Identity, LogStore, SnapshotStore, Start, StoreError};
+
+/// How long to wait before a write is tried again that the disk had no room for.
+const FULL_DISK_WAIT: Duration = Duration::from_millis(200);
+
+/// Called from other threads when the next turn should come soon.
+pub type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// Where a node keeps its log and its snapshots.
+pub enum Place<'a> {
+    /// In files: what was acknowledged survives the process and the machine.
+    Directory {
+        /// Where.
+        path: &'a Path,
+        /// Whether something must be there already.
+        start: Start<'a>,
+    },
+    /// In memory: for trying things out. The node forgets everything when it ends.
+    Memory(Log),
+}
+
+/// A replica with its disk.
+pub struct Node {
+    replica: Replica,
+    group: GroupId,
+    work: Option<Sender<Work>>,
+    disk: Option<JoinHandle<()>>,
+    finished: Receiver<Finished>,
+    finish: Sender<Finished>,
+    snapshots: Arc<Snapshots>,
+    wake: Wake,
+    is_disk_short: bool,
+    /// Why the node must stop, if that became clear between two turns.
+    stop: Option<Stop>,
+}
+
+/// What the disk's thread is told to do.
+enum Work {
+    Write(LogWrite),
+    Compact { before: LogPosition, members: ConfState },
+}
+
+/// What became of it.
+enum Finished {
+    Persisted(u64),
+    SnapshotMade { position: LogPosition, state_hash: u64 },
+    SnapshotPutOff(LogPosition),
+    DiskShort(bool),
+    Failed(Stop),
+}
+
+impl Node {
+    /// Opens or begins a node at a place, and goes on from what is there.
+    ///
+    /// # Errors
+    /// [`Stop`] says why it cannot, and what to do.
+    pub fn start(settings: Settings, place: Place<'_>, wake: Wake, now: Nanos) -> Result<Node, Stop> {
+        let (finish, finished) = mpsc::channel();
+        let (work, to_do) = mpsc::channel();
+        let group = settings.group;
+        let report = Report { finish: finish.clone(), wake: wake.clone() };
+        let (replica, snapshots, disk, is_disk_short) = match place {
+            Place::Memory(log) => {
+                let snapshots = Arc::new(Snapshots::Memory(Mutex::new(None)));
+                let kept = snapshots.clone();
+                let disk = thread("fencepost-disk", move || forget(&to_do, &kept, &report));
+                (Replica::new(settings, log, None, now)?, snapshots, disk, false)
+            }
+            Place::Directory { path, start } => {
+                let identity = Identity { cluster: group.cluster, node: settings.id };
+                let (store, log) = LogStore::open(path, identity, group.group, start)?;
+                let files = SnapshotStore::open(&path.join("snapshots"))?;
+                let newest = files.newest_in(&log);
+                let bytes = newest.map(|position| files.read(position)).transpose()?.flatten();
+                // A node that joins has nothing yet, and a group begins with nothing.
+                if bytes.is_none() && log.before() > GROUP_BEGINS {
+                    let reason = format!("the log goes on from a snapshot at {:?} that is not there", log.before());
+                    return Err(StoreError::Damaged { place: path.join("snapshots"), reason }.into());
+                }
+                let replica = Replica::new(settings, log, bytes.as_deref(), now)?;
+                let is_short = store.is_short();
+                let snapshots = Arc::new(Snapshots::Files(files));
+                let keeper =
+                    Keeper { store, snapshots: snapshots.clone(), group: group.group, report, was_short: is_short };
+                let disk = thread("fencepost-disk", move || keeper.run(&to_do));
+                (replica, snapshots, disk, is_short)
+            }
+        };
+        let mut node = Node {
+            replica,
+            group,
+            work: Some(work),
+            disk: Some(disk),
+            finished,
+            finish,
+            snapshots,
+            wake,
+            is_disk_short,
+            stop: None,
+        };
+        node.replica.set_disk_short(is_disk_short);
+        Ok(node)
+    }
+
+    /// The replica.
+    pub fn replica(&self) -> &Replica {
+        &self.replica
+    }
+
+    /// The replica, to submit to.
+    pub fn replica_mut(&mut self) -> &mut Replica {
+        &mut self.replica
+    }
+
+    /// The snapshots that are durable, for peers and backups. Reading one waits for the disk.
+    pub fn snapshots(&self) -> Arc<Snapshots> {
+        self.snapshots.clone()
+    }
+
+    /// Whether the disk is nearly full, and only what frees something is taken.
+    pub fn is_disk_short(&self) -> bool {
+        self.is_disk_short
+    }
+
+    /// Takes a message of a peer. If the node must stop for it, its next turn says so.
+    pub fn handle_message(&mut self, message: Message) {
+        let handled = self.replica.handle_message(message);
+        self.stop_for(handled);
+    }
+
+    /// Takes a message that came with the bytes of a snapshot. If the node must stop for it, its next turn says so.
+    pub fn handle_snapshot(&mut self, message: Message, bytes: Arc<[u8]>) {
+        let handled = self.replica.handle_snapshot(message, bytes);
+        self.stop_for(handled);
+    }
+
+    fn stop_for(&mut self, handled: Result<(), Stop>) {
+        if let Err(stop) = handled {
+            self.stop.get_or_insert(stop);
+        }
+    }
+
+    /// When the next turn must come at the latest.
+    pub fn next_turn(&self) -> Nanos {
+        self.replica.next_turn()
+    }
+
+    /// One turn. What concerns the disk is on its way when this returns; the rest is the caller's to do.
+    ///
+    /// # Errors
+    /// [`Stop`] if the node must not go on.
+    pub fn turn(&mut self, now: Nanos) -> Result<Vec<Output>, Stop> {
+        while let Ok(finished) = self.finished.try_recv() {
+            match finished {
+                Finished::Persisted(number) => self.replica.handle_persisted(number),
+                Finished::SnapshotMade { position, state_hash } => {
+                    self.replica.handle_snapshot_made(position, state_hash)?;
+                }
+                Finished::SnapshotPutOff(position) => self.replica.handle_snapshot_put_off(position),
+                Finished::DiskShort(is_short) => {
+                    self.is_disk_short = is_short;
+                    self.replica.set_disk_short(is_short);
+                }
+                Finished::Failed(stop) => return Err(stop),
+            }
+        }
+        if let Some(stop) = self.stop.take() {
+            return Err(stop);
+        }
+        let mut rest = Vec::new();
+        for output in self.replica.turn(now)? {
+            match output {
+                Output::Write(write) => self.give(Work::Write(write)),
+                Output::Compact { before, members } => self.give(Work::Compact { before, members }),
+                Output::MakeSnapshot { through, first_voters } => self.make_snapshot(through, first_voters),
+                other => rest.push(other),
+            }
+        }
+        Ok(rest)
+    }
+
+    fn give(&self, work: Work) {
+        // If the thread is gone it has said why, and the next turn hears it.
+        let _ = self.work.as_ref().expect("taken only when the node ends").send(work);
+    }
+
+    fn make_snapshot(&self, through: LogPosition, first_voters: Vec<u64>) {
+        let (group, snapshots) = (self.group, self.snapshots.clone());
+        let (previous, entries) = (self.replica.newest_snapshot(), self.replica.entries().cloned().collect());
+        let report = Report { finish: self.finish.clone(), wake: self.wake.clone() };
+        thread("fencepost-snapshot", move || {
+            let made = snapshots.make(group, previous, &first_voters, entries, through);
+            report.say(match made {
+                Ok(state_hash) => Finished::SnapshotMade { position: through, state_hash },
+                // The log stays as long as it is; the next one may find room.
+                Err(Stop::Disk(StoreError::DiskFull { .. })) => Finished::SnapshotPutOff(through),
+                Err(stop) => Finished::Failed(stop),
+            });
+        });
+    }
+}
+
+fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    std::thread::Builder::new().name(name.into()).spawn(work).expect("the system has room for another thread")
+}
+
+impl Drop for Node {
+    /// Lets the disk finish what it was told to do.
+    fn drop(&mut self) {
+        self.work = None;
+        if let Some(disk) = self.disk.take() {
+            // It panics only if the node stops anyway.
+            let _ = disk.join();
+        }
+    }
+}
+
+/// The snapshots of a node that are durable.
+pub enum Snapshots {
+    /// In files.
+    Files(SnapshotStore),
+    /// The newest one, in memory.
+    Memory(Mutex<Option<(LogPosition, Arc<[u8]>)>>),
+}
+
+impl Snapshots {
+    /// The bytes of a snapshot.
+    ///
+    /// # Errors
+    /// [`Stop`] if it cannot be read, or is not there any more.
+    pub fn read(&self, position: LogPosition) -> Result<Arc<[u8]>, Stop> {
+        let found = match self {
+            Snapshots::Files(files) => files.read(position)?.map(Arc::from),
+            Snapshots::Memory(newest) => {
+                let newest = newest.lock().unwrap_or_else(PoisonError::into_inner);
+                newest.as_ref().filter(|(at, _)| *at == position).map(|(_, bytes)| bytes.clone())
+            }
+        };
+        found.ok_or(Stop::SnapshotGone { position })
+    }
+
+    fn write(&self, position: LogPosition, bytes: Arc<[u8]>) -> Result<(), StoreError> {
+        match self {
+            Snapshots::Files(files) => files.write(position, &bytes),
+            Snapshots::Memory(newest) => {
+                *newest.lock().unwrap_or_else(PoisonError::into_inner) = Some((position, bytes));
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes a snapshot out of the one before it and the entries since, and gives back its state hash.
+    fn make(
+        &self,
+        group: GroupId,
+        previous: Option<LogPosition>,
+        first_voters: &[u64],
+        entries: Vec<Entry>,
+        through: LogPosition,
+    ) -> Result<u64, Stop> {
+        let previous = previous.map(|position| self.read(position)).transpose()?;
+        let (bytes, state_hash) = make_snapshot(group, previous.as_deref(), first_voters, entries, through)?;
+        self.write(through, bytes.into())?;
+        Ok(state_hash)
+    }
+}
+
+/// The way back from another thread.
+struct Report {
+    finish: Sender<Finished>,
+    wake: Wake,
+}
+
+impl Report {
+    fn say(&self, finished: Finished) {
+        // A node that is gone needs no report.
+        let _ = self.finish.send(finished);
+        (self.wake)();
+    }
+}
+
+/// The disk's thread: does what it is told, in order, and says when it is durable.
+struct Keeper {
+    store: LogStore,
+    snapshots: Arc<Snapshots>,
+    group: u64,
+    report: Report,
+    was_short: bool,
+}
+
+impl Keeper {
+    fn run(mut self, to_do: &Receiver<Work>) {
+        for work in to_do {
+            if let Err(error) = self.carry_out(&work) {
+                // The first failure is the last: what a disk says after a failed sync is not to be believed.
+                self.report.say(Finished::Failed(error.into()));
+                return;
+            }
+        }
+    }
+
+    fn carry_out(&mut self, work: &Work) -> Result<(), StoreError> {
+        match work {
+            Work::Write(write) => {
+                if let Some((info, bytes)) = &write.snapshot {
+                    self.patiently(|keeper| keeper.snapshots.write(info.position, bytes.clone()))?;
+                }
+                self.patiently(|keeper| keeper.store.write(keeper.group, write))?;
+                if let Some((info, _)) = &write.snapshot {
+                    self.delete_snapshots_before(info.position)?;
+                }
+                self.report.say(Finished::Persisted(write.number));
+            }
+            Work::Compact { before, members } => {
+                self.patiently(|keeper| keeper.store.compact(keeper.group, *before, members))?;
+                if let Snapshots::Files(files) = &*self.snapshots
+                    && let Some(newest) = files.newest()
+                {
+                    self.delete_snapshots_before(newest)?;
+                }
+                if self.was_short {
+                    self.store.refill_reserve()?;
+                }
+            }
+        }
+        let is_short = self.store.is_short();
+        if std::mem::replace(&mut self.was_short, is_short) != is_short {
+            self.report.say(Finished::DiskShort(is_short));
+        }
+        Ok(())
+    }
+
+    /// Tries again for as long as the disk is full: nothing was written, and room may come.
+    fn patiently(&self, attempt: impl Fn(&Keeper) -> Result<(), StoreError>) -> Result<(), StoreError> {
+        loop {
+            match attempt(self) {
+                Err(StoreError::DiskFull { .. }) => std::thread::sleep(FULL_DISK_WAIT),
+                other => return other,
+            }
+        }
+    }
+
+    fn delete_snapshots_before(&self, position: LogPosition) -> Result<(), StoreError> {
+        match &*self.snapshots {
+            Snapshots::Files(files) => files.delete_older(position),
+            Snapshots::Memory(_) => Ok(()),
+        }
+    }
+}
+
+/// The disk's thread of a node that keeps nothing.
+fn forget(to_do: &Receiver<Work>, snapshots: &Snapshots, report: &Report) {
+    for work in to_do {
+        let Work::Write(write) = work else { continue };
+        let kept = write.snapshot.map_or(Ok(()), |(info, bytes)| snapshots.write(info.position, bytes));
+        report.say(match kept {
+            Ok(()) => Finished::Persisted(write.number),
+            Err(error) => Finished::Failed(error.into()),
+        });
+    }
+}

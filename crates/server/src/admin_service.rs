@@ -1,0 +1,153 @@
+//! What administrators do: to locks, through the log, and to the cluster.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use fencepost_replica::{MemberChange, Role};
+use fencepost_wire::api::{admin, observe};
+use fencepost_wire::{Member, api, v1};
+use futures_core::Stream;
+use tokio_stream::StreamExt;
+use tonic::{Code, Request, Response, Status};
+
+use crate::bounds::SNAPSHOT_PIECE_BYTES;
+use crate::engine::Shared;
+use crate::generated::admin_service_server::AdminService;
+use crate::lock_service::principal;
+use crate::status;
+
+/// How long a hand-over of the lead may take.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
+
+pub(crate) struct AdminEdge {
+    pub(crate) shared: Shared,
+}
+
+impl AdminEdge {
+    async fn change(&self, changes: Vec<MemberChange>) -> Result<Response<v1::MemberChangeResponse>, Status> {
+        self.shared.change_members(changes).await?;
+        let engine = self.shared.engine();
+        let replica = engine.replica();
+        let (cluster_high, cluster_low) = api::halves(replica.group().cluster);
+        let members = replica.members();
+        let of_role = |role| members.iter().filter(move |it| it.role == role).map(|it| it.node).collect();
+        Ok(Response::new(v1::MemberChangeResponse {
+            cluster_high,
+            cluster_low,
+            group: replica.group().group,
+            voters: of_role(Role::Voter),
+            learners: of_role(Role::Learner),
+        }))
+    }
+}
+
+type BackupStream = Pin<Box<dyn Stream<Item = Result<v1::BackupChunk, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl AdminService for AdminEdge {
+    async fn act(&self, request: Request<v1::ActRequest>) -> Result<Response<v1::ActResponse>, Status> {
+        let by = principal(&request)?;
+        let asked = admin::act_from_wire(request.into_inner(), by).map_err(|error| status::invalid(&error))?;
+        let acted = self.shared.act(asked.clone()).await?;
+        tracing::info!(by = asked.by.as_str(), reason = asked.reason.as_str(), act = ?asked.act, outcome = ?acted.outcome, "an administrator acted");
+        let at = observe::ReadAt { index: acted.position.index, term: acted.position.term, stamp: acted.stamp };
+        Ok(Response::new(admin::acted_to_wire(at, &acted.outcome)))
+    }
+
+    async fn add_member(
+        &self,
+        request: Request<v1::AddMemberRequest>,
+    ) -> Result<Response<v1::MemberChangeResponse>, Status> {
+        let v1::AddMemberRequest { node, name, peer_address, client_address } = request.into_inner();
+        let member = Member::new(node, &name, &peer_address, &client_address)
+            .map_err(|why| status::reason(Code::InvalidArgument, "INVALID", why.to_string()))?;
+        // A node that asks again, perhaps from another address, is described anew and keeps its vote.
+        let is_member = self.shared.engine().replica().members().iter().any(|it| it.node == node);
+        let change = if is_member { MemberChange::Describe(member) } else { MemberChange::AddLearner(member) };
+        self.change(vec![change]).await
+    }
+
+    async fn promote_member(
+        &self,
+        request: Request<v1::PromoteMemberRequest>,
+    ) -> Result<Response<v1::MemberChangeResponse>, Status> {
+        let v1::PromoteMemberRequest { node, replaces } = request.into_inner();
+        let promoted = MemberChange::Promote(node);
+        self.change(std::iter::once(promoted).chain(replaces.map(MemberChange::Remove)).collect()).await
+    }
+
+    async fn remove_member(
+        &self,
+        request: Request<v1::RemoveMemberRequest>,
+    ) -> Result<Response<v1::MemberChangeResponse>, Status> {
+        self.change(vec![MemberChange::Remove(request.into_inner().node)]).await
+    }
+
+    async fn transfer_lead(
+        &self,
+        request: Request<v1::TransferLeadRequest>,
+    ) -> Result<Response<v1::TransferLeadResponse>, Status> {
+        let asked = request.into_inner().node;
+        let successor = {
+            let mut engine = self.shared.engine();
+            if !engine.replica().serves() {
+                return Err(engine.not_leader());
+            }
+            if asked == engine.replica().id() {
+                return Ok(Response::new(v1::TransferLeadResponse { leader: asked }));
+            }
+            engine.begin_hand_over((asked != 0).then_some(asked)).ok_or_else(|| {
+                status::reason(
+                    Code::FailedPrecondition,
+                    "NO_SUCCESSOR",
+                    "there is no such member with a vote that could lead",
+                )
+            })?
+        };
+        self.shared.ring();
+        let mut progress = self.shared.progress();
+        let led = progress.wait_for(|now| now.serves_in.is_none() && now.leader.is_some());
+        match tokio::time::timeout(TRANSFER_TIMEOUT, led).await {
+            Ok(Ok(now)) => Ok(Response::new(v1::TransferLeadResponse { leader: now.leader.unwrap_or_default() })),
+            _ => {
+                let message =
+                    format!("node {successor:x} did not take the lead in time: see whether it is up and has caught up");
+                Err(status::reason(Code::DeadlineExceeded, "NOT_TRANSFERRED", message))
+            }
+        }
+    }
+
+    type BackupStream = BackupStream;
+
+    async fn backup(&self, _: Request<v1::BackupRequest>) -> Result<Response<BackupStream>, Status> {
+        self.shared.linearize().await?;
+        let (from, snapshots) = {
+            let mut engine = self.shared.engine();
+            let from = engine.replica().applied();
+            engine.node_mut().replica_mut().snapshot_now();
+            (from, engine.node().snapshots())
+        };
+        self.shared.ring();
+        let mut progress = self.shared.progress();
+        loop {
+            let newest = progress.wait_for(|now| now.snapshot.is_some_and(|made| made >= from)).await;
+            let position = newest.map_err(|_| status::shutting_down())?.snapshot.expect("it was waited for");
+            let (snapshots, found) = (snapshots.clone(), position);
+            let read = tokio::task::spawn_blocking(move || snapshots.read(found)).await;
+            match read.map_err(|error| Status::internal(error.to_string()))? {
+                Ok(bytes) => {
+                    let count = bytes.len().div_ceil(SNAPSHOT_PIECE_BYTES);
+                    let pieces = (0..count).map(move |piece| {
+                        let from = piece * SNAPSHOT_PIECE_BYTES;
+                        let to = (from + SNAPSHOT_PIECE_BYTES).min(bytes.len());
+                        Ok(v1::BackupChunk { data: bytes[from..to].to_vec() })
+                    });
+                    return Ok(Response::new(Box::pin(tokio_stream::iter(pieces).map(|piece| piece))));
+                }
+                // A newer one took its place while we looked.
+                Err(_) if self.shared.engine().replica().newest_snapshot() != Some(position) => {}
+                Err(error) => return Err(Status::internal(error.to_string())),
+            }
+        }
+    }
+}

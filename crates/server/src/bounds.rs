@@ -1,0 +1,30 @@
+//! Every bound of the edge, in one place, each with its reason. Those of the locks are in `fencepost_core::bounds`.
+
+/// Bytes of one message of a client: a decoder never allocates more.
+pub(crate) const CLIENT_MESSAGE_BYTES_MAX: usize = fencepost_core::bounds::MESSAGE_BYTES_MAX;
+/// Bytes of one message of a peer: a whole log entry, and a little for its frame.
+pub(crate) const PEER_MESSAGE_BYTES_MAX: usize = 16 << 20;
+/// Bytes of a snapshot that a peer may send: far above a million locks, far below the machine's memory.
+pub(crate) const SNAPSHOT_BYTES_MAX: usize = 2 << 30;
+/// Bytes of one piece of a snapshot on its way.
+pub(crate) const SNAPSHOT_PIECE_BYTES: usize = 256 << 10;
+/// Streams and calls at the same time on one connection: sessions share a stream, so few are needed.
+pub(crate) const STREAMS_PER_CONNECTION_MAX: u32 = 256;
+/// Streams of clients that a node serves in all.
+pub(crate) const STREAMS_MAX: usize = 20_000;
+/// Watchers that a node serves in all: each event is filtered once for each.
+pub(crate) const WATCHERS_MAX: usize = 1_000;
+/// Answers and pushes that wait for one slow reader; then it is cut off and attaches again.
+pub(crate) const OUTBOX_ITEMS_MAX: usize = 100_000;
+/// Bytes of messages that wait for one peer; then they are dropped, as a network would, and consensus sends again.
+pub(crate) const PEER_OUTBOX_BYTES_MAX: usize = 32 << 20;
+/// Events in one message to a watcher.
+pub(crate) const EVENTS_PER_MESSAGE_MAX: usize = 500;
+/// Rows in one page of a listing: about what fits in a message.
+pub(crate) const PAGE_ROWS_MAX: usize = 1_000;
+/// Those who wait, shown by an explanation.
+pub(crate) const EXPLAIN_QUEUE_MAX: usize = 1_000;
+/// Bytes of the headers of one call.
+pub(crate) const HEADER_BYTES_MAX: u32 = 16 << 10;
+/// Resets that a peer of HTTP/2 may have pending: the defence against rapid reset.
+pub(crate) const PENDING_RESETS_MAX: usize = 20;

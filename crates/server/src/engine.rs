@@ -1,0 +1,528 @@
+//! Where requests meet the replica: who asked what, and where the answer goes.
+//!
+//! There is one engine a process, and one thread. Whoever has something for the replica submits it here and rings the bell
+//! ([`Shared::ring`]); the turn loop turns the replica and hands out what came of it. The engine knows streams, sessions and
+//! tickets. It decides nothing about locks and nothing about consensus.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fencepost_core::{
+    Admin, LogicalMs, Operation, Outcome, Principal, Renewal, Reply, RequestNumber, SecretHash, SessionId, bounds,
+};
+use fencepost_replica::{
+    LogPosition, MemberChange, MemberView, Nanos, Node, NotTaken, Output, Replica, Role, Stop, Ticket,
+};
+use fencepost_wire::{api, v1};
+use sha2::{Digest, Sha256};
+use tokio::sync::{Notify, oneshot, watch};
+use tonic::Status;
+
+use crate::metrics::Metrics;
+use crate::outbox::{self, Outbox};
+use crate::peers::Peers;
+use crate::status;
+
+/// One client's stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct StreamId(u64);
+
+struct Stream {
+    outbox: Outbox,
+    principal: Principal,
+    /// Sessions that were opened or attached here. Only for those may this stream act: an id alone is no credential.
+    sessions: HashSet<SessionId>,
+    /// Sessions whose open is not answered yet, with the requests that came behind it.
+    opening: HashMap<SessionId, Vec<v1::Request>>,
+}
+
+/// What a ticket stands for.
+enum Asked {
+    OnStream { stream: StreamId, session: SessionId, number: Option<RequestNumber> },
+    Act(oneshot::Sender<Acted>),
+    Read(oneshot::Sender<()>),
+    MemberChange(oneshot::Sender<()>),
+}
+
+/// What came of an administrator's act.
+pub(crate) struct Acted {
+    pub(crate) position: LogPosition,
+    pub(crate) stamp: LogicalMs,
+    pub(crate) outcome: Outcome,
+}
+
+/// What observers of the whole node may wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Progress {
+    pub(crate) applied: LogPosition,
+    /// The term in which this node leads and serves, if it does.
+    pub(crate) serves_in: Option<u64>,
+    pub(crate) leader: Option<u64>,
+    /// The newest snapshot.
+    pub(crate) snapshot: Option<LogPosition>,
+}
+
+pub(crate) struct Engine {
+    node: Node,
+    pub(crate) peers: Peers,
+    pub(crate) metrics: Arc<Metrics>,
+    streams: HashMap<StreamId, Stream>,
+    next_stream: u64,
+    /// Where each session is connected: where its pushes go.
+    connected: HashMap<SessionId, StreamId>,
+    asked: HashMap<Ticket, Asked>,
+    /// The term whose streams these are.
+    serves_in: Option<u64>,
+    progress: watch::Sender<Progress>,
+    is_shutting_down: bool,
+}
+
+/// The engine, as everybody has it.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    engine: Arc<Mutex<Engine>>,
+    bell: Arc<Notify>,
+    progress: watch::Receiver<Progress>,
+}
+
+impl Shared {
+    pub(crate) fn new(node: Node, peers: Peers, metrics: Arc<Metrics>, bell: Arc<Notify>) -> Shared {
+        let (progress, watched) = watch::channel(progress_of(&node));
+        let engine = Engine {
+            node,
+            peers,
+            metrics,
+            streams: HashMap::new(),
+            next_stream: 0,
+            connected: HashMap::new(),
+            asked: HashMap::new(),
+            serves_in: None,
+            progress,
+            is_shutting_down: false,
+        };
+        Shared { engine: Arc::new(Mutex::new(engine)), bell, progress: watched }
+    }
+
+    /// The engine. Nobody holds it across an await, and there is one thread, so nobody waits here.
+    pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for a turn soon.
+    pub(crate) fn ring(&self) {
+        self.bell.notify_one();
+    }
+
+    pub(crate) async fn rung(&self) {
+        self.bell.notified().await;
+    }
+
+    pub(crate) fn progress(&self) -> watch::Receiver<Progress> {
+        self.progress.clone()
+    }
+
+    /// Returns when the state shows everything that was acknowledged before the call.
+    ///
+    /// # Errors
+    /// A status that says where to ask instead.
+    pub(crate) async fn linearize(&self) -> Result<(), Status> {
+        let ready = {
+            let mut engine = self.engine();
+            engine.begin_read()?
+        };
+        self.ring();
+        ready.await.map_err(|_| self.engine().not_leader())
+    }
+
+    /// Carries an administrator's act through the log.
+    ///
+    /// # Errors
+    /// A status that says where to ask instead, or that the outcome is unknown.
+    pub(crate) async fn act(&self, admin: Admin) -> Result<Acted, Status> {
+        let acted = {
+            let mut engine = self.engine();
+            let ticket = engine.submit(Operation::Admin(admin))?;
+            let (sender, receiver) = oneshot::channel();
+            engine.asked.insert(ticket, Asked::Act(sender));
+            receiver
+        };
+        self.ring();
+        acted.await.map_err(|_| status::outcome_unknown())
+    }
+
+    /// Changes the members, all at once, and returns when the change is through.
+    ///
+    /// # Errors
+    /// A status that says why not, where to ask instead, or that the outcome is unknown.
+    pub(crate) async fn change_members(&self, changes: Vec<MemberChange>) -> Result<(), Status> {
+        let changed = {
+            let mut engine = self.engine();
+            let taken = engine.node.replica_mut().change_members(&changes);
+            let ticket = taken.map_err(|why| engine.refusal(&why))?;
+            let (sender, receiver) = oneshot::channel();
+            engine.asked.insert(ticket, Asked::MemberChange(sender));
+            receiver
+        };
+        self.ring();
+        changed.await.map_err(|_| status::outcome_unknown())
+    }
+}
+
+fn name_of(member: &MemberView) -> &str {
+    member.member.as_ref().map_or("not yet described", |member| member.name())
+}
+
+fn progress_of(node: &Node) -> Progress {
+    let replica = node.replica();
+    Progress {
+        applied: replica.applied(),
+        serves_in: replica.serves().then(|| replica.term()),
+        leader: replica.leader(),
+        snapshot: replica.newest_snapshot(),
+    }
+}
+
+impl Engine {
+    pub(crate) fn replica(&self) -> &Replica {
+        self.node.replica()
+    }
+
+    pub(crate) fn node_mut(&mut self) -> &mut Node {
+        &mut self.node
+    }
+
+    pub(crate) fn node(&self) -> &Node {
+        &self.node
+    }
+
+    pub(crate) fn streams(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// The leader's address for clients, if it is known.
+    pub(crate) fn leader_address(&self) -> Option<String> {
+        let replica = self.replica();
+        let leader = replica.leader().filter(|leader| *leader != replica.id())?;
+        replica.member(leader).map(|member| member.client_address().to_owned())
+    }
+
+    /// The same, and this node's own if it leads.
+    pub(crate) fn known_leader_address(&self) -> Option<String> {
+        let replica = self.replica();
+        replica.member(replica.leader()?).map(|member| member.client_address().to_owned())
+    }
+
+    pub(crate) fn not_leader(&self) -> Status {
+        if self.is_shutting_down {
+            status::shutting_down()
+        } else {
+            status::not_leader(self.leader_address().as_deref())
+        }
+    }
+
+    /// As a status, with where to ask instead.
+    pub(crate) fn refusal(&self, why: &NotTaken) -> Status {
+        status::not_taken(why, self.leader_address().as_deref())
+    }
+
+    fn submit(&mut self, operation: Operation) -> Result<Ticket, Status> {
+        let submitted = self.node.replica_mut().submit(operation);
+        submitted.map_err(|why| self.refusal(&why))
+    }
+
+    fn begin_read(&mut self) -> Result<oneshot::Receiver<()>, Status> {
+        let submitted = self.node.replica_mut().submit_read();
+        let ticket = submitted.map_err(|why| self.refusal(&why))?;
+        let (sender, receiver) = oneshot::channel();
+        self.asked.insert(ticket, Asked::Read(sender));
+        Ok(receiver)
+    }
+
+    /// Begins to serve a stream.
+    ///
+    /// # Errors
+    /// A status if this node does not lead.
+    pub(crate) fn connect(&mut self, principal: Principal) -> Result<(StreamId, Outbox), Status> {
+        let replica = self.node.replica();
+        if self.is_shutting_down || !replica.serves() {
+            return Err(self.not_leader());
+        }
+        let group = replica.group();
+        let (cluster_high, cluster_low) = api::halves(group.cluster);
+        let outbox = Outbox::default();
+        outbox.hello(v1::Hello {
+            cluster_high,
+            cluster_low,
+            group: group.group,
+            node: replica.id(),
+            term: replica.term(),
+        });
+        self.next_stream += 1;
+        let id = StreamId(self.next_stream);
+        let (sessions, opening) = (HashSet::new(), HashMap::new());
+        self.streams.insert(id, Stream { outbox: outbox.clone(), principal, sessions, opening });
+        Ok((id, outbox))
+    }
+
+    /// The stream is gone; its sessions live on.
+    pub(crate) fn disconnect(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.remove(&id) else { return };
+        for session in stream.sessions {
+            if self.connected.get(&session) == Some(&id) {
+                self.connected.remove(&session);
+            }
+        }
+    }
+
+    /// Takes what a client said.
+    pub(crate) fn take_message(&mut self, id: StreamId, message: v1::ClientMessage) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let principal = stream.principal.clone();
+        for open in message.opens {
+            let session = SessionId(api::whole(open.session_high, open.session_low));
+            match api::open_from_wire(&open, principal.clone()) {
+                Ok(asked) => {
+                    if self.submit_on(id, session, None, |replica| replica.submit(Operation::Open(asked)))
+                        && let Some(stream) = self.streams.get_mut(&id)
+                    {
+                        stream.opening.insert(session, Vec::new());
+                    }
+                }
+                Err(error) => self.answer_invalid(id, session, None, error.for_caller()),
+            }
+        }
+        for attach in message.attaches {
+            let session = SessionId(api::whole(attach.session_high, attach.session_low));
+            let renewal = api::attach_from_wire(&attach, |secret| SecretHash(Sha256::digest(secret).into()));
+            self.submit_on(id, session, None, |replica| replica.submit_renewal(renewal));
+        }
+        for keep_alive in message.keep_alives {
+            let session = SessionId(api::whole(keep_alive.session_high, keep_alive.session_low));
+            if self.may_act(id, session) {
+                let renewal: Renewal = api::keep_alive_from_wire(&keep_alive);
+                self.submit_on(id, session, None, |replica| replica.submit_renewal(renewal));
+            } else {
+                self.answer_not_here(id, session, None);
+            }
+        }
+        for request in message.requests {
+            self.take_request(id, request);
+        }
+    }
+
+    fn take_request(&mut self, id: StreamId, request: v1::Request) {
+        let session = SessionId(api::whole(request.session_high, request.session_low));
+        let number = Some(RequestNumber(request.number));
+        if !self.may_act(id, session) {
+            let Some(stream) = self.streams.get_mut(&id) else { return };
+            match stream.opening.get_mut(&session) {
+                // Not before the open is answered: if the id is somebody else's, the request must not be theirs.
+                Some(held) if held.len() < bounds::UNSEEN_ANSWERS_MAX => held.push(request),
+                _ => self.answer_not_here(id, session, number),
+            }
+            return;
+        }
+        match api::request_from_wire(request) {
+            Ok(request) => {
+                self.submit_on(id, session, number, |replica| replica.submit(Operation::Request(request)));
+            }
+            Err(error) => self.answer_invalid(id, session, number, error.for_caller()),
+        }
+    }
+
+    fn may_act(&self, id: StreamId, session: SessionId) -> bool {
+        self.streams.get(&id).is_some_and(|stream| stream.sessions.contains(&session))
+    }
+
+    /// Submits for a stream; if it is not taken, the stream hears why.
+    fn submit_on(
+        &mut self,
+        stream: StreamId,
+        session: SessionId,
+        number: Option<RequestNumber>,
+        submit: impl FnOnce(&mut Replica) -> Result<Ticket, NotTaken>,
+    ) -> bool {
+        match submit(self.node.replica_mut()) {
+            Ok(ticket) => {
+                self.asked.insert(ticket, Asked::OnStream { stream, session, number });
+                true
+            }
+            // The whole stream will end, with where to go.
+            Err(NotTaken::NotLeader { .. }) => false,
+            Err(why) => {
+                let (code, retry_after_ms) = match why {
+                    NotTaken::DiskShort => (v1::NotTakenWhy::DiskShort, 1_000),
+                    _ => (v1::NotTakenWhy::Overloaded, 100),
+                };
+                self.answer_not_taken(stream, session, number, code, why.to_string(), Some(retry_after_ms));
+                false
+            }
+        }
+    }
+
+    fn answer_invalid(&self, id: StreamId, session: SessionId, number: Option<RequestNumber>, message: String) {
+        self.answer_not_taken(id, session, number, v1::NotTakenWhy::Invalid, message, None);
+    }
+
+    fn answer_not_here(&self, id: StreamId, session: SessionId, number: Option<RequestNumber>) {
+        let message = "this session was neither opened nor attached on this stream: attach it first, with its secret";
+        self.answer_invalid(id, session, number, message.to_owned());
+    }
+
+    fn answer_not_taken(
+        &self,
+        id: StreamId,
+        session: SessionId,
+        number: Option<RequestNumber>,
+        why: v1::NotTakenWhy,
+        message: String,
+        retry_after_ms: Option<u64>,
+    ) {
+        let Some(stream) = self.streams.get(&id) else { return };
+        let (session_high, session_low) = api::halves(session.0);
+        let (number, why) = (number.map_or(0, |number| number.0), why.into());
+        stream.outbox.not_taken(v1::NotTaken { session_high, session_low, number, why, message, retry_after_ms });
+    }
+
+    /// One turn: turns the replica and hands out what came of it.
+    ///
+    /// # Errors
+    /// [`Stop`] if the node must not go on.
+    pub(crate) fn turn(&mut self, now: Nanos) -> Result<(), Stop> {
+        self.metrics.turns.inc();
+        let outputs = self.node.turn(now)?;
+        for output in outputs {
+            match output {
+                Output::Send(message) => self.peers.send(message),
+                Output::SendSnapshot { message, position } => self.peers.send_snapshot(message, position),
+                Output::Reply { ticket, position, stamp, reply } => self.answer(ticket, position, stamp, reply),
+                Output::Push { position, stamp, push } => {
+                    let session = api::push_session(&push);
+                    if let Some(stream) = self.connected.get(&session).and_then(|id| self.streams.get(id)) {
+                        let entry = outbox::entry(position.index, position.term, stamp.0);
+                        stream.outbox.decided(outbox::with_push(entry, api::push_to_wire(&push)));
+                    }
+                    if let fencepost_core::Push::SessionEnded { .. } = push {
+                        self.unbind(session);
+                    }
+                    self.metrics.pushes.inc();
+                }
+                Output::ReadReady { ticket, .. } => {
+                    if let Some(Asked::Read(waiting)) = self.asked.remove(&ticket) {
+                        // Whoever gave up waiting is not an error.
+                        let _ = waiting.send(());
+                    }
+                }
+                // Dropping what waits tells it that the outcome is unknown.
+                Output::Abandoned(ticket) => drop(self.asked.remove(&ticket)),
+                Output::MembersChanged { ticket, .. } => {
+                    if let Some(Asked::MemberChange(waiting)) = ticket.and_then(|ticket| self.asked.remove(&ticket)) {
+                        let _ = waiting.send(());
+                    }
+                    self.follow_members();
+                }
+                Output::Write(_) | Output::MakeSnapshot { .. } | Output::Compact { .. } => {
+                    unreachable!("the node carries out what concerns its disk")
+                }
+            }
+        }
+        self.follow_leadership();
+        let progress = progress_of(&self.node);
+        self.progress.send_if_modified(|known| std::mem::replace(known, progress) != progress);
+        Ok(())
+    }
+
+    fn answer(&mut self, ticket: Ticket, position: LogPosition, stamp: LogicalMs, reply: Reply) {
+        self.metrics.answers.inc();
+        let (id, session, number) = match self.asked.remove(&ticket) {
+            Some(Asked::OnStream { stream, session, number }) => (stream, session, number),
+            Some(Asked::Act(waiting)) => {
+                let _ = waiting.send(Acted { position, stamp, outcome: reply.outcome });
+                return;
+            }
+            Some(Asked::Read(_) | Asked::MemberChange(_)) | None => return,
+        };
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let entry = outbox::entry(position.index, position.term, stamp.0);
+        stream.outbox.decided(outbox::with_answer(entry, api::answer_to_wire(session, number, &reply)));
+        match reply.outcome {
+            Outcome::Opened { .. } | Outcome::Attached(_) => {
+                stream.sessions.insert(session);
+                let held = stream.opening.remove(&session).unwrap_or_default();
+                self.connected.insert(session, id);
+                for request in held {
+                    self.take_request(id, request);
+                }
+            }
+            Outcome::Closed => self.unbind(session),
+            Outcome::Refused(_) if number.is_none() => {
+                let held = stream.opening.remove(&session).unwrap_or_default();
+                for request in held {
+                    self.answer_not_here(id, session, Some(RequestNumber(request.number)));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn unbind(&mut self, session: SessionId) {
+        if let Some(id) = self.connected.remove(&session)
+            && let Some(stream) = self.streams.get_mut(&id)
+        {
+            stream.sessions.remove(&session);
+        }
+    }
+
+    /// Streams belong to a term: when another begins they end, and clients attach their sessions where it leads.
+    fn follow_leadership(&mut self) {
+        let replica = self.node.replica();
+        let serves_in = replica.serves().then(|| replica.term());
+        if serves_in == self.serves_in {
+            return;
+        }
+        match serves_in {
+            Some(term) => tracing::info!(term, "this node leads"),
+            None => tracing::info!(leader = replica.leader(), "this node no longer leads"),
+        }
+        self.serves_in = serves_in;
+        self.end_streams(self.not_leader());
+    }
+
+    /// Talks to those who are members now.
+    pub(crate) fn follow_members(&mut self) {
+        let replica = self.node.replica();
+        let members = replica.members();
+        let names: Vec<String> =
+            members.iter().map(|it| format!("{} ({:x}, {:?})", name_of(it), it.node, it.role)).collect();
+        tracing::info!(members = names.join(", "), "the members");
+        let (me, described) = (replica.id(), members.into_iter().filter_map(|view| view.member));
+        self.peers.follow(described.filter(|member| member.node() != me));
+    }
+
+    /// Begins to let another node lead: the one that was named, or the voter that has the most of the log. None if this
+    /// node does not lead, or there is no such voter.
+    pub(crate) fn begin_hand_over(&mut self, to: Option<u64>) -> Option<u64> {
+        let replica = self.node.replica_mut();
+        if !replica.serves() {
+            return None;
+        }
+        let me = replica.id();
+        let others = replica.members().into_iter().filter(|it| it.role == Role::Voter && it.node != me);
+        let successor = others.filter(|it| to.is_none_or(|to| it.node == to)).max_by_key(|it| it.matched)?.node;
+        replica.transfer_lead(successor);
+        Some(successor)
+    }
+
+    fn end_streams(&mut self, status: Status) {
+        self.connected.clear();
+        for (_, stream) in self.streams.drain() {
+            stream.outbox.end(status.clone());
+        }
+    }
+
+    /// Takes no more clients, and sends away those that are here.
+    pub(crate) fn shut_down(&mut self) {
+        self.is_shutting_down = true;
+        self.end_streams(status::shutting_down());
+    }
+}

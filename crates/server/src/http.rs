@@ -1,0 +1,61 @@
+//! HTTP for machines that look after the node: is it alive, is it ready, what does it count.
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+use crate::engine::Shared;
+
+pub(crate) fn router(shared: Shared) -> Router {
+    Router::new()
+        .route("/healthz", get(health))
+        .route("/readyz", get(readiness))
+        .route("/metrics", get(metrics))
+        .fallback(unknown)
+        .with_state(shared)
+}
+
+/// The process answers.
+async fn health() -> &'static str {
+    "ok\n"
+}
+
+/// The node can serve: it leads, or knows who does.
+async fn readiness(State(shared): State<Shared>) -> Response {
+    let engine = shared.engine();
+    let replica = engine.replica();
+    match replica.leader() {
+        Some(leader) if leader == replica.id() && replica.serves() => "ready: this node leads\n".into_response(),
+        Some(leader) if leader != replica.id() => format!("ready: node {leader:x} leads\n").into_response(),
+        _ => {
+            let text = "not ready: nobody leads; see whether a majority of the members is up\n";
+            (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+        }
+    }
+}
+
+async fn metrics(State(shared): State<Shared>) -> Response {
+    let engine = shared.engine();
+    let (replica, counts) = (engine.replica(), engine.replica().state().counts());
+    let text = engine.metrics.show(|levels| {
+        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        levels.term.set(replica.term() as i64);
+        levels.leads.set(i64::from(replica.serves()));
+        levels.applied_index.set(replica.applied().index as i64);
+        levels.streams.set(number(engine.streams()));
+        levels.sessions.set(number(counts.sessions));
+        levels.grants.set(number(counts.grants));
+        levels.waiters.set(number(counts.waiters));
+        levels.rests.set(number(counts.rests));
+        levels.freezes.set(number(counts.freezes));
+        levels.last_token.set(counts.last_token.0 as i64);
+        levels.disk_short.set(i64::from(engine.node().is_disk_short()));
+    });
+    ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
+}
+
+async fn unknown() -> (StatusCode, &'static str) {
+    (StatusCode::NOT_FOUND, "nothing is here: try /healthz, /readyz or /metrics\n")
+}

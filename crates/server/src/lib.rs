@@ -1,0 +1,35 @@
+//! One node of Fencepost as a process runs it: a replica with its disk, behind gRPC for clients and peers and HTTP for those
+//! who look after it.
+//!
+//! An edge and nothing else: it reads messages, checks their bounds, hands them to the replica, and sends what comes of them to
+//! whom it is for. Everything runs on one thread, in turns; only the disk has threads of its own.
+
+mod admin_service;
+mod bounds;
+mod clock;
+mod config;
+mod engine;
+mod error;
+mod http;
+mod lock_service;
+mod membership;
+mod metrics;
+mod observe_service;
+mod outbox;
+mod peer_service;
+mod peers;
+mod server;
+mod status;
+
+/// The services that the build made of `proto/fencepost/v1`.
+#[allow(missing_docs, unreachable_pub, dead_code, clippy::all, reason = "generated")]
+mod generated {
+    include!(concat!(env!("OUT_DIR"), "/fencepost.v1.rs"));
+}
+
+/// The schema itself, for tools that ask a running server for it.
+const SCHEMA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/schema.bin"));
+
+pub use config::{Begin, CLIENT_PORT, Config, HTTP_PORT, PEER_PORT};
+pub use error::StartError;
+pub use server::Server;

@@ -1,0 +1,159 @@
+//! How a node becomes a member, and stays known by its right name and addresses.
+//!
+//! A new node draws its id, finds the cluster, and asks the leader to add it as a learner, and then for a vote, again and again
+//! until it has one. A node that comes back with other addresses asks for those to be known. Both are the same: say who I am
+//! until the list of members says it, too.
+
+use std::time::Duration;
+
+use fencepost_replica::{MemberChange, MemberView, Replica, Role};
+use fencepost_wire::{Member, api, v1};
+use tokio::sync::watch;
+use tonic::transport::Endpoint;
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+
+use crate::engine::Shared;
+use crate::error::StartError;
+use crate::generated::admin_service_client::AdminServiceClient;
+use crate::generated::observe_service_client::ObserveServiceClient;
+
+const ASK_TIMEOUT: Duration = Duration::from_secs(3);
+const ASK_AGAIN: Duration = Duration::from_millis(300);
+/// A cluster may be starting together with the node that wants to join it.
+const FIND_TRIES: u32 = 30;
+
+/// What a node says about itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Introduction {
+    pub(crate) member: Member,
+    /// Nodes that can say who leads, besides those that are known already.
+    pub(crate) ask: Vec<String>,
+}
+
+/// The cluster that one of these addresses belongs to.
+pub(crate) async fn find_cluster(addresses: &[String]) -> Result<u128, StartError> {
+    let mut reason = String::new();
+    for _ in 0..FIND_TRIES {
+        for address in addresses {
+            match status_of(address).await {
+                Ok(status) => return Ok(api::whole(status.cluster_high, status.cluster_low)),
+                Err(status) => reason = format!("{address}: {}", status.message()),
+            }
+        }
+        tokio::time::sleep(ASK_AGAIN).await;
+    }
+    Err(StartError::Join { addresses: addresses.join(", "), reason })
+}
+
+/// Sees to it that the members know this node by its name and addresses, and that it has a vote. Returns when they do, or
+/// when the node ends.
+pub(crate) async fn introduce(shared: Shared, introduction: Introduction, mut closed: watch::Receiver<bool>) {
+    let mut said = String::new();
+    loop {
+        match step(&shared, &introduction).await {
+            Ok(true) => return,
+            Ok(false) => {}
+            // Said once for each reason.
+            Err(status) if status.message() != said => {
+                status.message().clone_into(&mut said);
+                tracing::warn!(reason = said, "this node is not a full member yet: it asks again");
+            }
+            Err(_) => {}
+        }
+        tokio::select! {
+            () = tokio::time::sleep(ASK_AGAIN) => {}
+            _ = closed.wait_for(|closed| *closed) => return,
+        }
+    }
+}
+
+/// Whether there is nothing left to do.
+async fn step(shared: &Shared, introduction: &Introduction) -> Result<bool, Status> {
+    let member = &introduction.member;
+    let (is_described, votes, leads, leader) = {
+        let engine = shared.engine();
+        let replica = engine.replica();
+        let votes = replica.members().iter().any(|it| it.node == member.node() && it.role == Role::Voter);
+        (replica.member(member.node()) == Some(member), votes, replica.serves(), engine.leader_address())
+    };
+    if is_described && votes {
+        return Ok(true);
+    }
+    if leads {
+        shared.change_members(vec![MemberChange::Describe(member.clone())]).await?;
+        return Ok(false);
+    }
+    let Some(leader) = find_leader(leader, &introduction.ask).await else { return Ok(false) };
+    let mut admin = AdminServiceClient::new(channel(&leader)?);
+    if !is_described {
+        let described = v1::AddMemberRequest {
+            node: member.node(),
+            name: member.name().to_owned(),
+            peer_address: member.peer_address().to_owned(),
+            client_address: member.client_address().to_owned(),
+        };
+        admin.add_member(described).await?;
+    }
+    if !votes {
+        // Refused until it has caught up, which is no news.
+        match admin.promote_member(v1::PromoteMemberRequest { node: member.node(), replaces: None }).await {
+            Err(status) if is_not_yet(&status) => {}
+            other => drop(other?),
+        }
+    }
+    Ok(false)
+}
+
+/// The members as observers see them.
+pub(crate) fn views(replica: &Replica) -> Vec<v1::MemberView> {
+    let view = |view: MemberView| {
+        let role = match view.role {
+            Role::Voter => v1::MemberRole::Voter,
+            Role::Learner => v1::MemberRole::Learner,
+            Role::Leaving => v1::MemberRole::Leaving,
+        };
+        let described = view.member.as_ref();
+        v1::MemberView {
+            node: view.node,
+            name: described.map(|member| member.name().to_owned()).unwrap_or_default(),
+            peer_address: described.map(|member| member.peer_address().to_owned()).unwrap_or_default(),
+            client_address: described.map(|member| member.client_address().to_owned()).unwrap_or_default(),
+            role: role.into(),
+            leads: view.is_leader,
+            matched_index: view.matched,
+        }
+    };
+    replica.members().into_iter().map(view).collect()
+}
+
+fn is_not_yet(status: &Status) -> bool {
+    let reason = status.get_details_error_info().map(|info| info.reason);
+    matches!(reason.as_deref(), Some("NOT_CAUGHT_UP" | "CHANGE_UNDER_WAY" | "NOT_LEADER"))
+}
+
+/// The leader's address for clients: the one that is known, or what others say.
+async fn find_leader(known: Option<String>, ask: &[String]) -> Option<String> {
+    if known.is_some() {
+        return known;
+    }
+    for address in ask {
+        if let Ok(status) = status_of(address).await
+            && let Some(leader) = status.leader_address
+        {
+            return Some(leader);
+        }
+    }
+    None
+}
+
+async fn status_of(address: &str) -> Result<v1::GetStatusResponse, Status> {
+    let mut observe = ObserveServiceClient::new(channel(address)?);
+    Ok(observe.get_status(v1::GetStatusRequest {}).await?.into_inner())
+}
+
+fn channel(address: &str) -> Result<tonic::transport::Channel, Status> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .map_err(|_| Status::new(Code::InvalidArgument, format!("{address:?} is no address: say HOST:PORT")))?;
+    Ok(endpoint.connect_timeout(ASK_TIMEOUT).timeout(ASK_TIMEOUT).connect_lazy())
+}

@@ -1,0 +1,276 @@
+//! Looking on: reads, linearizable unless the caller says otherwise, and the event log.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use fencepost_core::{Arrival, GrantId, Name, Position, SessionId};
+use fencepost_wire::api::observe::{self, ReadAt};
+use fencepost_wire::api::watch;
+use fencepost_wire::{api, v1};
+use futures_core::Stream;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Request, Response, Status};
+
+use crate::bounds::{EVENTS_PER_MESSAGE_MAX, EXPLAIN_QUEUE_MAX, PAGE_ROWS_MAX, WATCHERS_MAX};
+use crate::engine::{Engine, Shared};
+use crate::generated::observe_service_server::ObserveService;
+use crate::status;
+
+pub(crate) struct ObserveEdge {
+    shared: Shared,
+    watchers: Arc<AtomicUsize>,
+}
+
+impl ObserveEdge {
+    pub(crate) fn new(shared: Shared) -> ObserveEdge {
+        ObserveEdge { shared, watchers: Arc::default() }
+    }
+
+    /// Reads the state: as of now, or, if the caller said that it need not be, as of whenever this node last heard.
+    async fn read<Found>(
+        &self,
+        stale: bool,
+        read: impl FnOnce(&Engine, ReadAt) -> Found,
+    ) -> Result<Response<Found>, Status> {
+        if !stale {
+            self.shared.linearize().await?;
+        }
+        let engine = self.shared.engine();
+        let at = read_at(&engine);
+        Ok(Response::new(read(&engine, at)))
+    }
+}
+
+/// As of when a read is.
+fn read_at(engine: &Engine) -> ReadAt {
+    let replica = engine.replica();
+    let applied = replica.applied();
+    ReadAt { index: applied.index, term: applied.term, stamp: replica.stamp() }
+}
+
+fn page_rows(asked: u32) -> usize {
+    match asked {
+        0 => PAGE_ROWS_MAX,
+        asked => (asked as usize).min(PAGE_ROWS_MAX),
+    }
+}
+
+fn name_of(text: &str) -> Result<Name, Status> {
+    Name::new(text).map_err(|why| status::reason(Code::InvalidArgument, "INVALID", format!("the name {text:?}: {why}")))
+}
+
+type WatchStream = Pin<Box<dyn Stream<Item = Result<v1::WatchResponse, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl ObserveService for ObserveEdge {
+    async fn list_grants(
+        &self,
+        request: Request<v1::ListGrantsRequest>,
+    ) -> Result<Response<v1::ListGrantsResponse>, Status> {
+        let v1::ListGrantsRequest { prefix, page_size, after_grant, stale, session } = request.into_inner();
+        let session = session.map(observe::session_id_from_wire);
+        self.read(stale, |engine, at| {
+            let after = (after_grant > 0).then_some(GrantId(after_grant));
+            let page = engine.replica().state().list_grants(&prefix, after, page_rows(page_size));
+            let of_session = page.rows.iter().filter(|row| session.is_none_or(|session| row.record.session == session));
+            v1::ListGrantsResponse {
+                at: Some(observe::read_at_to_wire(at)),
+                grants: of_session.map(observe::grant_to_wire).collect(),
+                next_after_grant: page.next.map(|grant| grant.0),
+            }
+        })
+        .await
+    }
+
+    async fn list_sessions(
+        &self,
+        request: Request<v1::ListSessionsRequest>,
+    ) -> Result<Response<v1::ListSessionsResponse>, Status> {
+        let v1::ListSessionsRequest { page_size, after, stale } = request.into_inner();
+        self.read(stale, |engine, at| {
+            let after = after.map(observe::session_id_from_wire);
+            let page = engine.replica().state().list_sessions(after, page_rows(page_size));
+            v1::ListSessionsResponse {
+                at: Some(observe::read_at_to_wire(at)),
+                sessions: page.rows.iter().map(observe::session_to_wire).collect(),
+                next_after: page.next.map(observe::session_id_to_wire),
+            }
+        })
+        .await
+    }
+
+    async fn list_waiters(
+        &self,
+        request: Request<v1::ListWaitersRequest>,
+    ) -> Result<Response<v1::ListWaitersResponse>, Status> {
+        let v1::ListWaitersRequest { prefix, page_size, after_arrival, stale } = request.into_inner();
+        self.read(stale, |engine, at| {
+            let after = (after_arrival > 0).then_some(Arrival(after_arrival));
+            let page = engine.replica().state().list_waiters(&prefix, after, page_rows(page_size));
+            v1::ListWaitersResponse {
+                at: Some(observe::read_at_to_wire(at)),
+                waiters: page.rows.iter().map(observe::waiter_to_wire).collect(),
+                next_after_arrival: page.next.map(|arrival| arrival.0),
+            }
+        })
+        .await
+    }
+
+    async fn list_freezes(
+        &self,
+        request: Request<v1::ListFreezesRequest>,
+    ) -> Result<Response<v1::ListFreezesResponse>, Status> {
+        self.read(request.into_inner().stale, |engine, at| v1::ListFreezesResponse {
+            at: Some(observe::read_at_to_wire(at)),
+            freezes: engine.replica().state().freezes().map(|freeze| observe::freeze_to_wire(freeze)).collect(),
+        })
+        .await
+    }
+
+    async fn get_session(
+        &self,
+        request: Request<v1::GetSessionRequest>,
+    ) -> Result<Response<v1::GetSessionResponse>, Status> {
+        let v1::GetSessionRequest { session, stale } = request.into_inner();
+        let id = session.map_or(SessionId(0), observe::session_id_from_wire);
+        self.read(stale, |engine, at| v1::GetSessionResponse {
+            at: Some(observe::read_at_to_wire(at)),
+            session: engine.replica().state().session(id).as_ref().map(observe::session_to_wire),
+        })
+        .await
+    }
+
+    async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
+        let v1::ExplainRequest { name, queue_max, stale } = request.into_inner();
+        let name = name_of(&name)?;
+        let queue_max = if queue_max == 0 { 100 } else { (queue_max as usize).min(EXPLAIN_QUEUE_MAX) };
+        self.read(stale, |engine, at| {
+            observe::explanation_to_wire(at, &engine.replica().state().explain(&name, queue_max))
+        })
+        .await
+    }
+
+    async fn check(&self, request: Request<v1::CheckRequest>) -> Result<Response<v1::CheckResponse>, Status> {
+        let (name, token) =
+            observe::check_request_from_wire(&request.into_inner()).map_err(|error| status::invalid(&error))?;
+        self.read(false, |engine, at| observe::check_to_wire(at, engine.replica().state().check(&name, token))).await
+    }
+
+    type WatchStream = WatchStream;
+
+    async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<WatchStream>, Status> {
+        let v1::WatchRequest { prefix, after } = request.into_inner();
+        if self.watchers.load(Ordering::Relaxed) >= WATCHERS_MAX {
+            let message = format!("this node has {WATCHERS_MAX} watchers already: watch on another node");
+            return Err(status::reason(Code::ResourceExhausted, "TOO_MANY_WATCHERS", message));
+        }
+        let after = match after {
+            Some(after) => watch::position_from_wire(after),
+            None => end_of(self.shared.engine().replica().applied().index),
+        };
+        // A watcher that does not read fills this, and waits; the ring moves on, and it hears that it was too slow.
+        let (sender, receiver) = mpsc::channel(2);
+        let counted = Counted::new(self.watchers.clone());
+        tokio::spawn(watch_from(self.shared.clone(), prefix, after, sender, counted));
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn get_status(&self, _: Request<v1::GetStatusRequest>) -> Result<Response<v1::GetStatusResponse>, Status> {
+        let engine = self.shared.engine();
+        let replica = engine.replica();
+        let (state, group) = (replica.state(), replica.group());
+        let (cluster_high, cluster_low) = api::halves(group.cluster);
+        Ok(Response::new(v1::GetStatusResponse {
+            cluster_high,
+            cluster_low,
+            group: group.group,
+            node: replica.id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            term: replica.term(),
+            leader: replica.leader(),
+            leader_address: engine.known_leader_address(),
+            applied: Some(observe::read_at_to_wire(read_at(&engine))),
+            state_hash: state.state_hash(),
+            members: crate::membership::views(replica),
+            counts: Some(observe::counts_to_wire(&state.counts())),
+            oldest_live_token: state.oldest_live_token().0,
+            disk_short: engine.node().is_disk_short(),
+        }))
+    }
+}
+
+/// After so many entries without an event for it, a watcher hears how far it has come.
+const QUIET_ENTRIES_MAX: u64 = 1_000;
+
+/// The position behind every event of an entry.
+fn end_of(index: u64) -> Position {
+    Position { index, ordinal: u32::MAX }
+}
+
+/// One more watcher, until it is dropped.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(watchers: Arc<AtomicUsize>) -> Counted {
+        watchers.fetch_add(1, Ordering::Relaxed);
+        Counted(watchers)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Sends what happens after a position, for as long as somebody reads.
+async fn watch_from(
+    shared: Shared,
+    prefix: String,
+    mut after: Position,
+    sender: mpsc::Sender<Result<v1::WatchResponse, Status>>,
+    _counted: Counted,
+) {
+    let mut progress = shared.progress();
+    let mut last_said = after;
+    loop {
+        progress.mark_unchanged();
+        let found = {
+            let engine = shared.engine();
+            let replica = engine.replica();
+            let through = end_of(replica.applied().index);
+            replica.events().after(after, &prefix, EVENTS_PER_MESSAGE_MAX).map(|events| {
+                let events: Vec<v1::WatchEvent> = events.map(watch::event_to_wire).collect();
+                (events, through)
+            })
+        };
+        let response = match found {
+            Ok((events, _)) if events.len() == EVENTS_PER_MESSAGE_MAX => {
+                let last = events.last().and_then(|event| event.position);
+                after = last.map_or(after, watch::position_from_wire);
+                Ok(v1::WatchResponse { events, through: last })
+            }
+            // A watcher of a quiet prefix hears now and then how far it has come, so that it can resume from there.
+            Ok((events, through)) if !events.is_empty() || through.index >= last_said.index + QUIET_ENTRIES_MAX => {
+                after = through;
+                Ok(v1::WatchResponse { events, through: Some(watch::position_to_wire(through)) })
+            }
+            // Nothing new, or this node is behind: it will come.
+            Ok(_) => {
+                tokio::select! {
+                    changed = progress.changed() => if changed.is_err() { return },
+                    () = sender.closed() => return,
+                }
+                continue;
+            }
+            Err(compacted) => Err(status::reason(Code::OutOfRange, "COMPACTED", compacted.to_string())),
+        };
+        last_said = after;
+        let is_over = response.is_err();
+        if sender.send(response).await.is_err() || is_over {
+            return;
+        }
+    }
+}

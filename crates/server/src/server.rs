@@ -1,0 +1,307 @@
+//! A whole node: opens the log, listens, turns the replica, and goes in good order.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencepost_replica::store::{Start, read_identity};
+use fencepost_replica::{GroupId, Log, Node, Place, Settings, Stop};
+use fencepost_wire::Member;
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tonic::service::Routes;
+use tonic::transport::Server as Grpc;
+use tonic::transport::server::TcpIncoming;
+
+use crate::admin_service::AdminEdge;
+use crate::bounds;
+use crate::config::{Begin, Config};
+use crate::engine::Shared;
+use crate::error::StartError;
+use crate::generated::admin_service_server::AdminServiceServer;
+use crate::generated::lock_service_server::LockServiceServer;
+use crate::generated::observe_service_server::ObserveServiceServer;
+use crate::generated::peer_service_server::PeerServiceServer;
+use crate::lock_service::LockEdge;
+use crate::membership::{self, Introduction};
+use crate::metrics::Metrics;
+use crate::observe_service::ObserveEdge;
+use crate::peer_service::PeerEdge;
+use crate::peers::{Myself, Peers};
+use crate::{clock, http};
+
+/// The one group of a cluster that is not sharded.
+const GROUP: u64 = 1;
+/// How long a node that goes waits for another one to take the lead.
+const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long connections have to end after that.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A node that listens. Dropping it stops it at once, as a crash would.
+pub struct Server {
+    shared: Shared,
+    client_address: SocketAddr,
+    http_address: SocketAddr,
+    peer_address: SocketAddr,
+    /// Says to everything that listens that it should end.
+    closing: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+    turns: tokio::task::JoinHandle<Stop>,
+}
+
+impl Server {
+    /// Opens the log and begins to listen. Must be called on a tokio runtime; one thread is enough, and is meant.
+    ///
+    /// # Errors
+    /// [`StartError`] says what to do.
+    pub async fn start(config: Config) -> Result<Server, StartError> {
+        config.check()?;
+        let client = listen("clients", config.client_listen).await?;
+        let web = listen("HTTP", config.http_listen).await?;
+        let peer = listen("peers", config.peer_listen).await?;
+        let address = |listener: &TcpListener| listener.local_addr().expect("a listener has an address");
+        let (client_address, http_address, peer_address) = (address(&client), address(&web), address(&peer));
+
+        let bell = Arc::new(Notify::new());
+        let node = open_node(&config, bell.clone()).await?;
+        let replica = node.replica();
+        let introduction = Introduction {
+            member: describe(replica.id(), &config, client_address, peer_address)?,
+            ask: if let Begin::Join(addresses) = &config.begin { addresses.clone() } else { Vec::new() },
+        };
+        tracing::info!(
+            node = format!("{:x}", replica.id()),
+            cluster = format!("{:032x}", replica.group().cluster),
+            name = config.name,
+            clients = %client_address,
+            http = %http_address,
+            peers = %peer_address,
+            applied = replica.applied().index,
+            "the node is up"
+        );
+        let myself = Myself {
+            group: replica.group(),
+            node: replica.id(),
+            peer_address: introduction.member.peer_address().to_owned(),
+        };
+        let shared = Shared::new(node, Peers::new(myself), Arc::new(Metrics::new()), bell);
+        shared.engine().follow_members();
+
+        let (closing, closed) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(serve(client, client_routes(&shared).await, closed.clone()));
+        tasks.spawn(serve(peer, peer_routes(&shared), closed.clone()));
+        let router = http::router(shared.clone());
+        let web_closed = closed.clone();
+        tasks.spawn(async move {
+            let served = axum::serve(web, router).with_graceful_shutdown(wait_until_closed(web_closed));
+            if let Err(error) = served.await {
+                tracing::error!(%error, "HTTP cannot be served any more");
+            }
+        });
+        tasks.spawn(membership::introduce(shared.clone(), introduction, closed));
+        let turns = tokio::spawn(turn_for_ever(shared.clone()));
+        Ok(Server { shared, client_address, http_address, peer_address, closing, tasks, turns })
+    }
+
+    /// Where clients connect.
+    pub fn client_address(&self) -> SocketAddr {
+        self.client_address
+    }
+
+    /// Where health and metrics are.
+    pub fn http_address(&self) -> SocketAddr {
+        self.http_address
+    }
+
+    /// Where peers connect.
+    pub fn peer_address(&self) -> SocketAddr {
+        self.peer_address
+    }
+
+    /// Returns when somebody leads whom this node knows, itself or another.
+    pub async fn wait_until_ready(&self) {
+        let mut progress = self.shared.progress();
+        // The engine lives as long as the server does.
+        let _ = progress
+            .wait_for(|now| now.serves_in.is_some() || now.leader.is_some_and(|leader| Some(leader) != self.own_id()))
+            .await;
+    }
+
+    fn own_id(&self) -> Option<u64> {
+        Some(self.shared.engine().replica().id())
+    }
+
+    /// Serves until the future is done, then goes in good order: hands the lead over, sends clients to the new leader, and
+    /// lets calls end.
+    ///
+    /// # Errors
+    /// [`Stop`] if the node had to stop by itself.
+    pub async fn run_until(mut self, asked_to_end: impl Future<Output = ()>) -> Result<(), Stop> {
+        tokio::select! {
+            stop = &mut self.turns => {
+                let stop = stop.expect("the turns do not panic");
+                tracing::error!(reason = %stop, "the node stops");
+                return Err(stop);
+            }
+            () = asked_to_end => {}
+        }
+        tracing::info!("the node ends");
+        if let Err(stop) = self.hand_over().await {
+            return Err(stop);
+        }
+        self.shared.engine().shut_down();
+        // Nobody listens any more if this fails.
+        let _ = self.closing.send(true);
+        let drained = async { while self.tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(DRAIN_TIMEOUT, drained).await.is_err() {
+            tracing::warn!("connections did not end in time: they are cut");
+        }
+        self.turns.abort();
+        Ok(())
+    }
+
+    /// Lets another node lead, if this one does and there is another.
+    async fn hand_over(&mut self) -> Result<(), Stop> {
+        let successor = self.shared.engine().begin_hand_over(None);
+        let Some(successor) = successor else { return Ok(()) };
+        self.shared.ring();
+        let mut progress = self.shared.progress();
+        let handed_over = progress.wait_for(|now| now.serves_in.is_none() && now.leader.is_some());
+        tokio::select! {
+            stop = &mut self.turns => return Err(stop.expect("the turns do not panic")),
+            done = tokio::time::timeout(HAND_OVER_TIMEOUT, handed_over) => match done {
+                Ok(_) => tracing::info!(to = format!("{successor:x}"), "the lead is handed over"),
+                Err(_) => tracing::warn!("nobody took the lead in time: the others will elect one"),
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn listen(what: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
+    TcpListener::bind(address).await.map_err(|source| StartError::Listen { what, address, source })
+}
+
+/// Opens the log, or begins one as the configuration says.
+async fn open_node(config: &Config, bell: Arc<Notify>) -> Result<Node, StartError> {
+    let wake = Arc::new(move || bell.notify_one());
+    let known = config.directory.as_deref().map(read_identity).transpose().map_err(Stop::from)?.flatten();
+    let directory = config.directory.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+    let (cluster, node, log) = match (&config.begin, known) {
+        (Begin::Found, Some(_)) => return Err(StartError::LogExists { directory }),
+        (_, Some(identity)) => (identity.cluster, identity.node, None),
+        (Begin::Never, None) => return Err(StartError::NoLog { directory }),
+        (Begin::Found, None) => {
+            let node = draw_node_id();
+            (draw_u128(), node, Some(Log::new(&[node])))
+        }
+        (Begin::Join(addresses), None) => {
+            let cluster = membership::find_cluster(addresses).await?;
+            (cluster, draw_node_id(), Some(Log::joining()))
+        }
+    };
+    let settings = Settings {
+        snapshot_every_entries: config.snapshot_every_entries,
+        snapshot_every_bytes: config.snapshot_every_bytes,
+        ..Settings::new(node, GroupId { cluster, group: GROUP }, draw_u128() as u64)
+    };
+    let place = match &config.directory {
+        Some(path) => Place::Directory { path, start: log.as_ref().map_or(Start::Again, Start::New) },
+        None => Place::Memory(log.clone().expect("a node in memory has no log to go on with")),
+    };
+    Ok(Node::start(settings, place, wake, clock::now())?)
+}
+
+fn describe(node: u64, config: &Config, client: SocketAddr, peer: SocketAddr) -> Result<Member, StartError> {
+    let client = config.client_advertise.clone().unwrap_or_else(|| client.to_string());
+    let peer = config.peer_advertise.clone().unwrap_or_else(|| peer.to_string());
+    Member::new(node, &config.name, &peer, &client).map_err(|why| StartError::Config { message: why.to_string() })
+}
+
+fn draw_u128() -> u128 {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).expect("the system has random numbers");
+    u128::from_le_bytes(bytes)
+}
+
+/// 48 random bits, so that an id can be read out and typed. Zero means nobody.
+fn draw_node_id() -> u64 {
+    ((draw_u128() as u64) >> 16).max(1)
+}
+
+/// Turns the replica whenever something has come, or time has passed. Returns when the node must stop.
+async fn turn_for_ever(shared: Shared) -> Stop {
+    loop {
+        let (jobs, next_turn) = {
+            let mut engine = shared.engine();
+            if let Err(stop) = engine.turn(clock::now()) {
+                engine.shut_down();
+                return stop;
+            }
+            (engine.peers.take_jobs(), engine.node().next_turn())
+        };
+        for job in jobs {
+            tokio::spawn(job.run(shared.clone()));
+        }
+        let wait = Duration::from_nanos(next_turn.0.saturating_sub(clock::now().0));
+        tokio::select! {
+            () = shared.rung() => {}
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}
+
+async fn client_routes(shared: &Shared) -> Routes {
+    let (reporter, health) = tonic_health::server::health_reporter();
+    let mut progress = shared.progress();
+    tokio::spawn(async move {
+        loop {
+            let ready = progress.borrow_and_update().leader.is_some();
+            let status =
+                if ready { tonic_health::ServingStatus::Serving } else { tonic_health::ServingStatus::NotServing };
+            reporter.set_service_status("", status).await;
+            if progress.changed().await.is_err() {
+                return;
+            }
+        }
+    });
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(crate::SCHEMA)
+        .build_v1()
+        .expect("the schema was made by the build");
+    let limit = bounds::CLIENT_MESSAGE_BYTES_MAX;
+    Routes::new(LockServiceServer::new(LockEdge { shared: shared.clone() }).max_decoding_message_size(limit))
+        .add_service(ObserveServiceServer::new(ObserveEdge::new(shared.clone())).max_decoding_message_size(limit))
+        .add_service(AdminServiceServer::new(AdminEdge { shared: shared.clone() }).max_decoding_message_size(limit))
+        .add_service(health)
+        .add_service(reflection)
+}
+
+fn peer_routes(shared: &Shared) -> Routes {
+    let limit = bounds::PEER_MESSAGE_BYTES_MAX;
+    Routes::new(PeerServiceServer::new(PeerEdge { shared: shared.clone() }).max_decoding_message_size(limit))
+}
+
+async fn serve(listener: TcpListener, routes: Routes, closed: watch::Receiver<bool>) {
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let server = Grpc::builder()
+        .max_concurrent_streams(bounds::STREAMS_PER_CONNECTION_MAX)
+        .http2_max_header_list_size(bounds::HEADER_BYTES_MAX)
+        .http2_max_pending_accept_reset_streams(Some(bounds::PENDING_RESETS_MAX))
+        .http2_keepalive_interval(Some(Duration::from_secs(10)))
+        .http2_keepalive_timeout(Some(Duration::from_secs(10)))
+        .initial_stream_window_size(1 << 20)
+        .initial_connection_window_size(4 << 20)
+        .add_routes(routes);
+    if let Err(error) = server.serve_with_incoming_shutdown(incoming, wait_until_closed(closed)).await {
+        tracing::error!(%error, "gRPC cannot be served any more");
+    }
+}
+
+async fn wait_until_closed(mut closed: watch::Receiver<bool>) {
+    // A server that is gone has closed, too.
+    let _ = closed.wait_for(|closed| *closed).await;
+}

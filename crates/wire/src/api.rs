@@ -1,0 +1,207 @@
+//! The service's messages, to the core's types and back: what a session says on its stream, and what it hears. What
+//! observers, watchers and administrators say and hear is in the modules below.
+//!
+//! Nothing here is strict about fields that it does not know: a client may be newer than the server that it talks to. What is
+//! known is checked as everywhere: every word goes through the core's own constructor.
+
+pub mod admin;
+pub mod observe;
+pub mod watch;
+
+use fencepost_core::{
+    Epoch, LogicalMs, Metadata, Open, Outcome, Principal, Push, Renewal, Repeat, Reply, Request, RequestNumber,
+    SecretHash, SessionId, Ttl,
+};
+
+use crate::error::WireError;
+use crate::v1;
+use crate::{from_wire, to_wire};
+
+/// The two halves of a 128-bit id, as they stand in messages: high, then low.
+pub fn halves(id: u128) -> (u64, u64) {
+    to_wire::halves(id)
+}
+
+/// A 128-bit id from its two halves.
+pub fn whole(high: u64, low: u64) -> u128 {
+    from_wire::whole(high, low)
+}
+
+/// A session that is to be opened for a principal.
+///
+/// # Errors
+/// [`WireError`] names the word that is not valid.
+pub fn open_from_wire(open: &v1::OpenSession, principal: Principal) -> Result<Open, WireError> {
+    Ok(Open {
+        session: SessionId(whole(open.session_high, open.session_low)),
+        secret_hash: from_wire::secret_hash(&open.secret_hash)?,
+        principal,
+        ttl: from_wire::ttl(open.ttl_ms)?,
+        metadata: from_wire::metadata(&open.metadata)?,
+    })
+}
+
+/// As a client asks for it.
+pub fn open_to_wire(session: SessionId, secret_hash: SecretHash, ttl: Ttl, metadata: &Metadata) -> v1::OpenSession {
+    let (session_high, session_low) = halves(session.0);
+    v1::OpenSession {
+        session_high,
+        session_low,
+        secret_hash: secret_hash.0.to_vec(),
+        ttl_ms: ttl.millis().get(),
+        metadata: metadata.as_bytes().to_vec(),
+    }
+}
+
+/// A session that is to go on here. The caller hashes the secret: the log must never see it.
+pub fn attach_from_wire(attach: &v1::AttachSession, hash: impl FnOnce(&[u8]) -> SecretHash) -> Renewal {
+    Renewal::Attach {
+        session: SessionId(whole(attach.session_high, attach.session_low)),
+        secret_hash: hash(&attach.secret),
+        seen: from_wire::seen(attach.seen_mark, &attach.seen_ranges),
+    }
+}
+
+/// As a client asks for it.
+pub fn attach_to_wire(session: SessionId, secret: &[u8; 32], seen: &fencepost_core::Seen) -> v1::AttachSession {
+    let (session_high, session_low) = halves(session.0);
+    v1::AttachSession {
+        session_high,
+        session_low,
+        secret: secret.to_vec(),
+        seen_mark: seen.mark,
+        seen_ranges: to_wire::seen_ranges(&seen.ranges),
+    }
+}
+
+/// A sign of life.
+pub fn keep_alive_from_wire(keep_alive: &v1::KeepAlive) -> Renewal {
+    Renewal::KeepAlive {
+        session: SessionId(whole(keep_alive.session_high, keep_alive.session_low)),
+        epoch: Epoch(keep_alive.epoch),
+        seen: from_wire::seen(keep_alive.seen_mark, &keep_alive.seen_ranges),
+    }
+}
+
+/// As a client says it.
+pub fn keep_alive_to_wire(session: SessionId, epoch: Epoch, seen: &fencepost_core::Seen) -> v1::KeepAlive {
+    let (session_high, session_low) = halves(session.0);
+    v1::KeepAlive {
+        session_high,
+        session_low,
+        epoch: epoch.0,
+        seen_mark: seen.mark,
+        seen_ranges: to_wire::seen_ranges(&seen.ranges),
+    }
+}
+
+/// A request of a session.
+///
+/// # Errors
+/// [`WireError`] names the word that is not valid.
+pub fn request_from_wire(request: v1::Request) -> Result<Request, WireError> {
+    from_wire::request(request)
+}
+
+/// As a client asks it.
+pub fn request_to_wire(request: &Request) -> v1::Request {
+    to_wire::request(request)
+}
+
+/// What came of something.
+///
+/// # Errors
+/// [`WireError`] if this version does not know it.
+pub fn outcome_from_wire(outcome: Option<v1::Outcome>) -> Result<Outcome, WireError> {
+    from_wire::outcome(outcome)
+}
+
+/// As it is told.
+pub fn outcome_to_wire(outcome: &Outcome) -> v1::Outcome {
+    to_wire::outcome(outcome)
+}
+
+/// An answer as its session hears it; `number` is none for an open, an attach or a keep-alive.
+pub fn answer_to_wire(session: SessionId, number: Option<RequestNumber>, reply: &Reply) -> v1::Answer {
+    let (session_high, session_low) = halves(session.0);
+    let repeat = |repeat: Repeat| v1::Repeat { answered_at_ms: repeat.answered_at.0, stands: repeat.stands };
+    v1::Answer {
+        session_high,
+        session_low,
+        number: number.map_or(0, |number| number.0),
+        outcome: Some(to_wire::outcome(&reply.outcome)),
+        repeat: reply.repeat.map(repeat),
+    }
+}
+
+/// An answer as a client hears it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// Whose.
+    pub session: SessionId,
+    /// To which request; none for an open, an attach or a keep-alive.
+    pub number: Option<RequestNumber>,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// Set if it had been answered before.
+    pub repeat: Option<Repeat>,
+}
+
+/// An answer as a client hears it.
+///
+/// # Errors
+/// [`WireError`] if this version does not know what it says.
+pub fn answer_from_wire(answer: v1::Answer) -> Result<Answer, WireError> {
+    let repeat = |repeat: v1::Repeat| Repeat { answered_at: LogicalMs(repeat.answered_at_ms), stands: repeat.stands };
+    Ok(Answer {
+        session: SessionId(whole(answer.session_high, answer.session_low)),
+        number: (answer.number != 0).then_some(RequestNumber(answer.number)),
+        outcome: from_wire::outcome(answer.outcome)?,
+        repeat: answer.repeat.map(repeat),
+    })
+}
+
+/// The session that a push is for.
+pub fn push_session(push: &Push) -> SessionId {
+    match push {
+        Push::Ended { session, .. }
+        | Push::Lost { session, .. }
+        | Push::Contended { session, .. }
+        | Push::SessionEnded { session, .. } => *session,
+    }
+}
+
+/// As a session is told.
+pub fn push_to_wire(push: &Push) -> v1::Push {
+    use v1::push::What;
+    let (session_high, session_low) = halves(push_session(push).0);
+    let what = match push {
+        Push::Ended { number, outcome, .. } => {
+            What::Ended(v1::WaitEnded { number: number.0, outcome: Some(to_wire::outcome(outcome)) })
+        }
+        Push::Lost { grant, how, .. } => What::Lost(v1::LostGrant { grant: grant.0, how: to_wire::grant_end(*how) }),
+        Push::Contended { grant, .. } => What::ContendedGrant(grant.0),
+        Push::SessionEnded { how, .. } => What::SessionEnded(to_wire::session_end(*how)),
+    };
+    v1::Push { session_high, session_low, what: Some(what) }
+}
+
+/// What a session is told.
+///
+/// # Errors
+/// [`WireError`] if this version does not know what it says.
+pub fn push_from_wire(push: v1::Push) -> Result<Push, WireError> {
+    use fencepost_core::GrantId;
+    use v1::push::What;
+    let session = SessionId(whole(push.session_high, push.session_low));
+    Ok(match from_wire::known("a push", push.what)? {
+        What::Ended(v1::WaitEnded { number, outcome }) => {
+            Push::Ended { session, number: RequestNumber(number), outcome: from_wire::outcome(outcome)? }
+        }
+        What::Lost(v1::LostGrant { grant, how }) => {
+            Push::Lost { session, grant: GrantId(grant), how: from_wire::grant_end(how)? }
+        }
+        What::ContendedGrant(grant) => Push::Contended { session, grant: GrantId(grant) },
+        What::SessionEnded(how) => Push::SessionEnded { session, how: from_wire::session_end(how)? },
+    })
+}

@@ -1,0 +1,391 @@
+//! What observers read: the core's views, to the messages of `observe.proto` and back.
+//!
+//! A view is said in the records of the snapshot wherever that says all that an observer may know. A session is the
+//! exception: its record has the hash of its secret, so it has a message and, for readers, a type of its own. Which page to
+//! read, and whether an answer may be stale, is the server's to decide; events are in [`watch`](super::watch).
+
+use fencepost_core::{
+    Arrival, BlockedBy, Blocker, Counts, Explanation, FreezeRecord, GrantId, GrantView, HolderView, LogicalMs,
+    Metadata, Name, Principal, QueueView, RequestNumber, RestRecord, SemaphoreRecord, SessionId, SessionRecord,
+    SessionView, Takes, Token, TokenCheck, Ttl, WaiterRecord,
+};
+
+use crate::error::WireError;
+use crate::from_wire::{self, Read, known};
+use crate::to_wire;
+use crate::v1;
+
+/// As of which log entry an answer is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadAt {
+    /// The index of the entry.
+    pub index: u64,
+    /// Its term.
+    pub term: u64,
+    /// What deadlines are to be compared with.
+    pub stamp: LogicalMs,
+}
+
+/// A session as an observer reads it. Unlike the core's view it has nothing that only the group itself may know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// Its id.
+    pub id: SessionId,
+    /// Whose it is.
+    pub principal: Principal,
+    /// How long it lives without a sign of life.
+    pub ttl: Ttl,
+    /// What it says about itself.
+    pub metadata: Metadata,
+    /// When it was opened.
+    pub opened_at: LogicalMs,
+    /// The last sign of life.
+    pub renewed_at: LogicalMs,
+    /// When it ends without another sign of life.
+    pub deadline: LogicalMs,
+    /// How many grants it has.
+    pub grants: usize,
+    /// How many requests of it wait.
+    pub waits: usize,
+}
+
+/// As an answer says it.
+pub fn read_at_to_wire(ReadAt { index, term, stamp }: ReadAt) -> v1::ReadAt {
+    v1::ReadAt { index, term, stamp_ms: stamp.0 }
+}
+
+/// As of which entry an answer is.
+///
+/// # Errors
+/// [`WireError`] if the answer does not say.
+pub fn read_at_from_wire(at: Option<v1::ReadAt>) -> Result<ReadAt, WireError> {
+    let v1::ReadAt { index, term, stamp_ms } = known("as of which entry an answer is", at)?;
+    Ok(ReadAt { index, term, stamp: LogicalMs(stamp_ms) })
+}
+
+/// A session's id, as requests and events say it.
+pub fn session_id_to_wire(session: SessionId) -> v1::SessionId {
+    to_wire::session_id(session)
+}
+
+/// A session's id.
+pub fn session_id_from_wire(session: v1::SessionId) -> SessionId {
+    from_wire::session_id(session)
+}
+
+// ---- Rows of listings
+
+/// A grant, as observers see it.
+pub fn grant_to_wire(GrantView { record, deadline }: &GrantView) -> v1::GrantView {
+    v1::GrantView { grant: Some(to_wire::grant_record(record)), deadline_ms: deadline.0 }
+}
+
+/// A grant, as observers see it.
+///
+/// # Errors
+/// [`WireError`] names what is missing, not known or not valid.
+pub fn grant_from_wire(v1::GrantView { grant, deadline_ms }: v1::GrantView) -> Result<GrantView, WireError> {
+    let record = from_wire::grant_record(known("a grant", grant)?)?;
+    Ok(GrantView { record, deadline: LogicalMs(deadline_ms) })
+}
+
+/// A session, as observers see it: without the hash of its secret, and without what its client has seen and lost.
+pub fn session_to_wire(SessionView { record, deadline, grants, waits }: &SessionView) -> v1::SessionView {
+    // Whatever is left out is left out by name, so that a field that the core gains is decided about here.
+    let SessionRecord {
+        id,
+        principal,
+        secret_hash: _,
+        ttl,
+        metadata,
+        opened_at,
+        opened_after_token: _,
+        epoch: _,
+        renewed_at,
+        seen_mark: _,
+        seen_ranges: _,
+        lost: _,
+    } = record;
+    let (session_high, session_low) = to_wire::halves(id.0);
+    v1::SessionView {
+        session_high,
+        session_low,
+        principal: principal.as_str().to_owned(),
+        ttl_ms: ttl.millis().get(),
+        metadata: metadata.as_bytes().to_vec(),
+        opened_at_ms: opened_at.0,
+        renewed_at_ms: renewed_at.0,
+        deadline_ms: deadline.0,
+        grants: *grants as u64,
+        waits: *waits as u64,
+    }
+}
+
+/// A session, as observers see it.
+///
+/// # Errors
+/// [`WireError`] names the word that is not valid.
+pub fn session_from_wire(session: v1::SessionView) -> Result<Session, WireError> {
+    Ok(Session {
+        id: from_wire::session(session.session_high, session.session_low),
+        principal: from_wire::principal(&session.principal)?,
+        ttl: from_wire::ttl(session.ttl_ms)?,
+        metadata: from_wire::metadata(&session.metadata)?,
+        opened_at: LogicalMs(session.opened_at_ms),
+        renewed_at: LogicalMs(session.renewed_at_ms),
+        deadline: LogicalMs(session.deadline_ms),
+        grants: count(session.grants),
+        waits: count(session.waits),
+    })
+}
+
+/// A request that waits.
+pub fn waiter_to_wire(waiter: &WaiterRecord) -> v1::WaiterRecord {
+    to_wire::waiter_record(waiter)
+}
+
+/// A request that waits.
+///
+/// # Errors
+/// [`WireError`] names what is missing, not known or not valid.
+pub fn waiter_from_wire(waiter: v1::WaiterRecord) -> Result<WaiterRecord, WireError> {
+    from_wire::waiter_record(waiter)
+}
+
+/// A freeze.
+pub fn freeze_to_wire(freeze: &FreezeRecord) -> v1::FreezeRecord {
+    to_wire::freeze_record(freeze)
+}
+
+/// A freeze.
+///
+/// # Errors
+/// [`WireError`] names what is missing, not known or not valid.
+pub fn freeze_from_wire(freeze: v1::FreezeRecord) -> Result<FreezeRecord, WireError> {
+    from_wire::freeze_record(freeze)
+}
+
+/// What is left of a grant.
+pub fn rest_to_wire(rest: &RestRecord) -> v1::RestRecord {
+    to_wire::rest_record(rest)
+}
+
+/// What is left of a grant.
+///
+/// # Errors
+/// [`WireError`] names what is missing, not known or not valid.
+pub fn rest_from_wire(rest: v1::RestRecord) -> Result<RestRecord, WireError> {
+    from_wire::rest_record(rest)
+}
+
+/// A semaphore.
+pub fn semaphore_to_wire(semaphore: &SemaphoreRecord) -> v1::SemaphoreRecord {
+    to_wire::semaphore_record(semaphore)
+}
+
+/// A semaphore.
+///
+/// # Errors
+/// [`WireError`] names the word that is not valid.
+pub fn semaphore_from_wire(semaphore: v1::SemaphoreRecord) -> Result<SemaphoreRecord, WireError> {
+    from_wire::semaphore_record(semaphore)
+}
+
+// ---- Why a resource is as it is
+
+/// As an observer is told. The answer has one stamp, and it is that of `at`, not that of the explanation.
+pub fn explanation_to_wire(at: ReadAt, explanation: &Explanation) -> v1::ExplainResponse {
+    let Explanation { name, stamp: _, holders, rests, freezes, semaphore, queue, queue_len, chain } = explanation;
+    v1::ExplainResponse {
+        at: Some(read_at_to_wire(at)),
+        name: to_wire::text(name),
+        holders: holders.iter().map(holder_to_wire).collect(),
+        rests: rests.iter().map(to_wire::rest_record).collect(),
+        freezes: freezes.iter().map(to_wire::freeze_record).collect(),
+        semaphore: semaphore.as_ref().map(|(record, _)| to_wire::semaphore_record(record)),
+        permits_out: semaphore.as_ref().map_or(0, |(_, out)| *out),
+        queue: queue.iter().map(queued_to_wire).collect(),
+        queue_len: *queue_len as u64,
+        chain: chain.iter().map(blocker_to_wire).collect(),
+    }
+}
+
+/// Why a resource is as it is, with the stamp that the answer says.
+///
+/// # Errors
+/// [`WireError`] names what is missing, not known or not valid.
+pub fn explanation_from_wire(response: v1::ExplainResponse) -> Result<(ReadAt, Explanation), WireError> {
+    let at = read_at_from_wire(response.at)?;
+    let semaphore = response.semaphore.map(from_wire::semaphore_record).transpose()?;
+    let explanation = Explanation {
+        name: from_wire::name(&response.name)?,
+        stamp: at.stamp,
+        holders: all(response.holders, holder_from_wire)?,
+        rests: all(response.rests, from_wire::rest_record)?,
+        freezes: all(response.freezes, from_wire::freeze_record)?,
+        semaphore: semaphore.map(|record| (record, response.permits_out)),
+        queue: all(response.queue, queued_from_wire)?,
+        queue_len: count(response.queue_len),
+        chain: all(response.chain, blocker_from_wire)?,
+    };
+    Ok((at, explanation))
+}
+
+fn holder_to_wire(HolderView { holder, covers_from, deadline, terms }: &HolderView) -> v1::HolderView {
+    v1::HolderView {
+        holder: Some(to_wire::holder(holder)),
+        covers_from: covers_from.as_ref().map(to_wire::text),
+        deadline_ms: deadline.0,
+        terms: terms.as_deref().map(to_wire::terms),
+    }
+}
+
+fn holder_from_wire(view: v1::HolderView) -> Read<HolderView> {
+    let v1::HolderView { holder, covers_from, deadline_ms, terms } = view;
+    Ok(HolderView {
+        holder: from_wire::holder(known("a holder", holder)?)?,
+        covers_from: covers_from.as_deref().map(from_wire::name).transpose()?,
+        deadline: LogicalMs(deadline_ms),
+        terms: terms.map(from_wire::terms).transpose()?.map(Box::new),
+    })
+}
+
+fn queued_to_wire(QueueView { position, waiter, wants, converts }: &QueueView) -> v1::QueueView {
+    use v1::queue_view::Wants;
+    let wants = match wants {
+        Takes::Mode(mode) => Wants::Mode(to_wire::mode(*mode)),
+        Takes::Permits(permits) => Wants::Permits(permits.get()),
+    };
+    v1::QueueView {
+        position: *position as u64,
+        waiter: Some(to_wire::waiter_record(waiter)),
+        wants: Some(wants),
+        converts: *converts,
+    }
+}
+
+fn queued_from_wire(v1::QueueView { position, waiter, wants, converts }: v1::QueueView) -> Read<QueueView> {
+    use v1::queue_view::Wants;
+    let wants = match known("what a request needs of a resource", wants)? {
+        Wants::Mode(mode) => Takes::Mode(from_wire::mode(mode)?),
+        Wants::Permits(permits) => Takes::Permits(from_wire::permits(permits)?),
+    };
+    let waiter = from_wire::waiter_record(known("a request that waits", waiter)?)?;
+    Ok(QueueView { position: count(position), waiter, wants, converts })
+}
+
+fn blocker_to_wire(Blocker { session, owner, number, name, by }: &Blocker) -> v1::Blocker {
+    use v1::blocker::By;
+    let by = match by {
+        BlockedBy::Grant(holder) => By::Grant(to_wire::holder(holder)),
+        BlockedBy::Rest(holder) => By::Rest(to_wire::holder(holder)),
+        BlockedBy::Waiter(arrival) => By::WaiterArrival(arrival.0),
+        BlockedBy::Freeze(freeze) => By::Freeze(to_wire::freeze_record(freeze)),
+        BlockedBy::Permits => By::Permits(v1::Nothing {}),
+    };
+    let (session_high, session_low) = to_wire::halves(session.0);
+    v1::Blocker {
+        session_high,
+        session_low,
+        owner: to_wire::owner_name(owner),
+        number: number.0,
+        name: to_wire::text(name),
+        by: Some(by),
+    }
+}
+
+fn blocker_from_wire(blocker: v1::Blocker) -> Read<Blocker> {
+    use v1::blocker::By;
+    let by = match known("what blocks a request", blocker.by)? {
+        By::Grant(holder) => BlockedBy::Grant(from_wire::holder(holder)?),
+        By::Rest(holder) => BlockedBy::Rest(from_wire::holder(holder)?),
+        By::WaiterArrival(arrival) => BlockedBy::Waiter(Arrival(arrival)),
+        By::Freeze(freeze) => BlockedBy::Freeze(from_wire::freeze_record(freeze)?),
+        By::Permits(v1::Nothing {}) => BlockedBy::Permits,
+    };
+    Ok(Blocker {
+        session: from_wire::session(blocker.session_high, blocker.session_low),
+        owner: from_wire::owner_name(blocker.owner)?,
+        number: RequestNumber(blocker.number),
+        name: from_wire::name(&blocker.name)?,
+        by,
+    })
+}
+
+// ---- Checks and counts
+
+/// Which token is checked, on which name.
+///
+/// # Errors
+/// [`WireError`] if the name is not valid.
+pub fn check_request_from_wire(request: &v1::CheckRequest) -> Result<(Name, Token), WireError> {
+    Ok((from_wire::name(&request.name)?, Token(request.token)))
+}
+
+/// As a store asks it.
+pub fn check_request_to_wire(name: &Name, token: Token) -> v1::CheckRequest {
+    v1::CheckRequest { name: to_wire::text(name), token: token.0 }
+}
+
+/// What a check found, as the store is told.
+pub fn check_to_wire(at: ReadAt, check: TokenCheck) -> v1::CheckResponse {
+    let at = Some(read_at_to_wire(at));
+    match check {
+        TokenCheck::Stands { grant, deadline } => {
+            v1::CheckResponse { at, grant: Some(grant.0), deadline_ms: deadline.0 }
+        }
+        TokenCheck::Gone => v1::CheckResponse { at, grant: None, deadline_ms: 0 },
+    }
+}
+
+/// What a check found.
+///
+/// # Errors
+/// [`WireError`] if the answer does not say as of which entry it is.
+pub fn check_from_wire(response: v1::CheckResponse) -> Result<(ReadAt, TokenCheck), WireError> {
+    let v1::CheckResponse { at, grant, deadline_ms } = response;
+    let stands = |grant| TokenCheck::Stands { grant: GrantId(grant), deadline: LogicalMs(deadline_ms) };
+    Ok((read_at_from_wire(at)?, grant.map_or(TokenCheck::Gone, stands)))
+}
+
+/// How much there is of everything.
+pub fn counts_to_wire(counts: &Counts) -> v1::StateCounts {
+    let Counts { sessions, grants, rests, waiters, resources, semaphores, freezes, last_token } = *counts;
+    v1::StateCounts {
+        sessions: sessions as u64,
+        grants: grants as u64,
+        rests: rests as u64,
+        waiters: waiters as u64,
+        resources: resources as u64,
+        semaphores: semaphores as u64,
+        freezes: freezes as u64,
+        last_token: last_token.0,
+    }
+}
+
+/// How much there is of everything.
+///
+/// # Errors
+/// [`WireError`] if it is missing.
+pub fn counts_from_wire(counts: Option<v1::StateCounts>) -> Result<Counts, WireError> {
+    let counts = known("how much there is of everything", counts)?;
+    Ok(Counts {
+        sessions: count(counts.sessions),
+        grants: count(counts.grants),
+        rests: count(counts.rests),
+        waiters: count(counts.waiters),
+        resources: count(counts.resources),
+        semaphores: count(counts.semaphores),
+        freezes: count(counts.freezes),
+        last_token: Token(counts.last_token),
+    })
+}
+
+/// A count for people. A machine of 32 bits shows more than it can count as the most that it can.
+fn count(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+fn all<Wire, T>(rows: Vec<Wire>, read: impl Fn(Wire) -> Read<T>) -> Read<Vec<T>> {
+    rows.into_iter().map(read).collect()
+}

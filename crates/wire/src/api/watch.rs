@@ -1,0 +1,228 @@
+//! What watchers hear: the core's events, to the messages of `observe.proto` and back.
+//!
+//! An event that this version does not know is an error like every other, for a watcher that skips one believes what is not
+//! so. Who keeps events, from where they are said again, and who may hear them, is not decided here.
+
+use fencepost_core::{
+    ActFacts, Arrival, Event, GrantId, LogicalMs, Names, Position, PositionedEvent, RequestFacts, RequestNumber,
+    SessionId, Token,
+};
+
+use crate::error::WireError;
+use crate::from_wire::{self, Read, known};
+use crate::to_wire;
+use crate::v1;
+
+/// Where an event stands, or a watcher is.
+pub fn position_to_wire(Position { index, ordinal }: Position) -> v1::EventPosition {
+    v1::EventPosition { index, ordinal }
+}
+
+/// Where an event stands, or a watcher is.
+pub fn position_from_wire(v1::EventPosition { index, ordinal }: v1::EventPosition) -> Position {
+    Position { index, ordinal }
+}
+
+/// An event, as a watcher hears it.
+pub fn event_to_wire(PositionedEvent { position, stamp, event }: &PositionedEvent) -> v1::WatchEvent {
+    v1::WatchEvent { position: Some(position_to_wire(*position)), stamp_ms: stamp.0, what: Some(what_to_wire(event)) }
+}
+
+/// An event, as a watcher hears it.
+///
+/// # Errors
+/// [`WireError`] names what is missing, not known or not valid.
+pub fn event_from_wire(
+    v1::WatchEvent { position, stamp_ms, what }: v1::WatchEvent,
+) -> Result<PositionedEvent, WireError> {
+    Ok(PositionedEvent {
+        position: position_from_wire(known("where an event stands", position)?),
+        stamp: LogicalMs(stamp_ms),
+        event: what_from_wire(known("an event", what)?)?,
+    })
+}
+
+fn what_to_wire(event: &Event) -> v1::watch_event::What {
+    use v1::watch_event::What;
+    match event {
+        Event::SessionOpened { session, principal } => What::SessionOpened(v1::SessionOpenedEvent {
+            session: Some(to_wire::session_id(*session)),
+            principal: principal.as_str().to_owned(),
+        }),
+        Event::SessionEnded { session, how } => What::SessionEnded(v1::SessionEndedEvent {
+            session: Some(to_wire::session_id(*session)),
+            how: to_wire::session_end(*how),
+        }),
+        Event::Queued { request, arrival } => {
+            What::Queued(v1::QueuedEvent { request: Some(request_to_wire(request)), arrival: arrival.0 })
+        }
+        Event::Granted { request, grant, token, count } => What::Granted(v1::GrantedEvent {
+            request: Some(request_to_wire(request)),
+            grant: grant.0,
+            token: token.0,
+            count: *count,
+        }),
+        Event::NotGranted { request, outcome } => What::NotGranted(v1::NotGrantedEvent {
+            request: Some(request_to_wire(request)),
+            outcome: Some(to_wire::outcome(outcome)),
+        }),
+        Event::Ended { grant, token, session, owner, held, count_left, how, rests_until } => {
+            What::Ended(v1::EndedEvent {
+                grant: grant.0,
+                token: token.0,
+                session: Some(to_wire::session_id(*session)),
+                owner: to_wire::owner_name(owner),
+                held: Some(to_wire::held(held)),
+                count_left: *count_left,
+                how: to_wire::grant_end(*how),
+                rests_until_ms: rests_until.map(|until| until.0),
+            })
+        }
+        Event::RestEnded { grant, names, waived } => {
+            What::RestEnded(v1::RestEndedEvent { grant: grant.0, names: texts(names), waived: *waived })
+        }
+        Event::Converted { grant, token, session, owner, held } => What::Converted(v1::ConvertedEvent {
+            grant: grant.0,
+            token: token.0,
+            session: Some(to_wire::session_id(*session)),
+            owner: to_wire::owner_name(owner),
+            held: Some(to_wire::held(held)),
+        }),
+        Event::Contended { grant, names } => {
+            What::Contended(v1::ContendedEvent { grant: grant.0, names: texts(names) })
+        }
+        Event::ValueSet { grant, name, value } => What::ValueSet(v1::ValueSetEvent {
+            grant: grant.0,
+            name: to_wire::text(name),
+            value: value.as_bytes().to_vec(),
+        }),
+        Event::Administered { by, reason, act } => {
+            let (names, act) = act_to_wire(act);
+            What::Administered(v1::AdministeredEvent {
+                by: by.as_str().to_owned(),
+                reason: reason.as_str().to_owned(),
+                names,
+                act: Some(act),
+            })
+        }
+    }
+}
+
+fn what_from_wire(what: v1::watch_event::What) -> Read<Event> {
+    use v1::watch_event::What;
+    Ok(match what {
+        What::SessionOpened(v1::SessionOpenedEvent { session: whose, principal }) => {
+            Event::SessionOpened { session: session(whose)?, principal: from_wire::principal(&principal)? }
+        }
+        What::SessionEnded(v1::SessionEndedEvent { session: whose, how }) => {
+            Event::SessionEnded { session: session(whose)?, how: from_wire::session_end(how)? }
+        }
+        What::Queued(v1::QueuedEvent { request, arrival }) => {
+            Event::Queued { request: request_from_wire(request)?, arrival: Arrival(arrival) }
+        }
+        What::Granted(v1::GrantedEvent { request, grant, token, count }) => {
+            Event::Granted { request: request_from_wire(request)?, grant: GrantId(grant), token: Token(token), count }
+        }
+        What::NotGranted(v1::NotGrantedEvent { request, outcome }) => {
+            Event::NotGranted { request: request_from_wire(request)?, outcome: from_wire::outcome(outcome)? }
+        }
+        What::Ended(ended) => Event::Ended {
+            grant: GrantId(ended.grant),
+            token: Token(ended.token),
+            session: session(ended.session)?,
+            owner: from_wire::owner_name(ended.owner)?,
+            held: from_wire::held(ended.held)?,
+            count_left: ended.count_left,
+            how: from_wire::grant_end(ended.how)?,
+            rests_until: ended.rests_until_ms.map(LogicalMs),
+        },
+        What::RestEnded(v1::RestEndedEvent { grant, names: kept, waived }) => {
+            Event::RestEnded { grant: GrantId(grant), names: names(&kept)?, waived }
+        }
+        What::Converted(v1::ConvertedEvent { grant, token, session: whose, owner, held }) => Event::Converted {
+            grant: GrantId(grant),
+            token: Token(token),
+            session: session(whose)?,
+            owner: from_wire::owner_name(owner)?,
+            held: from_wire::held(held)?,
+        },
+        What::Contended(v1::ContendedEvent { grant, names: held }) => {
+            Event::Contended { grant: GrantId(grant), names: names(&held)? }
+        }
+        What::ValueSet(v1::ValueSetEvent { grant, name, value }) => {
+            Event::ValueSet { grant: GrantId(grant), name: from_wire::name(&name)?, value: from_wire::value(&value)? }
+        }
+        What::Administered(v1::AdministeredEvent { by, reason, names, act }) => Event::Administered {
+            by: from_wire::principal(&by)?,
+            reason: from_wire::reason(&reason)?,
+            act: act_from_wire(&names, known("what an administrator did", act)?)?,
+        },
+    })
+}
+
+fn request_to_wire(RequestFacts { session, number, owner, wants, converts }: &RequestFacts) -> v1::RequestFacts {
+    v1::RequestFacts {
+        session: Some(to_wire::session_id(*session)),
+        number: number.0,
+        owner: to_wire::owner_name(owner),
+        wants: Some(to_wire::held(wants)),
+        converts: converts.map(|grant| grant.0),
+    }
+}
+
+fn request_from_wire(request: Option<v1::RequestFacts>) -> Read<RequestFacts> {
+    let v1::RequestFacts { session: whose, number, owner, wants, converts } = known("who asked for what", request)?;
+    Ok(RequestFacts {
+        session: session(whose)?,
+        number: RequestNumber(number),
+        owner: from_wire::owner_name(owner)?,
+        wants: from_wire::held(wants)?,
+        converts: converts.map(GrantId),
+    })
+}
+
+/// What was done, and the names that stand beside it.
+fn act_to_wire(act: &ActFacts) -> (Vec<String>, v1::administered_event::Act) {
+    use v1::administered_event::Act;
+    match act {
+        ActFacts::Broke { grant, names } => (texts(names), Act::BrokeGrant(grant.0)),
+        ActFacts::Evicted(session) => (Vec::new(), Act::Evicted(to_wire::session_id(*session))),
+        ActFacts::Froze { freeze, scope } => (Vec::new(), Act::Froze(to_wire::freeze(*freeze, scope))),
+        ActFacts::Thawed { freeze, scope } => (Vec::new(), Act::Thawed(to_wire::freeze(*freeze, scope))),
+        ActFacts::LimitChanged { name, limit } => (Vec::new(), Act::LimitChanged(to_wire::set_limit(name, *limit))),
+        ActFacts::WaivedRest { grant, names } => (texts(names), Act::WaivedRest(grant.0)),
+    }
+}
+
+fn act_from_wire(held: &[String], act: v1::administered_event::Act) -> Read<ActFacts> {
+    use v1::administered_event::Act;
+    Ok(match act {
+        Act::BrokeGrant(grant) => ActFacts::Broke { grant: GrantId(grant), names: names(held)? },
+        Act::Evicted(session) => ActFacts::Evicted(from_wire::session_id(session)),
+        Act::Froze(freeze) => {
+            let (freeze, scope) = from_wire::freeze(freeze)?;
+            ActFacts::Froze { freeze, scope }
+        }
+        Act::Thawed(freeze) => {
+            let (freeze, scope) = from_wire::freeze(freeze)?;
+            ActFacts::Thawed { freeze, scope }
+        }
+        Act::LimitChanged(change) => {
+            let (name, limit) = from_wire::set_limit(change)?;
+            ActFacts::LimitChanged { name, limit }
+        }
+        Act::WaivedRest(grant) => ActFacts::WaivedRest { grant: GrantId(grant), names: names(held)? },
+    })
+}
+
+fn session(session: Option<v1::SessionId>) -> Read<SessionId> {
+    known("a session's id", session).map(from_wire::session_id)
+}
+
+fn texts(names: &Names) -> Vec<String> {
+    names.iter().map(to_wire::text).collect()
+}
+
+fn names(texts: &[String]) -> Read<Names> {
+    texts.iter().map(|text| from_wire::name(text)).collect()
+}
