@@ -86,6 +86,16 @@ enum Lead {
     Running { term: u64, clock: StampClock },
 }
 
+/// A snapshot that is being made.
+#[derive(Debug)]
+struct Making {
+    info: SnapshotInfo,
+    /// The hash that the serving state had there.
+    state_hash: u64,
+    /// How many of [`Replica::bytes_since_snapshot`] it takes in.
+    bytes: u64,
+}
+
 /// One node of a group.
 pub struct Replica {
     settings: Settings,
@@ -116,9 +126,8 @@ pub struct Replica {
     election_seed: u64,
     election_ticks: usize,
     proofs: Proofs,
-    /// The snapshot that is being made, and the hash that the serving state had there.
-    making: Option<(SnapshotInfo, u64)>,
-    /// Bytes of the entries that were applied since the last snapshot was begun.
+    making: Option<Making>,
+    /// Bytes of the applied entries that are in no durable snapshot.
     bytes_since_snapshot: u64,
     /// The write that holds a peer's snapshot, and the index it reaches: consensus may count on it when it is durable.
     installing: Option<(u64, u64)>,
@@ -430,7 +439,7 @@ impl Replica {
 
     /// The snapshot that was asked for could not be made, for want of room. It will be asked for again.
     pub fn handle_snapshot_put_off(&mut self, position: LogPosition) {
-        self.making.take_if(|(info, _)| info.position == position);
+        self.making.take_if(|making| making.info.position == position);
     }
 
     /// A peer cannot be reached at the moment: what was sent may be lost.
@@ -454,10 +463,12 @@ impl Replica {
     /// # Errors
     /// [`Stop`] if its state is not the one that this node serves.
     pub fn handle_snapshot_made(&mut self, position: LogPosition, state_hash: u64) -> Result<(), Stop> {
-        let Some((info, hash_here)) = self.making.take_if(|(info, _)| info.position == position) else { return Ok(()) };
+        let made = self.making.take_if(|making| making.info.position == position);
+        let Some(Making { info, state_hash: hash_here, bytes }) = made else { return Ok(()) };
         if hash_here != state_hash {
             return Err(Stop::StateDiffers { index: position.index });
         }
+        self.bytes_since_snapshot -= bytes;
         let Settings { entries_kept, log_bytes_max, .. } = self.settings;
         let log = self.raft.mut_store();
         let through = log.compactable(position.index, entries_kept, bytes_kept(log_bytes_max));
@@ -752,8 +763,8 @@ impl Replica {
 
     fn begin_snapshot(&mut self) {
         let info = SnapshotInfo { position: self.applied, members: to_conf_state(&self.members) };
-        self.making = Some((info, self.state.state_hash()));
-        self.bytes_since_snapshot = 0;
+        let (state_hash, bytes) = (self.state.state_hash(), self.bytes_since_snapshot);
+        self.making = Some(Making { info, state_hash, bytes });
         let first_voters = self.first_voters.clone();
         self.outputs.push(Output::MakeSnapshot { through: self.applied, first_voters });
     }

@@ -52,6 +52,20 @@ fn a_snapshot_is_also_due_by_bytes() {
 }
 
 #[test]
+fn a_snapshot_that_was_put_off_is_asked_for_again_before_the_log_is_full() {
+    let mut cluster = Cluster::new(&[], 87);
+    cluster.settings = Settings { snapshot_every_entries: u64::MAX, log_bytes_max: 128 * KIB, ..cluster.settings };
+    cluster.add_node(1, fencepost_replica::Log::new(&[1]), None);
+    cluster.node(1).snapshots_put_off = 3;
+    cluster.ask(open(1, 600_000));
+    for number in 1..=100 {
+        cluster.ask(heavy(number));
+    }
+    assert_eq!(cluster.node(1).snapshots_put_off, 0);
+    assert!(cluster.snapshots_made > 3);
+}
+
+#[test]
 fn a_snapshot_is_made_in_time_however_many_entries_should_be_kept() {
     let cap = 128 * KIB;
     let mut cluster = Cluster::new(&[], 86);
