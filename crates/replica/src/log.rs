@@ -88,7 +88,7 @@ impl Log {
         let mut bytes = self.bytes;
         let mut through = self.before.index;
         for entry in self.entries.iter().take_while(|entry| entry.index <= snapshot_index) {
-            if entry.index + entries_kept > snapshot_index && bytes <= bytes_kept {
+            if entry.index.saturating_add(entries_kept) > snapshot_index && bytes <= bytes_kept {
                 break;
             }
             bytes -= entry_bytes(entry);
