@@ -41,7 +41,7 @@ pub enum Place<'a> {
         start: Start<'a>,
     },
     /// In memory: for trying things out. The node forgets everything when it ends.
-    Memory(Log),
+    Memory(Box<Log>),
 }
 
 /// A replica with its disk.
@@ -89,7 +89,7 @@ impl Node {
                 let snapshots = Arc::new(Snapshots::Memory(Mutex::new(None)));
                 let kept = snapshots.clone();
                 let disk = thread("fencepost-disk", move || forget(&to_do, &kept, &report));
-                (Replica::new(settings, log, None, now)?, snapshots, disk, false)
+                (Replica::new(settings, *log, None, now)?, snapshots, disk, false)
             }
             Place::Directory { path, start } => {
                 let identity = Identity { cluster: group.cluster, node: settings.id };

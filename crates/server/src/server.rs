@@ -149,9 +149,7 @@ impl Server {
             () = asked_to_end => {}
         }
         tracing::info!("the node ends");
-        if let Err(stop) = self.hand_over().await {
-            return Err(stop);
-        }
+        self.hand_over().await?;
         self.shared.engine().shut_down();
         // Nobody listens any more if this fails.
         let _ = self.closing.send(true);
@@ -217,7 +215,7 @@ async fn open_node(config: &Config, bell: Arc<Notify>) -> Result<Node, StartErro
     };
     let place = match &config.directory {
         Some(path) => Place::Directory { path, start: log.as_ref().map_or(Start::Again, Start::New) },
-        None => Place::Memory(log.clone().expect("a node in memory has no log to go on with")),
+        None => Place::Memory(Box::new(log.clone().expect("a node in memory has no log to go on with"))),
     };
     Ok(Node::start(settings, place, wake, clock::now())?)
 }
