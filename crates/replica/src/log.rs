@@ -131,6 +131,13 @@ impl Log {
         self.entries.iter()
     }
 
+    /// The entries from this index on; none if it is before the first.
+    pub(crate) fn entries_from(&self, index: u64) -> impl Iterator<Item = &Entry> {
+        let skipped = index.checked_sub(self.before.index + 1).unwrap_or(u64::MAX);
+        let skipped = usize::try_from(skipped).unwrap_or(usize::MAX).min(self.entries.len());
+        self.entries.range(skipped..)
+    }
+
     /// The last entry, or what stands in its place.
     pub fn last(&self) -> LogPosition {
         self.entries.back().map_or(self.before, |entry| LogPosition { index: entry.index, term: entry.term })

@@ -265,9 +265,9 @@ impl Replica {
         self.raft.store().snapshot.as_ref().map(|info| info.position)
     }
 
-    /// The entries that are in memory, oldest first: all since the newest snapshot, and some before it.
-    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.raft.store().entries()
+    /// The entries in memory from this index on, oldest first: all since the newest snapshot are, and some before it.
+    pub fn entries_from(&self, index: u64) -> impl Iterator<Item = &Entry> {
+        self.raft.store().entries_from(index)
     }
 
     /// A member's name and addresses, if it was described.

@@ -150,6 +150,11 @@ impl Client {
         Ok(self.waiting.pop_front().expect("it is not empty"))
     }
 
+    /// What has come already, without waiting.
+    pub(crate) fn heard_already(&mut self) -> impl Iterator<Item = Heard> {
+        self.waiting.drain(..)
+    }
+
     /// The next thing, which must be an answer.
     pub(crate) async fn outcome(&mut self) -> Outcome {
         match self.hear().await.expect("the stream is open") {
