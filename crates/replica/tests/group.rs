@@ -409,6 +409,43 @@ fn a_damaged_or_foreign_snapshot_changes_nothing() {
 }
 
 #[test]
+fn an_older_snapshot_that_comes_late_does_not_take_the_place_of_a_newer_one() {
+    let mut cluster = Cluster::new(&[1, 2, 3], 35);
+    cluster.ask(open(1, 600_000));
+    let leader = cluster.run_until_leader();
+    let behind = leader % 3 + 1;
+    cluster.isolate(behind);
+    let mut snapshots = Vec::new();
+    for number in 1..=2 {
+        cluster.ask(lock(1, number, &format!("r{number}"), Wait::No));
+        cluster.replica(leader).snapshot_now();
+        cluster.run_ms(20);
+        snapshots.push(cluster.snapshot_bytes(leader).expect("it was made"));
+    }
+    let term = cluster.replica(leader).term();
+    for bytes in snapshots.iter().rev() {
+        let position = read_snapshot(cluster::GROUP, bytes, 0).unwrap().position;
+        let mut message = Message { from: leader, to: behind, term, ..Message::default() };
+        message.set_msg_type(raft::eraftpb::MessageType::MsgSnapshot);
+        let metadata = message.mut_snapshot().mut_metadata();
+        (metadata.index, metadata.term) = (position.index, position.term);
+        cluster.replica(behind).handle_snapshot(message, bytes.clone()).unwrap();
+    }
+    cluster.run_ms(20);
+    assert_eq!(cluster.replica(behind).state().counts().grants, 2, "the newer one");
+    // One that comes without its bytes is of no use, and does no harm.
+    let mut bare = Message { from: leader, to: behind, term, ..Message::default() };
+    bare.set_msg_type(raft::eraftpb::MessageType::MsgSnapshot);
+    let metadata = bare.mut_snapshot().mut_metadata();
+    (metadata.index, metadata.term) = (1_000, term);
+    metadata.set_conf_state(raft::eraftpb::ConfState { voters: vec![1, 2, 3], ..Default::default() });
+    cluster.replica(behind).handle_message(bare).unwrap();
+    cluster.run_ms(20);
+    cluster.heal();
+    cluster.assert_replicas_equal();
+}
+
+#[test]
 fn a_node_whose_state_differs_from_its_own_log_stops() {
     let mut cluster = Cluster::new(&[1], 23);
     cluster.ask(open(1, 600_000));
