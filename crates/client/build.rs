@@ -8,7 +8,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let files = ["lock", "observe", "admin"].map(|file| format!("fencepost/v1/{file}.proto"));
     let schema = protox::compile(files, ["../../proto"])?;
     // The channels are made in one place of our own; the generated short cut would also clash with the method `Connect`.
-    let stubs = || tonic_prost_build::configure().build_transport(false).extern_path(".fencepost.v1", "::fencepost_wire::v1").disable_comments(["."]);
+    let stubs = || {
+        tonic_prost_build::configure()
+            .build_transport(false)
+            .extern_path(".fencepost.v1", "::fencepost_wire::v1")
+            .disable_comments(["."])
+    };
     stubs().build_server(false).compile_fds(schema.clone())?;
     // The tests talk to a small server on the loopback; its stubs are no part of the library.
     let for_tests = PathBuf::from(std::env::var("OUT_DIR")?).join("server");

@@ -239,9 +239,9 @@ impl ClientBuilder {
     /// One more node, as `host:port`; the port is 7420 if it is left out.
     pub fn endpoint(mut self, node: impl Into<String>) -> ClientBuilder {
         let mut node = node.into();
-        let has_port = node.rsplit_once(':').is_some_and(|(host, port)| {
-            (!host.contains(':') || host.ends_with(']')) && port.parse::<u16>().is_ok()
-        });
+        let has_port = node
+            .rsplit_once(':')
+            .is_some_and(|(host, port)| (!host.contains(':') || host.ends_with(']')) && port.parse::<u16>().is_ok());
         if !has_port {
             node = format!("{node}:{PORT}");
         }

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tonic::transport::Channel;
 
 use crate::clock::{self, Nanos};
-use crate::machine::{Answer, Connection, Event, GrantKey, GrantState, LetGo, RequestKey};
+use crate::machine::{Answer, Connection, Event, Failure, GrantKey, GrantState, LetGo, RequestKey};
 
 /// How long the last good-bye may take.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -81,7 +81,10 @@ impl Shared {
     pub(crate) fn ask(self: &Arc<Self>, session: SessionId, action: Action, limit: Option<Duration>) -> Asked {
         let limit_at = limit.map(|limit| clock::now().after(limit));
         self.asked(|state| {
-            if state.shut_down || !state.machine.is_alive(session) {
+            if state.shut_down {
+                return Err(Answer::Failed(Failure::ShutDown));
+            }
+            if !state.machine.is_alive(session) {
                 return Err(Answer::SessionEnded { how: None, queued: false });
             }
             Ok(state.machine.request(session, action, limit_at))

@@ -63,8 +63,7 @@ impl Cluster {
             attached: HashMap::new(),
             silent: false,
         };
-        let cluster =
-            Cluster { inner: Arc::new(Mutex::new(inner)), changed: Arc::default(), streams: Arc::default() };
+        let cluster = Cluster { inner: Arc::new(Mutex::new(inner)), changed: Arc::default(), streams: Arc::default() };
         let address = cluster.serve(None).await;
         let beats = cluster.clone();
         tokio::spawn(async move {
@@ -266,7 +265,8 @@ impl rpc::lock_service_server::LockService for Node {
 impl rpc::observe_service_server::ObserveService for Node {
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
         self.lead()?;
-        let name = Name::new(&request.into_inner().name).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let name =
+            Name::new(&request.into_inner().name).map_err(|error| Status::invalid_argument(error.to_string()))?;
         let inner = self.cluster.lock();
         let explanation = inner.state.explain(&name, 100);
         Ok(Response::new(api::observe::explanation_to_wire(Cluster::read_at(&inner), &explanation)))
@@ -362,10 +362,7 @@ impl rpc::observe_service_server::ObserveService for Node {
         Err(Status::unimplemented("not in this test server"))
     }
 
-    async fn get_session(
-        &self,
-        _: Request<v1::GetSessionRequest>,
-    ) -> Result<Response<v1::GetSessionResponse>, Status> {
+    async fn get_session(&self, _: Request<v1::GetSessionRequest>) -> Result<Response<v1::GetSessionResponse>, Status> {
         Err(Status::unimplemented("not in this test server"))
     }
 }

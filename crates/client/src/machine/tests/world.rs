@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fencepost_core::{
     Acquire, Action, Batch, Lock, LockMode, LockState, Locks, LogicalMs, Metadata, Millis, Name, Operation, Outcome,
-    Principal, Renewal, ReplyTo, RequestNumber, SecretHash, SessionId, Terms, Ttl, Wait,
+    OwnerName, Principal, Renewal, ReplyTo, RequestNumber, SecretHash, SessionId, Terms, Ttl, Wait,
 };
 use fencepost_wire::{api, v1};
 
@@ -156,6 +156,28 @@ impl World {
         self.apply(batch, Some((stream, asked, renewals)));
     }
 
+    /// The server takes one message off the network and says that it has too much to do.
+    pub(super) fn decline_one(&mut self, at: usize) {
+        let Some(((client, stream), message)) = self.to_server.remove(at) else { return };
+        let not_taken = |session_high, session_low, number| v1::NotTaken {
+            session_high,
+            session_low,
+            number,
+            why: v1::NotTakenWhy::Overloaded.into(),
+            ..v1::NotTaken::default()
+        };
+        let mut declined = v1::ServerMessage::default();
+        let parts = &mut declined.not_taken;
+        parts.extend(message.opens.iter().map(|it| not_taken(it.session_high, it.session_low, 0)));
+        parts.extend(message.attaches.iter().map(|it| not_taken(it.session_high, it.session_low, 0)));
+        parts.extend(message.keep_alives.iter().map(|it| not_taken(it.session_high, it.session_low, 0)));
+        parts.extend(message.requests.iter().map(|it| not_taken(it.session_high, it.session_low, it.number)));
+        let it = &mut self.clients[client];
+        if it.up && it.stream == stream {
+            it.to_client.push_back(declined);
+        }
+    }
+
     #[allow(clippy::type_complexity, reason = "who asked what, for one caller")]
     fn apply(&mut self, batch: Batch, asked: Option<(StreamId, Vec<(SessionId, Option<RequestNumber>)>, usize)>) {
         let stamp = self.stamp().max(self.state.stamp());
@@ -236,6 +258,13 @@ impl World {
 
     pub(super) fn acquire(&mut self, client: usize, name: &str, wait: Wait, limit: Duration) -> RequestKey {
         self.ask(client, exclusive(name, wait, Terms::default()), limit)
+    }
+
+    /// For a named owner, who may enter again what it holds.
+    pub(super) fn acquire_as(&mut self, client: usize, owner: &str, name: &str, limit: Duration) -> RequestKey {
+        let Action::Acquire(acquire) = exclusive(name, up_to(1_000), Terms::default()) else { unreachable!() };
+        let owner = Some(OwnerName::new(owner).unwrap());
+        self.ask(client, Action::Acquire(Acquire { owner, ..acquire }), limit)
     }
 
     pub(super) fn ask(&mut self, client: usize, action: Action, limit: Duration) -> RequestKey {
