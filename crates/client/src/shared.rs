@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tonic::transport::Channel;
 
 use crate::clock::{self, Nanos};
+use crate::driver::Caller;
 use crate::machine::{Answer, Connection, Event, Failure, GrantKey, GrantState, LetGo, RequestKey};
 
 /// How long the last good-bye may take.
@@ -29,6 +30,7 @@ pub(crate) struct Shared {
     pub(crate) connected: Notify,
     pub(crate) endpoints: Vec<String>,
     pub(crate) connect_timeout: Duration,
+    pub(crate) caller: Caller,
 }
 
 #[derive(Debug, Default)]
@@ -55,10 +57,10 @@ enum Slot {
 }
 
 impl Shared {
-    pub(crate) fn new(endpoints: Vec<String>, connect_timeout: Duration) -> Shared {
+    pub(crate) fn new(endpoints: Vec<String>, connect_timeout: Duration, caller: Caller) -> Shared {
         let last_failure = "not tried yet".to_owned();
         let state = Mutex::new(State { last_failure, ..State::default() });
-        Shared { state, wake: Notify::new(), connected: Notify::new(), endpoints, connect_timeout }
+        Shared { state, wake: Notify::new(), connected: Notify::new(), endpoints, connect_timeout, caller }
     }
 
     /// The state. A machine that has panicked has said so where it did; the others must still be able to let go.
