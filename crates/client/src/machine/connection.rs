@@ -343,11 +343,13 @@ impl Connection {
             if matches!(session.life, Life::Ended(_)) {
                 continue;
             }
-            if session.say(&mut message, now) {
-                self.common.ready.insert(id);
-            }
+            let left = session.say(&mut message, now);
             if session.keep_alive_sent == Some(now) {
                 session.signed(&mut self.common, now);
+            }
+            if left {
+                self.common.ready.insert(id);
+                break;
             }
         }
         if message.bytes == 0 {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost_core::{Action, GrantEnd, Millis, Outcome, SessionEnd, Terms, Ttl, Wait};
+use fencepost_core::{Action, GrantEnd, Metadata, Millis, Outcome, SessionEnd, Terms, Ttl, Wait};
 
 use super::world::{World, exclusive, up_to};
 use crate::machine::{Answer, Failure, GrantState, LetGo, Lost};
@@ -299,4 +299,21 @@ fn a_stream_without_answers_is_given_up() {
     world.settle();
     world.pass(6 * SECOND);
     assert!(!world.clients[0].machine.is_stalled(), "whoever was answered is not stalled");
+}
+
+#[test]
+fn what_does_not_fit_into_one_message_goes_with_the_next() {
+    let mut world = World::new(3);
+    let metadata = Metadata::new(&[7; 4_096]).unwrap();
+    let terms = Terms { metadata, ..Terms::default() };
+    let acquire = |at: usize| exclusive(&format!("name {at}"), Wait::No, terms.clone());
+    let keys: Vec<_> = (0..300).map(|at| world.ask(at % 3, acquire(at), LONG)).collect();
+    for client in 0..3 {
+        world.connect(client);
+    }
+    assert!(world.to_server.len() > 3);
+    world.settle();
+    for key in keys {
+        world.granted(key);
+    }
 }

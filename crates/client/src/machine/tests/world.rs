@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use fencepost_core::{
     Acquire, Action, Batch, Lock, LockMode, LockState, Locks, LogicalMs, Metadata, Millis, Name, Operation, Outcome,
-    OwnerName, Principal, Renewal, ReplyTo, RequestNumber, SecretHash, SessionId, Terms, Ttl, Wait,
+    OwnerName, Principal, Renewal, ReplyTo, RequestNumber, SecretHash, SessionId, Terms, Ttl, Wait, bounds,
 };
 use fencepost_wire::{api, v1};
+use prost::Message;
 
 use crate::clock::Nanos;
 use crate::machine::{Answer, Connection, Event, GrantKey, GrantState, LetGo, NewSession, RequestKey};
@@ -110,6 +111,7 @@ impl World {
     pub(super) fn transmit(&mut self, client: usize) {
         let it = &mut self.clients[client];
         while let Some(message) = it.machine.poll_transmit(self.now) {
+            assert!(message.encoded_len() <= bounds::MESSAGE_BYTES_MAX, "the server would not read it");
             self.to_server.push_back(((client, it.stream), message));
         }
         self.collect(client);
