@@ -8,7 +8,7 @@ use tonic::{Code, Response, Status};
 use tonic_types::StatusExt;
 
 use crate::client::Client;
-use crate::driver::{chain, endpoint, not_leader};
+use crate::driver::{Way, chain, endpoint, not_leader};
 use crate::error::{Error, Failed, Refused, Unknown};
 
 /// How often one call is sent before its failure is told.
@@ -27,15 +27,15 @@ pub(crate) enum Kind {
 
 impl Client {
     /// Sends a call to the leader.
-    pub(crate) async fn call<T, F>(&self, kind: Kind, call: impl Fn(Channel) -> F) -> Result<T, Error>
+    pub(crate) async fn call<T, F>(&self, kind: Kind, call: impl Fn(Way) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
         let mut hint = None;
         let mut last = Error::Failed(Failed::Unreachable { last: self.shared().last_failure() });
         for tried in 0..TRIES {
-            let channel = self.channel(hint.take(), tried)?;
-            let status = match tokio::time::timeout(self.call_timeout(), call(channel)).await {
+            let way = self.way(hint.take(), tried)?;
+            let status = match tokio::time::timeout(self.call_timeout(), call(way)).await {
                 Ok(Ok(response)) => return Ok(response.into_inner()),
                 Ok(Err(status)) => status,
                 Err(_) => Status::unavailable("no answer in time"),
@@ -53,18 +53,19 @@ impl Client {
     }
 
     /// A way to the node that was named, else to the leader, else to one node after the other.
-    fn channel(&self, hint: Option<String>, tried: usize) -> Result<Channel, Error> {
+    fn way(&self, hint: Option<String>, tried: usize) -> Result<Way, Error> {
         let shared = self.shared();
+        let say = |channel: Channel| Way::new(channel, shared.caller.clone());
         let leader = || shared.with(|state| state.leader.as_ref().map(|(_, channel)| channel.clone()));
         if hint.is_none()
             && tried == 0
             && let Some(channel) = leader()
         {
-            return Ok(channel);
+            return Ok(say(channel));
         }
         let address = hint.unwrap_or_else(|| shared.endpoints[tried % shared.endpoints.len()].clone());
         match endpoint(&address, shared.connect_timeout) {
-            Ok(endpoint) => Ok(endpoint.connect_lazy()),
+            Ok(endpoint) => Ok(say(endpoint.connect_lazy())),
             Err(error) => Err(Failed::BadAddress(format!("{address}: {}", chain(&error))).into()),
         }
     }

@@ -239,9 +239,9 @@ impl ClientBuilder {
     /// One more node, as `host:port`; the port is 7420 if it is left out.
     pub fn endpoint(mut self, node: impl Into<String>) -> ClientBuilder {
         let mut node = node.into();
-        let has_port = node.rsplit_once(':').is_some_and(|(host, port)| {
-            (!host.contains(':') || host.ends_with(']')) && port.parse::<u16>().is_ok()
-        });
+        let has_port = node
+            .rsplit_once(':')
+            .is_some_and(|(host, port)| (!host.contains(':') || host.ends_with(']')) && port.parse::<u16>().is_ok());
         if !has_port {
             node = format!("{node}:{PORT}");
         }
@@ -256,7 +256,7 @@ impl ClientBuilder {
         self
     }
 
-    /// What this client is called, for people who ask who holds a lock.
+    /// What this client is called: for people who ask who holds a lock, and whose sessions are counted together.
     pub fn name(mut self, name: impl Into<String>) -> ClientBuilder {
         self.name = Some(name.into());
         self
@@ -268,8 +268,7 @@ impl ClientBuilder {
         self
     }
 
-    /// How long one node may take to answer before the next is tried, and all of them before [`ClientBuilder::connect`] gives
-    /// up: 10 s by default.
+    /// How long [`ClientBuilder::connect`] looks for the leader: 10 s by default. One node gets 5 s of it at most.
     pub fn connect_timeout(mut self, timeout: Duration) -> ClientBuilder {
         self.connect_timeout = timeout;
         self
@@ -317,7 +316,9 @@ impl ClientBuilder {
         }
         let ttl = Ttl::new(millis(self.ttl)?.get())?;
         let metadata = Metadata::new(self.metadata().as_bytes())?;
-        let shared = Arc::new(Shared::new(self.endpoints, self.connect_timeout.min(Duration::from_secs(5))));
+        let caller = driver::Caller::new(self.name.as_deref());
+        let dial_timeout = self.connect_timeout.min(Duration::from_secs(5));
+        let shared = Arc::new(Shared::new(self.endpoints, dial_timeout, caller));
         tokio::spawn(driver::drive(shared.clone()));
         let (call_timeout, session) = (self.call_timeout, Mutex::new(None));
         Ok(Client { inner: Arc::new(Inner { shared, ttl, metadata, call_timeout, session }) })

@@ -10,8 +10,11 @@ use fencepost_wire::v1;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::AsciiMetadataValue;
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Status, Streaming};
+use tonic::{Request, Status, Streaming};
 use tonic_types::StatusExt;
 
 use crate::clock::{self, Nanos};
@@ -27,6 +30,31 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Flow-control windows of HTTP/2. The small ones of the standard would make a busy stream wait.
 const WINDOW_BYTES: u32 = 2 * 1024 * 1024;
+
+/// A way to a node that says with every call who calls.
+pub(crate) type Way = InterceptedService<Channel, Caller>;
+
+/// Who calls, as far as it says so.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Caller {
+    name: Option<AsciiMetadataValue>,
+}
+
+impl Caller {
+    /// A name that cannot stand in a header is for people only.
+    pub(crate) fn new(name: Option<&str>) -> Caller {
+        Caller { name: name.and_then(|name| AsciiMetadataValue::try_from(name).ok()) }
+    }
+}
+
+impl Interceptor for Caller {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(name) = &self.name {
+            request.metadata_mut().insert("fencepost-client", name.clone());
+        }
+        Ok(request)
+    }
+}
 
 /// A stream to the leader.
 struct Stream {
@@ -132,7 +160,8 @@ async fn dial(shared: &Shared, address: &str) -> Result<Stream, (DialFailure, St
         let endpoint = endpoint(address, shared.connect_timeout).map_err(|error| unreachable(error.to_string()))?;
         let channel = endpoint.connect().await.map_err(|error| unreachable(chain(&error)))?;
         let (outbound, messages) = mpsc::channel(MESSAGES_BUFFERED);
-        let mut client = LockServiceClient::new(channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX);
+        let mut client = LockServiceClient::with_interceptor(channel.clone(), shared.caller.clone())
+            .max_decoding_message_size(ANSWER_BYTES_MAX);
         let stream = client.connect(ReceiverStream::new(messages)).await.map_err(refused)?;
         let mut inbound = stream.into_inner();
         match inbound.message().await.map_err(refused)? {

@@ -112,7 +112,9 @@ pub enum Failed {
 #[non_exhaustive]
 pub enum Unknown {
     /// It was sent, and no answer came in time.
-    #[error("no answer came in time: it may have been done, or may yet be. What it got is given back in the background")]
+    #[error(
+        "no answer came in time: it may have been done, or may yet be. What it got is given back in the background"
+    )]
     NoAnswer,
     /// The call broke off.
     #[error("the call broke off ({0}): it may have been done. Look at the state before asking again")]

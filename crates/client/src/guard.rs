@@ -385,7 +385,11 @@ impl<M> Clone for Hold<M> {
 
 impl<M> fmt::Debug for Hold<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hold").field("locks", &self.locks).field("grant", &self.key).field("token", &self.token).finish()
+        f.debug_struct("Hold")
+            .field("locks", &self.locks)
+            .field("grant", &self.key)
+            .field("token", &self.token)
+            .finish()
     }
 }
 

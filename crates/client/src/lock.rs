@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fencepost_core::{
     Acquire, Action, Busy, GrantId, Lock, LockDelay, LockMode, Locks, Metadata, Name, Outcome, OwnerName, SessionId,
-    TakePermits, Terms, Token, Ttl, Value, Wait,
+    Terms, Token, Ttl, Value, Wait,
 };
 
 use crate::client::millis;
@@ -95,20 +95,9 @@ impl Granted {
     }
 }
 
-/// What is wanted, with how long to wait.
-#[derive(Clone)]
-pub(crate) enum Wanted {
-    Locks(Acquire),
-    Permits(TakePermits),
-}
-
 /// Asks for a grant and waits for the answer. If the session that a client's clones share had ended unnoticed, a new one is opened.
-pub(crate) async fn ask(home: &Home, wanted: Wanted) -> Result<Granted, Error> {
+pub(crate) async fn ask(home: &Home, action: Action, wait: Wait) -> Result<Granted, Error> {
     let client = home.client();
-    let (action, wait) = match wanted {
-        Wanted::Locks(acquire) => (Action::Acquire(acquire.clone()), acquire.wait),
-        Wanted::Permits(take) => (Action::TakePermits(take.clone()), take.wait),
-    };
     let limit = match wait {
         Wait::No => Some(client.call_timeout()),
         Wait::UpTo(wait) => Some(Duration::from_millis(wait.get()) + client.call_timeout()),
@@ -206,8 +195,8 @@ impl<M> LockRequest<M> {
             return Err(problem);
         }
         let LockRequest { home, locks, owner, asking: Asking { wait, terms, .. }, .. } = self;
-        let wanted = Acquire { locks: locks.clone(), owner, wait, terms };
-        let granted = ask(&home, Wanted::Locks(wanted)).await?;
+        let acquire = Acquire { locks: locks.clone(), owner, wait, terms };
+        let granted = ask(&home, Action::Acquire(acquire), wait).await?;
         Ok(Guard::new(home, granted.key(), granted.token, locks))
     }
 

@@ -121,11 +121,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Failed`] if nobody could be asked.
-    pub async fn grants(
-        &self,
-        prefix: &str,
-        after: Option<GrantId>,
-    ) -> Result<AsOf<Page<GrantView, GrantId>>, Error> {
+    pub async fn grants(&self, prefix: &str, after: Option<GrantId>) -> Result<AsOf<Page<GrantView, GrantId>>, Error> {
         let after_grant = after.map_or(0, |after| after.0);
         let request =
             v1::ListGrantsRequest { prefix: prefix.to_owned(), after_grant, ..v1::ListGrantsRequest::default() };
@@ -143,10 +139,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Failed`] if nobody could be asked.
-    pub async fn sessions(
-        &self,
-        after: Option<SessionId>,
-    ) -> Result<AsOf<Page<SessionView, SessionId>>, Error> {
+    pub async fn sessions(&self, after: Option<SessionId>) -> Result<AsOf<Page<SessionView, SessionId>>, Error> {
         let after = after.map(observe::session_id_to_wire);
         let request = v1::ListSessionsRequest { after, ..v1::ListSessionsRequest::default() };
         let ask = |channel| async move { ObserveServiceClient::new(channel).list_sessions(request).await };

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use fencepost_core::{Busy, Lock, LockMode, Locks, Name, Permits, TakePermits, Wait};
+use fencepost_core::{Action, Busy, Lock, LockMode, Locks, Name, Permits, TakePermits, Wait};
 
 use crate::error::{Error, Refused};
 use crate::guard::{Guard, PermitGuard};
-use crate::lock::{Asking, Wanted, ask};
+use crate::lock::{Asking, ask};
 use crate::session::Home;
 
 /// Permits to be asked for. Begin with [`crate::Client::semaphore`].
@@ -102,7 +102,7 @@ impl SemaphoreRequest {
         };
         let Asking { wait, terms, .. } = self.asking;
         let take = TakePermits { name: name.clone(), permits, limit, wait, terms };
-        let granted = ask(&self.home, Wanted::Permits(take)).await?;
+        let granted = ask(&self.home, Action::TakePermits(take), wait).await?;
         // For permits only the name counts; there is no mode.
         let locks = Locks::from_iter([Lock { name, mode: LockMode::Shared }]);
         Ok(Guard::new(self.home, granted.key(), granted.token, locks))

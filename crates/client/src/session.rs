@@ -69,8 +69,7 @@ impl SessionBuilder {
     /// [`crate::Refused::BadWord`] if the TTL or the metadata is not valid.
     pub fn open(self) -> Result<Session, Error> {
         let ttl = self.ttl.map_or(Ok(self.client.ttl()), |ttl| Ok::<_, Error>(Ttl::new(millis(ttl)?.get())?))?;
-        let metadata =
-            self.metadata.map_or(Ok(self.client.metadata().clone()), |metadata| Metadata::new(&metadata))?;
+        let metadata = self.metadata.map_or(Ok(self.client.metadata().clone()), |metadata| Metadata::new(&metadata))?;
         let id = self.client.open_session(ttl, metadata)?;
         Ok(Session { inner: Arc::new(Inner { client: self.client, id }) })
     }

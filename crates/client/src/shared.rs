@@ -15,7 +15,8 @@ use tokio::sync::Notify;
 use tonic::transport::Channel;
 
 use crate::clock::{self, Nanos};
-use crate::machine::{Answer, Connection, Event, GrantKey, GrantState, LetGo, RequestKey};
+use crate::driver::Caller;
+use crate::machine::{Answer, Connection, Event, Failure, GrantKey, GrantState, LetGo, RequestKey};
 
 /// How long the last good-bye may take.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -29,6 +30,7 @@ pub(crate) struct Shared {
     pub(crate) connected: Notify,
     pub(crate) endpoints: Vec<String>,
     pub(crate) connect_timeout: Duration,
+    pub(crate) caller: Caller,
 }
 
 #[derive(Debug, Default)]
@@ -55,10 +57,10 @@ enum Slot {
 }
 
 impl Shared {
-    pub(crate) fn new(endpoints: Vec<String>, connect_timeout: Duration) -> Shared {
+    pub(crate) fn new(endpoints: Vec<String>, connect_timeout: Duration, caller: Caller) -> Shared {
         let last_failure = "not tried yet".to_owned();
         let state = Mutex::new(State { last_failure, ..State::default() });
-        Shared { state, wake: Notify::new(), connected: Notify::new(), endpoints, connect_timeout }
+        Shared { state, wake: Notify::new(), connected: Notify::new(), endpoints, connect_timeout, caller }
     }
 
     /// The state. A machine that has panicked has said so where it did; the others must still be able to let go.
@@ -81,7 +83,10 @@ impl Shared {
     pub(crate) fn ask(self: &Arc<Self>, session: SessionId, action: Action, limit: Option<Duration>) -> Asked {
         let limit_at = limit.map(|limit| clock::now().after(limit));
         self.asked(|state| {
-            if state.shut_down || !state.machine.is_alive(session) {
+            if state.shut_down {
+                return Err(Answer::Failed(Failure::ShutDown));
+            }
+            if !state.machine.is_alive(session) {
                 return Err(Answer::SessionEnded { how: None, queued: false });
             }
             Ok(state.machine.request(session, action, limit_at))

@@ -224,7 +224,7 @@ async fn the_holder_hears_that_somebody_waits() {
     let waits = tokio::spawn(client.lock("a").wait(10 * SECOND).acquire());
     tokio::time::timeout(5 * SECOND, held.contended()).await.unwrap().unwrap();
     held.release().await.unwrap();
-    waits.await.unwrap().unwrap();
+    assert!(waits.await.unwrap().unwrap().is_held());
 }
 
 #[tokio::test]

@@ -49,31 +49,20 @@ impl Session {
         }
         match outcome {
             Outcome::Opened { epoch } => {
+                let first = matches!(self.link, Link::Opening { first: true, .. });
                 self.life = Life::Open;
-                match repeats {
-                    None => self.opened(common, epoch, now),
-                    // It was opened by an earlier try, so nothing is known of when. An attach renews it and says what it has.
-                    Some(opened_at) => {
-                        self.renewed(common, opened_at);
-                        self.link = UNSAID;
-                        common.ready.insert(self.id);
-                    }
+                if first && repeats.is_none() {
+                    self.link_up(common, epoch, now);
+                } else {
+                    // An earlier try went before this one, and what went with it may still arrive with the same epoch. An attach
+                    // shuts it out, renews the session and says what it has.
+                    self.renewed(common, repeats.unwrap_or(stamp));
+                    self.link = UNSAID;
+                    common.ready.insert(self.id);
                 }
             }
             Outcome::Attached(attached) => self.attached(common, *attached, now),
             _ => {}
-        }
-    }
-
-    /// Opened by this very try: requests that went with it are under way.
-    fn opened(&mut self, common: &mut Common, epoch: Epoch, now: Nanos) {
-        match self.link {
-            Link::Opening { first: true, .. } => {
-                self.link = Link::Up(epoch);
-                self.signed(common, now);
-                self.more_may_go(common);
-            }
-            _ => self.link_up(common, epoch, now),
         }
     }
 
@@ -101,10 +90,8 @@ impl Session {
                 self.end(common, None);
             }
             Refusal::NoSession | Refusal::WrongSecret => self.end(common, None),
-            refusal => {
-                tracing::error!(%refusal, "the cluster refused a keep-alive: this is a bug in the client");
-                self.keep_alive_sent = None;
-            }
+            // A bound on what was said to be seen, which an honest client does not reach: the next keep-alive says it again.
+            _ => self.keep_alive_sent = None,
         }
     }
 

@@ -189,14 +189,13 @@ impl Connection {
         self.handle_timeout(now);
         (self.up, self.stalled) = (false, false);
         for session in self.sessions.values_mut() {
-            session.reattached = 0;
-            session.unlink(&mut self.common);
+            session.stream_lost(&mut self.common);
         }
     }
 
     /// The cluster is taken for dead, or no longer.
     pub fn handle_reachable(&mut self, reachable: bool) {
-        if self.common.unreachable == !reachable {
+        if self.common.unreachable != reachable {
             return;
         }
         self.common.unreachable = !reachable;
@@ -254,9 +253,11 @@ impl Connection {
             session.answered_unnumbered(common, answer.outcome, stamp, repeats, now);
             return self.forget_if_over(answer.session);
         };
+        // Rule: holder-stops-first. Only an answer to this very try proves anything.
         if repeats.is_none()
             && let Some(pending) = session.pending.get(&number.0)
             && pending.stage == Stage::Sent
+            && pending.tries == 1
         {
             common.anchor.proven(pending.sent_at, stamp);
         }
@@ -342,11 +343,13 @@ impl Connection {
             if matches!(session.life, Life::Ended(_)) {
                 continue;
             }
-            if session.say(&mut message, now) {
-                self.common.ready.insert(id);
-            }
+            let left = session.say(&mut message, now);
             if session.keep_alive_sent == Some(now) {
                 session.signed(&mut self.common, now);
+            }
+            if left {
+                self.common.ready.insert(id);
+                break;
             }
         }
         if message.bytes == 0 {
@@ -455,6 +458,7 @@ impl Session {
                 self.seen.said();
             }
             (pending.stage, pending.sent_at, pending.ever_sent) = (Stage::Sent, now, true);
+            pending.tries += 1;
             self.in_flight += 1;
             self.unsent.pop_front();
         }

@@ -110,6 +110,8 @@ pub(crate) struct Pending {
     /// It was sent on some stream, so that it may have been carried out.
     pub(crate) ever_sent: bool,
     pub(crate) ever_queued: bool,
+    /// How often it was sent on this stream. From the second time on nobody can tell which try an answer is for.
+    pub(crate) tries: u32,
     pub(crate) sent_at: Nanos,
     pub(crate) limit_at: Option<Nanos>,
     pub(crate) listened: bool,
@@ -229,10 +231,10 @@ impl Session {
         }
         let (session, epoch, seen) = (self.id, Epoch(0), Seen::default());
         let request = Request { session, epoch, number: RequestNumber(number), seen, action };
-        let (stage, sent_at) = (Stage::Unsent, Nanos(0));
+        let (stage, tries, sent_at) = (Stage::Unsent, 0, Nanos(0));
         let (ever_sent, ever_queued, cancelled) = (false, false, false);
         let pending =
-            Pending { request, stage, ever_sent, ever_queued, sent_at, limit_at: None, listened, cancelled };
+            Pending { request, stage, ever_sent, ever_queued, tries, sent_at, limit_at: None, listened, cancelled };
         self.pending.insert(number, pending);
         self.set_limit(common, number, limit_at);
         self.unsent.push_back(number);
@@ -357,6 +359,13 @@ impl Session {
     }
 
     // ---- Streams
+
+    /// The stream is gone.
+    pub(crate) fn stream_lost(&mut self, common: &mut Common) {
+        self.reattached = 0;
+        self.pending.values_mut().for_each(|pending| pending.tries = 0);
+        self.unlink(common);
+    }
 
     /// The stream is gone, or the session must be attached on it again. What was not answered will be sent again.
     pub(crate) fn unlink(&mut self, common: &mut Common) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost_core::{Action, GrantEnd, Millis, Outcome, SessionEnd, Terms, Ttl, Wait};
+use fencepost_core::{Action, GrantEnd, Metadata, Millis, Outcome, SessionEnd, Terms, Ttl, Wait};
 
 use super::world::{World, exclusive, up_to};
 use crate::machine::{Answer, Failure, GrantState, LetGo, Lost};
@@ -236,7 +236,9 @@ fn a_session_that_ends_takes_guards_and_waits_with_it() {
     assert_eq!(world.answer(close), Some(&Answer::Decided(Outcome::Closed)));
     let closed = Answer::SessionEnded { how: Some(SessionEnd::Closed), queued: true };
     // The end of the wait is told by itself, before that of the session.
-    assert!([Answer::Decided(Outcome::SessionEnded(SessionEnd::Closed)), closed].contains(world.answer(waits).unwrap()));
+    assert!(
+        [Answer::Decided(Outcome::SessionEnded(SessionEnd::Closed)), closed].contains(world.answer(waits).unwrap())
+    );
     let ended = GrantState::Lost(Lost::Ended(GrantEnd::Session(SessionEnd::Closed)));
     assert_eq!(world.state_of(0, held), ended);
     assert_eq!(world.state.counts().grants, 1);
@@ -279,4 +281,39 @@ fn thousands_of_pipelined_requests_are_all_answered() {
     let records = world.state.records();
     let answers = records.filter(|record| matches!(record, fencepost_core::Record::Answer(_))).count();
     assert_eq!(answers, 0);
+}
+
+// A node that takes everything and answers nothing is given up for another.
+#[test]
+fn a_stream_without_answers_is_given_up() {
+    let mut world = World::new(1);
+    world.connect(0);
+    world.settle();
+    world.acquire(0, "a", Wait::No, LONG);
+    world.pass(4 * SECOND);
+    assert!(!world.clients[0].machine.is_stalled());
+    world.pass(2 * SECOND);
+    assert!(world.clients[0].machine.is_stalled());
+    world.cut(0);
+    world.connect(0);
+    world.settle();
+    world.pass(6 * SECOND);
+    assert!(!world.clients[0].machine.is_stalled(), "whoever was answered is not stalled");
+}
+
+#[test]
+fn what_does_not_fit_into_one_message_goes_with_the_next() {
+    let mut world = World::new(3);
+    let metadata = Metadata::new(&[7; 4_096]).unwrap();
+    let terms = Terms { metadata, ..Terms::default() };
+    let acquire = |at: usize| exclusive(&format!("name {at}"), Wait::No, terms.clone());
+    let keys: Vec<_> = (0..300).map(|at| world.ask(at % 3, acquire(at), LONG)).collect();
+    for client in 0..3 {
+        world.connect(client);
+    }
+    assert!(world.to_server.len() > 3);
+    world.settle();
+    for key in keys {
+        world.granted(key);
+    }
 }

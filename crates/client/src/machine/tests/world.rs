@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use fencepost_core::{
     Acquire, Action, Batch, Lock, LockMode, LockState, Locks, LogicalMs, Metadata, Millis, Name, Operation, Outcome,
-    Principal, Renewal, ReplyTo, RequestNumber, SecretHash, SessionId, Terms, Ttl, Wait,
+    OwnerName, Principal, Renewal, ReplyTo, RequestNumber, SecretHash, SessionId, Terms, Ttl, Wait, bounds,
 };
 use fencepost_wire::{api, v1};
+use prost::Message;
 
 use crate::clock::Nanos;
 use crate::machine::{Answer, Connection, Event, GrantKey, GrantState, LetGo, NewSession, RequestKey};
@@ -110,6 +111,7 @@ impl World {
     pub(super) fn transmit(&mut self, client: usize) {
         let it = &mut self.clients[client];
         while let Some(message) = it.machine.poll_transmit(self.now) {
+            assert!(message.encoded_len() <= bounds::MESSAGE_BYTES_MAX, "the server would not read it");
             self.to_server.push_back(((client, it.stream), message));
         }
         self.collect(client);
@@ -154,6 +156,28 @@ impl World {
             batch.operations.push(Operation::Request(request));
         }
         self.apply(batch, Some((stream, asked, renewals)));
+    }
+
+    /// The server takes one message off the network and says that it has too much to do.
+    pub(super) fn decline_one(&mut self, at: usize) {
+        let Some(((client, stream), message)) = self.to_server.remove(at) else { return };
+        let not_taken = |session_high, session_low, number| v1::NotTaken {
+            session_high,
+            session_low,
+            number,
+            why: v1::NotTakenWhy::Overloaded.into(),
+            ..v1::NotTaken::default()
+        };
+        let mut declined = v1::ServerMessage::default();
+        let parts = &mut declined.not_taken;
+        parts.extend(message.opens.iter().map(|it| not_taken(it.session_high, it.session_low, 0)));
+        parts.extend(message.attaches.iter().map(|it| not_taken(it.session_high, it.session_low, 0)));
+        parts.extend(message.keep_alives.iter().map(|it| not_taken(it.session_high, it.session_low, 0)));
+        parts.extend(message.requests.iter().map(|it| not_taken(it.session_high, it.session_low, it.number)));
+        let it = &mut self.clients[client];
+        if it.up && it.stream == stream {
+            it.to_client.push_back(declined);
+        }
     }
 
     #[allow(clippy::type_complexity, reason = "who asked what, for one caller")]
@@ -236,6 +260,13 @@ impl World {
 
     pub(super) fn acquire(&mut self, client: usize, name: &str, wait: Wait, limit: Duration) -> RequestKey {
         self.ask(client, exclusive(name, wait, Terms::default()), limit)
+    }
+
+    /// For a named owner, who may enter again what it holds.
+    pub(super) fn acquire_as(&mut self, client: usize, owner: &str, name: &str, limit: Duration) -> RequestKey {
+        let Action::Acquire(acquire) = exclusive(name, up_to(1_000), Terms::default()) else { unreachable!() };
+        let owner = Some(OwnerName::new(owner).unwrap());
+        self.ask(client, Action::Acquire(Acquire { owner, ..acquire }), limit)
     }
 
     pub(super) fn ask(&mut self, client: usize, action: Action, limit: Duration) -> RequestKey {
