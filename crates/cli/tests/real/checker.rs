@@ -1,0 +1,555 @@
+//! Whether a history keeps the promises. Pure: a history goes in, and what is wrong with it comes out.
+//!
+//! The log position is a witness of the order, so this is one replay of the event log and a few sorts, not a search. Beside it
+//! stand two checks that believe nothing the cluster says about positions: clients' own beliefs by one clock, and the store's
+//! record by token.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::history::{Answer, Asked, Attempt, End, History, Hold, Kind, LogEvent, Mode, Request, What};
+
+/// Rule: bounded-late, in logical time.
+const LATE_MS_MAX: u64 = 500;
+/// The commit in flight when the deadline passed, on a machine that is busy with other things, too.
+const IN_FLIGHT_MS: u64 = 1_000;
+/// Rule: failover-grace.
+const GRACE_MS: u64 = 3_000;
+
+/// What was found, and how much was looked at.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) violations: Vec<String>,
+    pub(crate) operations: usize,
+    pub(crate) events: usize,
+    pub(crate) grants: usize,
+    pub(crate) expiries: usize,
+    /// Expired sessions whose deadline was known to the millisecond.
+    pub(crate) expiries_timed: usize,
+    /// How long after its deadline the latest of them ended, in logical time.
+    pub(crate) latest_ms: u64,
+    pub(crate) attempts: usize,
+    /// With a token that the store had to refuse.
+    pub(crate) stale_attempts: usize,
+    /// Outcomes that a client could not learn.
+    pub(crate) unknown: usize,
+}
+
+impl Report {
+    fn found(&mut self, invariant: &str, what: String) {
+        self.violations.push(format!("{invariant}: {what}"));
+    }
+}
+
+/// Checks everything.
+pub(crate) fn check(history: &History) -> Report {
+    let mut report = Report {
+        operations: history.asks.len(),
+        events: history.events.len(),
+        attempts: history.attempts.len(),
+        unknown: history.asks.iter().filter(|ask| matches!(ask.answer, Answer::Unknown(_))).count(),
+        ..Report::default()
+    };
+    check_order(history, &mut report);
+    let log = replay(history, &mut report);
+    check_answers(history, &log, &mut report);
+    check_beliefs(history, &log, &mut report);
+    check_deadlines(history, &mut report);
+    check_store(&history.attempts, &mut report);
+    report
+}
+
+/// I14: the watch rose strictly, and whoever reads it later reads the same.
+fn check_order(history: &History, report: &mut Report) {
+    for pair in history.events.windows(2) {
+        let position = |event: &LogEvent| (event.index, event.ordinal);
+        if position(&pair[0]) >= position(&pair[1]) {
+            report.found("I14", format!("{:?} was watched after {:?}", pair[1], pair[0]));
+        }
+        if pair[0].stamp_ms > pair[1].stamp_ms {
+            report.found("logical-time", format!("the stamp went back: {:?}, then {:?}", pair[0], pair[1]));
+        }
+    }
+    let same = |(one, other): (&LogEvent, &LogEvent)| {
+        (one.index, one.ordinal, one.stamp_ms, &one.what) == (other.index, other.ordinal, other.stamp_ms, &other.what)
+    };
+    let differs = history.events.iter().zip(&history.replayed).position(|pair| !same(pair));
+    if let Some(at) = differs {
+        let (one, other) = (&history.events[at], &history.replayed[at]);
+        report.found("I14", format!("the event log reads differently the second time: {one:?} was {other:?}"));
+    } else if history.replayed.len() < history.events.len() {
+        let lost = &history.events[history.replayed.len()];
+        report.found("I3", format!("an event that was watched is not in the log any more: {lost:?}"));
+    } else if history.replayed.len() > history.events.len() {
+        report.found("I14", format!("the watch missed {:?}", history.replayed[history.events.len()]));
+    }
+}
+
+/// A grant as the log tells its life.
+struct Granted<'a> {
+    event: &'a LogEvent,
+    request: Request,
+    resource: &'a str,
+    mode: Mode,
+    token: u64,
+    /// The tokens it got when its mode became stronger.
+    upgrades: Vec<u64>,
+    end: Option<(&'a LogEvent, End)>,
+}
+
+/// What the event log says, by grant.
+type Log<'a> = BTreeMap<u64, Granted<'a>>;
+
+/// I1, I2, I4, I7, I12: goes through the log, entry by entry.
+fn replay<'a>(history: &'a History, report: &mut Report) -> Log<'a> {
+    let mut log: Log<'a> = BTreeMap::new();
+    let mut live: BTreeSet<u64> = BTreeSet::new();
+    let mut sessions: BTreeSet<u128> = BTreeSet::new();
+    let mut gone: BTreeSet<u128> = BTreeSet::new();
+    let mut waits: BTreeSet<Request> = BTreeSet::new();
+    let mut decided: BTreeSet<Request> = BTreeSet::new();
+    let mut last_token = 0;
+    for entry in history.events.chunk_by(|one, other| one.index == other.index) {
+        let mut ended_here: BTreeSet<u128> = BTreeSet::new();
+        for event in entry {
+            match &event.what {
+                What::SessionOpened { session } => {
+                    if gone.contains(session) || !sessions.insert(*session) {
+                        report.found("I7", format!("a session was opened twice: {event:?}"));
+                    }
+                }
+                What::SessionEnded { session, .. } => {
+                    if !sessions.remove(session) {
+                        report.found("I7", format!("a session that did not live ended: {event:?}"));
+                    }
+                    gone.insert(*session);
+                    ended_here.insert(*session);
+                }
+                What::Queued { request } => {
+                    if !sessions.contains(&request.0) || !waits.insert(*request) {
+                        report.found("I12", format!("queued twice, or by the dead: {event:?}"));
+                    }
+                }
+                What::NotGranted { request } => {
+                    waits.remove(request);
+                    if !decided.insert(*request) {
+                        report.found("I12", format!("a request was decided twice: {event:?}"));
+                    }
+                }
+                What::Granted { request, resource, mode, grant, token } => {
+                    report.grants += 1;
+                    waits.remove(request);
+                    if !decided.insert(*request) {
+                        report.found("I12", format!("a request was decided twice: {event:?}"));
+                    }
+                    if !sessions.contains(&request.0) {
+                        report.found("I4", format!("granted to a session that is dead there: {event:?}"));
+                    }
+                    if *token <= last_token {
+                        report.found("I2", format!("token {token} came after {last_token}: {event:?}"));
+                    }
+                    last_token = last_token.max(*token);
+                    let (request, mode, token) = (*request, *mode, *token);
+                    let granted = Granted { event, request, resource, mode, token, upgrades: Vec::new(), end: None };
+                    check_alone(*grant, &granted, &log, &live, event, report);
+                    live.insert(*grant);
+                    if log.insert(*grant, granted).is_some() {
+                        report.found("I2", format!("a grant's id came back: {event:?}"));
+                    }
+                }
+                What::Converted { grant, token, mode } => {
+                    let stands = live.contains(grant);
+                    let Some(mut granted) = log.remove(grant).filter(|_| stands) else {
+                        report.found("I4", format!("what does not stand was converted: {event:?}"));
+                        continue;
+                    };
+                    if *mode == Mode::Exclusive {
+                        if *token <= last_token {
+                            report.found("I2", format!("token {token} came after {last_token}: {event:?}"));
+                        }
+                        last_token = last_token.max(*token);
+                        granted.upgrades.push(*token);
+                    }
+                    granted.mode = *mode;
+                    check_alone(*grant, &granted, &log, &live, event, report);
+                    log.insert(*grant, granted);
+                }
+                What::Ended { grant, session, how } => {
+                    if !live.remove(grant) {
+                        report.found("I3", format!("what does not stand ended: {event:?}"));
+                    }
+                    if let Some(granted) = log.get_mut(grant) {
+                        granted.end = Some((event, *how));
+                        if granted.request.0 != *session {
+                            report.found("I11", format!("ended by a session that does not hold it: {event:?}"));
+                        }
+                    }
+                    if *how == End::Session && !ended_here.contains(session) {
+                        report.found("I7", format!("ended with its session, but not where that ended: {event:?}"));
+                    }
+                }
+            }
+        }
+        for session in ended_here {
+            let kept = live.iter().find(|grant| log[*grant].request.0 == session);
+            if let Some(grant) = kept {
+                report.found("I7", format!("grant {grant} outlived its session {session:x} at {}", entry[0].index));
+            }
+            if let Some(wait) = waits.iter().find(|wait| wait.0 == session) {
+                report.found("I7", format!("wait {wait:?} outlived its session at {}", entry[0].index));
+            }
+        }
+    }
+    let at_end: BTreeSet<u64> = history.grants_at_end.iter().copied().collect();
+    if at_end != live {
+        report.found("I3", format!("by the log {live:?} stand at the end, by a read {at_end:?}"));
+    }
+    log
+}
+
+/// I1: nobody whose mode does not go with this one holds the resource.
+fn check_alone(
+    grant: u64,
+    granted: &Granted<'_>,
+    log: &Log<'_>,
+    live: &BTreeSet<u64>,
+    at: &LogEvent,
+    report: &mut Report,
+) {
+    for other in live.iter().filter(|other| **other != grant) {
+        let Some(held) = log.get(other) else { continue };
+        if held.resource == granted.resource && !held.mode.goes_with(granted.mode) {
+            report.found("I1", format!("{at:?} while grant {other} holds it as {:?}", held.mode));
+        }
+    }
+}
+
+/// I3, I4, I11, I12: what clients were told is what the log says, and nothing else is in it.
+fn check_answers(history: &History, log: &Log<'_>, report: &mut Report) {
+    // Grants in the log that nobody has accounted for yet, by session and resource. Sessions that asked for nothing here
+    // belong to those who only look whether the cluster serves.
+    let mut unexplained: BTreeMap<(u128, &str), Vec<u64>> = BTreeMap::new();
+    let ours: BTreeSet<u128> = history.asks.iter().map(|ask| ask.session).collect();
+    for (grant, granted) in log.iter().filter(|(_, granted)| ours.contains(&granted.request.0)) {
+        unexplained.entry((granted.request.0, granted.resource)).or_default().push(*grant);
+    }
+    let mut upgrades_unexplained: BTreeSet<u64> = log.values().flat_map(|granted| granted.upgrades.clone()).collect();
+    let mut releases: BTreeMap<u64, &Answer> = BTreeMap::new();
+    for ask in &history.asks {
+        match (&ask.what, &ask.answer) {
+            (Asked::Acquire(_), Answer::Granted { grant, token }) => {
+                let Some(granted) = log.get(grant) else {
+                    report.found("I3", format!("an acknowledged grant is not in the log: {ask:?}"));
+                    continue;
+                };
+                let same = granted.request.0 == ask.session && granted.resource == ask.resource;
+                if !same || granted.token != *token {
+                    report.found("I3", format!("the log says {:?}, the client heard {ask:?}", granted.event));
+                }
+                let open = unexplained.entry((ask.session, &ask.resource)).or_default();
+                match open.iter().position(|it| it == grant) {
+                    Some(at) => drop(open.swap_remove(at)),
+                    None => report.found("I12", format!("one grant answered two requests: {ask:?}")),
+                }
+            }
+            (Asked::Upgrade, Answer::Granted { token, .. }) if !upgrades_unexplained.remove(token) => {
+                report.found("I3", format!("an acknowledged upgrade is not in the log: {ask:?}"));
+            }
+            (Asked::Release { grant }, answer) => {
+                releases.insert(*grant, answer);
+                let end = log.get(grant).and_then(|granted| granted.end);
+                match (answer, end) {
+                    (Answer::Released, Some((_, End::Released))) => {}
+                    (Answer::Released, end) => {
+                        report.found("I3", format!("an acknowledged release is not in the log ({end:?}): {ask:?}"));
+                    }
+                    // The SDK lets go of a lost lock in the background: that may still be what ended it.
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+    }
+    // What is left must belong to requests whose outcome the client does not know, or was told that it came too late.
+    let mut open: BTreeMap<(u128, &str), usize> = BTreeMap::new();
+    for ask in &history.asks {
+        match (&ask.what, &ask.answer) {
+            (Asked::Acquire(_), Answer::Unknown(_) | Answer::TooLate) => {
+                *open.entry((ask.session, &ask.resource)).or_default() += 1;
+            }
+            (Asked::Upgrade, Answer::Unknown(_)) => {
+                upgrades_unexplained.retain(|token| {
+                    !log.values().any(|granted| granted.request.0 == ask.session && granted.upgrades.contains(token))
+                });
+            }
+            _ => {}
+        }
+    }
+    for ((session, resource), grants) in unexplained {
+        let allowed = open.get(&(session, resource)).copied().unwrap_or_default();
+        if grants.len() > allowed {
+            report.found(
+                "I11",
+                format!("grants {grants:?} on {resource} to {session:x}, who was told of no such and left {allowed} open"),
+            );
+        }
+    }
+    if !upgrades_unexplained.is_empty() {
+        report.found("I11", format!("upgrades that nobody was told of: {upgrades_unexplained:?}"));
+    }
+    for (grant, granted) in log {
+        let acknowledged = history.holds.iter().find(|hold| hold.grant == *grant);
+        if let (Some(hold), Some((end, End::Released))) = (acknowledged, granted.end)
+            && hold.gave_up_at.is_none_or(|gave_up| end.seen_at < gave_up)
+            && end.seen_at < hold.believed_until
+        {
+            report.found("I3", format!("released before its holder asked: {end:?}, {hold:?}"));
+        }
+    }
+}
+
+/// I9, by one clock: no lock ends, or goes to somebody else, while its holder is told that it is certainly held.
+fn check_beliefs(history: &History, log: &Log<'_>, report: &mut Report) {
+    let mut by_resource: BTreeMap<&str, Vec<&Hold>> = BTreeMap::new();
+    for hold in &history.holds {
+        by_resource.entry(&hold.resource).or_default().push(hold);
+        let end = log.get(&hold.grant).and_then(|granted| granted.end);
+        // The watcher saw it at that time: it had happened by then.
+        if let Some((end, End::Session | End::Ttl | End::Other)) = end
+            && end.seen_at < hold.until()
+        {
+            report.found("I9", format!("ended while its holder was told that it is held: {end:?}, {hold:?}"));
+        }
+    }
+    for holds in by_resource.values_mut() {
+        holds.sort_by_key(|hold| hold.from);
+        // By instants alone: each against those before it that still believe.
+        let mut believing: Vec<&Hold> = Vec::new();
+        for hold in holds.iter() {
+            believing.retain(|other| other.until() > hold.from);
+            for other in believing.iter().filter(|other| other.grant != hold.grant) {
+                if !other.mode.goes_with(hold.mode) && hold.until() > hold.from {
+                    report.found("I9", format!("two believe to hold it at the same time: {other:?} and {hold:?}"));
+                }
+            }
+            believing.push(hold);
+        }
+    }
+}
+
+/// I9, I10 by stamps: a session ends at its deadline or a little later, as the last read before its end showed it.
+fn check_deadlines(history: &History, report: &mut Report) {
+    for event in &history.events {
+        let What::SessionEnded { session, expired: true } = event.what else { continue };
+        report.expiries += 1;
+        let of_it = history.samples.iter().filter(|sample| sample.session == session);
+        let Some(last) = of_it.max_by_key(|sample| (sample.stamp_ms, sample.deadline_ms)) else { continue };
+        if event.stamp_ms < last.deadline_ms {
+            report.found("I9", format!("expired before its deadline: {event:?}, {last:?}"));
+        }
+        // Only of a client that stood still do we know that no keep-alive followed.
+        let stood_still = |stall: &&super::history::Stall| {
+            stall.session == session && stall.from + 300_000_000 < last.asked_at && last.asked_at < stall.until
+        };
+        let Some(stall) = history.stalls.iter().find(stood_still) else { continue };
+        if event.seen_at > stall.until {
+            continue;
+        }
+        let next_term = history.samples.iter().filter(|sample| sample.asked_at > event.seen_at).map(|it| it.term).min();
+        let bound = match next_term == Some(last.term) {
+            true => last.deadline_ms,
+            // Rule: failover-grace. It may have been lifted after the last read.
+            false => last.deadline_ms.max(last.renewed_ms + last.ttl_ms + GRACE_MS),
+        };
+        report.expiries_timed += 1;
+        report.latest_ms = report.latest_ms.max(event.stamp_ms.saturating_sub(bound));
+        if event.stamp_ms > bound + LATE_MS_MAX + IN_FLIGHT_MS {
+            report.found("I10", format!("expired too late, at most {bound} was due: {event:?}, {last:?}"));
+        }
+    }
+}
+
+/// I20: the store let in nobody with an older token than one it had seen, and no update was lost.
+fn check_store(attempts: &[Attempt], report: &mut Report) {
+    let mut marks: BTreeMap<&str, (u64, i64)> = BTreeMap::new();
+    for attempt in attempts {
+        let (floor, value) = marks.entry(&attempt.resource).or_default();
+        let stale = attempt.token < *floor;
+        report.stale_attempts += usize::from(stale);
+        if stale == attempt.accepted {
+            report.found("I20", format!("floor {floor}, and the store decided {attempt:?}"));
+        }
+        if !attempt.accepted {
+            continue;
+        }
+        *floor = attempt.token.max(*floor);
+        if let Kind::Write(new) = attempt.kind {
+            if new != *value + 1 {
+                report.found("I20", format!("an update was lost: {value} became {attempt:?}"));
+            }
+            *value = new;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::history::{Ask, Sample, Stall};
+    use super::*;
+
+    const A: u128 = 0xA;
+    const B: u128 = 0xB;
+
+    fn event(index: u64, what: What) -> LogEvent {
+        LogEvent { index, ordinal: 0, stamp_ms: index * 1_000, seen_at: index * 1_000, what }
+    }
+
+    fn granted(index: u64, session: u128, number: u64, token: u64) -> LogEvent {
+        let resource = "r".to_owned();
+        let what =
+            What::Granted { request: (session, number), resource, mode: Mode::Exclusive, grant: token, token };
+        event(index, what)
+    }
+
+    fn ended(index: u64, session: u128, grant: u64, how: End) -> LogEvent {
+        event(index, What::Ended { grant, session, how })
+    }
+
+    fn ask(session: u128, what: Asked, at: u64, answer: Answer) -> Ask {
+        let (client, resource) = (format!("{session:x}"), "r".to_owned());
+        Ask { client, session, resource, what, asked_at: at, answered_at: at + 10, answer }
+    }
+
+    fn hold(session: u128, token: u64, from: u64, believed_until: u64, gave_up_at: Option<u64>) -> Hold {
+        let (client, resource, mode) = (format!("{session:x}"), "r".to_owned(), Mode::Exclusive);
+        Hold { client, session, resource, mode, grant: token, token, from, believed_until, gave_up_at }
+    }
+
+    fn attempt(token: u64, kind: Kind, accepted: bool) -> Attempt {
+        Attempt { resource: "r".to_owned(), token, kind, accepted }
+    }
+
+    const ACQUIRE: Asked = Asked::Acquire(Mode::Exclusive);
+
+    /// A has the lock and gives it back; B has it and stands still until its session is over, and writes too late; then A again.
+    fn good() -> History {
+        let mut history = History {
+            events: vec![
+                event(1, What::SessionOpened { session: A }),
+                event(2, What::SessionOpened { session: B }),
+                granted(3, A, 1, 1),
+                event(4, What::Queued { request: (B, 1) }),
+                ended(5, A, 1, End::Released),
+                LogEvent { ordinal: 1, ..granted(5, B, 1, 2) },
+                event(9, What::SessionEnded { session: B, expired: true }),
+                LogEvent { ordinal: 1, ..ended(9, B, 2, End::Session) },
+                granted(10, A, 2, 3),
+                ended(11, A, 3, End::Released),
+            ],
+            asks: vec![
+                ask(A, ACQUIRE, 2_900, Answer::Granted { grant: 1, token: 1 }),
+                ask(A, Asked::Release { grant: 1 }, 4_900, Answer::Released),
+                ask(B, ACQUIRE, 3_900, Answer::Granted { grant: 2, token: 2 }),
+                ask(A, ACQUIRE, 9_100, Answer::Granted { grant: 3, token: 3 }),
+                ask(A, Asked::Release { grant: 3 }, 10_900, Answer::Released),
+                ask(A, ACQUIRE, 11_900, Answer::Refused("busy".into())),
+            ],
+            holds: vec![
+                hold(A, 1, 3_010, 20_000, Some(4_900)),
+                hold(B, 2, 5_010, 8_900, None),
+                hold(A, 3, 10_010, 20_000, Some(10_900)),
+            ],
+            stalls: vec![Stall { session: B, from: 5_020, until: 1_000_000_000 }],
+            samples: vec![Sample {
+                asked_at: 400_000_000,
+                session: B,
+                ttl_ms: 3_500,
+                renewed_ms: 5_000,
+                deadline_ms: 8_500,
+                stamp_ms: 8_000,
+                term: 1,
+            }],
+            attempts: vec![
+                attempt(1, Kind::Claim, true),
+                attempt(1, Kind::Write(1), true),
+                attempt(2, Kind::Claim, true),
+                attempt(3, Kind::Claim, true),
+                attempt(2, Kind::Write(2), false),
+                attempt(3, Kind::Write(2), true),
+            ],
+            ..History::default()
+        };
+        history.replayed = history.events.clone();
+        history
+    }
+
+    /// Changes the events, and what is read of them the second time with them.
+    fn with_events(change: impl FnOnce(&mut Vec<LogEvent>)) -> History {
+        let mut history = good();
+        change(&mut history.events);
+        history.replayed = history.events.clone();
+        history
+    }
+
+    fn with(change: impl FnOnce(&mut History)) -> History {
+        let mut history = good();
+        change(&mut history);
+        history
+    }
+
+    #[test]
+    fn a_history_that_keeps_every_promise_is_found_to() {
+        let report = check(&good());
+        assert_eq!(report.violations, Vec::<String>::new());
+        let counted = (report.operations, report.grants, report.expiries, report.expiries_timed, report.stale_attempts);
+        assert_eq!(counted, (6, 3, 1, 1, 1));
+        assert_eq!(report.latest_ms, 0, "by a fail-over that nobody can rule out");
+    }
+
+    #[test]
+    fn every_planted_violation_is_found() {
+        let planted: Vec<(&str, &str, History)> = vec![
+            ("I1", "granted while another holds it", with_events(|events| drop(events.remove(4)))),
+            ("I2", "a token that came back", with_events(|events| events[8] = granted(10, A, 2, 2))),
+            ("I3", "an acknowledged grant is gone", with_events(|events| events.truncate(8))),
+            ("I3", "the log forgot what was watched", with(|history| history.replayed.truncate(8))),
+            ("I3", "a lock ended that nobody released", with(|history| history.holds[0].gave_up_at = None)),
+            ("I3", "it stands at the end, but was released", with(|history| history.grants_at_end.push(3))),
+            ("I3", "an acknowledged release is not in the log", with_events(|events| drop(events.pop()))),
+            ("I4", "a grant to the dead", with_events(|events| events[8] = granted(10, B, 2, 3))),
+            ("I7", "a grant outlives its session", with_events(|events| drop(events.remove(7)))),
+            ("I7", "a wait outlives its session", with_events(|events| drop(events.remove(5)))),
+            ("I9", "expired before its deadline", with(|history| history.samples[0].deadline_ms = 9_001)),
+            ("I9", "expired while it is believed in", with(|history| history.holds[1].believed_until = 9_001)),
+            ("I9", "two believe at the same time", with(|history| history.holds[0].gave_up_at = Some(5_011))),
+            ("I10", "expired much too late", with(|history| history.samples[0].deadline_ms = 4_000)),
+            ("I11", "a refused acquire was granted", with(|history| history.asks[0].answer = Answer::Refused("no".into()))),
+            ("I12", "a request was carried out twice", with_events(|events| events[8] = granted(10, A, 1, 3))),
+            ("I12", "two requests got one grant", with(|history| history.asks.push(history.asks[0].clone()))),
+            ("I14", "the watch repeats itself", with_events(|events| events.insert(3, events[2].clone()))),
+            ("I14", "the watch has a gap", with(|history| drop(history.events.remove(3)))),
+            ("I20", "a stale write is let in", with(|history| history.attempts[4].accepted = true)),
+            ("I20", "an update is lost", with(|history| history.attempts[5].kind = Kind::Write(1))),
+            ("logical-time", "a stamp goes back", with_events(|events| events[9].stamp_ms = 1)),
+        ];
+        for (invariant, story, mut history) in planted {
+            if invariant == "I10" {
+                // A leader that stays the same, so that no grace explains it.
+                let after = Sample { session: A, asked_at: 2_000_000_000, ..history.samples[0].clone() };
+                history.samples.push(after);
+                history.samples[0].stamp_ms = 8_001;
+            }
+            let found = check(&history).violations;
+            assert!(found.iter().any(|it| it.starts_with(&format!("{invariant}:"))), "{story}: {found:#?}");
+        }
+    }
+
+    #[test]
+    fn an_outcome_that_nobody_learnt_explains_one_grant_and_no_more() {
+        let unknown = with(|history| {
+            history.asks[0].answer = Answer::Unknown("no answer".into());
+            history.holds.remove(0);
+        });
+        let report = check(&unknown);
+        assert_eq!((report.violations, report.unknown), (Vec::new(), 1));
+    }
+}

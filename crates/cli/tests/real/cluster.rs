@@ -1,0 +1,381 @@
+//! Real nodes: `fencepost serve` processes on loopback, each with a directory of its own and a log file that is shown when a
+//! test fails. They are our children, and are ended by their own ids.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fencepost::{Client, ClusterStatus, MemberRole};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use super::background::Background;
+use super::proxy::{Link, Network};
+
+/// Nothing that works takes so long, even on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Says something that is seen even if the test passes: what goes straight to standard error is not captured.
+pub(crate) fn say(text: &str) {
+    use std::io::Write;
+    // Nobody listens: nothing is lost.
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// Looks again and again until there is something.
+#[track_caller]
+pub(crate) fn wait_until<Found>(what: &str, mut look: impl FnMut() -> Option<Found>) -> Found {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "it took too long until {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A cluster of processes.
+pub(crate) struct Cluster {
+    directory: Option<tempfile::TempDir>,
+    nodes: Vec<Node>,
+    network: Network,
+    runtime: Background,
+    control: Option<Client>,
+}
+
+struct Node {
+    name: String,
+    client_port: u16,
+    http_port: u16,
+    peer_port: u16,
+    /// The port of ours that leads to `peer_port`.
+    proxy_port: u16,
+    child: Option<Child>,
+    paused: bool,
+    /// If it has a small disk of its own: its size. What is on it ends with the process.
+    disk_bytes: Option<u64>,
+}
+
+/// Who leads, and since when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lead {
+    pub(crate) node: usize,
+    pub(crate) term: u64,
+}
+
+impl Cluster {
+    /// So many nodes, all of them voters.
+    pub(crate) fn start(nodes: usize) -> Cluster {
+        Cluster::start_on(nodes, None)
+    }
+
+    /// The same on disks of that size, if this system lets us have such.
+    pub(crate) fn start_on(nodes: usize, disk_bytes: Option<u64>) -> Cluster {
+        let directory = tempfile::Builder::new().prefix("fencepost-real-").tempdir().expect("a temporary directory");
+        let mut cluster = Cluster {
+            directory: Some(directory),
+            nodes: Vec::new(),
+            network: Network::new(),
+            runtime: Background::start(),
+            control: None,
+        };
+        for _ in 0..nodes {
+            cluster.add(disk_bytes);
+        }
+        cluster
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.as_ref().expect("it is kept until the end").path()
+    }
+
+    /// Starts one more node: the first founds the cluster, the others join it. It votes when this returns.
+    pub(crate) fn add(&mut self, disk_bytes: Option<u64>) -> usize {
+        let node = self.nodes.len();
+        // A port that another process took between our looking and the node's listening is not taken twice.
+        for attempt in 0.. {
+            let [client_port, http_port, peer_port] = free_ports();
+            let proxy_port = self.network.lead_to(node, peer_port);
+            let name = format!("n{}", node + 1);
+            self.nodes.truncate(node);
+            self.nodes.push(Node {
+                name,
+                client_port,
+                http_port,
+                peer_port,
+                proxy_port,
+                child: None,
+                paused: false,
+                disk_bytes,
+            });
+            match self.launch(node, true) {
+                Ok(()) => break,
+                Err(log) => assert!(attempt < 5 && log.contains("in use"), "node {node} does not start: {log}"),
+            }
+        }
+        let endpoints: Vec<String> = self.endpoints();
+        let builder = endpoints.into_iter().fold(Client::builder(), |builder, endpoint| builder.endpoint(endpoint));
+        let _inside = self.runtime.handle().enter();
+        let control = builder.call_timeout(Duration::from_secs(2)).connect_timeout(Duration::from_secs(1));
+        self.control = Some(control.name("control").connect_in_background().expect("valid addresses"));
+        let wanted = self.name(node).to_owned();
+        wait_until("the new node votes", || {
+            let members = self.status()?.members;
+            members.iter().any(|member| member.name == wanted && member.role == MemberRole::Voter).then_some(())
+        });
+        node
+    }
+
+    /// Starts the process and waits until it listens. If it ended instead: its log.
+    fn launch(&mut self, index: usize, first: bool) -> Result<(), String> {
+        let join = self.endpoints().into_iter().take(index).collect::<Vec<_>>().join(",");
+        let log = self.log_path(index);
+        let data = self.directory().join(&self.nodes[index].name);
+        std::fs::create_dir_all(&data).expect("a directory of our own");
+        let before = std::fs::read(&log).unwrap_or_default().len();
+        let file = File::options().create(true).append(true).open(&log).expect("a file of our own");
+        let node = &mut self.nodes[index];
+        let mut command = match node.disk_bytes {
+            None => Command::new(env!("CARGO_BIN_EXE_fencepost")),
+            // The process keeps its id: each of them becomes the next.
+            Some(bytes) => {
+                let mount = format!("mount -t tmpfs -o size={bytes} tmpfs \"$1\" && shift && exec \"$@\"");
+                let mut command = Command::new("unshare");
+                command.args(["-rm", "sh", "-c", &mount, "sh"]).arg(&data).arg(env!("CARGO_BIN_EXE_fencepost"));
+                command
+            }
+        };
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("FENCEPOST_") {
+                command.env_remove(name);
+            }
+        }
+        command.arg("serve").args(["--name", &node.name]).arg("--data").arg(&data);
+        for (flag, port) in [
+            ("--listen-client", node.client_port),
+            ("--listen-http", node.http_port),
+            ("--listen-peer", node.peer_port),
+            ("--advertise-peer", node.proxy_port),
+        ] {
+            command.args([flag, &format!("127.0.0.1:{port}")]);
+        }
+        match (first, index) {
+            (true, 0) => drop(command.arg("--new-cluster")),
+            (true, _) => drop(command.args(["--join", &join])),
+            _ => {}
+        }
+        let err = file.try_clone().expect("files can be shared");
+        let child = command.stdin(Stdio::null()).stdout(file).stderr(err).spawn().expect("the binary is built");
+        self.network.runs_as(index, child.id());
+        (node.child, node.paused) = (Some(child), false);
+        let ended = wait_until("the node listens or ends", || {
+            let text = std::fs::read(&log).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text[before.min(text.len())..]).into_owned();
+            if text.contains("\nready: ") || text.starts_with("ready: ") {
+                return Some(None);
+            }
+            let ended = self.nodes[index].child.as_mut().and_then(|child| child.try_wait().ok().flatten());
+            ended.map(|_| Some(text))
+        });
+        match ended {
+            None => Ok(()),
+            Some(text) => {
+                self.nodes[index].child = None;
+                Err(text)
+            }
+        }
+    }
+
+    fn name(&self, node: usize) -> &str {
+        &self.nodes[node].name
+    }
+
+    fn log_path(&self, node: usize) -> PathBuf {
+        self.directory().join(format!("{}.log", self.nodes[node].name))
+    }
+
+    /// Whether the node has ever said this.
+    pub(crate) fn log_says(&self, node: usize, part: &str) -> bool {
+        std::fs::read(self.log_path(node)).is_ok_and(|text| String::from_utf8_lossy(&text).contains(part))
+    }
+
+    /// Where clients connect, of every node that there ever was.
+    pub(crate) fn endpoints(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.client_port)).collect()
+    }
+
+    /// Those whose process runs, paused or not.
+    pub(crate) fn running(&self) -> Vec<usize> {
+        (0..self.nodes.len()).filter(|node| self.nodes[*node].child.is_some()).collect()
+    }
+
+    fn signal(&self, node: usize, signal: Signal) {
+        let child = self.nodes[node].child.as_ref().expect("it runs");
+        let pid = Pid::from_raw(i32::try_from(child.id()).expect("ids are small"));
+        nix::sys::signal::kill(pid, signal).expect("it is our child, and has not been waited for");
+    }
+
+    /// kill -9.
+    pub(crate) fn kill(&mut self, node: usize) {
+        self.signal(node, Signal::SIGKILL);
+        self.reap(node);
+    }
+
+    /// Waits for its end. The code that it ended with, if it did by itself.
+    fn reap(&mut self, node: usize) -> Option<i32> {
+        let child = self.nodes[node].child.as_mut().expect("it runs");
+        let status = wait_until("the node has ended", || child.try_wait().expect("it is our child"));
+        self.nodes[node].child = None;
+        status.code()
+    }
+
+    /// SIGTERM, and waits for the end.
+    pub(crate) fn end_gracefully(&mut self, node: usize) {
+        self.signal(node, Signal::SIGTERM);
+        assert_eq!(self.reap(node), Some(0), "a node that is asked to end does so in good order");
+    }
+
+    /// All of them at the same moment.
+    pub(crate) fn kill_all(&mut self) {
+        let running = self.running();
+        running.iter().for_each(|node| self.signal(*node, Signal::SIGKILL));
+        running.iter().for_each(|node| drop(self.reap(*node)));
+    }
+
+    pub(crate) fn restart(&mut self, node: usize) {
+        if let Err(log) = self.launch(node, false) {
+            panic!("{} does not start again: {log}", self.name(node));
+        }
+    }
+
+    pub(crate) fn pause(&mut self, node: usize) {
+        self.signal(node, Signal::SIGSTOP);
+        self.nodes[node].paused = true;
+    }
+
+    pub(crate) fn resume(&mut self, node: usize) {
+        self.signal(node, Signal::SIGCONT);
+        self.nodes[node].paused = false;
+    }
+
+    pub(crate) fn isolate(&self, node: usize, state: Link) {
+        self.network.isolate(node, 0..self.nodes.len(), state);
+    }
+
+    /// What this node has to say does not reach the others.
+    pub(crate) fn mute(&self, node: usize, state: Link) {
+        (0..self.nodes.len()).filter(|other| *other != node).for_each(|other| self.network.set(node, other, state));
+    }
+
+    /// What the others have to say does not reach this node.
+    pub(crate) fn deafen(&self, node: usize, state: Link) {
+        (0..self.nodes.len()).filter(|other| *other != node).for_each(|other| self.network.set(other, node, state));
+    }
+
+    pub(crate) fn heal(&self) {
+        self.network.heal();
+    }
+
+    /// Where this node's small disk is, seen from here.
+    pub(crate) fn disk(&self, node: usize) -> PathBuf {
+        let child = self.nodes[node].child.as_ref().expect("it runs");
+        let data = self.directory().join(&self.nodes[node].name);
+        PathBuf::from(format!("/proc/{}/root{}", child.id(), data.display()))
+    }
+
+    /// Does something with a client that is not part of the history.
+    pub(crate) fn ask<T>(&self, ask: impl AsyncFnOnce(&Client) -> T) -> T {
+        let control = self.control.as_ref().expect("there is a node");
+        self.runtime.block_on(ask(control))
+    }
+
+    pub(crate) fn status(&self) -> Option<ClusterStatus> {
+        self.ask(async |client| client.status().await.ok())
+    }
+
+    /// Who leads, as a node says that is not older than this term.
+    pub(crate) fn leader(&self, after_term: u64) -> Lead {
+        wait_until("somebody leads", || {
+            let status = self.status()?;
+            let leader = status.members.iter().find(|member| Some(member.node) == status.leader)?;
+            let node = self.nodes.iter().position(|node| node.name == leader.name)?;
+            let runs = self.nodes[node].child.is_some() && !self.nodes[node].paused;
+            (runs && status.term > after_term).then_some(Lead { node, term: status.term })
+        })
+    }
+
+    /// The id that the node drew, from the list of members.
+    pub(crate) fn id(&self, node: usize) -> u64 {
+        wait_until("the node is a member", || {
+            let members = self.status()?.members;
+            members.iter().find(|member| member.name == self.nodes[node].name).map(|member| member.node)
+        })
+    }
+
+    pub(crate) fn voters(&self) -> usize {
+        let votes = |status: ClusterStatus| status.members.iter().filter(|it| it.role == MemberRole::Voter).count();
+        self.status().map_or(0, votes)
+    }
+
+    /// I19: whoever is told of one node only gets a lock, whichever node it is. Returns how long the slowest took.
+    pub(crate) fn every_node_serves(&self, nodes: &[usize]) -> Duration {
+        let began = Instant::now();
+        for node in nodes {
+            let endpoint = format!("127.0.0.1:{}", self.nodes[*node].client_port);
+            let served = self.runtime.block_on(async {
+                let limit = Duration::from_secs(10);
+                let client = Client::builder().endpoint(endpoint).call_timeout(limit).name("looks whether it serves");
+                let client = client.connect().await.map_err(|error| error.to_string())?;
+                let lock = client.lock("every node serves").wait(limit).acquire().await;
+                let released = lock.map_err(|error| error.to_string())?.release().await;
+                released.map_err(|error| error.to_string())?;
+                client.close().await.map_err(|error| error.to_string())
+            });
+            assert_eq!(served, Ok(()), "I19: {} does not serve", self.name(*node));
+        }
+        began.elapsed()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for node in &mut self.nodes {
+            if let Some(child) = &mut node.child {
+                // It may have ended by itself.
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+        if !std::thread::panicking() {
+            return;
+        }
+        for node in 0..self.nodes.len() {
+            let text = std::fs::read(self.log_path(node)).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            let lines: Vec<&str> = text.lines().collect();
+            say(&format!("---- the last lines of {}", self.nodes[node].name));
+            lines[lines.len().saturating_sub(40)..].iter().for_each(|line| say(line));
+        }
+        if let Some(directory) = self.directory.take() {
+            say(&format!("---- logs, data and the store are kept in {}", directory.keep().display()));
+        }
+    }
+}
+
+/// Ports that nobody listens on, and that the system gives to nobody who does not ask for them: a node that is down must find
+/// its own again.
+fn free_ports() -> [u16; 3] {
+    use std::sync::atomic::{AtomicU16, Ordering};
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let ports = 12_000..30_000;
+    let start = (std::process::id() % 600) as u16 * 30;
+    std::array::from_fn(|_| {
+        wait_until("there is a free port", || {
+            let step = NEXT.fetch_add(1, Ordering::Relaxed);
+            let port = ports.start + (start + step) % (ports.end - ports.start);
+            std::net::TcpListener::bind(("127.0.0.1", port)).is_ok().then_some(port)
+        })
+    })
+}

@@ -1,0 +1,171 @@
+//! What happened in one run: what every client asked and was told, what the cluster's own event log says, and what the fenced
+//! store decided. All instants are nanoseconds of one clock, from the start of the run.
+//!
+//! These are plain words of their own, so that the checker can be tested with histories written by hand.
+
+/// Nanoseconds since the run began.
+pub(crate) type Instant = u64;
+
+/// One run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct History {
+    /// The cluster's events, in the order in which they were watched.
+    pub(crate) events: Vec<LogEvent>,
+    /// The same, read once more at the end from whoever leads then.
+    pub(crate) replayed: Vec<LogEvent>,
+    pub(crate) asks: Vec<Ask>,
+    pub(crate) holds: Vec<Hold>,
+    pub(crate) stalls: Vec<Stall>,
+    pub(crate) samples: Vec<Sample>,
+    /// The store's own record, in the order of its transactions.
+    pub(crate) attempts: Vec<Attempt>,
+    /// The grants that stand at the end, as a linearizable read says.
+    pub(crate) grants_at_end: Vec<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Shared,
+    Update,
+    Exclusive,
+}
+
+impl Mode {
+    // Rule: exclusion
+    pub(crate) fn goes_with(self, other: Mode) -> bool {
+        !matches!((self, other), (Mode::Exclusive, _) | (_, Mode::Exclusive) | (Mode::Update, Mode::Update))
+    }
+}
+
+/// An event of the cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LogEvent {
+    pub(crate) index: u64,
+    pub(crate) ordinal: u32,
+    pub(crate) stamp_ms: u64,
+    /// When the watcher had it. It happened before.
+    pub(crate) seen_at: Instant,
+    pub(crate) what: What,
+}
+
+/// A session and its number for a request.
+pub(crate) type Request = (u128, u64);
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum What {
+    SessionOpened { session: u128 },
+    SessionEnded { session: u128, expired: bool },
+    Queued { request: Request },
+    Granted { request: Request, resource: String, mode: Mode, grant: u64, token: u64 },
+    NotGranted { request: Request },
+    Converted { grant: u64, token: u64, mode: Mode },
+    Ended { grant: u64, session: u128, how: End },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Released,
+    /// With its session.
+    Session,
+    /// At its own TTL.
+    Ttl,
+    Other,
+}
+
+/// Something a client asked for, and what it was told.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    pub(crate) client: String,
+    pub(crate) session: u128,
+    pub(crate) resource: String,
+    pub(crate) what: Asked,
+    pub(crate) asked_at: Instant,
+    pub(crate) answered_at: Instant,
+    pub(crate) answer: Answer,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Acquire(Mode),
+    /// From update to exclusive.
+    Upgrade,
+    Release {
+        grant: u64,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Answer {
+    Granted { grant: u64, token: u64 },
+    Released,
+    /// No, and nothing was changed.
+    Refused(String),
+    /// Not done, and it never will be.
+    Failed(String),
+    /// Granted, but too late to be used: it was given back.
+    TooLate,
+    Unknown(String),
+}
+
+/// What a client believed that it held.
+#[derive(Clone, Debug)]
+pub(crate) struct Hold {
+    pub(crate) client: String,
+    pub(crate) session: u128,
+    pub(crate) resource: String,
+    pub(crate) mode: Mode,
+    pub(crate) grant: u64,
+    pub(crate) token: u64,
+    /// When it was told so.
+    pub(crate) from: Instant,
+    /// The latest instant for which the SDK said that it is certainly held.
+    pub(crate) believed_until: Instant,
+    /// When it began to give it back, if it did.
+    pub(crate) gave_up_at: Option<Instant>,
+}
+
+impl Hold {
+    /// Up to here its holder would have acted on it.
+    pub(crate) fn until(&self) -> Instant {
+        self.gave_up_at.map_or(self.believed_until, |gave_up| gave_up.min(self.believed_until))
+    }
+}
+
+/// A client's whole runtime stood still, keep-alives and all.
+#[derive(Clone, Debug)]
+pub(crate) struct Stall {
+    pub(crate) session: u128,
+    pub(crate) from: Instant,
+    pub(crate) until: Instant,
+}
+
+/// A living session as a linearizable read showed it.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    pub(crate) asked_at: Instant,
+    pub(crate) session: u128,
+    pub(crate) ttl_ms: u64,
+    pub(crate) renewed_ms: u64,
+    pub(crate) deadline_ms: u64,
+    pub(crate) stamp_ms: u64,
+    pub(crate) term: u64,
+}
+
+/// Somebody came to the store with a token.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Attempt {
+    pub(crate) resource: String,
+    pub(crate) token: u64,
+    pub(crate) kind: Kind,
+    pub(crate) accepted: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Lifts the floor and reads.
+    Claim,
+    /// Writes this number, which is one more than what was read.
+    Write(i64),
+    /// Writes without having read: only whether it is let in counts.
+    Late,
+}

@@ -1,0 +1,152 @@
+//! The network between the nodes, as far as this process can be one: every node tells the others to find it at a port of ours,
+//! and we pass on what comes, or do not.
+//!
+//! A link is directed: what node 1 has to say to node 2 goes over a connection that node 1 opened. Whose connection it is the
+//! system knows: the port that it comes from belongs to a socket, and the socket to one of our children.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use super::background::Background;
+
+/// What a link does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Link {
+    Open,
+    /// Nothing goes through and nobody is told: what was sent arrives when the link is open again, as with lost packets.
+    Frozen,
+    /// Connections end at once.
+    Closed,
+}
+
+/// From, and to: by number of the node.
+type Pair = (usize, usize);
+
+/// All links.
+pub(crate) struct Network {
+    runtime: Background,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    links: Mutex<BTreeMap<Pair, watch::Sender<Link>>>,
+    /// Who runs under which process id.
+    processes: Mutex<BTreeMap<usize, u32>>,
+}
+
+impl Network {
+    pub(crate) fn new() -> Network {
+        Network { runtime: Background::start(), shared: Arc::default() }
+    }
+
+    /// A port that leads to this node.
+    pub(crate) fn lead_to(&self, node: usize, peer_port: u16) -> u16 {
+        let listener = self.runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("there are free ports");
+        let port = listener.local_addr().expect("a listener has an address").port();
+        let shared = self.shared.clone();
+        self.runtime.handle().spawn(async move {
+            while let Ok((stream, from)) = listener.accept().await {
+                let shared = shared.clone();
+                tokio::spawn(async move {
+                    // A connection that nobody owns any more has been given up.
+                    if let Some(owner) = shared.owner(from.port()) {
+                        let state = shared.link((owner, node));
+                        pass_on(stream, peer_port, state).await;
+                    }
+                });
+            }
+        });
+        port
+    }
+
+    pub(crate) fn runs_as(&self, node: usize, process: u32) {
+        self.shared.processes.lock().unwrap().insert(node, process);
+    }
+
+    pub(crate) fn set(&self, from: usize, to: usize, state: Link) {
+        self.shared.link((from, to));
+        if let Some(link) = self.shared.links.lock().unwrap().get(&(from, to)) {
+            link.send_replace(state);
+        }
+    }
+
+    /// Both ways between this node and each of the others.
+    pub(crate) fn isolate(&self, node: usize, others: impl Iterator<Item = usize>, state: Link) {
+        for other in others.filter(|other| *other != node) {
+            self.set(node, other, state);
+            self.set(other, node, state);
+        }
+    }
+
+    pub(crate) fn heal(&self) {
+        for link in self.shared.links.lock().unwrap().values() {
+            link.send_replace(Link::Open);
+        }
+    }
+}
+
+impl Shared {
+    fn link(&self, pair: Pair) -> watch::Receiver<Link> {
+        self.links.lock().unwrap().entry(pair).or_insert_with(|| watch::Sender::new(Link::Open)).subscribe()
+    }
+
+    /// The node whose socket has this port of loopback.
+    fn owner(&self, port: u16) -> Option<usize> {
+        let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
+        let ours = format!("0100007F:{port:04X}");
+        let socket = table.lines().find_map(|line| {
+            let columns: Vec<&str> = line.split_whitespace().collect();
+            (columns.get(1) == Some(&ours.as_str())).then(|| format!("socket:[{}]", columns.get(9).unwrap_or(&"")))
+        })?;
+        let processes = self.processes.lock().unwrap().clone();
+        processes.into_iter().find_map(|(node, process)| {
+            let files = std::fs::read_dir(format!("/proc/{process}/fd")).ok()?;
+            let is_it = |file: std::fs::DirEntry| {
+                std::fs::read_link(file.path()).is_ok_and(|target| target.as_os_str() == socket.as_str())
+            };
+            files.flatten().any(is_it).then_some(node)
+        })
+    }
+}
+
+async fn pass_on(stream: TcpStream, peer_port: u16, mut state: watch::Receiver<Link>) {
+    // Somebody who dials into a frozen link waits, as for a lost packet.
+    if state.wait_for(|link| *link != Link::Frozen).await.is_err() || *state.borrow() == Link::Closed {
+        return;
+    }
+    let Ok(upstream) = TcpStream::connect(("127.0.0.1", peer_port)).await else { return };
+    // If it does not work the messages are only a little later.
+    let _ = (stream.set_nodelay(true), upstream.set_nodelay(true));
+    let ((from_peer, to_peer), (from_node, to_node)) = (stream.into_split(), upstream.into_split());
+    tokio::select! {
+        () = copy(from_peer, to_node, state.clone()) => {}
+        () = copy(from_node, to_peer, state) => {}
+    }
+}
+
+async fn copy(
+    mut from: tokio::net::tcp::OwnedReadHalf,
+    mut to: tokio::net::tcp::OwnedWriteHalf,
+    mut state: watch::Receiver<Link>,
+) {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let read = tokio::select! {
+            read = from.read(&mut buffer) => read,
+            _ = state.wait_for(|link| *link == Link::Closed) => return,
+        };
+        let Ok(count @ 1..) = read else { return };
+        match state.wait_for(|link| *link != Link::Frozen).await {
+            Ok(link) if *link == Link::Open => {}
+            _ => return,
+        }
+        if to.write_all(&buffer[..count]).await.is_err() {
+            return;
+        }
+    }
+}

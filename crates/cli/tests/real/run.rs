@@ -1,0 +1,200 @@
+//! One run: a cluster, its clients and watchers, the faults it was put to, and what came of it.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use super::checker;
+use super::clients::{Clients, Recorder};
+use super::cluster::{Cluster, say, wait_until};
+use super::history::{Answer, Instant};
+use super::watcher::Watcher;
+
+/// W6 and I19: so soon after a kill or a heal there is a grant, and every node serves.
+const FIRST_GRANT_MAX: Duration = Duration::from_secs(5);
+
+/// Runs go one after the other: a machine with two cores has enough to do with one.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+static TOTAL: Mutex<Figures> = Mutex::new(Figures::new());
+
+#[derive(Clone, Debug)]
+struct Figures {
+    runs: usize,
+    operations: usize,
+    grants: usize,
+    events: usize,
+    expiries: usize,
+    attempts: usize,
+    stale_attempts: usize,
+    unknown: usize,
+    latest_expiry_ms: u64,
+    faults: BTreeMap<&'static str, usize>,
+    first_grants: BTreeMap<&'static str, Vec<Duration>>,
+}
+
+pub(crate) struct Run {
+    pub(crate) cluster: Cluster,
+    pub(crate) recorder: Recorder,
+    title: &'static str,
+    clients: Option<Clients>,
+    watcher: Option<Watcher>,
+    figures: Figures,
+    // Last, so that the next run begins when everything of this one has ended.
+    _turn: std::sync::MutexGuard<'static, ()>,
+}
+
+impl Run {
+    pub(crate) fn start(title: &'static str, nodes: usize) -> Run {
+        Run::start_on(title, nodes, None)
+    }
+
+    pub(crate) fn start_on(title: &'static str, nodes: usize, disk_bytes: Option<u64>) -> Run {
+        // Another run that failed has nothing to do with this one.
+        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let cluster = Cluster::start_on(nodes, disk_bytes);
+        let recorder = Recorder::new();
+        let endpoints = cluster.endpoints();
+        let watcher = Watcher::start(&endpoints, &recorder);
+        let clients = Clients::start(&endpoints, &cluster.directory().join("store.sqlite"), &recorder, nodes as u64);
+        let (clients, watcher, figures) = (Some(clients), Some(watcher), Figures::new());
+        let run = Run { cluster, recorder, title, clients, watcher, figures, _turn: turn };
+        run.work(30);
+        run
+    }
+
+    /// Waits until clients were given so many locks more.
+    pub(crate) fn work(&self, grants: usize) {
+        let given = || self.recorder.with(|history| {
+            history.asks.iter().filter(|ask| matches!(ask.answer, Answer::Granted { .. })).count()
+        });
+        let wanted = given() + grants;
+        wait_until("clients get locks", || (given() >= wanted).then_some(()));
+    }
+
+    /// Counts a fault that is done now.
+    pub(crate) fn fault(&mut self, kind: &'static str) -> Instant {
+        *self.figures.faults.entry(kind).or_default() += 1;
+        self.recorder.now()
+    }
+
+    /// Waits for the first grant after an instant from which a majority was up.
+    pub(crate) fn first_grant(&mut self, after: &'static str, instant: Instant) -> Duration {
+        let took = wait_until("the first grant", || self.recorder.first_grant_after(instant));
+        self.figures.first_grants.entry(after).or_default().push(took);
+        say(&format!("  {}: first grant {} ms after: {after}", self.title, took.as_millis()));
+        assert!(took <= FIRST_GRANT_MAX, "the first grant came {took:?} after: {after}");
+        took
+    }
+
+    /// I19: every node that runs serves.
+    pub(crate) fn every_node_serves(&self) {
+        let took = self.cluster.every_node_serves(&self.cluster.running());
+        assert!(took <= FIRST_GRANT_MAX, "I19: it took {took:?} until every node served");
+    }
+
+    /// Lets everyone finish, and checks the history.
+    pub(crate) fn finish(mut self) {
+        // Without somebody who slept past its deadline and came too late, the store was not put to the test.
+        wait_until("sleepers have come too late", || {
+            self.recorder.with(|history| history.stalls.len() >= 2).then_some(())
+        });
+        let attempts = self.clients.take().expect("they run until here").finish();
+        self.every_node_serves();
+        self.watcher.take().expect("it runs until here").finish();
+        let history = self.recorder.with(|history| {
+            history.attempts = attempts;
+            history.clone()
+        });
+        let report = checker::check(&history);
+        let mut by_answer: BTreeMap<&str, usize> = BTreeMap::new();
+        for ask in &history.asks {
+            let kind = match &ask.answer {
+                Answer::Granted { .. } => "granted",
+                Answer::Released => "released",
+                Answer::Refused(_) => "refused",
+                Answer::Failed(_) => "failed",
+                Answer::TooLate => "too late",
+                Answer::Unknown(_) => "unknown",
+            };
+            *by_answer.entry(kind).or_default() += 1;
+        }
+        let mut figures = std::mem::replace(&mut self.figures, Figures::new());
+        figures.runs = 1;
+        figures.operations = report.operations;
+        figures.grants = report.grants;
+        figures.events = report.events;
+        figures.expiries = report.expiries;
+        figures.attempts = report.attempts;
+        figures.stale_attempts = report.stale_attempts;
+        figures.unknown = report.unknown;
+        figures.latest_expiry_ms = report.latest_ms;
+        say(&format!("{}: {figures}", self.title));
+        say(&format!("  answers: {by_answer:?}; {} expiries timed", report.expiries_timed));
+        let shown = report.violations.iter().take(20).cloned().collect::<Vec<_>>().join("\n  ");
+        assert!(report.violations.is_empty(), "{} violations:\n  {shown}", report.violations.len());
+        assert!(report.stale_attempts > 0, "nobody came too late: the store was not put to the test");
+        let mut total = TOTAL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        total.add(figures);
+        say(&format!("so far: {total}"));
+    }
+}
+
+impl Figures {
+    const fn new() -> Figures {
+        Figures {
+            runs: 0,
+            operations: 0,
+            grants: 0,
+            events: 0,
+            expiries: 0,
+            attempts: 0,
+            stale_attempts: 0,
+            unknown: 0,
+            latest_expiry_ms: 0,
+            faults: BTreeMap::new(),
+            first_grants: BTreeMap::new(),
+        }
+    }
+
+    fn add(&mut self, other: Figures) {
+        self.runs += other.runs;
+        self.operations += other.operations;
+        self.grants += other.grants;
+        self.events += other.events;
+        self.expiries += other.expiries;
+        self.attempts += other.attempts;
+        self.stale_attempts += other.stale_attempts;
+        self.unknown += other.unknown;
+        self.latest_expiry_ms = self.latest_expiry_ms.max(other.latest_expiry_ms);
+        for (kind, count) in other.faults {
+            *self.faults.entry(kind).or_default() += count;
+        }
+        for (after, took) in other.first_grants {
+            self.first_grants.entry(after).or_default().extend(took);
+        }
+    }
+}
+
+impl std::fmt::Display for Figures {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Figures { runs, operations, grants, events, expiries, attempts, stale_attempts, unknown, .. } = self;
+        write!(
+            formatter,
+            "{runs} runs, {operations} operations ({unknown} unknown), \
+             {grants} grants, {events} events, {expiries} sessions expired (at most {} ms late), {attempts} attempts at the \
+             store, {stale_attempts} of them stale; faults:",
+            self.latest_expiry_ms
+        )?;
+        for (kind, count) in &self.faults {
+            write!(formatter, " {count} x {kind},")?;
+        }
+        write!(formatter, " first grant (min/median/max ms):")?;
+        for (after, took) in &self.first_grants {
+            let mut took: Vec<u128> = took.iter().map(Duration::as_millis).collect();
+            took.sort_unstable();
+            let (least, median, most) = (took[0], took[took.len() / 2], took[took.len() - 1]);
+            write!(formatter, " {after} {least}/{median}/{most},")?;
+        }
+        Ok(())
+    }
+}

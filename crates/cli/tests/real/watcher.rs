@@ -1,0 +1,192 @@
+//! Those who look on: one follows the cluster's event log without a gap, whichever node serves it, and one asks now and then how
+//! long the sessions still live.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fencepost::{Client, Error, Event, GrantEnd, Held, LockMode, Position, PositionedEvent, SessionEnd};
+
+use super::background::Background;
+use super::clients::Recorder;
+use super::cluster::wait_until;
+use super::history::{End, LogEvent, Mode, Sample, What};
+
+/// How often the sessions are looked at.
+const SAMPLE_EVERY: Duration = Duration::from_millis(150);
+
+pub(crate) struct Watcher {
+    stop: Arc<AtomicBool>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+    client: Client,
+    /// Everything after this was watched.
+    from: Position,
+    runtime: Background,
+    recorder: Recorder,
+}
+
+impl Watcher {
+    /// Everything that happens after this returns is watched.
+    pub(crate) fn start(endpoints: &[String], recorder: &Recorder) -> Watcher {
+        let runtime = Background::start();
+        let inside = runtime.handle().enter();
+        let builder = endpoints.iter().fold(Client::builder(), |builder, endpoint| builder.endpoint(endpoint));
+        let builder = builder.call_timeout(Duration::from_secs(2)).connect_timeout(Duration::from_secs(1));
+        let client = builder.name("watcher").connect_in_background().expect("valid addresses");
+        drop(inside);
+        let status = || runtime.block_on(client.status()).ok();
+        let from = Position { index: wait_until("the cluster answers", status).applied.index, ordinal: u32::MAX };
+        let stop = Arc::new(AtomicBool::new(false));
+        let handle = runtime.handle().clone();
+        let follower = std::thread::spawn({
+            let (client, recorder, stop, handle) = (client.clone(), recorder.clone(), stop.clone(), handle.clone());
+            move || handle.block_on(follow(client, from, recorder, stop))
+        });
+        let sampler = std::thread::spawn({
+            let (client, recorder, stop) = (client.clone(), recorder.clone(), stop.clone());
+            move || handle.block_on(sample(client, recorder, stop))
+        });
+        let (threads, recorder) = (vec![follower, sampler], recorder.clone());
+        Watcher { stop, threads, client, from, runtime, recorder }
+    }
+
+    /// Waits until everything that has happened was watched, and reads it all once more.
+    pub(crate) fn finish(mut self) {
+        // A last grant: when the watcher has it, it has everything before it.
+        let last = wait_until("a last grant", || self.runtime.block_on(last_grant(&self.client)).ok());
+        wait_until("the watcher has seen the last grant", || {
+            let is_last = |event: &LogEvent| matches!(event.what, What::Ended { grant, .. } if grant == last);
+            self.recorder.with(|history| history.events.iter().any(is_last)).then_some(())
+        });
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.drain(..).for_each(|thread| thread.join().expect("a watcher does not panic"));
+        let through = self.recorder.with(|history| history.events.last().map(|event| (event.index, event.ordinal)));
+        let replayed = wait_until("the event log was read again", || {
+            let read = read_again(&self.client, self.from, through, &self.recorder);
+            self.runtime.block_on(async { tokio::time::timeout(Duration::from_secs(10), read).await.ok() })
+        });
+        let grants = wait_until("the grants were read", || self.runtime.block_on(self.client.grants("", None)).ok());
+        assert!(grants.what.next.is_none(), "more grants at the end than fit into a page");
+        let waiters = wait_until("the waiters were read", || self.runtime.block_on(self.client.waiters("", None)).ok());
+        assert!(waiters.what.rows.is_empty(), "I19: somebody waits though everybody has gone: {waiters:?}");
+        self.recorder.with(|history| {
+            history.replayed = replayed;
+            history.grants_at_end = grants.what.rows.iter().map(|grant| grant.record.id.0).collect();
+        });
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Takes a lock and gives it back; it is written down nowhere but in the event log, so the checker is told of it.
+async fn last_grant(client: &Client) -> Result<u64, Error> {
+    let lock = client.lock("the last").acquire().await?;
+    let grant = lock.grant().0;
+    lock.release().await?;
+    Ok(grant)
+}
+
+async fn follow(client: Client, from: Position, recorder: Recorder, stop: Arc<AtomicBool>) {
+    let mut position = from;
+    'anew: while !stop.load(Ordering::Relaxed) {
+        // While nobody leads, nobody can be asked.
+        let Ok(mut watch) = client.watch("").after(position).start().await else {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        while !stop.load(Ordering::Relaxed) {
+            match tokio::time::timeout(Duration::from_millis(200), watch.next()).await {
+                Err(_) => {}
+                Ok(Some(Ok(event))) => {
+                    position = event.position;
+                    let seen_at = recorder.now();
+                    recorder.with(|history| history.events.extend(translate(&event, seen_at)));
+                }
+                Ok(Some(Err(Error::Refused(refused)))) => panic!("the watch ended: {refused}"),
+                Ok(_) => continue 'anew,
+            }
+        }
+    }
+}
+
+/// The whole event log once more, up to the last event that was watched.
+async fn read_again(
+    client: &Client,
+    from: Position,
+    through: Option<(u64, u32)>,
+    recorder: &Recorder,
+) -> Vec<LogEvent> {
+    let mut events = Vec::new();
+    let Ok(mut watch) = client.watch("").after(from).start().await else { return events };
+    while events.last().map(|event: &LogEvent| (event.index, event.ordinal)) < through {
+        let Some(Ok(event)) = watch.next().await else { break };
+        events.extend(translate(&event, recorder.now()));
+    }
+    events
+}
+
+async fn sample(client: Client, recorder: Recorder, stop: Arc<AtomicBool>) {
+    while !stop.load(Ordering::Relaxed) {
+        let asked_at = recorder.now();
+        if let Ok(sessions) = client.sessions(None).await {
+            let (stamp_ms, term) = (sessions.at.stamp.0, sessions.at.term);
+            let samples = sessions.what.rows.into_iter().map(|session| Sample {
+                asked_at,
+                session: session.id.0,
+                ttl_ms: session.ttl.millis().get(),
+                renewed_ms: session.renewed_at.0,
+                deadline_ms: session.deadline.0,
+                stamp_ms,
+                term,
+            });
+            recorder.with(|history| history.samples.extend(samples));
+        }
+        tokio::time::sleep(SAMPLE_EVERY).await;
+    }
+}
+
+fn translate(event: &PositionedEvent, seen_at: u64) -> Option<LogEvent> {
+    let PositionedEvent { position, stamp, event } = event;
+    let what = match event {
+        Event::SessionOpened { session, .. } => What::SessionOpened { session: session.0 },
+        Event::SessionEnded { session, how } => {
+            What::SessionEnded { session: session.0, expired: *how == SessionEnd::Expired }
+        }
+        Event::Queued { request, .. } => What::Queued { request: (request.session.0, request.number.0) },
+        Event::NotGranted { request, .. } => What::NotGranted { request: (request.session.0, request.number.0) },
+        Event::Granted { request, grant, token, .. } => {
+            let (resource, mode) = only_lock(&request.wants);
+            let request = (request.session.0, request.number.0);
+            What::Granted { request, resource, mode, grant: grant.0, token: token.0 }
+        }
+        Event::Converted { grant, token, held, .. } => {
+            What::Converted { grant: grant.0, token: token.0, mode: only_lock(held).1 }
+        }
+        Event::Ended { grant, session, how, .. } => {
+            let how = match how {
+                GrantEnd::Released => End::Released,
+                GrantEnd::Session(_) => End::Session,
+                GrantEnd::Ttl => End::Ttl,
+                _ => End::Other,
+            };
+            What::Ended { grant: grant.0, session: session.0, how }
+        }
+        _ => return None,
+    };
+    Some(LogEvent { index: position.index, ordinal: position.ordinal, stamp_ms: stamp.0, seen_at, what })
+}
+
+/// Our clients lock one name at a time.
+fn only_lock(held: &Held) -> (String, Mode) {
+    let Held::Locks(locks) = held else { panic!("nobody here takes permits: {held:?}") };
+    let mode = match locks[0].mode {
+        LockMode::Shared => Mode::Shared,
+        LockMode::Update => Mode::Update,
+        _ => Mode::Exclusive,
+    };
+    (locks[0].name.as_str().to_owned(), mode)
+}
