@@ -14,8 +14,8 @@ use fencepost::{Client, Error, Exclusive, Failed, Guard, Hold as Held, Refused, 
 use super::history::{Answer, Ask, Asked, Attempt, History, Hold, Instant, Mode, Stall};
 use super::store::Store;
 
-/// The locks that everyone wants.
-const RESOURCES: [&str; 3] = ["orders", "invoices", "stock"];
+/// The locks that everyone wants. The sleepers want the first two only.
+const RESOURCES: [&str; 4] = ["orders", "invoices", "stock", "wallet"];
 
 /// Where everyone writes down what happened.
 #[derive(Clone)]
@@ -185,8 +185,12 @@ impl Worker {
     }
 
     async fn take_and_give_back(&mut self, session: &Session) {
-        let name = RESOURCES[self.random.below(3) as usize];
-        let wait = Duration::from_millis(500 + self.random.below(3_000));
+        // Now and then one that a sleeper may sit on.
+        let name = match self.random.below(4) {
+            0 => RESOURCES[self.random.below(2) as usize],
+            _ => RESOURCES[2 + self.random.below(2) as usize],
+        };
+        let wait = Duration::from_millis(300 + self.random.below(2_500));
         let asked_at = self.recorder.now();
         match self.random.below(10) {
             0..=3 => {

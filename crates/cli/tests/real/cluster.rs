@@ -66,12 +66,7 @@ pub(crate) struct Lead {
 }
 
 impl Cluster {
-    /// So many nodes, all of them voters.
-    pub(crate) fn start(nodes: usize) -> Cluster {
-        Cluster::start_on(nodes, None)
-    }
-
-    /// The same on disks of that size, if this system lets us have such.
+    /// So many nodes, all of them voters; on disks of that size, if this system lets us have such.
     pub(crate) fn start_on(nodes: usize, disk_bytes: Option<u64>) -> Cluster {
         let directory = tempfile::Builder::new().prefix("fencepost-real-").tempdir().expect("a temporary directory");
         let mut cluster = Cluster {
@@ -196,11 +191,6 @@ impl Cluster {
         self.directory().join(format!("{}.log", self.nodes[node].name))
     }
 
-    /// Whether the node has ever said this.
-    pub(crate) fn log_says(&self, node: usize, part: &str) -> bool {
-        std::fs::read(self.log_path(node)).is_ok_and(|text| String::from_utf8_lossy(&text).contains(part))
-    }
-
     /// Where clients connect, of every node that there ever was.
     pub(crate) fn endpoints(&self) -> Vec<String> {
         self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.client_port)).collect()
@@ -241,7 +231,9 @@ impl Cluster {
     pub(crate) fn kill_all(&mut self) {
         let running = self.running();
         running.iter().for_each(|node| self.signal(*node, Signal::SIGKILL));
-        running.iter().for_each(|node| drop(self.reap(*node)));
+        for node in running {
+            self.reap(node);
+        }
     }
 
     pub(crate) fn restart(&mut self, node: usize) {

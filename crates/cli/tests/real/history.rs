@@ -55,7 +55,7 @@ pub(crate) type Request = (u128, u64);
 pub(crate) enum What {
     SessionOpened { session: u128 },
     SessionEnded { session: u128, expired: bool },
-    Queued { request: Request },
+    Queued { request: Request, converts: Option<u64> },
     Granted { request: Request, resource: String, mode: Mode, grant: u64, token: u64 },
     NotGranted { request: Request },
     Converted { grant: u64, token: u64, mode: Mode },
@@ -74,6 +74,7 @@ pub(crate) enum End {
 
 /// Something a client asked for, and what it was told.
 #[derive(Clone, Debug)]
+#[allow(dead_code, reason = "the client's name is for those who read a violation")]
 pub(crate) struct Ask {
     pub(crate) client: String,
     pub(crate) session: u128,
@@ -109,6 +110,7 @@ pub(crate) enum Answer {
 
 /// What a client believed that it held.
 #[derive(Clone, Debug)]
+#[allow(dead_code, reason = "the client's name is for those who read a violation")]
 pub(crate) struct Hold {
     pub(crate) client: String,
     pub(crate) session: u128,

@@ -8,6 +8,7 @@ use super::checker;
 use super::clients::{Clients, Recorder};
 use super::cluster::{Cluster, say, wait_until};
 use super::history::{Answer, Instant};
+use super::store::Store;
 use super::watcher::Watcher;
 
 /// W6 and I19: so soon after a kill or a heal there is a grant, and every node serves.
@@ -95,8 +96,10 @@ impl Run {
     /// Lets everyone finish, and checks the history.
     pub(crate) fn finish(mut self) {
         // Without somebody who slept past its deadline and came too late, the store was not put to the test.
-        wait_until("sleepers have come too late", || {
-            self.recorder.with(|history| history.stalls.len() >= 2).then_some(())
+        let store = Store::open(&self.cluster.directory().join("store.sqlite"));
+        wait_until("two have come too late", || {
+            let refused = store.attempts().iter().filter(|attempt| !attempt.accepted).count();
+            (refused >= 2 && self.recorder.with(|history| history.stalls.len() >= 2)).then_some(())
         });
         let attempts = self.clients.take().expect("they run until here").finish();
         self.every_node_serves();

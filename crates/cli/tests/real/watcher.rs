@@ -79,6 +79,8 @@ impl Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
+        // The runtime must outlive them. What they would say has been said.
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
 }
 
@@ -156,7 +158,10 @@ fn translate(event: &PositionedEvent, seen_at: u64) -> Option<LogEvent> {
         Event::SessionEnded { session, how } => {
             What::SessionEnded { session: session.0, expired: *how == SessionEnd::Expired }
         }
-        Event::Queued { request, .. } => What::Queued { request: (request.session.0, request.number.0) },
+        Event::Queued { request, .. } => {
+            let converts = request.converts.map(|grant| grant.0);
+            What::Queued { request: (request.session.0, request.number.0), converts }
+        }
         Event::NotGranted { request, .. } => What::NotGranted { request: (request.session.0, request.number.0) },
         Event::Granted { request, grant, token, .. } => {
             let (resource, mode) = only_lock(&request.wants);
