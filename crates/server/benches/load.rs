@@ -7,13 +7,14 @@
 #[path = "../tests/client/mod.rs"]
 mod client;
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use client::{Client, Heard, Place, config, lock, open, request, status_of};
-use fencepost_core::{Action, Epoch, Outcome, Seen, SessionId, Wait};
+use fencepost_core::{Action, Outcome, Wait};
 use fencepost_server::{Begin, Config, Server};
-use fencepost_wire::{api, v1};
+use fencepost_wire::v1;
 
 /// Runs a node on a thread of its own, for as long as the process lives.
 fn start_node(config: Config) -> SocketAddr {
@@ -53,12 +54,12 @@ async fn keep_asking(address: SocketAddr, session: u128, in_flight: u64, until: 
     let mut client = Client::connect(address).await.expect("the leader takes streams");
     client.say(v1::ClientMessage { opens: vec![open(session, 3_600_000)], ..Default::default() }).await;
     assert!(matches!(client.outcome().await, Outcome::Opened { .. }));
-    let (mut answered, mut took) = (0, Vec::new());
-    let mut sent: std::collections::HashMap<u64, Instant> = Default::default();
-    let mut number = 0;
-    let mut due: Vec<Action> = (0..in_flight).map(|slot| lock(&format!("load/{session}/{slot}"), Wait::No)).collect();
-    let mut slots: std::collections::HashMap<u64, u64> = (1..=in_flight).map(|slot| (slot, slot - 1)).collect();
-    let mut seen = 0;
+    let (mut answered, mut took, mut number, mut seen) = (0, Vec::new(), 0, 0);
+    let take = |slot: u64| lock(&format!("load/{session}/{slot}"), Wait::No);
+    let mut due: Vec<Action> = (0..in_flight).map(take).collect();
+    // What is in flight, by number: which of the names it is about, and when it was sent.
+    let mut slots: HashMap<u64, u64> = (1..=in_flight).map(|number| (number, number - 1)).collect();
+    let mut sent: HashMap<u64, Instant> = HashMap::new();
     while Instant::now() < until {
         let mut message = v1::ClientMessage::default();
         for action in due.drain(..) {
@@ -74,7 +75,6 @@ async fn keep_asking(address: SocketAddr, session: u128, in_flight: u64, until: 
             first.seen_mark = seen;
         }
         client.say(message).await;
-        let mut lowest_open = number;
         // Everything that came in one message is answered in one message.
         let mut heard = vec![client.hear().await.expect("the stream is open")];
         heard.extend(client.heard_already());
@@ -88,15 +88,13 @@ async fn keep_asking(address: SocketAddr, session: u128, in_flight: u64, until: 
                     took.push(sent.remove(&at).expect("it was sent").elapsed());
                     Action::Release { grant }
                 }
-                Outcome::Released { .. } => lock(&format!("load/{session}/{slot}"), Wait::No),
+                Outcome::Released { .. } => take(slot),
                 other => panic!("{other:?}"),
             };
             due.push(next);
             slots.insert(number + due.len() as u64, slot);
         }
-        lowest_open = lowest_open.min(slots.keys().copied().min().unwrap_or(number));
-        seen = lowest_open - 1;
-        let _ = (api::keep_alive_to_wire, SessionId(session), Epoch(1), Seen::default());
+        seen = slots.keys().copied().min().unwrap_or(1) - 1;
     }
     (answered, took)
 }

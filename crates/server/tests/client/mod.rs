@@ -1,6 +1,6 @@
 //! A client that says exactly what a test tells it to, message by message, and a directory that goes when the test ends.
 
-#![allow(dead_code, reason = "each test uses its part")]
+#![allow(dead_code, unused_imports, reason = "each test uses its part")]
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
