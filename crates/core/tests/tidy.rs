@@ -21,7 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("client", &["core", "wire"]),
     ("backends", &["client"]),
     ("fence", &["core"]),
-    ("cli", &["client", "server", "fence", "backends"]),
+    ("cli", &["core", "client", "server", "fence", "backends"]),
     ("sim", &["core", "wire", "replica", "client"]),
 ];
 

@@ -18,6 +18,7 @@ mod observe_service;
 mod outbox;
 mod peer_service;
 mod peers;
+mod restore;
 mod server;
 mod status;
 
@@ -32,4 +33,5 @@ const SCHEMA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/schema.bin"));
 
 pub use config::{Begin, CLIENT_PORT, Config, HTTP_PORT, PEER_PORT};
 pub use error::StartError;
+pub use restore::{RestoredCluster, restore};
 pub use server::Server;

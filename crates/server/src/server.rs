@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost_replica::store::{Start, read_identity};
-use fencepost_replica::{GroupId, Log, Node, Place, Settings, Stop};
+use fencepost_replica::{GroupId, Log, Node, Place, Role, Settings, Stop};
 use fencepost_wire::Member;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
@@ -33,7 +33,7 @@ use crate::peers::{Myself, Peers};
 use crate::{clock, http};
 
 /// The one group of a cluster that is not sharded.
-const GROUP: u64 = 1;
+pub(crate) const GROUP: u64 = 1;
 /// How long a node that goes waits for another one to take the lead.
 const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long connections have to end after that.
@@ -128,6 +128,20 @@ impl Server {
         let _ = progress
             .wait_for(|now| now.serves_in.is_some() || now.leader.is_some_and(|leader| Some(leader) != self.own_id()))
             .await;
+    }
+
+    /// Returns when this node is a member that votes, as far as it knows.
+    pub async fn wait_until_member(&self) {
+        let mut progress = self.shared.progress();
+        let votes = || {
+            let engine = self.shared.engine();
+            let (replica, members) = (engine.replica(), engine.replica().members());
+            members.iter().any(|it| it.node == replica.id() && it.role == Role::Voter && it.member.is_some())
+        };
+        while !votes() {
+            // The engine lives as long as the server does.
+            let _ = progress.changed().await;
+        }
     }
 
     fn own_id(&self) -> Option<u64> {
@@ -226,14 +240,14 @@ fn describe(node: u64, config: &Config, client: SocketAddr, peer: SocketAddr) ->
     Member::new(node, &config.name, &peer, &client).map_err(|why| StartError::Config { message: why.to_string() })
 }
 
-fn draw_u128() -> u128 {
+pub(crate) fn draw_u128() -> u128 {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).expect("the system has random numbers");
     u128::from_le_bytes(bytes)
 }
 
 /// 48 random bits, so that an id can be read out and typed. Zero means nobody.
-fn draw_node_id() -> u64 {
+pub(crate) fn draw_node_id() -> u64 {
     ((draw_u128() as u64) >> 16).max(1)
 }
 

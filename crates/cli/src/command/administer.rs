@@ -1,0 +1,319 @@
+//! What an administrator does to locks: break, evict, freeze, thaw, limit. Each says why, and that goes to the audit log.
+
+use std::io::{IsTerminal, Write};
+
+use fencepost::{Client, FreezeId, FreezeRecord, GrantId, GrantView, Name, SessionId};
+use fencepost_core::Scope;
+use serde_json::{Value, json};
+
+use crate::command::describe::holders_of_the_name;
+use crate::connect::{self, ServerArgs};
+use crate::failure::{Failure, Result};
+use crate::output::{self, Format, OutputArgs};
+use crate::{listing, shown};
+
+/// End a held lock, whoever holds it
+///
+/// The old holder is told, and not stopped: a holder that was paused in the middle of a write may still finish it. Only a store
+/// that checks fencing tokens refuses it. Shows what it will break and asks, unless --yes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BreakArgs {
+    /// The lock: everybody who holds it loses it
+    #[arg(value_parser = connect::name, required_unless_present = "grant", conflicts_with = "grant")]
+    lock: Option<Name>,
+    /// Only this grant: `fencepost describe` shows their ids
+    #[arg(long, value_name = "ID")]
+    grant: Option<u64>,
+    /// End a rest (lock delay) instead, so that the next one gets the lock at once
+    #[arg(long)]
+    waive_rest: bool,
+    #[command(flatten)]
+    act: ActArgs,
+}
+
+/// End a session with all that it holds and waits for
+#[derive(Debug, clap::Args)]
+pub(crate) struct EvictArgs {
+    /// The session's id, or the beginning of it
+    session: String,
+    #[command(flatten)]
+    act: ActArgs,
+}
+
+/// Let new requests for a name, or for all with a prefix, wait
+///
+/// Those who hold it keep it. Prints the id of the freeze, which `fencepost thaw` takes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct FreezeArgs {
+    /// The name
+    #[arg(value_parser = connect::name, required_unless_present = "prefix", conflicts_with = "prefix")]
+    name: Option<Name>,
+    /// Every name that begins so; the empty one is every name
+    #[arg(long)]
+    prefix: Option<String>,
+    /// Why; it goes to the audit log
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// List what is frozen
+#[derive(Debug, clap::Args)]
+pub(crate) struct FreezesArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// End a freeze
+#[derive(Debug, clap::Args)]
+pub(crate) struct ThawArgs {
+    /// The freeze's id, or the beginning of it
+    #[arg(required_unless_present_any = ["name", "prefix"], conflicts_with_all = ["name", "prefix"])]
+    freeze: Option<String>,
+    /// All freezes of exactly this name
+    #[arg(long, value_parser = connect::name, conflicts_with = "prefix")]
+    name: Option<Name>,
+    /// All freezes of exactly this prefix
+    #[arg(long)]
+    prefix: Option<String>,
+    /// Why; it goes to the audit log
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    reason: String,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// Say how many permits a semaphore has
+#[derive(Debug, clap::Args)]
+pub(crate) struct LimitArgs {
+    /// The semaphore
+    #[arg(value_parser = connect::name)]
+    name: Name,
+    /// How many may be out at a time
+    #[arg(required_unless_present = "none", conflicts_with = "none", value_parser = clap::value_parser!(u32).range(1..))]
+    permits: Option<u32>,
+    /// Take the limit away
+    #[arg(long)]
+    none: bool,
+    /// Why; it goes to the audit log
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    reason: String,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct ActArgs {
+    /// Why; it goes to the audit log and to whom it hits
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// Do not ask
+    #[arg(short, long)]
+    yes: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+pub(crate) async fn break_lock(args: BreakArgs) -> Result {
+    let client = args.act.server.connect().await?;
+    let admin = client.admin().reason(&args.act.reason);
+    let targets = match (&args.lock, args.grant) {
+        (Some(lock), _) => targets_of(&client, lock, args.waive_rest).await?,
+        (None, Some(grant)) if args.waive_rest => vec![(GrantId(grant), format!("the rest of grant {grant}"))],
+        (None, Some(grant)) => vec![grant_target(&client, GrantId(grant)).await?],
+        (None, None) => return Err(Failure::usage("say a lock, or a grant with --grant")),
+    };
+    let shown: Vec<String> = targets.iter().map(|(_, shown)| format!("  {shown}")).collect();
+    let verb = if args.waive_rest { "waive" } else { "break" };
+    confirm(&format!("This will {verb}:\n{}", shown.join("\n")), args.act.yes)?;
+    for (grant, shown) in targets {
+        match args.waive_rest {
+            true => admin.waive_rest(grant).await?,
+            false => admin.break_grant(grant).await?,
+        }
+        output::say(&format!("fencepost: {verb}: {}", output::printable(&shown)));
+    }
+    Ok(())
+}
+
+/// What holds the lock, or rests on it, in words.
+async fn targets_of(client: &Client, lock: &Name, rests: bool) -> Result<Vec<(GrantId, String)>> {
+    let explained = client.explain(lock.as_str()).await?;
+    let (now, what) = (explained.at.stamp, &explained.what);
+    if rests {
+        let rest = |it: &fencepost_core::RestRecord| {
+            (it.grant, format!("the rest of grant {}, {} left", it.grant.0, shown::left(it.until, now)))
+        };
+        let found: Vec<_> = what.rests.iter().map(rest).collect();
+        return if found.is_empty() { Err(Failure::refused(format!("{lock} does not rest"))) } else { Ok(found) };
+    }
+    let holders: Vec<_> = holders_of_the_name(what).collect();
+    let people = listing::people(client, holders.iter().filter_map(|it| it.holder.session)).await?;
+    let target = |it: &&fencepost::HolderView| {
+        let who = it.holder.session.map_or("nobody".to_owned(), |id| people.who(id, it.holder.owner.as_ref()));
+        let (token, takes) = (it.holder.token.0, shown::takes(it.holder.takes));
+        let age = shown::age(it.holder.since, now);
+        (
+            it.holder.grant,
+            format!("grant {} of {lock} ({takes}, token {token}), held by {who} for {age}", it.holder.grant.0),
+        )
+    };
+    let found: Vec<_> = holders.iter().map(target).collect();
+    if found.is_empty() {
+        let above = what.holders.iter().find_map(|it| it.covers_from.as_ref());
+        let hint = match (above, what.rests.is_empty()) {
+            (Some(above), _) => format!("it is covered by {above}: break that"),
+            (None, false) => "it rests: --waive-rest ends that".to_owned(),
+            (None, true) => "there is nothing to break".to_owned(),
+        };
+        return Err(Failure::refused(format!("nobody holds {lock}; {hint}")));
+    }
+    Ok(found)
+}
+
+async fn grant_target(client: &Client, grant: GrantId) -> Result<(GrantId, String)> {
+    let before = grant.0.checked_sub(1).filter(|before| *before > 0).map(GrantId);
+    let page = client.grants("", before).await?;
+    let found = page.what.rows.iter().find(|row| row.record.id == grant);
+    let Some(GrantView { record, .. }) = found else {
+        return Err(Failure::refused(format!(
+            "there is no grant {}: it has ended, or never was; `fencepost locks` lists what is held",
+            grant.0
+        )));
+    };
+    let people = listing::people(client, [record.session]).await?;
+    let (names, mode) = shown::held(&record.held);
+    let who = people.who(record.session, record.owner.as_ref());
+    let age = shown::age(record.granted_at, page.at.stamp);
+    Ok((grant, format!("grant {} of {names} ({mode}, token {}), held by {who} for {age}", grant.0, record.token.0)))
+}
+
+pub(crate) async fn evict(args: EvictArgs) -> Result {
+    let client = args.act.server.connect().await?;
+    let (sessions, _) = listing::sessions(&client).await?;
+    let ids = sessions.iter().map(|session| (session.id, shown::session_id(session.id)));
+    let id: SessionId = by_beginning("session", &args.session, ids, "fencepost sessions")?;
+    let session = sessions.iter().find(|session| session.id == id).expect("it was found among them");
+    let who = shown::client(session.metadata.as_bytes());
+    let (grants, waits) = (session.grants, session.waits);
+    let shown =
+        format!("session {} ({who}), which holds {grants} and waits for {waits}", shown::short_session(session.id));
+    confirm(&format!("This will evict:\n  {shown}"), args.act.yes)?;
+    client.admin().reason(&args.act.reason).evict(id).await?;
+    output::say(&format!("fencepost: evicted: {}", output::printable(&shown)));
+    Ok(())
+}
+
+pub(crate) async fn freeze(args: FreezeArgs) -> Result {
+    let client = args.server.connect().await?;
+    let admin = client.admin().reason(&args.reason);
+    let id = match (&args.name, &args.prefix) {
+        (Some(name), _) => admin.freeze_name(name.as_str()).await?,
+        (None, Some(prefix)) => admin.freeze_prefix(prefix).await?,
+        (None, None) => return Err(Failure::usage("say a name, or a prefix with --prefix")),
+    };
+    match args.output.output {
+        Format::Table => output::line(&shown::freeze_id(id)),
+        Format::Json => output::json(&json!({ "freeze": shown::freeze_id(id) })),
+    }
+}
+
+pub(crate) async fn freezes(args: FreezesArgs) -> Result {
+    let client = args.server.connect().await?;
+    let found = client.freezes().await?;
+    let now = found.at.stamp;
+    if args.output.output == Format::Json {
+        let row = |it: &FreezeRecord| {
+            json!({
+                "freeze": shown::freeze_id(it.id),
+                "scope": shown::scope_json(&it.scope),
+                "by": it.by.as_str(),
+                "reason": it.reason.as_str(),
+                "age_ms": now.0.saturating_sub(it.since.0),
+            })
+        };
+        return output::json(&found.what.iter().map(row).collect::<Vec<Value>>());
+    }
+    let row = |it: &FreezeRecord| {
+        let (by, reason) = (it.by.as_str().to_owned(), it.reason.as_str().to_owned());
+        [shown::short_freeze(it.id), shown::scope(&it.scope), shown::age(it.since, now), by, reason]
+    };
+    let rows: Vec<[String; 5]> = found.what.iter().map(row).collect();
+    output::table(["FREEZE", "WHAT", "SINCE", "BY", "REASON"], &rows, "fencepost: nothing is frozen")
+}
+
+pub(crate) async fn thaw(args: ThawArgs) -> Result {
+    let client = args.server.connect().await?;
+    let freezes = client.freezes().await?.what;
+    let scope = match (&args.name, &args.prefix) {
+        (Some(name), _) => Some(Scope::Name(name.clone())),
+        (None, Some(prefix)) => Some(Scope::Prefix(prefix.as_bytes().into())),
+        (None, None) => None,
+    };
+    let found: Vec<FreezeId> = match (&args.freeze, scope) {
+        (Some(id), _) => {
+            let ids = freezes.iter().map(|it| (it.id, shown::freeze_id(it.id)));
+            vec![by_beginning("freeze", id, ids, "fencepost freezes")?]
+        }
+        (None, Some(scope)) => freezes.iter().filter(|it| it.scope == scope).map(|it| it.id).collect(),
+        (None, None) => return Err(Failure::usage("say the id of a freeze, --name or --prefix")),
+    };
+    if found.is_empty() {
+        return Err(Failure::refused("there is no such freeze: `fencepost freezes` lists them"));
+    }
+    for id in found {
+        client.admin().reason(&args.reason).thaw(id).await?;
+        output::say(&format!("fencepost: thawed {}", shown::short_freeze(id)));
+    }
+    Ok(())
+}
+
+pub(crate) async fn limit(args: LimitArgs) -> Result {
+    let client = args.server.connect().await?;
+    client.admin().reason(&args.reason).set_limit(args.name.as_str(), args.permits).await?;
+    output::say(&match args.permits {
+        Some(permits) => format!("fencepost: {} has {permits} permits", args.name),
+        None => format!("fencepost: {} has no limit any more", args.name),
+    });
+    Ok(())
+}
+
+/// The one thing whose id begins so.
+fn by_beginning<Id>(what: &str, beginning: &str, ids: impl Iterator<Item = (Id, String)>, lister: &str) -> Result<Id> {
+    let wanted = beginning.to_lowercase();
+    if wanted.is_empty() || wanted.len() > 32 || !wanted.bytes().all(|it| it.is_ascii_hexdigit()) {
+        return Err(Failure::usage(format!("{beginning:?} is no id: `{lister}` lists them, in hex")));
+    }
+    let mut found: Vec<Id> = ids.filter(|(_, id)| id.starts_with(&wanted)).map(|(id, _)| id).collect();
+    match (found.pop(), found.is_empty()) {
+        (Some(id), true) => Ok(id),
+        (Some(_), false) => {
+            Err(Failure::refused(format!("more than one {what} begins with {beginning}: say more of it")))
+        }
+        (None, _) => Err(Failure::refused(format!("there is no {what} {beginning}: `{lister}` lists them"))),
+    }
+}
+
+/// Asks whoever sits there.
+fn confirm(what: &str, yes: bool) -> Result {
+    if yes {
+        return Ok(());
+    }
+    let lines: Vec<String> = what.lines().map(output::printable).collect();
+    output::say(&lines.join("\n"));
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::usage("there is no terminal to ask at: say --yes if you mean it"));
+    }
+    let _ = write!(std::io::stderr(), "Go on? [y/N] ");
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(Failure::refused("nothing was done")),
+    }
+}

@@ -1,0 +1,124 @@
+//! `fencepost backup` and `fencepost restore`: the whole state as one file, and a new cluster from it.
+
+use std::fs::File;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use fencepost::Client;
+use fencepost_core::bounds::{RESTORE_TOKEN_JUMP, TOKEN_MAX};
+
+use crate::connect::ServerArgs;
+use crate::failure::{Failure, Result};
+use crate::output;
+
+/// Write the state of the cluster to a file, while it serves
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The file; it appears when it is whole and on disk
+    file: PathBuf,
+    /// Replace the file if there is one
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// Make the directory of a new cluster's first node from a backup
+///
+/// Sessions do not come along: whoever held a lock must ask again. Tokens go on far above those of the backup, so that none
+/// that was given since can come again. Then start the node with `fencepost serve --data DIR`, and let others join it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RestoreArgs {
+    /// The backup
+    file: PathBuf,
+    /// The directory to make
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// How far tokens jump: more than could have been given since the backup
+    #[arg(long, value_name = "N", default_value_t = RESTORE_TOKEN_JUMP,
+        value_parser = clap::value_parser!(u64).range(RESTORE_TOKEN_JUMP..TOKEN_MAX))]
+    token_jump: u64,
+}
+
+pub(crate) async fn run(args: Args) -> Result {
+    let shown = args.file.display();
+    if args.file.exists() && !args.force {
+        return Err(Failure::usage(format!("{shown} exists: say another file, or --force to replace it")));
+    }
+    let name =
+        args.file.file_name().ok_or_else(|| Failure::usage(format!("{shown} is no file: say one to write to")))?;
+    let mut aside = name.to_owned();
+    aside.push(format!(".partial-{}", std::process::id()));
+    let aside = args.file.with_file_name(aside);
+    let file = File::create_new(&aside).with_context(|| {
+        format!("cannot write {}; say a file in a directory that exists and is yours", aside.display())
+    })?;
+    let client = args.server.connect().await;
+    let written = match client {
+        Ok(client) => write(&client, file).await,
+        Err(failure) => Err(failure),
+    };
+    let moved = written.and_then(|bytes| {
+        std::fs::rename(&aside, &args.file).with_context(|| format!("cannot write {shown}"))?;
+        sync_directory(&args.file).with_context(|| format!("cannot make {shown} durable; try again"))?;
+        Ok(bytes)
+    });
+    match moved {
+        Ok(bytes) => {
+            output::say(&format!("fencepost: {bytes} bytes in {shown}; `fencepost restore` makes a new cluster of it"));
+            Ok(())
+        }
+        Err(failure) => {
+            // If it cannot be removed it is in nobody's way.
+            let _ = std::fs::remove_file(&aside);
+            Err(failure)
+        }
+    }
+}
+
+async fn write(client: &Client, mut file: File) -> Result<u64> {
+    let mut backup = client.admin().backup().await?;
+    let mut bytes = 0;
+    let is_seen = std::io::stderr().is_terminal();
+    while let Some(piece) = backup.next().await? {
+        file.write_all(&piece).context("cannot write the backup; make room, or say another file")?;
+        bytes += piece.len() as u64;
+        if is_seen {
+            let _ = write!(std::io::stderr(), "\r{:.1} MiB", bytes as f64 / f64::from(1 << 20));
+        }
+    }
+    if is_seen {
+        output::say("");
+    }
+    if bytes == 0 {
+        return Err(Failure::failed("the cluster sent an empty backup: try again"));
+    }
+    file.sync_all().context("cannot make the backup durable; see whether the disk is well")?;
+    Ok(bytes)
+}
+
+fn sync_directory(file: &Path) -> std::io::Result<()> {
+    let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(directory)?.sync_all()
+}
+
+pub(crate) fn restore(args: &RestoreArgs) -> Result {
+    let shown = args.file.display();
+    let backup = std::fs::read(&args.file).with_context(|| format!("cannot read {shown}; say the file of a backup"))?;
+    let data = args.data.display();
+    let is_empty = match std::fs::read_dir(&args.data) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
+        Err(error) => return Err(Failure::failed(format!("cannot look into {data}: {error}; say another directory"))),
+    };
+    if !is_empty {
+        return Err(Failure::usage(format!("{data} is not empty: say a directory that is, or is not there yet")));
+    }
+    std::fs::create_dir_all(&args.data).with_context(|| format!("cannot make {data}; say another directory"))?;
+    let made = fencepost_server::restore(&backup, &args.data, args.token_jump)
+        .map_err(|error| Failure::failed(format!("{shown} cannot be restored: {error}")))?;
+    output::line(&format!("cluster {:032x}, node {:012x}", made.cluster, made.node))?;
+    output::say(&format!("fencepost: start it with `fencepost serve --data {data}`, then let others join it"));
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! `fencepost config view`: every value in force, and where it came from.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::failure::Result;
+use crate::output::{self, Format, OutputArgs};
+use crate::settings::{self, NodeFlags, Settings};
+
+/// Look at the configuration
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Print every value, and where it came from: flag, environment, file or default
+    View(ViewArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct ViewArgs {
+    /// A TOML file with the same keys as the flags [env: FENCEPOST_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Nodes of the cluster, for client commands [env: FENCEPOST_SERVER]
+    #[arg(long, value_name = "HOST:PORT,...")]
+    server: Option<String>,
+    #[command(flatten)]
+    flags: NodeFlags,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    key: &'a str,
+    value: &'a str,
+    source: String,
+}
+
+pub(crate) fn run(Args { what: What::View(args) }: Args) -> Result {
+    let settings = Settings::gather(&args.flags, args.server.as_deref(), args.config.as_deref())?;
+    for name in settings::unknown_variables() {
+        output::say(&format!("fencepost: {name} is set and is no setting"));
+    }
+    let rows = settings.all.iter();
+    match args.output.output {
+        Format::Json => {
+            let rows: Vec<Row<'_>> =
+                rows.map(|it| Row { key: it.name, value: &it.value, source: it.source.to_string() }).collect();
+            output::json(&rows)?;
+        }
+        Format::Table => {
+            let shown = |value: &str| if value.is_empty() { "-".to_owned() } else { value.to_owned() };
+            let rows: Vec<[String; 3]> =
+                rows.map(|it| [it.name.to_owned(), shown(&it.value), it.source.to_string()]).collect();
+            output::table(["KEY", "VALUE", "FROM"], &rows, "")?;
+        }
+    }
+    // Shown first, so that one sees what is wrong.
+    settings.node_config().map(drop)
+}

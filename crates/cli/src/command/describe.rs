@@ -1,0 +1,170 @@
+//! `fencepost describe LOCK`: everything about one lock, in tables or as JSON.
+
+use fencepost::{AsOf, BlockedBy, Blocker, Explanation, HolderView, Name, QueueView, SessionId};
+use serde_json::{Value, json};
+
+use crate::connect::{self, ServerArgs};
+use crate::failure::Result;
+use crate::output::{self, Format, OutputArgs};
+use crate::{listing, shown};
+
+/// Show everything about one lock
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[arg(value_parser = connect::name)]
+    lock: Name,
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+pub(crate) async fn run(args: Args) -> Result {
+    let client = args.server.connect().await?;
+    let explained = client.explain(args.lock.as_str()).await?;
+    if args.output.output == Format::Json {
+        return output::json(&explanation_json(&explained));
+    }
+    let (now, what) = (explained.at.stamp, &explained.what);
+    let people = listing::people(&client, sessions_of(what)).await?;
+    output::line(&format!("lock      {}", output::printable(what.name.as_str())))?;
+    output::line(&format!("as of     entry {} of term {}", explained.at.index, explained.at.term))?;
+    if let Some((semaphore, out)) = &what.semaphore {
+        let kind = if semaphore.administered { "set by an administrator" } else { "while it is in use" };
+        output::line(&format!("permits   {out} of {} are out ({kind})", semaphore.limit.get()))?;
+    }
+    for freeze in &what.freezes {
+        let (scope, age) = (output::printable(&shown::scope(&freeze.scope)), shown::age(freeze.since, now));
+        let (by, why) = (output::printable(freeze.by.as_str()), output::printable(freeze.reason.as_str()));
+        let id = shown::short_freeze(freeze.id);
+        output::line(&format!("frozen    {scope} for {age} by {by}: {why} (freeze {id})"))?;
+    }
+    for rest in &what.rests {
+        let left = shown::left(rest.until, now);
+        output::line(&format!("rests     for {left} more, since grant {} was lost", rest.grant.0))?;
+    }
+    output::line("")?;
+    let row = |HolderView { holder, covers_from, deadline, .. }: &HolderView| {
+        let who = holder.session.map_or("-".to_owned(), |session| people.who(session, holder.owner.as_ref()));
+        let covers = covers_from.as_ref().map_or(String::new(), |above| format!(" (by {above})"));
+        [
+            holder.grant.0.to_string(),
+            holder.token.0.to_string(),
+            format!("{}{covers}", shown::takes(holder.takes)),
+            who,
+            shown::age(holder.since, now),
+            shown::left(*deadline, now),
+        ]
+    };
+    let rows: Vec<[String; 6]> = what.holders.iter().map(row).collect();
+    output::table(["GRANT", "TOKEN", "MODE", "HELD BY", "SINCE", "ENDS IN"], &rows, "fencepost: nobody holds it")?;
+    if what.queue_len == 0 {
+        return Ok(());
+    }
+    output::line("")?;
+    let row = |QueueView { position, waiter, wants, converts }: &QueueView| {
+        [
+            position.to_string(),
+            format!("{}{}", shown::takes(*wants), if *converts { " (upgrade)" } else { "" }),
+            people.who(waiter.session, waiter.owner.as_ref()),
+            shown::age(waiter.queued_at, now),
+            waiter.until.map_or("for ever".to_owned(), |until| shown::left(until, now)),
+        ]
+    };
+    let rows: Vec<[String; 5]> = what.queue.iter().map(row).collect();
+    output::table(["PLACE", "WANTS", "WAITING", "SINCE", "GIVES UP IN"], &rows, "")?;
+    if what.queue_len > what.queue.len() {
+        output::say(&format!("fencepost: {} more wait", what.queue_len - what.queue.len()));
+    }
+    Ok(())
+}
+
+/// Everybody who is named in an explanation.
+pub(crate) fn sessions_of(what: &Explanation) -> impl Iterator<Item = SessionId> {
+    let holders = what.holders.iter().filter_map(|it| it.holder.session);
+    let waiters = what.queue.iter().map(|it| it.waiter.session);
+    let chain = what.chain.iter().flat_map(|it| {
+        let by = match &it.by {
+            BlockedBy::Grant(holder) => holder.session,
+            _ => None,
+        };
+        [Some(it.session), by].into_iter().flatten()
+    });
+    holders.chain(waiters).chain(chain)
+}
+
+/// Who holds the name itself, by having asked for it: neither locks above it nor the intentions of those below.
+pub(crate) fn holders_of_the_name(what: &Explanation) -> impl Iterator<Item = &HolderView> {
+    use fencepost_core::{Mode, Takes};
+    let asked = |takes| !matches!(takes, Takes::Mode(Mode::IS | Mode::IX));
+    what.holders.iter().filter(move |it| it.covers_from.is_none() && asked(it.holder.takes))
+}
+
+pub(crate) fn explanation_json(AsOf { at, what }: &AsOf<Explanation>) -> Value {
+    let now = at.stamp;
+    let holder = |it: &HolderView| {
+        json!({
+            "grant": it.holder.grant.0,
+            "token": it.holder.token.0,
+            "takes": shown::takes(it.holder.takes),
+            "session": it.holder.session.map(shown::session_id),
+            "owner": it.holder.owner.as_ref().map(|owner| owner.as_str()),
+            "covers_from": it.covers_from.as_ref().map(Name::as_str),
+            "age_ms": now.0.saturating_sub(it.holder.since.0),
+            "remaining_ms": it.deadline.0.saturating_sub(now.0),
+        })
+    };
+    let waiter = |it: &QueueView| {
+        json!({
+            "place": it.position,
+            "wants": shown::takes(it.wants),
+            "converts": it.converts,
+            "session": shown::session_id(it.waiter.session),
+            "owner": it.waiter.owner.as_ref().map(|owner| owner.as_str()),
+            "age_ms": now.0.saturating_sub(it.waiter.queued_at.0),
+            "remaining_ms": it.waiter.until.map(|until| until.0.saturating_sub(now.0)),
+        })
+    };
+    let freeze = |it: &fencepost::FreezeRecord| {
+        json!({
+            "freeze": shown::freeze_id(it.id),
+            "scope": shown::scope_json(&it.scope),
+            "by": it.by.as_str(),
+            "reason": it.reason.as_str(),
+            "age_ms": now.0.saturating_sub(it.since.0),
+        })
+    };
+    let rest = |it: &fencepost_core::RestRecord| json!({ "grant": it.grant.0, "token": it.token.0, "remaining_ms": it.until.0.saturating_sub(now.0) });
+    let semaphore = what.semaphore.as_ref().map(|(semaphore, out)| {
+        json!({ "limit": semaphore.limit.get(), "out": out, "administered": semaphore.administered })
+    });
+    json!({
+        "lock": what.name.as_str(),
+        "index": at.index,
+        "holders": what.holders.iter().map(holder).collect::<Vec<Value>>(),
+        "waiting": what.queue.iter().map(waiter).collect::<Vec<Value>>(),
+        "waiting_count": what.queue_len,
+        "freezes": what.freezes.iter().map(freeze).collect::<Vec<Value>>(),
+        "rests": what.rests.iter().map(rest).collect::<Vec<Value>>(),
+        "semaphore": semaphore,
+        "blockers": what.chain.iter().map(blocker_json).collect::<Vec<Value>>(),
+    })
+}
+
+fn blocker_json(blocker: &Blocker) -> Value {
+    let by = match &blocker.by {
+        BlockedBy::Grant(holder) => {
+            json!({ "grant": holder.grant.0, "session": holder.session.map(shown::session_id) })
+        }
+        BlockedBy::Rest(holder) => json!({ "rest": holder.grant.0 }),
+        BlockedBy::Waiter(arrival) => json!({ "waiter": arrival.0 }),
+        BlockedBy::Freeze(freeze) => json!({ "freeze": shown::freeze_id(freeze.id) }),
+        BlockedBy::Permits => json!({ "permits": true }),
+    };
+    json!({
+        "session": shown::session_id(blocker.session),
+        "owner": blocker.owner.as_ref().map(|owner| owner.as_str()),
+        "waits_for": blocker.name.as_str(),
+        "blocked_by": by,
+    })
+}

@@ -1,0 +1,178 @@
+//! `fencepost dev`: a node, or a small cluster, in this process, with nothing to configure.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use fencepost_server::{Begin, CLIENT_PORT, Config, Server, StartError};
+
+use crate::command::serve::{asked_to_end, start_failure};
+use crate::failure::{Failure, Result};
+use crate::settings::{NodeFlags, Settings};
+use crate::{logs, output};
+
+/// The ports of the next node are so much higher: 7420, 7430, 7440.
+const PORTS_APART: u16 = 10;
+
+/// Try things out: a node, or a local cluster, with nothing to configure
+///
+/// Everything is forgotten when it ends, unless --data says where to keep it. The nodes n1, n2, ... run in this one process;
+/// for a cluster that survives anything, run one `fencepost serve` on each machine.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How many nodes: 1, 3, 5 or 7
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = nodes)]
+    nodes: u16,
+    /// Keep the logs in this directory [default: in memory]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Where clients of the first node connect; HTTP and peers are on the next two ports, the next node is 10 ports further.
+    /// Port 0 takes free ports
+    #[arg(long, value_name = "IP:PORT", default_value_t = SocketAddr::from(([127, 0, 0, 1], CLIENT_PORT)))]
+    listen: SocketAddr,
+}
+
+fn nodes(text: &str) -> std::result::Result<u16, String> {
+    match text.parse() {
+        Ok(nodes @ (1 | 3 | 5 | 7)) => Ok(nodes),
+        Ok(nodes @ (2 | 4 | 6)) => {
+            Err(format!("{nodes} nodes survive no more failures than {}: say 1, 3, 5 or 7", nodes - 1))
+        }
+        _ => Err("say 1, 3, 5 or 7".to_owned()),
+    }
+}
+
+pub(crate) async fn run(args: Args) -> Result {
+    let settings = Settings::gather(&NodeFlags::default(), None, None)?;
+    logs::begin(&settings, Some("warn"))?;
+    if let Some(data) = &args.data {
+        check_data(data, &args)?;
+    }
+    let end = asked_to_end()?;
+    let mut servers: Vec<Server> = Vec::new();
+    for place in 0..args.nodes {
+        let first = servers.first().map(|first| first.client_address().to_string());
+        servers.push(start(&args, place, first).await?);
+    }
+    for server in &servers {
+        server.wait_until_ready().await;
+    }
+    // All are joined before anybody is told to begin: a cluster that looks like three and votes like one would be no cluster.
+    for server in &servers {
+        server.wait_until_member().await;
+    }
+    introduce(&args, &servers)?;
+    end_together(servers, end).await
+}
+
+/// What is in the directory must be of a cluster of as many nodes.
+fn check_data(data: &Path, args: &Args) -> Result {
+    let shown = data.display();
+    if data.join("IDENTITY").exists() {
+        return Err(Failure::failed(format!(
+            "{shown} is the directory of one node of `fencepost serve`: start that with --data {shown}, or say another directory"
+        )));
+    }
+    let found = (1..=u16::MAX).take_while(|place| data.join(format!("n{place}")).join("IDENTITY").exists()).count();
+    if found != 0 && found != usize::from(args.nodes) {
+        return Err(Failure::failed(format!(
+            "{shown} holds a cluster of {found}: say --nodes {found} to go on with it, or another directory"
+        )));
+    }
+    if args.nodes > 1 && args.listen.port() == 0 {
+        return Err(Failure::usage(
+            "nodes that are started again must find each other where they were: with --data and several --nodes, \
+             say a port other than 0",
+        ));
+    }
+    Ok(())
+}
+
+async fn start(args: &Args, place: u16, first: Option<String>) -> Result<Server> {
+    let listen = |offset: u16| -> Result<SocketAddr> {
+        let port = match args.listen.port() {
+            0 => Some(0),
+            port => port.checked_add(place * PORTS_APART + offset),
+        };
+        let port =
+            port.ok_or_else(|| Failure::usage("there are no ports left above this one: say a lower --listen"))?;
+        Ok(SocketAddr::new(args.listen.ip(), port))
+    };
+    let name = format!("n{}", place + 1);
+    let directory = args.data.as_ref().map(|data| data.join(&name));
+    let is_known = directory.as_ref().is_some_and(|directory| directory.join("IDENTITY").exists());
+    let config = Config {
+        name,
+        directory,
+        begin: match first {
+            _ if is_known => Begin::Never,
+            None => Begin::Found,
+            Some(first) => Begin::Join(vec![first]),
+        },
+        client_listen: listen(0)?,
+        http_listen: listen(1)?,
+        peer_listen: listen(2)?,
+        ..Config::default()
+    };
+    Server::start(config).await.map_err(|error| match &error {
+        StartError::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => Failure::failed(format!(
+            "{error}: `--listen 127.0.0.1:0` takes free ports. Perhaps a `fencepost dev` runs already; then use that one"
+        )),
+        StartError::Config { .. } if !args.listen.ip().is_loopback() => Failure::usage(
+            "`fencepost dev` listens on loopback only, since it has no TLS: for other machines use `fencepost serve`",
+        ),
+        _ => start_failure(error),
+    })
+}
+
+/// The addresses, and what to try next.
+fn introduce(args: &Args, servers: &[Server]) -> Result {
+    let clients: Vec<String> = servers.iter().map(|server| server.client_address().to_string()).collect();
+    let kept = match &args.data {
+        Some(data) => format!("kept in {}", data.display()),
+        None => "in memory: everything is forgotten when it ends".to_owned(),
+    };
+    let clients = clients.join(",");
+    output::line(&format!("ready: {} ({kept})", clients))?;
+    for (place, server) in servers.iter().enumerate() {
+        let (client, http, peer) = (server.client_address(), server.http_address(), server.peer_address());
+        output::line(&format!("  n{}  clients {client}  http http://{http}  peers {peer}", place + 1))?;
+    }
+    let is_default = servers[0].client_address() == Config::default().client_listen;
+    let to = if is_default { String::new() } else { format!(" --server {clients}") };
+    output::line(&format!(
+        "\nTry in another terminal:\n  \
+           fencepost run{to} nightly -- sh -c 'echo my token is $FENCEPOST_TOKEN; sleep 60'\n  \
+           fencepost locks{to}\n  \
+           fencepost why{to} nightly\n\nCtrl-C ends it."
+    ))
+}
+
+/// Ends every node in good order when asked to, and all of them if one had to stop.
+async fn end_together(servers: Vec<Server>, end: impl Future<Output = ()>) -> Result {
+    let (ending, _) = tokio::sync::watch::channel(false);
+    let mut nodes = tokio::task::JoinSet::new();
+    for server in servers {
+        let mut ended = ending.subscribe();
+        nodes.spawn(server.run_until(async move { drop(ended.wait_for(|ended| *ended).await) }));
+    }
+    let mut outcome = Ok(());
+    let mut end = std::pin::pin!(end);
+    let mut is_ending = false;
+    loop {
+        tokio::select! {
+            () = &mut end, if !is_ending => {
+                is_ending = true;
+                ending.send_replace(true);
+            }
+            stopped = nodes.join_next() => match stopped {
+                None => return outcome,
+                Some(Ok(Ok(()))) => {}
+                Some(Ok(Err(stop))) => {
+                    outcome = Err(Failure::failed(format!("a node had to stop: {stop}")));
+                    ending.send_replace(true);
+                }
+                Some(Err(error)) => return Err(Failure::failed(error)),
+            },
+        }
+    }
+}

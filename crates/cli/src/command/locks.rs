@@ -1,0 +1,98 @@
+//! `fencepost locks`: what is held, by whom, and how many wait for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fencepost::{GrantView, WaiterRecord};
+use serde_json::{Value, json};
+
+use crate::connect::ServerArgs;
+use crate::failure::Result;
+use crate::output::{self, Format, OutputArgs};
+use crate::{listing, shown};
+
+/// List what is held and what is waited for
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only names that begin so
+    #[arg(default_value = "", hide_default_value = true)]
+    prefix: String,
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+pub(crate) async fn run(args: Args) -> Result {
+    let client = args.server.connect().await?;
+    let (grants, now) = listing::grants(&client, &args.prefix).await?;
+    let waiters = listing::waiters(&client, &args.prefix, usize::MAX).await?;
+    if args.output.output == Format::Json {
+        let grants: Vec<Value> = grants.iter().map(|grant| grant_json(grant, now)).collect();
+        let waiters: Vec<Value> = waiters.iter().map(|waiter| waiter_json(waiter, now)).collect();
+        return output::json(&json!({ "held": grants, "waiting": waiters }));
+    }
+    let people = listing::people(&client, grants.iter().map(|grant| grant.record.session)).await?;
+    let mut waiting: BTreeMap<String, usize> = BTreeMap::new();
+    for waiter in &waiters {
+        for name in waiter.wants.held().names() {
+            *waiting.entry(name.to_string()).or_default() += 1;
+        }
+    }
+    let mut rows = Vec::new();
+    let mut held_names = BTreeSet::new();
+    for GrantView { record, deadline } in &grants {
+        let (names, mode) = shown::held(&record.held);
+        let count: usize = record.held.names().filter_map(|name| waiting.get(name.as_str())).sum();
+        held_names.extend(record.held.names().map(ToString::to_string));
+        rows.push([
+            names,
+            mode,
+            record.token.0.to_string(),
+            people.who(record.session, record.owner.as_ref()),
+            shown::age(record.granted_at, now),
+            shown::left(*deadline, now),
+            count.to_string(),
+        ]);
+    }
+    // Frozen, resting, or held on an ancestor: nobody holds the name itself.
+    for (name, count) in waiting.iter().filter(|(name, _)| !held_names.contains(*name)) {
+        let dash = || "-".to_owned();
+        rows.push([name.clone(), dash(), dash(), "nobody".to_owned(), dash(), dash(), count.to_string()]);
+    }
+    rows.sort();
+    let heading = ["LOCK", "MODE", "TOKEN", "HELD BY", "SINCE", "ENDS IN", "WAITING"];
+    output::table(heading, &rows, &nothing(&args.prefix))
+}
+
+fn nothing(prefix: &str) -> String {
+    match prefix {
+        "" => "fencepost: nothing is held".to_owned(),
+        _ => format!("fencepost: nothing that begins with {prefix:?} is held"),
+    }
+}
+
+/// A grant for programs.
+pub(crate) fn grant_json(GrantView { record, deadline }: &GrantView, now: fencepost::LogicalMs) -> Value {
+    json!({
+        "grant": record.id.0,
+        "token": record.token.0,
+        "locks": shown::held_json(&record.held),
+        "session": shown::session_id(record.session),
+        "owner": record.owner.as_ref().map(|owner| owner.as_str()),
+        "count": record.count,
+        "age_ms": now.0.saturating_sub(record.granted_at.0),
+        "remaining_ms": deadline.0.saturating_sub(now.0),
+    })
+}
+
+/// A request that waits, for programs.
+pub(crate) fn waiter_json(waiter: &WaiterRecord, now: fencepost::LogicalMs) -> Value {
+    json!({
+        "arrival": waiter.arrival.0,
+        "locks": shown::held_json(&waiter.wants.held()),
+        "session": shown::session_id(waiter.session),
+        "owner": waiter.owner.as_ref().map(|owner| owner.as_str()),
+        "age_ms": now.0.saturating_sub(waiter.queued_at.0),
+        "remaining_ms": waiter.until.map(|until| until.0.saturating_sub(now.0)),
+    })
+}

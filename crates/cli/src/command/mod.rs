@@ -1,0 +1,18 @@
+//! One file a command: what it can be told, and what it does.
+
+pub(crate) mod administer;
+pub(crate) mod backup;
+pub(crate) mod completion;
+pub(crate) mod config;
+pub(crate) mod describe;
+pub(crate) mod dev;
+pub(crate) mod exec;
+pub(crate) mod locks;
+pub(crate) mod members;
+pub(crate) mod run;
+pub(crate) mod serve;
+pub(crate) mod sessions;
+pub(crate) mod top;
+pub(crate) mod transfer;
+pub(crate) mod watch;
+pub(crate) mod why;

@@ -1,0 +1,334 @@
+//! `fencepost run`: a command that runs only while a lock is held.
+//!
+//! The command is a process group of its own. When the lock nears its deadline the group gets TERM, and KILL at the deadline or
+//! when the lock is lost, so that it is gone before the next holder starts. A third process stands between: `exec.rs` makes
+//! the kernel kill the command if this process is killed, since nobody would be left to watch the deadline.
+
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fencepost::{Error, Exclusive, Guard, Hold, LockRequest, Name, Refused, Shared};
+use fencepost_core::bounds::{SESSION_TTL_MS_DEFAULT, TTL_MS_MIN};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::connect::{self, ServerArgs};
+use crate::failure::{self, Failure, Result};
+use crate::{duration, output, terminal};
+
+/// A clock that stood still during a suspend is looked at again so soon.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// How long to wait for the answer to a release. The lock ends with its deadline at the latest.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(3);
+/// After so long without the lock, somebody at a terminal hears what is going on.
+const SAY_AFTER: Duration = Duration::from_secs(1);
+
+const AFTER_HELP: &str = "\
+The command finds in its environment:
+  FENCEPOST_LOCK      the name of the lock
+  FENCEPOST_TOKEN     the fencing token: show it to the store with every write (with -s: for reads only)
+  FENCEPOST_DEADLINE  until when the lock was certain as the command began, in unix milliseconds by the wall clock:
+                      a hint, for renewals move it
+
+It runs in its own process group. Before the lock's deadline the group gets TERM, and KILL at the deadline or when the lock
+is lost, so that it is gone before the next holder starts. INT, TERM, HUP, QUIT, USR1, USR2 and WINCH are passed on. What the
+command leaves running in the background is not waited for. If `fencepost run` itself is killed, so is the command (on Linux).
+
+Exit codes: the command's own (128+N if signal N ended it), else
+  123  the lock was lost, and the command was stopped
+  124  the lock was not acquired (another with -E)
+  125  fencepost failed: the cluster cannot be reached, and the like
+  126  the command cannot be executed
+  127  there is no such command
+  2    what was typed cannot be understood
+
+Examples:
+  fencepost run nightly -- ./backup.sh              wait for the lock, then run
+  fencepost run -n nightly -- ./backup.sh           run if the lock is free, else exit with 124
+  fencepost run -w 30s --max-hold 1h nightly -- ./backup.sh";
+
+/// Run a command while holding a lock
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    /// The lock; a name that begins with / is a path and covers everything below
+    #[arg(value_parser = connect::name)]
+    lock: Name,
+    /// Do not wait: if it is not free, exit with 124
+    #[arg(short = 'n', long, conflicts_with = "wait")]
+    nonblock: bool,
+    /// Wait at most so long [default: for ever]
+    #[arg(short, long, value_name = "DURATION", value_parser = duration::parse)]
+    wait: Option<Duration>,
+    /// Hold it together with others who say -s
+    #[arg(short, long)]
+    shared: bool,
+    /// Exit with this code if the lock was not acquired
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = failure::NOT_ACQUIRED)]
+    conflict_exit_code: u8,
+    /// The lock is free so long after this machine died [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = ttl)]
+    ttl: Option<Duration>,
+    /// Stop the command so long after the lock was granted
+    #[arg(long, value_name = "DURATION", value_parser = max_hold)]
+    max_hold: Option<Duration>,
+    #[command(flatten)]
+    server: ServerArgs,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+fn ttl(text: &str) -> std::result::Result<Duration, String> {
+    let ttl = duration::parse(text)?;
+    if ttl < Duration::from_millis(TTL_MS_MIN) {
+        return Err("a time to live is at least one second: write 1s or more".to_owned());
+    }
+    Ok(ttl)
+}
+
+fn max_hold(text: &str) -> std::result::Result<Duration, String> {
+    let max_hold = duration::parse(text)?;
+    if max_hold.is_zero() {
+        return Err("a command that may run for no time at all cannot run: write 1s or more".to_owned());
+    }
+    Ok(max_hold)
+}
+
+/// Gives the exit code.
+pub(crate) async fn run(args: Args) -> Result<u8> {
+    let mut signals = signals()?;
+    let (builder, nodes) = args.server.builder()?;
+    let ttl = args.ttl.unwrap_or(Duration::from_millis(SESSION_TTL_MS_DEFAULT));
+    let command = args.command[0].to_string_lossy().into_owned();
+    let connecting = builder.session_ttl(ttl).name("fencepost run").label("command", output::printable(&command)).connect();
+    let client = tokio::select! {
+        connected = connecting => connected.map_err(|error| connect::unreachable(&nodes, error))?,
+        signal = stopping(&mut signals) => return Ok(128 + signal as u8),
+    };
+    let request = client.lock(args.lock.as_str());
+    let code = if args.shared {
+        hold_and_run(&args, signals, asked(&args, request.shared()), ttl).await
+    } else {
+        hold_and_run(&args, signals, asked(&args, request), ttl).await
+    };
+    // What has been given back is given back; this is for a wait that was broken off.
+    let _ = tokio::time::timeout(RELEASE_PATIENCE, client.close()).await;
+    code
+}
+
+fn asked<M>(args: &Args, mut request: LockRequest<M>) -> LockRequest<M> {
+    request = match args.wait {
+        Some(wait) => request.wait(wait),
+        None => request.wait_forever(),
+    };
+    match args.max_hold {
+        Some(max_hold) => request.max_hold(max_hold),
+        None => request,
+    }
+}
+
+async fn hold_and_run<M>(
+    args: &Args,
+    mut signals: mpsc::Receiver<Signal>,
+    request: LockRequest<M>,
+    ttl: Duration,
+) -> Result<u8>
+where
+    Hold<M>: ShowsToken,
+{
+    let acquiring = async {
+        if args.nonblock {
+            let busy = request.try_acquire_or_busy().await?;
+            return busy.map_err(|busy| Error::from(Refused::Busy(busy)));
+        }
+        request.acquire().await
+    };
+    let acquired = tokio::select! {
+        acquired = acquiring => acquired,
+        signal = stopping(&mut signals) => return Ok(128 + signal as u8),
+        () = say_that_it_waits(&args.lock) => unreachable!("it says so and waits for ever"),
+    };
+    let guard = match acquired {
+        Ok(guard) => guard,
+        Err(Error::Refused(Refused::Busy(_) | Refused::TimedOut)) => {
+            output::say(&format!(
+                "fencepost: {} was not acquired: `fencepost why {0}` says who is in the way",
+                args.lock
+            ));
+            return Ok(args.conflict_exit_code);
+        }
+        Err(error @ Error::Refused(_)) => {
+            output::say(&format!("fencepost: {} was not acquired: {error}", args.lock));
+            return Ok(args.conflict_exit_code);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let least = args.max_hold.map_or(ttl, |max_hold| max_hold.min(ttl));
+    supervise(args, guard, &mut signals, least / 6).await
+}
+
+/// Runs the command under the lock, and gives the lock back.
+async fn supervise<M>(args: &Args, guard: Guard<M>, signals: &mut mpsc::Receiver<Signal>, grace: Duration) -> Result<u8>
+where
+    Hold<M>: ShowsToken,
+{
+    let hold = guard.hold();
+    let mut child = match spawn(args, &hold) {
+        Ok(child) => child,
+        Err(error) => {
+            let _ = tokio::time::timeout(RELEASE_PATIENCE, guard.release()).await;
+            return Err(Failure::failed(format!(
+                "cannot start another process: {error}; free some memory or processes"
+            )));
+        }
+    };
+    let group = Pid::from_raw(child.id().and_then(|id| i32::try_from(id).ok()).expect("it was not waited for yet"));
+    let foreground = terminal::Foreground::give_to(group);
+    let (status, stopped) = watch_over(&mut child, group, &hold, signals, grace).await?;
+    drop(foreground);
+    if stopped.is_some() {
+        // Whatever of the group has outlived the command must not see the next holder.
+        let _ = killpg(group, Signal::SIGKILL);
+    }
+    let released = tokio::time::timeout(RELEASE_PATIENCE, guard.release()).await;
+    let lost = match (&stopped, released) {
+        (Some(why), _) => Some(why.clone()),
+        (None, Ok(Err(error))) if error.lost().is_some() => Some(error.to_string()),
+        _ => None,
+    };
+    match lost {
+        Some(why) => {
+            output::say(&format!("fencepost: {} was lost while the command ran: {why}", args.lock));
+            Ok(failure::LOST)
+        }
+        None => Ok(code_of(status)),
+    }
+}
+
+/// Waits for the command to end, and sees to it that it does when the lock does. Says why it was stopped, if it was.
+async fn watch_over<M>(
+    child: &mut Child,
+    group: Pid,
+    hold: &Hold<M>,
+    signals: &mut mpsc::Receiver<Signal>,
+    grace: Duration,
+) -> Result<(ExitStatus, Option<String>)> {
+    let mut stopped = None;
+    let mut is_killed = false;
+    loop {
+        let remaining = hold.remaining();
+        let until = if stopped.is_none() { remaining.saturating_sub(grace) } else { remaining };
+        tokio::select! {
+            biased;
+            why = hold.lost(), if !is_killed => {
+                let _ = killpg(group, Signal::SIGKILL);
+                is_killed = true;
+                stopped = Some(why.to_string());
+            }
+            status = child.wait() => return Ok((status?, stopped)),
+            Some(signal) = signals.recv() => {
+                // It may have ended this moment.
+                let _ = killpg(group, signal);
+            }
+            () = tokio::time::sleep(until.min(LOOK_AGAIN)), if !is_killed => {
+                let remaining = hold.remaining();
+                if remaining.is_zero() {
+                    let _ = killpg(group, Signal::SIGKILL);
+                    is_killed = true;
+                } else if remaining <= grace && stopped.is_none() {
+                    let _ = killpg(group, Signal::SIGTERM);
+                    // A stopped process hears nothing else.
+                    let _ = killpg(group, Signal::SIGCONT);
+                    stopped = Some("its deadline came near, and the command was told to end".to_owned());
+                }
+            }
+        }
+    }
+}
+
+fn spawn<M>(args: &Args, hold: &Hold<M>) -> std::io::Result<Child>
+where
+    Hold<M>: ShowsToken,
+{
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let deadline_ms = (now + hold.remaining()).as_millis();
+    let mut command = Command::new(super::exec::own_path()?);
+    command
+        .arg(super::exec::NAME)
+        .arg(std::process::id().to_string())
+        .args(&args.command)
+        .env("FENCEPOST_LOCK", args.lock.as_str())
+        .env("FENCEPOST_TOKEN", hold.shown_token().to_string())
+        .env("FENCEPOST_DEADLINE", deadline_ms.to_string())
+        .process_group(0);
+    command.spawn()
+}
+
+/// What the command is told as its token.
+pub(crate) trait ShowsToken {
+    fn shown_token(&self) -> u64;
+}
+
+impl ShowsToken for Hold<Exclusive> {
+    fn shown_token(&self) -> u64 {
+        self.token().get()
+    }
+}
+
+impl ShowsToken for Hold<Shared> {
+    fn shown_token(&self) -> u64 {
+        self.token().get()
+    }
+}
+
+fn code_of(status: ExitStatus) -> u8 {
+    let by_signal = || status.signal().map(|signal| 128 + signal);
+    u8::try_from(status.code().or_else(by_signal).unwrap_or(i32::from(failure::FAILED))).unwrap_or(failure::FAILED)
+}
+
+/// What is passed on, as it comes.
+fn signals() -> Result<mpsc::Receiver<Signal>> {
+    let (sender, receiver) = mpsc::channel(16);
+    let passed_on = [
+        Signal::SIGINT,
+        Signal::SIGTERM,
+        Signal::SIGHUP,
+        Signal::SIGQUIT,
+        Signal::SIGUSR1,
+        Signal::SIGUSR2,
+        Signal::SIGWINCH,
+    ];
+    for passed in passed_on {
+        let mut arrived = signal(SignalKind::from_raw(passed as i32))?;
+        let sender = sender.clone();
+        tokio::spawn(async move { while arrived.recv().await.is_some() && sender.send(passed).await.is_ok() {} });
+    }
+    Ok(receiver)
+}
+
+/// The next signal that means to stop. There is nobody yet to pass the others on to.
+async fn stopping(signals: &mut mpsc::Receiver<Signal>) -> Signal {
+    loop {
+        match signals.recv().await {
+            Some(Signal::SIGWINCH | Signal::SIGUSR1 | Signal::SIGUSR2) => {}
+            Some(signal) => return signal,
+            // The tasks that send live as long as the runtime.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+async fn say_that_it_waits(lock: &Name) {
+    tokio::time::sleep(SAY_AFTER).await;
+    if std::io::stderr().is_terminal() {
+        output::say(&format!("fencepost: waiting for {lock}; `fencepost why {lock}` says for whom"));
+    }
+    std::future::pending().await
+}

@@ -1,0 +1,73 @@
+//! `fencepost serve`: one node of a cluster, until it is told to end.
+
+use std::path::PathBuf;
+
+use fencepost_server::{Server, StartError};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::failure::{Failure, Result};
+use crate::settings::{NodeFlags, Settings};
+use crate::{logs, output, settings};
+
+/// Run one node of a cluster
+///
+/// Values come from flags, else from FENCEPOST_* variables, else from the file, else they are the default;
+/// `fencepost config view` says which. SIGTERM and SIGINT end the node in good order: it hands the lead over and lets calls
+/// end; a second one ends it at once.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// A TOML file with the same keys as the flags [env: FENCEPOST_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    flags: NodeFlags,
+}
+
+pub(crate) async fn run(args: Args) -> Result {
+    let settings = Settings::gather(&args.flags, None, args.config.as_deref())?;
+    let config = settings.node_config()?;
+    logs::begin(&settings, None)?;
+    for name in settings::unknown_variables() {
+        tracing::warn!("{name} is set and is no setting: see `fencepost config view` for those there are");
+    }
+    for setting in settings.all.iter().filter(|setting| setting.name != "server") {
+        tracing::info!(value = setting.value, from = %setting.source, "{}", setting.name);
+    }
+    let server = Server::start(config).await.map_err(start_failure)?;
+    output::line(&format!(
+        "ready: {} listens for clients on {}, http on {}, peers on {}",
+        settings.get("name").value,
+        server.client_address(),
+        server.http_address(),
+        server.peer_address()
+    ))?;
+    server.run_until(asked_to_end()?).await.map_err(|stop| Failure::failed(format!("the node had to stop: {stop}")))
+}
+
+/// Done at the first SIGTERM or SIGINT. A second one ends the process at once.
+pub(crate) fn asked_to_end() -> Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        let code = tokio::select! {
+            _ = terminate.recv() => 143,
+            _ = interrupt.recv() => 130,
+        };
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            output::say("fencepost: ended at once, on the second signal");
+            std::process::exit(code);
+        });
+    })
+}
+
+/// What to do about a node that does not start.
+pub(crate) fn start_failure(error: StartError) -> Failure {
+    match error {
+        StartError::Config { .. } => Failure::usage(error),
+        _ => Failure::failed(error),
+    }
+}

@@ -1,0 +1,51 @@
+//! `fencepost sessions`: the clients that are alive.
+
+use serde_json::{Value, json};
+
+use crate::connect::ServerArgs;
+use crate::failure::Result;
+use crate::output::{self, Format, OutputArgs};
+use crate::{duration, listing, shown};
+
+/// List the living sessions
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+pub(crate) async fn run(args: Args) -> Result {
+    let client = args.server.connect().await?;
+    let (sessions, now) = listing::sessions(&client).await?;
+    if args.output.output == Format::Json {
+        let row = |session: &fencepost::SessionView| {
+            json!({
+                "session": shown::session_id(session.id),
+                "principal": session.principal.as_str(),
+                "client": shown::metadata(session.metadata.as_bytes()),
+                "grants": session.grants,
+                "waits": session.waits,
+                "ttl_ms": session.ttl.millis().get(),
+                "age_ms": now.0.saturating_sub(session.opened_at.0),
+                "remaining_ms": session.deadline.0.saturating_sub(now.0),
+            })
+        };
+        return output::json(&sessions.iter().map(row).collect::<Vec<Value>>());
+    }
+    let row = |session: &fencepost::SessionView| {
+        [
+            shown::short_session(session.id),
+            shown::client(session.metadata.as_bytes()),
+            session.grants.to_string(),
+            session.waits.to_string(),
+            duration::show(session.ttl.millis().get()),
+            shown::age(session.opened_at, now),
+            shown::left(session.deadline, now),
+        ]
+    };
+    let rows: Vec<[String; 7]> = sessions.iter().map(row).collect();
+    let heading = ["SESSION", "CLIENT", "HOLDS", "WAITS", "TTL", "OPEN FOR", "ENDS IN"];
+    output::table(heading, &rows, "fencepost: there are no sessions")
+}

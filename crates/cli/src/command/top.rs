@@ -1,0 +1,229 @@
+//! `fencepost top`: the cluster at a glance, anew every second.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use fencepost::{Client, ClusterStatus, GrantView, LogicalMs};
+use ratatui::Frame;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Block, Paragraph, Row, Table};
+
+use crate::connect::{self, ServerArgs};
+use crate::failure::{Failure, Result};
+use crate::{listing, output, shown};
+
+const REFRESH: Duration = Duration::from_secs(1);
+/// Pages of those who wait that are counted: a state of a million waiters is not read every second.
+const WAITER_PAGES_MAX: usize = 10;
+const HOT_LOCKS_MAX: usize = 100;
+
+/// Watch the cluster: who leads, how much happens, which locks are wanted most (q quits)
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+pub(crate) async fn run(args: Args) -> Result {
+    if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+        return Err(Failure::usage(
+            "top draws on a terminal, and this is none: use `fencepost locks`, `members` or `watch` with -o json",
+        ));
+    }
+    let (builder, nodes) = args.server.builder()?;
+    let client = builder.connect().await.map_err(|error| connect::unreachable(&nodes, error))?;
+    // Puts the terminal back, also if something here panics.
+    let mut terminal = ratatui::init();
+    let outcome = draw_until_quit(&client, &mut terminal).await;
+    ratatui::restore();
+    outcome
+}
+
+async fn draw_until_quit(client: &Client, terminal: &mut ratatui::DefaultTerminal) -> Result {
+    let mut before: Option<Seen> = None;
+    let mut view = View::default();
+    let mut keys = keys();
+    loop {
+        match look(client).await {
+            Ok(seen) => {
+                view = View::of(&seen, before.as_ref());
+                before = Some(seen);
+            }
+            // The last picture stays, and says that it is old.
+            Err(failure) => view.problem = Some(failure.message),
+        }
+        let next = Instant::now() + REFRESH;
+        loop {
+            terminal.draw(|frame| draw(frame, &view))?;
+            tokio::select! {
+                () = tokio::time::sleep_until(next.into()) => break,
+                key = keys.recv() => match key {
+                    Some(Key::Quit) | None => return Ok(()),
+                    Some(Key::Redraw) => {}
+                },
+            }
+        }
+    }
+}
+
+enum Key {
+    Quit,
+    Redraw,
+}
+
+/// The keys, read on a thread of their own: reading them waits.
+fn keys() -> tokio::sync::mpsc::Receiver<Key> {
+    let (sender, receiver) = tokio::sync::mpsc::channel(8);
+    std::thread::spawn(move || {
+        while let Ok(event) = event::read() {
+            let key = match event {
+                Event::Key(key) => match (key.code, key.modifiers) {
+                    (KeyCode::Char('q') | KeyCode::Esc, _) | (KeyCode::Char('c'), KeyModifiers::CONTROL) => Key::Quit,
+                    _ => continue,
+                },
+                Event::Resize(..) => Key::Redraw,
+                _ => continue,
+            };
+            if sender.blocking_send(key).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+struct Seen {
+    at: Instant,
+    status: ClusterStatus,
+    waiting: BTreeMap<String, usize>,
+    grants: Vec<GrantView>,
+    now: LogicalMs,
+}
+
+async fn look(client: &Client) -> Result<Seen> {
+    let status = client.status().await?;
+    let page = client.grants("", None).await?;
+    let mut waiting = BTreeMap::new();
+    for waiter in listing::waiters(client, "", WAITER_PAGES_MAX).await? {
+        for name in waiter.wants.held().names() {
+            *waiting.entry(name.to_string()).or_default() += 1;
+        }
+    }
+    Ok(Seen { at: Instant::now(), status, waiting, grants: page.what.rows, now: page.at.stamp })
+}
+
+/// The picture, in words.
+#[derive(Default)]
+struct View {
+    head: Vec<String>,
+    hot: Vec<[String; 5]>,
+    problem: Option<String>,
+}
+
+impl View {
+    fn of(seen: &Seen, before: Option<&Seen>) -> View {
+        let Seen { status, waiting, grants, now, .. } = seen;
+        let leader = status.members.iter().find(|member| member.leads);
+        let leader = leader.map_or("nobody".to_owned(), crate::command::members::call);
+        let rate = |of: fn(&ClusterStatus) -> u64| match before {
+            Some(before) => {
+                let seconds = (seen.at - before.at).as_secs_f64().max(0.001);
+                format!("{:.0}/s", of(status).saturating_sub(of(&before.status)) as f64 / seconds)
+            }
+            None => "-".to_owned(),
+        };
+        let counts = &status.counts;
+        let mut head = vec![
+            format!("leader {leader}   term {}   members {}", status.term, status.members.len()),
+            format!(
+                "log {} ({})   tokens {} ({})",
+                status.applied.index,
+                rate(|status| status.applied.index),
+                counts.last_token.0,
+                rate(|status| status.counts.last_token.0)
+            ),
+            format!(
+                "sessions {}   held {}   waiting {}   resting {}   freezes {}",
+                counts.sessions, counts.grants, counts.waiters, counts.rests, counts.freezes
+            ),
+        ];
+        if status.disk_short {
+            head.push("the leader's disk is nearly full: new locks are refused; free space".to_owned());
+        }
+        View { head, hot: hot_locks(waiting, grants, *now), problem: None }
+    }
+}
+
+/// Those that most wait for, then those that have been held longest.
+fn hot_locks(waiting: &BTreeMap<String, usize>, grants: &[GrantView], now: LogicalMs) -> Vec<[String; 5]> {
+    let mut hot = Vec::new();
+    for GrantView { record, .. } in grants {
+        let (names, mode) = shown::held(&record.held);
+        let count: usize = record.held.names().filter_map(|name| waiting.get(name.as_str())).sum();
+        let cells = [
+            names,
+            count.to_string(),
+            mode,
+            record.token.0.to_string(),
+            format!("{} for {}", shown::short_session(record.session), shown::age(record.granted_at, now)),
+        ];
+        hot.push((count, record.granted_at, cells));
+    }
+    let is_held = |name: &str| grants.iter().any(|it| it.record.held.names().any(|held| held.as_str() == name));
+    for (name, count) in waiting.iter().filter(|(name, _)| !is_held(name)) {
+        let dash = || "-".to_owned();
+        hot.push((*count, now, [name.clone(), count.to_string(), dash(), dash(), "nobody".to_owned()]));
+    }
+    hot.sort_by(|(a_count, a_since, _), (b_count, b_since, _)| (b_count, a_since).cmp(&(a_count, b_since)));
+    hot.into_iter().take(HOT_LOCKS_MAX).map(|(_, _, cells)| cells.map(|cell| output::printable(&cell))).collect()
+}
+
+fn draw(frame: &mut Frame<'_>, view: &View) {
+    let head_lines = u16::try_from(view.head.len()).unwrap_or(u16::MAX);
+    let [head, body, foot] =
+        Layout::vertical([Constraint::Length(head_lines + 2), Constraint::Min(3), Constraint::Length(1)])
+            .areas(frame.area());
+    let lines: Vec<Line<'_>> = view.head.iter().map(|line| Line::from(line.as_str())).collect();
+    frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(" fencepost ")), head);
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    let widths = [
+        Constraint::Fill(2),
+        Constraint::Length(8),
+        Constraint::Length(18),
+        Constraint::Length(10),
+        Constraint::Fill(1),
+    ];
+    let rows = view.hot.iter().map(|cells| Row::new(cells.clone()));
+    let table = Table::new(rows, widths)
+        .header(Row::new(["LOCK", "WAITING", "MODE", "TOKEN", "HELD BY"]).style(bold))
+        .block(Block::bordered().title(" most wanted "));
+    frame.render_widget(table, body);
+    let foot_text = match &view.problem {
+        Some(problem) => format!("old: {problem} (q quits)"),
+        None => "q quits".to_owned(),
+    };
+    frame.render_widget(Line::from(foot_text), foot);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    #[test]
+    fn the_picture_shows_who_leads_and_what_is_wanted() {
+        let mut terminal = Terminal::new(TestBackend::new(100, 14)).unwrap();
+        let cells = ["nightly", "3", "exclusive", "17", "3fa2 for 5s"].map(str::to_owned);
+        let view = View { head: vec!["leader n1".to_owned()], hot: vec![cells], problem: Some("no answer".to_owned()) };
+        terminal.draw(|frame| draw(frame, &view)).unwrap();
+        let shown = terminal.backend().to_string();
+        for part in ["leader n1", "nightly", "exclusive", "WAITING", "old: no answer"] {
+            assert!(shown.contains(part), "{part} is not in\n{shown}");
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! `fencepost transfer`: lets another node lead.
+
+use crate::command::members;
+use crate::connect::ServerArgs;
+use crate::failure::Result;
+use crate::{output, shown};
+
+/// Let another node lead
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Its name, or its id in hex [default: whoever has the most of the log]
+    node: Option<String>,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+pub(crate) async fn run(args: Args) -> Result {
+    let client = args.server.connect().await?;
+    let node = match &args.node {
+        Some(node) => Some(members::find(&client, node).await?.node),
+        None => None,
+    };
+    let leader = client.admin().transfer_lead(node).await?;
+    let known = members::find(&client, &shown::node_id(leader)).await;
+    let name = known.map_or_else(|_| shown::node_id(leader), |member| members::call(&member));
+    output::say(&format!("fencepost: {name} leads"));
+    Ok(())
+}

@@ -1,0 +1,240 @@
+//! `fencepost watch`: what happens, one line an event.
+
+use fencepost::{Event, GrantEnd, Held, Name, Position, PositionedEvent, SessionEnd, SessionId};
+use fencepost_core::{ActFacts, OwnerName, RequestFacts};
+use serde_json::{Map, Value, json};
+
+use crate::connect::ServerArgs;
+use crate::failure::{Failure, Result};
+use crate::output::{self, Format, OutputArgs};
+use crate::shown;
+
+/// Print what happens, as it happens: one line an event
+///
+/// The first column is the event's position: `--after` it gives everything since, without a gap or a repeat, or says that the
+/// events are no longer kept. Events about sessions come whatever the prefix. For looking on, not for deciding: a lock is held
+/// by who has it, not by whom an event names.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only names that begin so
+    #[arg(default_value = "", hide_default_value = true)]
+    prefix: String,
+    /// Everything after this position [default: from now on]
+    #[arg(long, value_name = "INDEX.ORDINAL", value_parser = position)]
+    after: Option<Position>,
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+fn position(text: &str) -> std::result::Result<Position, String> {
+    let parts = text.split_once('.').and_then(|(index, ordinal)| Some((index.parse().ok()?, ordinal.parse().ok()?)));
+    let (index, ordinal) = parts.ok_or("this is no position: write one from the first column, like 17.0")?;
+    Ok(Position { index, ordinal })
+}
+
+pub(crate) async fn run(args: Args) -> Result {
+    let client = args.server.connect().await?;
+    let mut request = client.watch(args.prefix);
+    if let Some(after) = args.after {
+        request = request.after(after);
+    }
+    let mut watch = request.start().await?;
+    let Position { index, .. } = watch.position();
+    output::say(&format!("fencepost: watching what happens after entry {index}"));
+    while let Some(event) = watch.next().await {
+        let event = event?;
+        match args.output.output {
+            Format::Table => output::line(&output::printable(&line(&event)))?,
+            Format::Json => output::json_line(&event_json(&event))?,
+        }
+    }
+    Err(Failure::failed("the watch ended: begin again with --after the last position"))
+}
+
+/// What an event is about, in words that are the same for people and programs.
+#[derive(Default)]
+struct Facts<'a> {
+    names: Vec<&'a Name>,
+    held: Option<&'a Held>,
+    session: Option<SessionId>,
+    owner: Option<&'a OwnerName>,
+    grant: Option<u64>,
+    token: Option<u64>,
+    /// Anything else worth knowing.
+    more: Vec<(&'static str, String)>,
+}
+
+fn facts(event: &Event) -> Facts<'_> {
+    let asked = |request: &'_ RequestFacts| -> (SessionId, Option<u64>) {
+        (request.session, request.converts.map(|grant| grant.0))
+    };
+    match event {
+        Event::SessionOpened { session, principal } => Facts {
+            session: Some(*session),
+            more: vec![("principal", principal.as_str().to_owned())],
+            ..Facts::default()
+        },
+        Event::SessionEnded { session, how } => {
+            Facts { session: Some(*session), more: vec![("how", session_end(*how).to_owned())], ..Facts::default() }
+        }
+        Event::Queued { request, arrival } => {
+            let (session, grant) = asked(request);
+            Facts {
+                grant,
+                held: Some(&request.wants),
+                session: Some(session),
+                owner: request.owner.as_ref(),
+                more: vec![("arrival", arrival.0.to_string())],
+                ..Facts::default()
+            }
+        }
+        Event::Granted { request, grant, token, count } => Facts {
+            held: Some(&request.wants),
+            session: Some(request.session),
+            owner: request.owner.as_ref(),
+            grant: Some(grant.0),
+            token: Some(token.0),
+            more: if *count > 1 { vec![("count", count.to_string())] } else { Vec::new() },
+            ..Facts::default()
+        },
+        Event::NotGranted { request, .. } => {
+            let (session, grant) = asked(request);
+            Facts {
+                grant,
+                held: Some(&request.wants),
+                session: Some(session),
+                owner: request.owner.as_ref(),
+                ..Facts::default()
+            }
+        }
+        Event::Ended { grant, token, session, owner, held, count_left, how, .. } => {
+            let mut more = vec![("how", grant_end(*how).to_owned())];
+            if *count_left > 0 {
+                more.push(("count_left", count_left.to_string()));
+            }
+            Facts {
+                held: Some(held),
+                session: Some(*session),
+                owner: owner.as_ref(),
+                grant: Some(grant.0),
+                token: Some(token.0),
+                more,
+                ..Facts::default()
+            }
+        }
+        Event::Converted { grant, token, session, owner, held } => Facts {
+            held: Some(held),
+            session: Some(*session),
+            owner: owner.as_ref(),
+            grant: Some(grant.0),
+            token: Some(token.0),
+            ..Facts::default()
+        },
+        Event::RestEnded { grant, names, .. } | Event::Contended { grant, names } => {
+            Facts { names: names.iter().collect(), grant: Some(grant.0), ..Facts::default() }
+        }
+        Event::ValueSet { grant, name, value } => Facts {
+            names: vec![name],
+            grant: Some(grant.0),
+            more: vec![("value", String::from_utf8_lossy(value.as_bytes()).into_owned())],
+            ..Facts::default()
+        },
+        Event::Administered { by, reason, act } => {
+            let mut facts = act_facts(act);
+            facts.more.push(("by", by.as_str().to_owned()));
+            facts.more.push(("reason", reason.as_str().to_owned()));
+            facts
+        }
+    }
+}
+
+fn act_facts(act: &ActFacts) -> Facts<'_> {
+    match act {
+        ActFacts::Broke { grant, names } | ActFacts::WaivedRest { grant, names } => {
+            Facts { names: names.iter().collect(), grant: Some(grant.0), ..Facts::default() }
+        }
+        ActFacts::Evicted(session) => Facts { session: Some(*session), ..Facts::default() },
+        ActFacts::Froze { freeze, scope } | ActFacts::Thawed { freeze, scope } => Facts {
+            more: vec![("scope", shown::scope(scope)), ("freeze", shown::freeze_id(*freeze))],
+            ..Facts::default()
+        },
+        ActFacts::LimitChanged { name, limit } => Facts {
+            names: vec![name],
+            more: vec![("limit", limit.map_or("none".to_owned(), |limit| limit.get().to_string()))],
+            ..Facts::default()
+        },
+    }
+}
+
+fn session_end(how: SessionEnd) -> &'static str {
+    match how {
+        SessionEnd::Closed => "closed",
+        SessionEnd::Expired => "expired",
+        SessionEnd::Evicted => "evicted",
+        SessionEnd::Restored => "restored",
+    }
+}
+
+fn grant_end(how: GrantEnd) -> &'static str {
+    match how {
+        GrantEnd::Released => "released",
+        GrantEnd::Session(SessionEnd::Closed) => "session closed",
+        GrantEnd::Session(SessionEnd::Expired) => "session expired",
+        GrantEnd::Session(SessionEnd::Evicted) => "session evicted",
+        GrantEnd::Session(SessionEnd::Restored) => "cluster restored",
+        GrantEnd::Ttl => "ttl",
+        GrantEnd::MaxHold => "max-hold",
+        GrantEnd::Broken => "broken",
+    }
+}
+
+/// `17.0  granted         nightly (exclusive) token=3 session=3fa2...`
+fn line(PositionedEvent { position, event, .. }: &PositionedEvent) -> String {
+    let facts = facts(event);
+    let mut parts = Vec::new();
+    match facts.held {
+        Some(held) => {
+            let (names, modes) = shown::held(held);
+            parts.push(format!("{names} ({modes})"));
+        }
+        None if facts.names.is_empty() => {}
+        None => parts.push(facts.names.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ")),
+    }
+    parts.extend(facts.token.map(|token| format!("token={token}")));
+    parts.extend(facts.grant.filter(|grant| facts.token != Some(*grant)).map(|grant| format!("grant={grant}")));
+    parts.extend(facts.session.map(|session| format!("session={}", shown::short_session(session))));
+    parts.extend(facts.owner.map(|owner| format!("owner={:?}", owner.as_str())));
+    parts.extend(facts.more.iter().map(|(key, value)| match value.contains(' ') {
+        true => format!("{key}={value:?}"),
+        false => format!("{key}={value}"),
+    }));
+    let position = format!("{}.{}", position.index, position.ordinal);
+    format!("{position:<10}  {:<14}  {}", event.kind(), parts.join("  "))
+}
+
+fn event_json(PositionedEvent { position, stamp, event }: &PositionedEvent) -> Value {
+    let facts = facts(event);
+    let names: Vec<&str> = match facts.held {
+        Some(held) => held.names().map(Name::as_str).collect(),
+        None => facts.names.iter().map(|name| name.as_str()).collect(),
+    };
+    let mut json = Map::new();
+    json.insert("position".to_owned(), format!("{}.{}", position.index, position.ordinal).into());
+    json.insert("stamp_ms".to_owned(), stamp.0.into());
+    json.insert("event".to_owned(), event.kind().into());
+    json.insert("names".to_owned(), names.into());
+    if let Some(held) = facts.held {
+        json.insert("locks".to_owned(), shown::held_json(held));
+    }
+    let optional = [
+        ("session", facts.session.map(|session| json!(shown::session_id(session)))),
+        ("owner", facts.owner.map(|owner| json!(owner.as_str()))),
+        ("grant", facts.grant.map(Value::from)),
+        ("token", facts.token.map(Value::from)),
+    ];
+    json.extend(optional.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+    json.extend(facts.more.into_iter().map(|(key, value)| (key.to_owned(), value.into())));
+    json.into()
+}

@@ -1,0 +1,123 @@
+//! `fencepost why LOCK`: who is in the way, in sentences.
+
+use fencepost::{AsOf, BlockedBy, Explanation, Holder, LogicalMs, Name};
+
+use crate::command::describe::{explanation_json, sessions_of};
+use crate::connect::{self, ServerArgs};
+use crate::failure::Result;
+use crate::output::{self, Format, OutputArgs};
+use crate::shown::{self, People};
+
+/// So many of those who wait are named one by one.
+const NAMED_MAX: usize = 5;
+
+/// Say in sentences who holds a lock, who waits, and what is in the way
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[arg(value_parser = connect::name)]
+    lock: Name,
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+pub(crate) async fn run(args: Args) -> Result {
+    let client = args.server.connect().await?;
+    let explained = client.explain(args.lock.as_str()).await?;
+    let people = crate::listing::people(&client, sessions_of(&explained.what)).await?;
+    let said = sentences(&explained, &people);
+    match args.output.output {
+        Format::Table => said.iter().try_for_each(|sentence| output::line(&output::printable(sentence))),
+        Format::Json => {
+            let mut json = explanation_json(&explained);
+            json["sentences"] = said.into();
+            output::json(&json)
+        }
+    }
+}
+
+fn sentences(AsOf { at, what }: &AsOf<Explanation>, people: &People) -> Vec<String> {
+    let now = at.stamp;
+    let name = what.name.as_str();
+    let mut said = Vec::new();
+    if let Some((semaphore, out)) = &what.semaphore {
+        said.push(format!("{name} is a semaphore: {out} of its {} permits are out.", semaphore.limit.get()));
+    }
+    for freeze in &what.freezes {
+        let by = freeze.by.as_str();
+        let (scope, age) = (shown::scope(&freeze.scope), shown::age(freeze.since, now));
+        let why = if freeze.reason.as_str().is_empty() { "no reason given" } else { freeze.reason.as_str() };
+        said.push(format!(
+            "{scope} was frozen {age} ago by {by} ({why}): nobody new gets {name} until `fencepost thaw {}`.",
+            shown::short_freeze(freeze.id)
+        ));
+    }
+    for rest in &what.rests {
+        said.push(format!(
+            "Grant {} was lost {} ago and asked for a rest: {name} stays busy for {} more.",
+            rest.grant.0,
+            shown::age(rest.since, now),
+            shown::left(rest.until, now)
+        ));
+    }
+    for it in &what.holders {
+        let place = match &it.covers_from {
+            Some(above) => format!("{name} is covered by {above}, which"),
+            None => name.to_owned(),
+        };
+        said.push(format!(
+            "{place} is held ({}) by {}; it ends in {} unless it is renewed.",
+            shown::takes(it.holder.takes),
+            holder_of(&it.holder, people, now),
+            shown::left(it.deadline, now)
+        ));
+    }
+    if what.holders.is_empty() && what.rests.is_empty() {
+        said.push(format!("Nobody holds {name}."));
+    }
+    match what.queue_len {
+        0 => said.push(format!("Nobody waits for {name}.")),
+        1 => said.push("One request waits:".to_owned()),
+        waiting => said.push(format!("{waiting} requests wait:")),
+    }
+    for it in what.queue.iter().take(NAMED_MAX) {
+        let gives_up = match it.waiter.until {
+            Some(until) => format!(", gives up in {}", shown::left(until, now)),
+            None => String::new(),
+        };
+        said.push(format!(
+            "  {}. {} wants it ({}) since {}{gives_up}.",
+            it.position,
+            people.who(it.waiter.session, it.waiter.owner.as_ref()),
+            shown::takes(it.wants),
+            shown::age(it.waiter.queued_at, now)
+        ));
+    }
+    if what.queue_len > NAMED_MAX {
+        said.push(format!("  ... and {} more: see `fencepost describe {name}`.", what.queue_len - NAMED_MAX));
+    }
+    if what.chain.len() > 1 {
+        said.push("What is in the way of the first, down to the root:".to_owned());
+        for blocker in &what.chain {
+            let who = people.who(blocker.session, blocker.owner.as_ref());
+            said.push(format!("  {who} waits for {}, {}.", blocker.name, in_the_way(&blocker.by, people, now)));
+        }
+    }
+    said
+}
+
+fn in_the_way(by: &BlockedBy, people: &People, now: LogicalMs) -> String {
+    match by {
+        BlockedBy::Grant(holder) => format!("held by {}", holder_of(holder, people, now)),
+        BlockedBy::Rest(holder) => format!("which rests after grant {} was lost", holder.grant.0),
+        BlockedBy::Waiter(_) => "behind an earlier request".to_owned(),
+        BlockedBy::Freeze(freeze) => format!("which is frozen (freeze {})", shown::short_freeze(freeze.id)),
+        BlockedBy::Permits => "of which too few permits are left".to_owned(),
+    }
+}
+
+fn holder_of(holder: &Holder, people: &People, now: LogicalMs) -> String {
+    let who = holder.session.map_or("nobody any more".to_owned(), |session| people.who(session, holder.owner.as_ref()));
+    format!("{who} since {} with token {}", shown::age(holder.since, now), holder.token.0)
+}

@@ -1,0 +1,77 @@
+//! The way to the cluster: which nodes, and what its answers mean for the exit code.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use fencepost::{Client, ClientBuilder, Error, Refused};
+use fencepost_core::Name;
+
+use crate::failure::{Failure, Result};
+use crate::settings::{self, NodeFlags, Settings};
+
+/// How long to look for a node that answers. People wait for it.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The options that every command that asks a cluster has.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ServerArgs {
+    /// Nodes of the cluster; one is enough to find the others [env: FENCEPOST_SERVER] [default: 127.0.0.1:7420]
+    #[arg(long, value_name = "HOST:PORT,...")]
+    pub(crate) server: Option<String>,
+    /// A TOML file with settings, `server` among them [env: FENCEPOST_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+impl ServerArgs {
+    /// A client to be.
+    pub(crate) fn builder(&self) -> Result<(ClientBuilder, String)> {
+        let settings = Settings::gather(&NodeFlags::default(), self.server.as_deref(), self.config.as_deref())?;
+        if std::env::var_os("FENCEPOST_LOG_LEVEL").is_some() {
+            crate::logs::begin(&settings, None)?;
+        }
+        let said = &settings.get("server").value;
+        let nodes = settings::list(said.strip_prefix("fencepost://").unwrap_or(said));
+        if nodes.is_empty() {
+            return Err(settings.refuse("server", "no node is named: write one like 127.0.0.1:7420"));
+        }
+        let mut builder = Client::builder().name("fencepost").connect_timeout(CONNECT_TIMEOUT);
+        for node in &nodes {
+            settings::check_host_port(node).map_err(|why| settings.refuse("server", &why))?;
+            builder = builder.endpoint(node);
+        }
+        Ok((builder, nodes.join(",")))
+    }
+
+    /// A client that has found the leader.
+    pub(crate) async fn connect(&self) -> Result<Client> {
+        let (builder, nodes) = self.builder()?;
+        builder.connect().await.map_err(|error| unreachable(&nodes, error))
+    }
+}
+
+/// Nobody answers.
+pub(crate) fn unreachable(nodes: &str, error: Error) -> Failure {
+    match error {
+        Error::Failed(_) => Failure::failed(format!(
+            "no leader was found at {nodes}: {error}. `fencepost dev` starts a node to try things out; --server or \
+             FENCEPOST_SERVER name another cluster"
+        )),
+        other => other.into(),
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        match &error {
+            Error::Refused(Refused::BadWord(_)) => Failure::usage(error),
+            Error::Refused(_) => Failure::refused(error),
+            _ => Failure::failed(error),
+        }
+    }
+}
+
+/// Reads the name of a lock.
+pub(crate) fn name(text: &str) -> std::result::Result<Name, String> {
+    Name::new(text).map_err(|why| format!("{why}; write another name"))
+}

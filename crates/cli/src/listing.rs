@@ -1,0 +1,63 @@
+//! Whole listings, page by page, and who the sessions in them are.
+
+use std::collections::BTreeSet;
+
+use fencepost::{Client, GrantView, LogicalMs, SessionId, SessionView, WaiterRecord};
+
+use crate::failure::Result;
+use crate::shown::People;
+
+/// Sessions that are asked about one by one; with more of them people read ids.
+const PEOPLE_MAX: usize = 200;
+
+/// Every grant that holds a name with this prefix, and the stamp of the last page.
+pub(crate) async fn grants(client: &Client, prefix: &str) -> Result<(Vec<GrantView>, LogicalMs)> {
+    let (mut rows, mut after) = (Vec::new(), None);
+    loop {
+        let page = client.grants(prefix, after).await?;
+        rows.extend(page.what.rows);
+        after = page.what.next;
+        if after.is_none() {
+            return Ok((rows, page.at.stamp));
+        }
+    }
+}
+
+/// Every request that waits for a name with this prefix, from at most so many pages.
+pub(crate) async fn waiters(client: &Client, prefix: &str, pages_max: usize) -> Result<Vec<WaiterRecord>> {
+    let (mut rows, mut after) = (Vec::new(), None);
+    for _ in 0..pages_max {
+        let page = client.waiters(prefix, after).await?;
+        rows.extend(page.what.rows);
+        after = page.what.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    Ok(rows)
+}
+
+/// Every session, and the stamp of the last page.
+pub(crate) async fn sessions(client: &Client) -> Result<(Vec<SessionView>, LogicalMs)> {
+    let (mut rows, mut after) = (Vec::new(), None);
+    loop {
+        let page = client.sessions(after).await?;
+        rows.extend(page.what.rows);
+        after = page.what.next;
+        if after.is_none() {
+            return Ok((rows, page.at.stamp));
+        }
+    }
+}
+
+/// Who these sessions are.
+pub(crate) async fn people(client: &Client, sessions: impl IntoIterator<Item = SessionId>) -> Result<People> {
+    let sessions: BTreeSet<SessionId> = sessions.into_iter().collect();
+    let mut people = People::default();
+    for session in sessions.into_iter().take(PEOPLE_MAX) {
+        if let Some(found) = client.find_session(session).await?.what {
+            people.learn(session, found.metadata.as_bytes());
+        }
+    }
+    Ok(people)
+}

@@ -1,0 +1,112 @@
+//! The `fencepost` command: runs nodes, runs commands under a lock, looks on and administers.
+//!
+//! A thin layer: it reads what was typed, asks the server library or the client library, and prints what came of it. It
+//! decides nothing about locks. One file a command, in `command/`.
+
+mod command;
+mod connect;
+mod duration;
+mod failure;
+mod listing;
+mod logs;
+mod output;
+mod settings;
+mod shown;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::command::{
+    administer, backup, completion, config, describe, dev, exec, locks, members, run, serve, sessions, top, transfer,
+    watch, why,
+};
+use crate::failure::{EXIT_CODES, Failure, Result};
+
+/// Locks with fencing tokens that stay correct when clients don't
+#[derive(Debug, Parser)]
+#[command(name = "fencepost", version, after_help = EXIT_CODES, max_term_width = 110)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Dev(dev::Args),
+    Serve(serve::Args),
+    Run(run::Args),
+    Locks(locks::Args),
+    Sessions(sessions::Args),
+    Members(members::ListArgs),
+    Describe(describe::Args),
+    Why(why::Args),
+    Watch(watch::Args),
+    Top(top::Args),
+    Break(administer::BreakArgs),
+    Evict(administer::EvictArgs),
+    Freeze(administer::FreezeArgs),
+    Freezes(administer::FreezesArgs),
+    Thaw(administer::ThawArgs),
+    Limit(administer::LimitArgs),
+    Member(members::Args),
+    Transfer(transfer::Args),
+    Backup(backup::Args),
+    Restore(backup::RestoreArgs),
+    Config(config::Args),
+    Completion(completion::Args),
+    #[command(name = exec::NAME, hide = true)]
+    Exec(exec::Args),
+}
+
+fn main() -> ExitCode {
+    // Wrong usage ends here, with exit code 2.
+    let arguments = Arguments::parse();
+    match carry_out(arguments.command) {
+        Ok(code) => ExitCode::from(code),
+        Err(Failure { code, message }) => {
+            if !message.is_empty() {
+                output::say(&format!("fencepost: {message}"));
+            }
+            ExitCode::from(code)
+        }
+    }
+}
+
+/// Gives the exit code.
+fn carry_out(command: Command) -> Result<u8> {
+    if let Command::Exec(args) = &command {
+        return exec::run(args).map(|()| 0);
+    }
+    // One thread is what the server means to have, and all that a client needs.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match command {
+            Command::Run(args) => return run::run(args).await,
+            Command::Dev(args) => dev::run(args).await,
+            Command::Serve(args) => serve::run(args).await,
+            Command::Locks(args) => locks::run(args).await,
+            Command::Sessions(args) => sessions::run(args).await,
+            Command::Members(args) => members::list(args).await,
+            Command::Describe(args) => describe::run(args).await,
+            Command::Why(args) => why::run(args).await,
+            Command::Watch(args) => watch::run(args).await,
+            Command::Top(args) => top::run(args).await,
+            Command::Break(args) => administer::break_lock(args).await,
+            Command::Evict(args) => administer::evict(args).await,
+            Command::Freeze(args) => administer::freeze(args).await,
+            Command::Freezes(args) => administer::freezes(args).await,
+            Command::Thaw(args) => administer::thaw(args).await,
+            Command::Limit(args) => administer::limit(args).await,
+            Command::Member(args) => members::run(args).await,
+            Command::Transfer(args) => transfer::run(args).await,
+            Command::Backup(args) => backup::run(args).await,
+            Command::Restore(args) => backup::restore(&args),
+            Command::Config(args) => config::run(args),
+            Command::Completion(args) => completion::run(&args),
+            Command::Exec(_) => unreachable!("it needs no runtime, and was carried out before one was made"),
+        }?;
+        Ok(0)
+    })
+}

@@ -1,0 +1,364 @@
+//! Where a value comes from: a flag, else the environment, else the file, else the default.
+//!
+//! One table names every key; the flag, the variable and the key of the file follow from the name. All four say a value in the
+//! same words, so a value is read in one place, and whoever wrote a wrong one hears where it stands.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::{Arg, ArgAction, ArgMatches};
+use fencepost_server::{Begin, Config};
+
+use crate::failure::{Failure, Result};
+
+/// Something that can be set.
+pub(crate) struct Key {
+    /// `--name` as a flag, `FENCEPOST_NAME` in the environment, `name = ...` in the file.
+    pub(crate) name: &'static str,
+    /// What stands for the value in `--help`; none for a yes or no.
+    value: Option<&'static str>,
+    help: &'static str,
+}
+
+const fn key(name: &'static str, value: &'static str, help: &'static str) -> Key {
+    Key { name, value: Some(value), help }
+}
+
+const fn switch(name: &'static str, help: &'static str) -> Key {
+    Key { name, value: None, help }
+}
+
+/// What a node can be told.
+const NODE: &[Key] = &[
+    key("name", "NAME", "What people call this node; no two members have the same [default: the host's name]"),
+    key("data", "DIR", "Where the node keeps its log [default: fencepost-data]"),
+    switch("new-cluster", "Found a new cluster here; refused where there is a log already"),
+    key("join", "ADDR,...", "Join the cluster that one of these client addresses belongs to"),
+    key("listen-client", "IP:PORT", "Where clients connect [default: 127.0.0.1:7420]"),
+    key("listen-http", "IP:PORT", "Where health, readiness and metrics are [default: 127.0.0.1:7421]"),
+    key("listen-peer", "IP:PORT", "Where peers connect [default: 127.0.0.1:7422]"),
+    key("advertise-client", "HOST:PORT", "What clients are told to connect to [default: where this node listens]"),
+    key("advertise-peer", "HOST:PORT", "What peers are told to connect to [default: where this node listens]"),
+    switch("insecure", "Listen without TLS where others can hear it"),
+    key("snapshot-every-entries", "N", "Make a snapshot after so many log entries [default: 100000]"),
+    key("snapshot-every-bytes", "N", "Make a snapshot after so many bytes of log [default: 67108864]"),
+    key("log-format", "FORMAT", "Logs on standard error: text or json [default: text]"),
+    key("log-level", "LEVEL", "error, warn, info, debug, trace, or per module [default: info]"),
+];
+
+/// What every client command can be told, and not a node.
+const CLIENT: &[Key] = &[key(
+    "server",
+    "HOST:PORT,...",
+    "Nodes of the cluster; one is enough to find the others [default: 127.0.0.1:7420]",
+)];
+
+/// `FENCEPOST_*` variables that are no settings: what `run` tells its command, and where the file is.
+const OTHER_VARIABLES: &[&str] =
+    &["FENCEPOST_CONFIG", "FENCEPOST_LOCK", "FENCEPOST_TOKEN", "FENCEPOST_DEADLINE", "FENCEPOST_SERVER"];
+
+impl Key {
+    pub(crate) fn variable(&self) -> String {
+        format!("FENCEPOST_{}", self.name.replace('-', "_").to_uppercase())
+    }
+
+    fn flag(&self) -> Arg {
+        let flag = Arg::new(self.name).long(self.name).help(format!("{} [env: {}]", self.help, self.variable()));
+        match self.value {
+            Some(value) => flag.value_name(value).action(ArgAction::Set),
+            None => flag.action(ArgAction::SetTrue),
+        }
+    }
+
+    fn default(&self) -> String {
+        let node = Config::default();
+        match self.name {
+            "name" => host_name(),
+            "data" => "fencepost-data".to_owned(),
+            "new-cluster" | "insecure" => "false".to_owned(),
+            "listen-client" | "server" => node.client_listen.to_string(),
+            "listen-http" => node.http_listen.to_string(),
+            "listen-peer" => node.peer_listen.to_string(),
+            "snapshot-every-entries" => node.snapshot_every_entries.to_string(),
+            "snapshot-every-bytes" => node.snapshot_every_bytes.to_string(),
+            "log-format" => "text".to_owned(),
+            "log-level" => "info".to_owned(),
+            // Not said.
+            _ => String::new(),
+        }
+    }
+}
+
+fn host_name() -> String {
+    let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    name.filter(|name| !name.is_empty()).unwrap_or_else(|| "node".to_owned())
+}
+
+/// The flags of a node, made from the table.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NodeFlags {
+    values: BTreeMap<&'static str, String>,
+}
+
+impl clap::FromArgMatches for NodeFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> std::result::Result<NodeFlags, clap::Error> {
+        let value = |key: &Key| match key.value {
+            Some(_) => matches.get_one::<String>(key.name).cloned(),
+            None => matches.get_flag(key.name).then(|| "true".to_owned()),
+        };
+        Ok(NodeFlags { values: NODE.iter().filter_map(|key| Some((key.name, value(key)?))).collect() })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> std::result::Result<(), clap::Error> {
+        *self = NodeFlags::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl clap::Args for NodeFlags {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        command.args(NODE.iter().map(Key::flag))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        NodeFlags::augment_args(command)
+    }
+}
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Flag(&'static str),
+    Variable(String),
+    File(PathBuf),
+    Default,
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Source::Flag(name) => write!(formatter, "flag --{name}"),
+            Source::Variable(name) => write!(formatter, "environment {name}"),
+            Source::File(path) => write!(formatter, "file {}", path.display()),
+            Source::Default => write!(formatter, "default"),
+        }
+    }
+}
+
+/// A value in words, and where it came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Setting {
+    pub(crate) name: &'static str,
+    pub(crate) value: String,
+    pub(crate) source: Source,
+}
+
+/// Every value in force.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) all: Vec<Setting>,
+}
+
+impl Settings {
+    /// Puts flags, environment, file and defaults together. Besides, variables that look like settings and are none.
+    ///
+    /// # Errors
+    /// The file cannot be read or has a key that is not known, or a variable is not UTF-8.
+    pub(crate) fn gather(flags: &NodeFlags, server: Option<&str>, file: Option<&Path>) -> Result<Settings> {
+        let file_path = file.map(Path::to_owned).or_else(|| std::env::var_os("FENCEPOST_CONFIG").map(PathBuf::from));
+        let from_file = file_path.as_deref().map(read_file).transpose()?.unwrap_or_default();
+        let mut all = Vec::new();
+        for key in NODE.iter().chain(CLIENT) {
+            let flag = if key.name == "server" { server } else { flags.values.get(key.name).map(String::as_str) };
+            let variable = key.variable();
+            let (value, source) = if let Some(value) = flag {
+                (value.to_owned(), Source::Flag(key.name))
+            } else if let Some(value) = std::env::var_os(&variable) {
+                let value = value.into_string().map_err(|value| {
+                    Failure::usage(format!("{variable} is {value:?}, which is not UTF-8: set it anew, or unset it"))
+                })?;
+                (value, Source::Variable(variable))
+            } else if let (Some(value), Some(path)) = (from_file.get(key.name), &file_path) {
+                (value.clone(), Source::File(path.clone()))
+            } else {
+                (key.default(), Source::Default)
+            };
+            all.push(Setting { name: key.name, value, source });
+        }
+        Ok(Settings { all })
+    }
+
+    pub(crate) fn get(&self, name: &str) -> &Setting {
+        self.all.iter().find(|setting| setting.name == name).expect("every key of the table was gathered")
+    }
+
+    /// What the server library is told.
+    ///
+    /// # Errors
+    /// A value that cannot be read, with where it stands and what to write instead.
+    pub(crate) fn node_config(&self) -> Result<Config> {
+        let text = |name| Some(self.get(name).value.clone()).filter(|text| !text.is_empty());
+        let join = list(&self.get("join").value);
+        for address in &join {
+            check_host_port(address).map_err(|why| self.refuse("join", &why))?;
+        }
+        let begin = match (self.switch("new-cluster")?, join.is_empty()) {
+            (true, false) => {
+                return Err(Failure::usage(
+                    "--new-cluster founds a cluster and --join joins one: say one of them, not both",
+                ));
+            }
+            (true, true) => Begin::Found,
+            (false, false) => Begin::Join(join),
+            (false, true) => Begin::Never,
+        };
+        for name in ["advertise-client", "advertise-peer"] {
+            if let Some(address) = text(name) {
+                check_host_port(&address).map_err(|why| self.refuse(name, &why))?;
+            }
+        }
+        let directory = text("data").ok_or_else(|| self.refuse("data", "empty: say a directory"))?;
+        Ok(Config {
+            name: text("name").ok_or_else(|| self.refuse("name", "empty: say a name"))?,
+            directory: Some(PathBuf::from(directory)),
+            begin,
+            client_listen: self.address("listen-client")?,
+            http_listen: self.address("listen-http")?,
+            peer_listen: self.address("listen-peer")?,
+            client_advertise: text("advertise-client"),
+            peer_advertise: text("advertise-peer"),
+            insecure: self.switch("insecure")?,
+            snapshot_every_entries: self.number("snapshot-every-entries")?,
+            snapshot_every_bytes: self.number("snapshot-every-bytes")?,
+        })
+    }
+
+    fn address(&self, name: &str) -> Result<SocketAddr> {
+        let no_address = |_| self.refuse(name, "this is no IP:PORT: write one like 127.0.0.1:7420 or [::1]:7420");
+        self.get(name).value.parse().map_err(no_address)
+    }
+
+    fn number(&self, name: &str) -> Result<u64> {
+        self.get(name).value.parse().map_err(|_| self.refuse(name, "this is no whole number: write one like 100000"))
+    }
+
+    fn switch(&self, name: &str) -> Result<bool> {
+        match self.get(name).value.as_str() {
+            "true" | "1" | "yes" => Ok(true),
+            "false" | "0" | "no" | "" => Ok(false),
+            _ => Err(self.refuse(name, "this is neither true nor false: write one of them")),
+        }
+    }
+
+    /// A value that cannot be, where it stands, and why.
+    pub(crate) fn refuse(&self, name: &str, why: &str) -> Failure {
+        let Setting { value, source, .. } = self.get(name);
+        Failure::usage(format!("{name} = {value:?} ({source}): {why}"))
+    }
+}
+
+/// The parts of a list with commas between them.
+pub(crate) fn list(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+}
+
+/// Whether this is `HOST:PORT`.
+pub(crate) fn check_host_port(text: &str) -> std::result::Result<(), String> {
+    let is_good = text.rsplit_once(':').is_some_and(|(host, port)| {
+        let is_plain = !host.is_empty() && !host.contains(|it: char| it.is_whitespace() || "/@?#".contains(it));
+        is_plain && port.parse::<u16>().is_ok()
+    });
+    if is_good { Ok(()) } else { Err(format!("{text:?} is no HOST:PORT: write one like 127.0.0.1:7420")) }
+}
+
+/// Variables that begin like ours and set nothing: most likely a slip of the pen.
+pub(crate) fn unknown_variables() -> Vec<String> {
+    let known =
+        |name: &str| NODE.iter().chain(CLIENT).any(|key| key.variable() == name) || OTHER_VARIABLES.contains(&name);
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let mut unknown: Vec<String> = names.filter(|name| name.starts_with("FENCEPOST_") && !known(name)).collect();
+    unknown.sort();
+    unknown
+}
+
+fn read_file(path: &Path) -> Result<BTreeMap<String, String>> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Failure::usage(format!("cannot read {shown}: {error}; say another file with --config or FENCEPOST_CONFIG"))
+    })?;
+    parse_file(&text).map_err(|why| Failure::usage(format!("{shown}: {why}")))
+}
+
+fn parse_file(text: &str) -> std::result::Result<BTreeMap<String, String>, String> {
+    let table: toml::Table =
+        text.parse().map_err(|error: toml::de::Error| format!("this is no TOML: {}", error.to_string().trim_end()))?;
+    let mut found = BTreeMap::new();
+    for (name, value) in table {
+        if !NODE.iter().chain(CLIENT).any(|key| key.name == name) {
+            let known: Vec<&str> = NODE.iter().chain(CLIENT).map(|key| key.name).collect();
+            let close =
+                known.iter().find(|known| known.replace('-', "") == name.replace(['-', '_'], "").to_lowercase());
+            let hint = close.map(|close| format!("; do you mean `{close}`?")).unwrap_or_default();
+            return Err(format!("there is no key `{name}`{hint}; there are: {}", known.join(", ")));
+        }
+        let value = words(&value).ok_or_else(|| {
+            format!("`{name}` is a {}: write a string, a number, true or false, or a list of strings", value.type_str())
+        })?;
+        found.insert(name, value);
+    }
+    Ok(found)
+}
+
+/// A value of the file as a flag would say it.
+fn words(value: &toml::Value) -> Option<String> {
+    match value {
+        toml::Value::String(text) => Some(text.clone()),
+        toml::Value::Integer(number) => Some(number.to_string()),
+        toml::Value::Boolean(yes) => Some(yes.to_string()),
+        toml::Value::Array(parts) => {
+            let parts: Option<Vec<&str>> = parts.iter().map(toml::Value::as_str).collect();
+            Some(parts?.join(","))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_of_the_file_is_read_in_the_words_of_the_flag() {
+        let text = "name = 'n1'\nnew-cluster = true\njoin = ['a:1', 'b:2']\nsnapshot-every-entries = 5\n";
+        let read = parse_file(text).unwrap();
+        let words: Vec<(&str, &str)> = read.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let expected = [("join", "a:1,b:2"), ("name", "n1"), ("new-cluster", "true"), ("snapshot-every-entries", "5")];
+        assert_eq!(words, expected);
+    }
+
+    #[test]
+    fn a_wrong_file_is_refused_with_what_to_write() {
+        let table = [
+            ("listen_client = 'x'", "no key `listen_client`; do you mean `listen-client`?"),
+            ("colour = 'red'", "there are: name, data, new-cluster"),
+            ("name = 1.5", "`name` is a float: write"),
+            ("join = [1]", "`join` is a array: write"),
+            ("name = ", "no TOML"),
+        ];
+        for (text, part) in table {
+            let message = parse_file(text).expect_err(text);
+            assert!(message.contains(part), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn addresses_have_a_host_and_a_port() {
+        for good in ["127.0.0.1:7420", "db-1.example:1", "[::1]:65535"] {
+            assert_eq!(check_host_port(good), Ok(()), "{good}");
+        }
+        for bad in ["", "localhost", ":7420", "host:", "host:70000", "http://host:1", "a b:1"] {
+            assert!(check_host_port(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The words of the locks as people and programs read them: ids, modes, ages, who somebody is.
+//!
+//! People get short ids and ages; programs get whole ids and milliseconds. What others chose (names, owners, metadata) goes
+//! through `output::printable` before a terminal sees it.
+
+use std::collections::BTreeMap;
+
+use fencepost_core::{FreezeId, Held, LockMode, LogicalMs, Mode, OwnerName, Scope, SessionId, Takes};
+use serde_json::{Value, json};
+
+use crate::duration;
+
+/// Hex digits of an id that people see: enough to tell ten thousand apart.
+const SHORT_ID_DIGITS: usize = 12;
+
+pub(crate) fn session_id(id: SessionId) -> String {
+    format!("{:032x}", id.0)
+}
+
+pub(crate) fn short_session(id: SessionId) -> String {
+    session_id(id)[..SHORT_ID_DIGITS].to_owned()
+}
+
+pub(crate) fn freeze_id(id: FreezeId) -> String {
+    format!("{:032x}", id.0)
+}
+
+pub(crate) fn short_freeze(id: FreezeId) -> String {
+    freeze_id(id)[..SHORT_ID_DIGITS].to_owned()
+}
+
+pub(crate) fn node_id(node: u64) -> String {
+    format!("{node:012x}")
+}
+
+pub(crate) fn lock_mode(mode: LockMode) -> &'static str {
+    match mode {
+        LockMode::Shared => "shared",
+        LockMode::Update => "update",
+        LockMode::Exclusive => "exclusive",
+    }
+}
+
+pub(crate) fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::IS => "shared below",
+        Mode::IX => "exclusive below",
+        Mode::S => "shared",
+        Mode::U => "update",
+        Mode::SIX => "shared, exclusive below",
+        Mode::X => "exclusive",
+    }
+}
+
+pub(crate) fn takes(takes: Takes) -> String {
+    match takes {
+        Takes::Mode(it) => mode(it).to_owned(),
+        Takes::Permits(permits) => format!("permits: {}", permits.get()),
+    }
+}
+
+/// The names of what is held or wanted, and how.
+pub(crate) fn held(held: &Held) -> (String, String) {
+    match held {
+        Held::Permits { name, permits } => (name.to_string(), format!("permits: {}", permits.get())),
+        Held::Locks(locks) => {
+            let names: Vec<&str> = locks.iter().map(|lock| lock.name.as_str()).collect();
+            let mut modes: Vec<&str> = locks.iter().map(|lock| lock_mode(lock.mode)).collect();
+            modes.dedup();
+            (names.join(", "), modes.join(", "))
+        }
+    }
+}
+
+pub(crate) fn held_json(held: &Held) -> Value {
+    match held {
+        Held::Permits { name, permits } => json!([{ "name": name.as_str(), "permits": permits.get() }]),
+        Held::Locks(locks) => {
+            locks.iter().map(|lock| json!({ "name": lock.name.as_str(), "mode": lock_mode(lock.mode) })).collect()
+        }
+    }
+}
+
+pub(crate) fn scope(scope: &Scope) -> String {
+    match scope {
+        Scope::Name(name) => name.to_string(),
+        Scope::Prefix(prefix) if prefix.is_empty() => "every name".to_owned(),
+        Scope::Prefix(prefix) => format!("{}*", String::from_utf8_lossy(prefix)),
+    }
+}
+
+pub(crate) fn scope_json(scope: &Scope) -> Value {
+    match scope {
+        Scope::Name(name) => json!({ "name": name.as_str() }),
+        Scope::Prefix(prefix) => json!({ "prefix": String::from_utf8_lossy(prefix) }),
+    }
+}
+
+/// How long ago.
+pub(crate) fn age(since: LogicalMs, now: LogicalMs) -> String {
+    duration::show(now.0.saturating_sub(since.0))
+}
+
+/// How long from now.
+pub(crate) fn left(until: LogicalMs, now: LogicalMs) -> String {
+    duration::show(until.0.saturating_sub(now.0))
+}
+
+/// What a session says about itself: lines `key=value`, as our client libraries write them. Others may write anything.
+pub(crate) fn metadata(bytes: &[u8]) -> BTreeMap<String, String> {
+    let text = String::from_utf8_lossy(bytes);
+    text.lines().filter_map(|line| line.split_once('=')).map(|(key, value)| (key.into(), value.into())).collect()
+}
+
+/// `backup.sh, pid 17 on db-1`: whatever of it is known.
+pub(crate) fn client(bytes: &[u8]) -> String {
+    let known = metadata(bytes);
+    let mut text = String::new();
+    for key in ["name", "command"] {
+        if let Some(value) = known.get(key) {
+            text.push_str(if text.is_empty() { "" } else { " " });
+            text.push_str(value);
+        }
+    }
+    if let Some(pid) = known.get("pid") {
+        text.push_str(if text.is_empty() { "" } else { ", " });
+        text.push_str(&format!("pid {pid}"));
+    }
+    if let Some(host) = known.get("host") {
+        text.push_str(&format!(" on {host}"));
+    }
+    text.trim().to_owned()
+}
+
+/// Who the sessions are, for those who read about them.
+#[derive(Default)]
+pub(crate) struct People {
+    clients: BTreeMap<SessionId, String>,
+}
+
+impl People {
+    pub(crate) fn learn(&mut self, session: SessionId, metadata: &[u8]) {
+        self.clients.insert(session, client(metadata));
+    }
+
+    /// `session 3fa2… (backup.sh, pid 17 on db-1), owner "nightly"`.
+    pub(crate) fn who(&self, session: SessionId, owner: Option<&OwnerName>) -> String {
+        let mut text = format!("session {}", short_session(session));
+        if let Some(client) = self.clients.get(&session).filter(|client| !client.is_empty()) {
+            text.push_str(&format!(" ({client})"));
+        }
+        if let Some(owner) = owner {
+            text.push_str(&format!(", owner {:?}", owner.as_str()));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_a_session_is_is_said_as_far_as_it_is_known() {
+        assert_eq!(
+            client(b"host=db-1\npid=17\nname=fencepost\ncommand=backup.sh"),
+            "fencepost backup.sh, pid 17 on db-1"
+        );
+        assert_eq!(client(b"pid=17"), "pid 17");
+        assert_eq!(client(b"\xff\xfe"), "");
+        let mut people = People::default();
+        let session = SessionId(0x3fa2 << 112);
+        assert_eq!(people.who(session, None), "session 3fa200000000");
+        people.learn(session, b"pid=17");
+        let owner = OwnerName::new("job").unwrap();
+        assert_eq!(people.who(session, Some(&owner)), "session 3fa200000000 (pid 17), owner \"job\"");
+    }
+}

@@ -1,0 +1,133 @@
+//! `fencepost run`: exit codes, environment, signals, and that the command is gone before the next holder starts.
+
+mod harness;
+
+use harness::{Dev, Link, Process, wait_until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+#[test]
+fn the_command_gets_the_lock_and_its_exit_code_comes_back() {
+    let dev = Dev::start();
+    let script = "echo $FENCEPOST_LOCK $FENCEPOST_TOKEN $FENCEPOST_DEADLINE; exit 7";
+    let first = dev.fencepost(&["run", "job", "--", "sh", "-c", script]).with_code(7);
+    let second = dev.fencepost(&["run", "-s", "job", "--", "sh", "-c", script]).with_code(7);
+    let words = |stdout: &str| stdout.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let (first, second) = (words(&first.stdout), words(&second.stdout));
+    assert_eq!(first[0], "job");
+    let token = |words: &[String]| words[1].parse::<u64>().unwrap();
+    assert!(token(&second) > token(&first), "tokens rise");
+    let now_ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
+    let deadline_ms: u128 = second[2].parse().unwrap();
+    assert!(deadline_ms > now_ms && deadline_ms < now_ms + 31_000, "{deadline_ms} is within the TTL of {now_ms}");
+    // It was given back.
+    dev.fencepost(&["run", "-n", "job", "--", "true"]).ok();
+    assert_eq!(dev.fencepost(&["sessions", "-o", "json"]).ok().json().as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn every_way_to_end_has_its_code() {
+    let dev = Dev::start();
+    dev.fencepost(&["run", "a", "--", "sh", "-c", "kill -KILL $$"]).with_code(128 + 9);
+    dev.fencepost(&["run", "a", "--", "sh", "-c", "kill -TERM $$"]).with_code(128 + 15);
+    dev.fencepost(&["run", "a", "--", "no-such-command"]).with_code(127).says("PATH");
+    dev.fencepost(&["run", "a", "--", "/"]).with_code(126).says("see whether it is a program");
+    let holder = dev.hold("a");
+    dev.fencepost(&["run", "-n", "a", "--", "true"]).with_code(124).says("fencepost why a");
+    dev.fencepost(&["run", "-n", "-E", "9", "a", "--", "true"]).with_code(9);
+    dev.fencepost(&["run", "-w", "50ms", "a", "--", "true"]).with_code(124);
+    dev.fencepost(&["run", "-n", "-s", "a", "--", "true"]).with_code(124);
+    dev.fencepost(&["break", "a", "--yes", "--reason", "a test"]).ok();
+    holder.finish().with_code(123).says("an administrator broke it");
+    dev.fencepost(&["run", "-n", "a", "--", "true"]).ok();
+    harness::fencepost(&["run", "--server", "127.0.0.1:1", "a", "--", "true"]).with_code(125).says("fencepost dev");
+}
+
+#[test]
+fn readers_share() {
+    let dev = Dev::start();
+    let mut reader = dev.start_client(&["run", "-s", "a", "--", "sh", "-c", "echo held; exec sleep 600"]);
+    reader.wait_for_line("held");
+    dev.fencepost(&["run", "-n", "-s", "a", "--", "true"]).ok();
+    dev.fencepost(&["run", "-n", "a", "--", "true"]).with_code(124);
+}
+
+#[test]
+fn signals_are_passed_on() {
+    let dev = Dev::start();
+    let table = [
+        (Signal::SIGINT, "INT"),
+        (Signal::SIGTERM, "TERM"),
+        (Signal::SIGHUP, "HUP"),
+        (Signal::SIGQUIT, "QUIT"),
+        (Signal::SIGUSR1, "USR1"),
+        (Signal::SIGUSR2, "USR2"),
+        (Signal::SIGWINCH, "WINCH"),
+    ];
+    for (signal, name) in table {
+        let script = format!("trap 'echo got {name}; exit 5' {name}; echo ready; while :; do sleep 0.02; done");
+        let mut run = dev.start_client(&["run", name, "--", "sh", "-c", &script]);
+        run.wait_for_line("ready");
+        run.signal(signal);
+        run.finish().with_code(5).says(&format!("got {name}"));
+    }
+}
+
+#[test]
+fn a_signal_while_it_waits_takes_it_out_of_the_queue() {
+    let dev = Dev::start();
+    let _holder = dev.hold("a");
+    let waiter = dev.start_client(&["run", "a", "--", "true"]);
+    dev.wait_until_waiting("a", 1);
+    waiter.signal(Signal::SIGTERM);
+    waiter.finish().with_code(128 + 15);
+    dev.wait_until_waiting("a", 0);
+}
+
+#[test]
+fn at_the_longest_hold_the_command_is_told_and_then_killed() {
+    let dev = Dev::start();
+    let polite = "trap 'echo told; exit 0' TERM; while :; do sleep 0.02; done";
+    dev.fencepost(&["run", "--max-hold", "1s", "a", "--", "sh", "-c", polite]).with_code(123).says("told");
+    let stubborn = "trap '' TERM; while :; do sleep 0.02; done";
+    dev.fencepost(&["run", "--max-hold", "1s", "a", "--", "sh", "-c", stubborn]).with_code(123).says("lost");
+}
+
+#[test]
+fn a_command_whose_network_is_cut_is_gone_before_the_next_holder_starts() {
+    let dev = Dev::start();
+    let link = Link::to(&dev.server);
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    // It does not listen to TERM, and neither does what it starts.
+    let stubborn = "trap '' TERM; echo held; while :; do date +%s%N >> first; done";
+    let mut command = harness::command(&["run", "--ttl", "1s", "a", "--", "sh", "-c", stubborn]);
+    command.env("FENCEPOST_SERVER", link.address.to_string()).current_dir(&directory);
+    let mut first = Process::start(command);
+    first.wait_for_line("held");
+    let mut command = dev.command(&["run", "a", "--", "sh", "-c", "date +%s%N > second"]);
+    command.current_dir(&directory);
+    let second = Process::start(command);
+    dev.wait_until_waiting("a", 1);
+    link.cut();
+    second.finish().ok();
+    first.finish().with_code(123).says("a was lost");
+    let read = |name: &str| std::fs::read_to_string(path(name)).unwrap();
+    let began: u128 = read("second").trim().parse().unwrap();
+    let last: u128 = read("first").lines().filter_map(|line| line.parse().ok()).next_back().unwrap();
+    assert!(last < began, "the first wrote at {last}, and the second had begun at {began}");
+}
+
+#[test]
+fn a_command_whose_watcher_is_killed_dies_with_it() {
+    let dev = Dev::start();
+    let mut run = dev.start_client(&["run", "a", "--", "sh", "-c", "echo pid $$; exec sleep 600"]);
+    let line = run.wait_for_line("pid ");
+    let child = Pid::from_raw(line.strip_prefix("pid ").unwrap().parse().unwrap());
+    run.signal(Signal::SIGKILL);
+    // It is our grandchild no longer, so that somebody else reaps it: then there is no such process.
+    wait_until("the command is gone", || {
+        let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        (kill(child, None).is_err() || stat.contains(") Z ")).then_some(())
+    });
+}

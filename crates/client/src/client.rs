@@ -1,0 +1,342 @@
+//! The client: one connection to a cluster, and where everything else begins.
+
+use std::fmt::Display;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use fencepost_core::{LockMode, Metadata, Millis, SecretHash, SessionId, Ttl, bounds};
+use sha2::{Digest, Sha256};
+
+use crate::admin::Admin;
+use crate::driver;
+use crate::election::Election;
+use crate::error::{Error, Failed};
+use crate::guard::{Exclusive, Mixed};
+use crate::lock::LockRequest;
+use crate::machine::NewSession;
+use crate::semaphore::SemaphoreRequest;
+use crate::session::{Home, SessionBuilder};
+use crate::shared::{Asked, Shared};
+use crate::watch::WatchRequest;
+
+/// The port for clients if an address names none.
+const PORT: u16 = 7420;
+
+/// A connection to a cluster. Cloning it is cheap, and all clones share the connection and one session.
+///
+/// The session is opened with the first lock. When the last clone and the last guard are gone, it is closed in the background.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use fencepost::Client;
+///
+/// # async fn example() -> Result<(), fencepost::Error> {
+/// let client = Client::connect("fencepost://127.0.0.1:7420").await?;
+/// let lock = client.lock("wallet:user_123").wait(Duration::from_secs(5)).acquire().await?;
+/// println!("write with token {}", lock.token());
+/// lock.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    shared: Arc<Shared>,
+    ttl: Ttl,
+    metadata: Metadata,
+    call_timeout: Duration,
+    /// The session of those who do not ask for one of their own.
+    session: Mutex<Option<SessionId>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.with(|state| state.closing = true);
+        self.shared.wake.notify_one();
+    }
+}
+
+/// How to connect. See [`Client::builder`].
+#[derive(Clone, Debug)]
+pub struct ClientBuilder {
+    endpoints: Vec<String>,
+    ttl: Duration,
+    name: Option<String>,
+    labels: Vec<(String, String)>,
+    connect_timeout: Duration,
+    call_timeout: Duration,
+}
+
+impl Client {
+    /// Connects to the cluster at `fencepost://host:port,host:port`. Any of its nodes will do: the leader is found.
+    ///
+    /// # Errors
+    /// [`Failed::Unreachable`] if no node could be reached within ten seconds, [`Failed::BadAddress`] if it is no address.
+    pub async fn connect(address: &str) -> Result<Client, Error> {
+        Client::builder().address(address)?.connect().await
+    }
+
+    /// A client with other settings than the usual ones.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), fencepost::Error> {
+    /// let client = fencepost::Client::builder()
+    ///     .endpoint("10.0.0.1:7420")
+    ///     .endpoint("10.0.0.2:7420")
+    ///     .session_ttl(std::time::Duration::from_secs(15))
+    ///     .name("billing")
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder {
+            endpoints: Vec::new(),
+            ttl: Duration::from_millis(bounds::SESSION_TTL_MS_DEFAULT),
+            name: None,
+            labels: Vec::new(),
+            connect_timeout: Duration::from_secs(10),
+            call_timeout: Duration::from_secs(10),
+        }
+    }
+
+    /// An exclusive lock on one resource; `shared()` and `update()` make it another. A name that begins with `/` is a path, and
+    /// a lock on it covers everything below.
+    pub fn lock(&self, name: impl AsRef<str>) -> LockRequest<Exclusive> {
+        LockRequest::new(self.home(), [(name, LockMode::Exclusive)])
+    }
+
+    /// Exclusive locks on several resources, up to 64, that are granted together or not at all.
+    pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockRequest<Exclusive> {
+        LockRequest::new(self.home(), names.into_iter().map(|name| (name, LockMode::Exclusive)))
+    }
+
+    /// Locks on several resources, each in its own mode, that are granted together or not at all.
+    pub fn lock_each<N: AsRef<str>>(&self, locks: impl IntoIterator<Item = (N, LockMode)>) -> LockRequest<Mixed> {
+        LockRequest::new(self.home(), locks)
+    }
+
+    /// Permits of a semaphore.
+    pub fn semaphore(&self, name: impl AsRef<str>) -> SemaphoreRequest {
+        SemaphoreRequest::new(self.home(), name.as_ref())
+    }
+
+    /// A leader election.
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(self.clone(), self.home(), name.as_ref())
+    }
+
+    /// Events about names that begin with this prefix.
+    pub fn watch(&self, prefix: impl Into<String>) -> WatchRequest {
+        WatchRequest::new(self.clone(), prefix.into())
+    }
+
+    /// What administrators do. The reason goes to the audit log.
+    pub fn admin(&self) -> Admin {
+        Admin::new(self.clone())
+    }
+
+    /// A session of its own on this connection: what it holds ends with it, and with nothing else.
+    pub fn session(&self) -> SessionBuilder {
+        SessionBuilder::new(self.clone())
+    }
+
+    /// Closes the session that the clones of this client share: everything that it holds is given back at once.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`] if no answer came. The locks then end with their deadline at the latest.
+    pub async fn close(&self) -> Result<(), Error> {
+        let session = self.inner.session.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match session {
+            Some(session) => self.close_session(session).await,
+            None => Ok(()),
+        }
+    }
+
+    fn home(&self) -> Home {
+        Home::Client(self.clone())
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.inner.shared
+    }
+
+    pub(crate) fn call_timeout(&self) -> Duration {
+        self.inner.call_timeout
+    }
+
+    pub(crate) fn ttl(&self) -> Ttl {
+        self.inner.ttl
+    }
+
+    pub(crate) fn metadata(&self) -> &Metadata {
+        &self.inner.metadata
+    }
+
+    /// The shared session, opened anew if there is none or it has ended.
+    pub(crate) fn default_session(&self) -> Result<SessionId, Error> {
+        let mut session = self.inner.session.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(id) = *session
+            && self.shared().with(|state| state.machine.is_alive(id))
+        {
+            return Ok(id);
+        }
+        let id = self.open_session(self.inner.ttl, self.inner.metadata.clone())?;
+        *session = Some(id);
+        Ok(id)
+    }
+
+    pub(crate) fn open_session(&self, ttl: Ttl, metadata: Metadata) -> Result<SessionId, Error> {
+        let no_randomness =
+            |error| Failed::NotTaken { message: format!("this machine has no randomness: {error}"), retry_after: None };
+        let (mut id, mut secret) = ([0; 16], [0; 32]);
+        getrandom::fill(&mut id).map_err(no_randomness)?;
+        getrandom::fill(&mut secret).map_err(no_randomness)?;
+        let id = SessionId(u128::from_le_bytes(id));
+        let secret_hash = SecretHash(Sha256::digest(secret).into());
+        let opened = self.shared().with(|state| {
+            state.machine.open_session(NewSession { id, secret, secret_hash, ttl, metadata });
+            !state.shut_down
+        });
+        if opened { Ok(id) } else { Err(Failed::ShutDown.into()) }
+    }
+
+    pub(crate) async fn close_session(&self, session: SessionId) -> Result<(), Error> {
+        let asked: Asked = self.shared().close_session(session, self.call_timeout());
+        match self.decided(asked).await {
+            Ok(_) | Err(Error::Refused(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) async fn decided(&self, asked: Asked) -> Result<fencepost_core::Outcome, Error> {
+        crate::error::decided(asked.await, || self.shared().last_failure())
+    }
+}
+
+impl ClientBuilder {
+    /// The nodes of `fencepost://host:port,host:port`.
+    ///
+    /// # Errors
+    /// [`Failed::BadAddress`] if it is no address.
+    pub fn address(mut self, address: &str) -> Result<ClientBuilder, Error> {
+        let bad = || Failed::BadAddress(address.to_owned());
+        let nodes = address.strip_prefix("fencepost://").ok_or_else(bad)?.trim_end_matches('/');
+        for node in nodes.split(',') {
+            if node.is_empty() || node.contains(['/', '@', '?', ' ']) {
+                return Err(bad().into());
+            }
+            self = self.endpoint(node);
+        }
+        Ok(self)
+    }
+
+    /// One more node, as `host:port`; the port is 7420 if it is left out.
+    pub fn endpoint(mut self, node: impl Into<String>) -> ClientBuilder {
+        let mut node = node.into();
+        let has_port = node
+            .rsplit_once(':')
+            .is_some_and(|(host, port)| (!host.contains(':') || host.ends_with(']')) && port.parse::<u16>().is_ok());
+        if !has_port {
+            node = format!("{node}:{PORT}");
+        }
+        self.endpoints.push(node);
+        self
+    }
+
+    /// How long a session lives without a sign of life: 30 s by default, at least 1 s. What was held is free so long after a
+    /// crash. Below 5 s a lock may be lost when the leader changes.
+    pub fn session_ttl(mut self, ttl: Duration) -> ClientBuilder {
+        self.ttl = ttl;
+        self
+    }
+
+    /// What this client is called: for people who ask who holds a lock, and whose sessions are counted together.
+    pub fn name(mut self, name: impl Into<String>) -> ClientBuilder {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// A label, for people who ask who holds a lock.
+    pub fn label(mut self, key: impl Into<String>, value: impl Display) -> ClientBuilder {
+        self.labels.push((key.into(), value.to_string()));
+        self
+    }
+
+    /// How long [`ClientBuilder::connect`] looks for the leader: 10 s by default. One node gets 5 s of it at most.
+    pub fn connect_timeout(mut self, timeout: Duration) -> ClientBuilder {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// How long an answer may take beyond what was asked to wait: 10 s by default.
+    pub fn call_timeout(mut self, timeout: Duration) -> ClientBuilder {
+        self.call_timeout = timeout;
+        self
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// [`Failed::Unreachable`] if no node could be reached in time.
+    pub async fn connect(self) -> Result<Client, Error> {
+        let timeout = self.connect_timeout;
+        let client = self.connect_in_background()?;
+        let shared = client.shared().clone();
+        let first = async {
+            loop {
+                let connected = shared.connected.notified();
+                if shared.with(|state| state.leader.is_some() || state.shut_down) {
+                    return;
+                }
+                connected.await;
+            }
+        };
+        match tokio::time::timeout(timeout, first).await {
+            Ok(()) => Ok(client),
+            Err(_) => Err(Failed::Unreachable { last: shared.last_failure() }.into()),
+        }
+    }
+
+    /// A client that connects while it is used already. What is asked meanwhile waits for the connection.
+    ///
+    /// # Errors
+    /// [`Failed::BadAddress`] if no node is named, [`crate::Refused::BadWord`] if the TTL is too short.
+    ///
+    /// # Panics
+    /// Outside of a Tokio runtime.
+    pub fn connect_in_background(self) -> Result<Client, Error> {
+        if self.endpoints.is_empty() {
+            return Err(Failed::BadAddress(String::new()).into());
+        }
+        let ttl = Ttl::new(millis(self.ttl)?.get())?;
+        let metadata = Metadata::new(self.metadata().as_bytes())?;
+        let caller = driver::Caller::new(self.name.as_deref());
+        let dial_timeout = self.connect_timeout.min(Duration::from_secs(5));
+        let shared = Arc::new(Shared::new(self.endpoints, dial_timeout, caller));
+        tokio::spawn(driver::drive(shared.clone()));
+        let (call_timeout, session) = (self.call_timeout, Mutex::new(None));
+        Ok(Client { inner: Arc::new(Inner { shared, ttl, metadata, call_timeout, session }) })
+    }
+
+    /// One line `key=value` for each thing to know.
+    fn metadata(&self) -> String {
+        let mut lines = vec![format!("pid={}", std::process::id()), format!("sdk=rust {}", env!("CARGO_PKG_VERSION"))];
+        lines.extend(std::env::var("HOSTNAME").ok().map(|host| format!("host={host}")));
+        lines.extend(self.name.iter().map(|name| format!("name={name}")));
+        lines.extend(self.labels.iter().map(|(key, value)| format!("{key}={value}")));
+        lines.sort();
+        lines.join("\n")
+    }
+}
+
+/// A duration as the cluster counts it. Anything above zero is at least a millisecond.
+pub(crate) fn millis(duration: Duration) -> Result<Millis, Error> {
+    let ms = duration.as_nanos().div_ceil(1_000_000);
+    Ok(Millis::new(u64::try_from(ms).unwrap_or(u64::MAX))?)
+}

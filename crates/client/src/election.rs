@@ -1,0 +1,208 @@
+//! Leader election: a long-held exclusive lock with a value that observers see. Its token is the epoch.
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use fencepost_core::{Event, GrantId, Held, LockMode, OwnerName, SessionId, Value, Wait};
+
+use crate::client::Client;
+use crate::error::Error;
+use crate::guard::{Exclusive, Guard, Hold, Released};
+use crate::lock::LockRequest;
+use crate::session::Home;
+use crate::token::FencingToken;
+use crate::watch::Watch;
+
+/// An election. Begin with [`Client::election`].
+///
+/// ```no_run
+/// # async fn example(client: fencepost::Client) -> Result<(), fencepost::Error> {
+/// let leadership = client.election("scheduler").campaign("10.0.0.7:9000").await?;
+/// println!("leading in epoch {}", leadership.epoch());
+/// leadership.lost().await;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Election {
+    client: Client,
+    name: String,
+    request: LockRequest<Exclusive>,
+}
+
+impl Election {
+    pub(crate) fn new(client: Client, home: Home, name: &str) -> Election {
+        let request = LockRequest::new(home, [(name, LockMode::Exclusive)]).wait_forever();
+        Election { client, name: name.to_owned(), request }
+    }
+
+    /// How long to campaign, instead of until elected.
+    pub fn wait(mut self, wait: Duration) -> Election {
+        self.request = self.request.wait(wait);
+        self
+    }
+
+    /// As [`LockRequest::ttl`].
+    pub fn ttl(mut self, ttl: Duration) -> Election {
+        self.request = self.request.ttl(ttl);
+        self
+    }
+
+    /// As [`LockRequest::lock_delay`].
+    pub fn lock_delay(mut self, delay: Duration) -> Election {
+        self.request = self.request.lock_delay(delay);
+        self
+    }
+
+    /// Waits until elected. Observers see the value from the first moment on.
+    ///
+    /// # Errors
+    /// As [`LockRequest::acquire`].
+    ///
+    /// # Cancellation
+    /// Dropping the future withdraws the candidate.
+    pub async fn campaign(mut self, value: impl AsRef<[u8]>) -> Result<Leadership, Error> {
+        self.request.asking.value(value.as_ref());
+        Ok(Leadership { guard: self.request.acquire().await? })
+    }
+
+    /// Becomes leader if nobody leads.
+    ///
+    /// # Errors
+    /// As [`LockRequest::try_acquire`].
+    ///
+    /// # Cancellation
+    /// As [`Election::campaign`].
+    pub async fn try_campaign(mut self, value: impl AsRef<[u8]>) -> Result<Option<Leadership>, Error> {
+        self.request.asking.wait = Wait::No;
+        self.request.asking.value(value.as_ref());
+        Ok(self.request.try_acquire().await?.map(|guard| Leadership { guard }))
+    }
+
+    /// Who leads now.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if nobody could be asked.
+    pub async fn leader(&self) -> Result<Option<Leader>, Error> {
+        let explained = self.client.explain(&self.name).await?;
+        let holder = explained.what.holders.into_iter().find(|holder| holder.covers_from.is_none());
+        Ok(holder.map(|view| Leader {
+            grant: view.holder.grant,
+            epoch: FencingToken(view.holder.token),
+            session: view.holder.session,
+            owner: view.holder.owner,
+            value: view.terms.and_then(|terms| terms.value),
+        }))
+    }
+
+    /// Sees every change of leader and value from now on. The first that it gives is who leads now.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if nobody could be asked.
+    pub async fn observe(&self) -> Result<Observer, Error> {
+        // First watch, then look: what happens in between is seen twice rather than never.
+        let watch = self.client.watch(&self.name).start().await?;
+        Ok(Observer { election: self.clone(), watch, known: None, look: true })
+    }
+}
+
+/// Who leads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Leader {
+    /// The grant that is the leadership.
+    pub grant: GrantId,
+    /// The epoch: it rises with every leader.
+    pub epoch: FencingToken,
+    /// The leader's session.
+    pub session: Option<SessionId>,
+    /// The leader's owner name, if it has one.
+    pub owner: Option<OwnerName>,
+    /// What the leader says of itself.
+    pub value: Option<Value>,
+}
+
+/// Sees who leads. See [`Election::observe`].
+#[derive(Debug)]
+pub struct Observer {
+    election: Election,
+    watch: Watch,
+    /// What was said last; none if nothing was.
+    known: Option<Option<Leader>>,
+    /// Something has happened since, and was not looked at.
+    look: bool,
+}
+
+impl Observer {
+    /// The next leader, or none while nobody leads. It waits for a change.
+    ///
+    /// # Errors
+    /// As [`Watch::next`].
+    ///
+    /// # Cancellation
+    /// Safe: a change is told with the next call.
+    pub async fn next(&mut self) -> Result<Option<Leader>, Error> {
+        loop {
+            if self.look {
+                let leader = self.election.leader().await?;
+                self.look = false;
+                if self.known.as_ref() != Some(&leader) {
+                    self.known = Some(leader.clone());
+                    return Ok(leader);
+                }
+            }
+            let Some(event) = self.watch.next().await else { return Ok(None) };
+            self.look = self.concerns(&event?.event);
+        }
+    }
+
+    fn concerns(&self, event: &Event) -> bool {
+        let holds = |held: &Held| held.names().any(|name| name.as_str() == self.election.name);
+        match event {
+            Event::Granted { request, .. } => holds(&request.wants),
+            Event::Ended { held, .. } => holds(held),
+            Event::ValueSet { name, .. } => name.as_str() == self.election.name,
+            Event::Converted { held, .. } => holds(held),
+            _ => false,
+        }
+    }
+}
+
+/// Being the leader. Dropping it resigns in the background.
+///
+/// It can be looked at like a [`Hold`]: remaining time, state, loss signal.
+#[derive(Debug)]
+#[must_use = "dropping it resigns"]
+pub struct Leadership {
+    guard: Guard<Exclusive>,
+}
+
+impl Leadership {
+    /// The epoch: a fencing token for everything that the leader writes.
+    pub fn epoch(&self) -> FencingToken {
+        self.guard.token()
+    }
+
+    /// Says something else of itself to observers.
+    ///
+    /// # Errors
+    /// [`crate::Refused::Lost`] if the leadership is lost.
+    pub async fn set_value(&self, value: impl AsRef<[u8]>) -> Result<(), Error> {
+        self.guard.set_value(Value::new(value.as_ref())?).await
+    }
+
+    /// Resigns and waits until that is done: the next candidate leads from then on.
+    ///
+    /// # Errors
+    /// As [`Guard::release`].
+    pub async fn resign(self) -> Result<Released, Error> {
+        self.guard.release().await
+    }
+}
+
+impl Deref for Leadership {
+    type Target = Hold<Exclusive>;
+
+    fn deref(&self) -> &Hold<Exclusive> {
+        &self.guard
+    }
+}

@@ -1,0 +1,363 @@
+//! What the cluster's answers and pushes do to a session.
+//!
+//! Each answer first changes what the user can see; only then does its number count as seen. Whatever a repeat, an attach
+//! or a push says goes the same way as a first answer, except that it anchors nothing.
+
+use std::collections::BTreeSet;
+
+use fencepost_core::{
+    Action, Attached, Bound, Epoch, GrantId, LogicalMs, Outcome, Push, Refusal, RequestNumber, SessionEnd, Token,
+};
+
+use super::bounds::REATTACH_MAX;
+use super::session::{Common, Grant, Hold, Life, Link, Session, Stage, UNSAID, terms};
+use super::{Answer, Event, Failure, GrantKey, Lost};
+use crate::clock::Nanos;
+
+/// An answer to a numbered request.
+pub(crate) struct Answered {
+    pub(crate) outcome: Outcome,
+    /// The stamp at which it was decided.
+    pub(crate) at: LogicalMs,
+    /// Whether the grant that it gave stands; true for a first answer.
+    pub(crate) stands: bool,
+}
+
+impl Session {
+    /// An answer to an open, an attach or a keep-alive, which have no number.
+    pub(crate) fn answered_unnumbered(
+        &mut self,
+        common: &mut Common,
+        outcome: Outcome,
+        stamp: LogicalMs,
+        repeats: Option<LogicalMs>,
+        now: Nanos,
+    ) {
+        let sent_at = match (&outcome, self.link) {
+            (Outcome::Opened { .. }, Link::Opening { sent_at, .. }) => sent_at,
+            (Outcome::Attached(_), Link::Attaching { sent_at }) => sent_at,
+            (Outcome::Renewed, _) => match self.keep_alive_sent.take() {
+                Some(sent_at) => sent_at,
+                None => return,
+            },
+            (Outcome::Refused(refusal), _) => return self.refused_unnumbered(common, refusal.clone()),
+            _ => return,
+        };
+        if repeats.is_none() {
+            common.anchor.proven(sent_at, stamp);
+            self.renewed(common, stamp);
+        }
+        match outcome {
+            Outcome::Opened { epoch } => {
+                let first = matches!(self.link, Link::Opening { first: true, .. });
+                self.life = Life::Open;
+                if first && repeats.is_none() {
+                    self.link_up(common, epoch, now);
+                } else {
+                    // An earlier try went before this one, and what went with it may still arrive with the same epoch. An attach
+                    // shuts it out, renews the session and says what it has.
+                    self.renewed(common, repeats.unwrap_or(stamp));
+                    self.link = UNSAID;
+                    common.ready.insert(self.id);
+                }
+            }
+            Outcome::Attached(attached) => self.attached(common, *attached, now),
+            _ => {}
+        }
+    }
+
+    fn renewed(&mut self, common: &mut Common, stamp: LogicalMs) {
+        self.renewed_at = self.renewed_at.max(Some(stamp));
+        if std::mem::take(&mut self.jeopardy) {
+            common.events.push_back(Event::SessionChanged(self.id));
+        }
+        if !self.grants.is_empty() {
+            common.wake_by(self.own_validity(&common.anchor).warn_at);
+        }
+    }
+
+    fn refused_unnumbered(&mut self, common: &mut Common, refusal: Refusal) {
+        match refusal {
+            Refusal::WrongEpoch { current } => {
+                self.keep_alive_sent = None;
+                self.attached_elsewhere(common, current);
+            }
+            // Not open, or no longer.
+            _ if self.life == Life::New => {
+                for number in self.pending.keys().copied().collect::<Vec<_>>() {
+                    self.resolve(common, number, Answer::Decided(Outcome::Refused(refusal.clone())));
+                }
+                self.end(common, None);
+            }
+            Refusal::NoSession | Refusal::WrongSecret => self.end(common, None),
+            // A bound on what was said to be seen, which an honest client does not reach: the next keep-alive says it again.
+            _ => self.keep_alive_sent = None,
+        }
+    }
+
+    /// Somebody has attached the session since. If it was an old stream of ours, attaching again puts it right.
+    // Rule: attach
+    fn attached_elsewhere(&mut self, common: &mut Common, current: Epoch) {
+        let Link::Up(epoch) = self.link else { return };
+        if epoch >= current {
+            return;
+        }
+        self.reattached += 1;
+        if self.reattached > REATTACH_MAX {
+            self.end(common, None);
+        } else {
+            self.unlink(common);
+        }
+    }
+
+    // Rule: attach
+    fn attached(&mut self, common: &mut Common, attached: Attached, now: Nanos) {
+        let Attached { epoch, grants, waits, unseen, lost } = attached;
+        let queued: BTreeSet<RequestNumber> = waits.into_iter().map(|(number, _)| number).collect();
+        for (number, pending) in &mut self.pending {
+            if pending.stage == Stage::Unsent && queued.contains(&RequestNumber(*number)) {
+                (pending.stage, pending.ever_queued) = (Stage::Queued, true);
+            }
+        }
+        for answer in unseen {
+            let answered = Answered { outcome: answer.outcome, at: answer.answered_at, stands: answer.stands };
+            self.answered(common, answer.number.0, answered, now);
+        }
+        for (grant, how) in lost {
+            self.lose(common, grant, Lost::Ended(how));
+        }
+        let standing: BTreeSet<GrantId> = grants.iter().map(|grant| grant.grant).collect();
+        let missing = |id: &&GrantId| !standing.contains(id);
+        for id in self.grants.keys().filter(missing).copied().collect::<Vec<_>>() {
+            if self.grants[&id].guards > 0 {
+                self.lose(common, id, Lost::Gone);
+            }
+        }
+        // Nobody here knows of it and nobody else can: it would be held until the session ends.
+        for grant in grants {
+            let cancels = |action: &Action| matches!(action, Action::Cancel { .. });
+            let cancel_pending = self.pending.values().any(|pending| cancels(&pending.request.action));
+            if !self.grants.contains_key(&grant.grant) && !cancel_pending {
+                let releases = |action: &Action| matches!(action, Action::Release { grant: id } if *id == grant.grant);
+                let under_way = self.pending.values().filter(|pending| releases(&pending.request.action)).count();
+                for _ in under_way..grant.count as usize {
+                    self.ask(common, Action::Release { grant: grant.grant }, None, false);
+                }
+            }
+        }
+        self.link_up(common, epoch, now);
+    }
+
+    /// The answer to a request, by whatever way it came.
+    pub(crate) fn answered(&mut self, common: &mut Common, number: u64, answered: Answered, now: Nanos) {
+        let Some(pending) = self.pending.get_mut(&number) else { return };
+        let Answered { outcome, at, stands } = answered;
+        match outcome {
+            Outcome::Queued { .. } => {
+                pending.ever_queued = true;
+                if pending.stage == Stage::Sent {
+                    pending.stage = Stage::Queued;
+                    self.in_flight -= 1;
+                    self.more_may_go(common);
+                }
+            }
+            // It went with an open that was not taken, and goes with the next one again.
+            Outcome::Refused(Refusal::NoSession) if self.life == Life::New => {
+                if std::mem::replace(&mut pending.stage, Stage::Unsent) == Stage::Sent {
+                    self.in_flight -= 1;
+                }
+            }
+            Outcome::Refused(Refusal::NoSession) => self.end(common, None),
+            Outcome::Refused(Refusal::WrongEpoch { current }) => self.attached_elsewhere(common, current),
+            Outcome::Refused(Refusal::Bound(Bound::UnseenAnswers)) => self.send_again(common, number),
+            Outcome::Granted { grant, token, .. } => self.granted(common, number, grant, token, at, stands, now),
+            Outcome::Converted { grant, token } => {
+                if let Some(grant) = self.grants.get_mut(&grant) {
+                    grant.token = token;
+                }
+                self.resolve(common, number, Answer::Decided(outcome));
+            }
+            Outcome::Closed => {
+                self.resolve(common, number, Answer::Decided(outcome));
+                self.end(common, Some(SessionEnd::Closed));
+            }
+            outcome => self.ended(common, number, outcome),
+        }
+    }
+
+    /// The answer to a request that changes nothing here, or only one thing.
+    fn ended(&mut self, common: &mut Common, number: u64, outcome: Outcome) {
+        match self.pending[&number].request.action {
+            Action::Release { grant: id } => {
+                if let Some(grant) = self.grants.get_mut(&id) {
+                    grant.releasing = grant.releasing.saturating_sub(1);
+                }
+                if let Outcome::Expired(how) = outcome {
+                    self.lose(common, id, Lost::Ended(how));
+                }
+                self.forget_if_over(id);
+            }
+            Action::Extend { grant: id, max_hold } => {
+                if let (Outcome::Extended { until }, Some(grant)) = (&outcome, self.grants.get_mut(&id)) {
+                    let length = std::time::Duration::from_millis(max_hold.get());
+                    grant.hold = Some(Hold { until: *until, length });
+                    common.wake_by(self.validity(&common.anchor, id).warn_at);
+                }
+            }
+            // Whatever it says, nothing is left of the request that it was for: a grant that came first was given back.
+            Action::Cancel { request, .. } => self.resolve(common, request.0, Answer::Decided(Outcome::TimedOut)),
+            _ => {}
+        }
+        self.resolve(common, number, Answer::Decided(outcome));
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the parts of one answer")]
+    fn granted(
+        &mut self,
+        common: &mut Common,
+        number: u64,
+        id: GrantId,
+        token: Token,
+        at: LogicalMs,
+        stands: bool,
+        now: Nanos,
+    ) {
+        let pending = self.pending.get_mut(&number).expect("looked up by the caller");
+        if pending.cancelled {
+            if std::mem::replace(&mut pending.stage, Stage::HeldBack) == Stage::Sent {
+                self.in_flight -= 1;
+                self.more_may_go(common);
+            }
+            return;
+        }
+        let Some(pending) = self.finish(common, number) else { return };
+        let asked = terms(&pending.request.action);
+        let lost = if !stands {
+            true
+        } else if let Some(grant) = self.grants.get_mut(&id) {
+            // One more entry of a named owner.
+            grant.guards += 1;
+            grant.token = token;
+            let lost = grant.lost.is_some() || now >= self.validity(&common.anchor, id).until;
+            if lost {
+                self.grants.get_mut(&id).expect("it was just there").guards -= 1;
+            }
+            lost
+        } else {
+            let hold = asked.and_then(|terms| terms.max_hold).map(|max_hold| Hold {
+                until: at.after(max_hold),
+                length: std::time::Duration::from_millis(max_hold.get()),
+            });
+            let ttl = asked.and_then(|terms| terms.ttl);
+            let grant = Grant {
+                token,
+                guards: 1,
+                releasing: 0,
+                granted_at: at,
+                ttl,
+                hold,
+                lost: None,
+                jeopardy: false,
+                contended: false,
+            };
+            self.insert_grant(common, id, grant);
+            let lost = now >= self.validity(&common.anchor, id).until;
+            if lost {
+                self.grants.get_mut(&id).expect("it was just put there").guards = 0;
+                self.forget_if_over(id);
+            }
+            lost
+        };
+        let answer = if lost {
+            // Rule: lost-is-final
+            if stands {
+                self.ask(common, Action::Release { grant: id }, None, false);
+            }
+            Answer::Failed(Failure::GrantedTooLate)
+        } else {
+            Answer::Decided(Outcome::Granted { grant: id, token, count: self.grants[&id].guards })
+        };
+        if pending.listened {
+            common.events.push_back(Event::Answered(self.key(number), answer));
+        }
+    }
+
+    /// Puts a request back that was not carried out for a reason that passes.
+    fn send_again(&mut self, common: &mut Common, number: u64) {
+        let Some(pending) = self.pending.get_mut(&number) else { return };
+        if std::mem::replace(&mut pending.stage, Stage::Unsent) == Stage::Sent {
+            self.in_flight -= 1;
+        }
+        self.unsent.push_back(number);
+        common.ready.insert(self.id);
+    }
+
+    /// The request was not taken, and will not be carried out.
+    pub(crate) fn not_taken(&mut self, common: &mut Common, number: u64, why: NotTaken, now: Nanos) {
+        let Some(pending) = self.pending.get_mut(&number) else { return };
+        let keep = matches!(pending.request.action, Action::Release { .. } | Action::Cancel { .. } | Action::Close);
+        if !keep || why.invalid {
+            let retry_after = (!why.invalid).then_some(why.retry_after);
+            let failure = Failure::NotTaken { message: why.message, retry_after };
+            return self.resolve(common, number, Answer::Failed(failure));
+        }
+        if std::mem::replace(&mut pending.stage, Stage::Unsent) == Stage::Sent {
+            self.in_flight -= 1;
+        }
+        let at = now.after(why.retry_after);
+        let (_, later) = self.later.get_or_insert_with(|| (at, Vec::new()));
+        later.push(number);
+        common.wake_by(at);
+    }
+
+    /// An open, an attach or a keep-alive was not taken.
+    pub(crate) fn not_taken_unnumbered(&mut self, common: &mut Common, why: NotTaken, now: Nanos) {
+        let again_at = now.after(why.retry_after);
+        match self.link {
+            Link::Up(_) => {
+                self.keep_alive_sent = None;
+                self.keep_alive_due = again_at;
+            }
+            _ if why.invalid => {
+                for number in self.pending.keys().copied().collect::<Vec<_>>() {
+                    let failure = Failure::NotTaken { message: why.message.clone(), retry_after: None };
+                    self.resolve(common, number, Answer::Failed(failure));
+                }
+                self.end(common, None);
+            }
+            _ => {
+                self.unlink(common);
+                // It was not carried out, so the next one is as good as a first.
+                self.open_said_before = false;
+                self.link = Link::Unsaid { not_before: again_at };
+                let unsent = self.pending.iter().filter(|(_, pending)| pending.stage == Stage::Unsent);
+                self.unsent = unsent.map(|(number, _)| *number).collect();
+            }
+        }
+        common.wake_by(again_at);
+    }
+
+    pub(crate) fn pushed(&mut self, common: &mut Common, push: Push, stamp: LogicalMs, now: Nanos) {
+        match push {
+            Push::Ended { number, outcome, .. } => {
+                self.answered(common, number.0, Answered { outcome, at: stamp, stands: true }, now);
+            }
+            Push::Lost { grant, how, .. } => self.lose(common, grant, Lost::Ended(how)),
+            Push::Contended { grant, .. } => {
+                if let Some(held) = self.grants.get_mut(&grant) {
+                    held.contended = true;
+                    common.events.push_back(Event::GrantChanged(GrantKey { session: self.id, grant }));
+                }
+            }
+            Push::SessionEnded { how, .. } => self.end(common, Some(how)),
+        }
+    }
+}
+
+/// What the server says of something that it did not take.
+#[derive(Clone, Debug)]
+pub(crate) struct NotTaken {
+    pub(crate) invalid: bool,
+    pub(crate) message: String,
+    pub(crate) retry_after: std::time::Duration,
+}

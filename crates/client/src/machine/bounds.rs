@@ -1,0 +1,33 @@
+//! Every number that the machines go by, in one place, each with its reason.
+
+use std::time::Duration;
+
+/// Bytes of one message to the server, a little under what it reads: the rest is for the frame around the parts.
+pub const MESSAGE_BYTES: usize = fencepost_core::bounds::MESSAGE_BYTES_MAX - 4 * 1024;
+/// Keep-alives in one message.
+pub const KEEP_ALIVES_PER_MESSAGE: usize = 2_000;
+/// Requests of one session that are sent and not answered. Half of what a session may leave unseen, so that waits which end at
+/// the same time find room.
+pub const IN_FLIGHT_MAX: usize = fencepost_core::bounds::UNSEEN_ANSWERS_MAX / 2;
+/// Requests of one session that are not over, waits included. Whoever asks for more while nobody answers hears it.
+pub const PENDING_MAX: usize = 65_536;
+/// How long a cancel may take before the outcome is called unknown.
+pub const CANCEL_PATIENCE: Duration = Duration::from_secs(2);
+/// Without an answer for so long the stream is given up: the node hangs, or the way to it is cut.
+pub const STALL: Duration = Duration::from_secs(5);
+/// The longest warning before a deadline. A third of the validity is enough for a short TTL and far too much for an hour.
+pub const WARNING_MAX: Duration = Duration::from_secs(10);
+/// When something is asked again that was not taken, if the server does not say.
+pub const RETRY_AFTER: Duration = Duration::from_millis(200);
+/// How often one stream attaches a session again that seems to be attached elsewhere. Our own old stream can do that once or
+/// twice; somebody else with our secret does it for ever.
+pub const REATTACH_MAX: u32 = 3;
+
+/// The first step of the back-off between rounds of dialling.
+pub const BACKOFF_FIRST: Duration = Duration::from_millis(50);
+/// Its longest step.
+pub const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// So many rounds without an answer from anyone, and the cluster is taken for dead.
+pub const BREAKER_ROUNDS: u32 = 3;
+/// Hints to another leader that are followed without a pause. In an election nodes may point at each other.
+pub const HINTS_FOLLOWED: u32 = 3;

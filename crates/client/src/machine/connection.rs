@@ -1,0 +1,475 @@
+//! One stream to the cluster with all the sessions on it.
+//!
+//! It knows no socket: it is told when the stream is up or down and what came, and says what to send and when to come back. Whoever
+//! holds it may ask for anything at any time, connected or not; what cannot be sent waits for its limit.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fencepost_core::{
+    Action, Epoch, GrantId, LogicalMs, Metadata, Outcome, RequestNumber, SecretHash, Seen, SessionEnd, SessionId, Ttl,
+};
+use fencepost_wire::{WireError, api, v1};
+use prost::Message;
+
+use super::answers::{Answered, NotTaken};
+use super::bounds::{IN_FLIGHT_MAX, KEEP_ALIVES_PER_MESSAGE, MESSAGE_BYTES, PENDING_MAX, RETRY_AFTER, STALL};
+use super::session::{Common, Life, Link, Session, Stage};
+use super::{Answer, Event, Failure, GrantKey, GrantState, Lost, RequestKey};
+use crate::clock::Nanos;
+
+/// A session that is to be opened. Whoever has randomness draws the id and the secret.
+#[derive(Clone, Debug)]
+pub struct NewSession {
+    /// 128 random bits.
+    pub id: SessionId,
+    /// 256 random bits that nobody else knows.
+    pub secret: [u8; 32],
+    /// Their SHA-256.
+    pub secret_hash: SecretHash,
+    /// How long it lives without a sign of life.
+    pub ttl: Ttl,
+    /// For people.
+    pub metadata: Metadata,
+}
+
+/// What letting go of a grant comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LetGo {
+    /// This request will say how it went.
+    Asked(RequestKey),
+    /// There is nothing to give back.
+    Lost(Lost),
+}
+
+/// One stream with its sessions.
+#[derive(Debug, Default)]
+pub struct Connection {
+    sessions: BTreeMap<SessionId, Session>,
+    common: Common,
+    /// The stream is up.
+    up: bool,
+    /// Nothing was answered for too long.
+    stalled: bool,
+    /// The cluster and group that the sessions belong to.
+    home: Option<(u128, u64)>,
+}
+
+impl Connection {
+    // ---- What users ask for
+
+    /// A session that will be opened on the stream that there is, or on the next.
+    pub fn open_session(&mut self, new: NewSession) {
+        let NewSession { id, secret, secret_hash, ttl, metadata } = new;
+        self.sessions.insert(id, Session::new(id, secret, secret_hash, ttl, metadata));
+        self.common.ready.insert(id);
+    }
+
+    /// Whether the session can still be asked for anything.
+    pub fn is_alive(&self, session: SessionId) -> bool {
+        self.sessions.get(&session).is_some_and(|session| !matches!(session.life, Life::Ended(_)))
+    }
+
+    /// Asks for something. The answer comes as an event, at `limit_at` at the latest, or a little later if a wait has to be
+    /// cancelled first.
+    pub fn request(&mut self, session: SessionId, action: Action, limit_at: Option<Nanos>) -> RequestKey {
+        let Connection { sessions, common, .. } = self;
+        let Some(session) = sessions.get_mut(&session) else {
+            let key = RequestKey { session, number: RequestNumber(0) };
+            let answer = Answer::SessionEnded { how: None, queued: false };
+            common.events.push_back(Event::Answered(key, answer));
+            return key;
+        };
+        let number = session.ask(common, action, limit_at, true);
+        let key = session.key(number);
+        if let Life::Ended(how) = session.life {
+            session.resolve(common, number, Answer::SessionEnded { how, queued: false });
+        } else if session.pending.len() > PENDING_MAX {
+            session.resolve(common, number, Answer::Failed(Failure::TooManyPending));
+        } else if common.unreachable {
+            session.fail_unreachable(common, number);
+        }
+        key
+    }
+
+    /// Nobody waits for this answer any more. A wait is cancelled, and what it may have got is given back.
+    pub fn abandon(&mut self, request: RequestKey) {
+        let Connection { sessions, common, .. } = self;
+        if let Some(session) = sessions.get_mut(&request.session) {
+            session.abandon(common, request.number.0);
+        }
+    }
+
+    /// One guard gives its grant back.
+    pub fn let_go(&mut self, grant: GrantKey, limit_at: Option<Nanos>, listened: bool, now: Nanos) -> LetGo {
+        let Connection { sessions, common, .. } = self;
+        let Some(session) = sessions.get_mut(&grant.session) else { return LetGo::Lost(Lost::Gone) };
+        let asked = session.let_go(common, grant.grant, limit_at, listened, now);
+        let key = asked.map(|number| session.key(number));
+        if let Ok(key) = key
+            && common.unreachable
+        {
+            session.fail_unreachable(common, key.number.0);
+        }
+        self.forget_if_over(grant.session);
+        match key {
+            Ok(key) => LetGo::Asked(key),
+            Err(why) => LetGo::Lost(why),
+        }
+    }
+
+    /// Ends a session by its own will. The answer comes as an event.
+    pub fn close_session(&mut self, session: SessionId, limit_at: Option<Nanos>) -> RequestKey {
+        let key = self.request(session, Action::Close, limit_at);
+        let Connection { sessions, common, .. } = self;
+        if let Some(session) = sessions.get_mut(&session)
+            && session.life == Life::New
+            && matches!(session.link, Link::Unsaid { .. })
+            && !session.open_said_before
+        {
+            // The cluster has never heard of it.
+            session.resolve(common, key.number.0, Answer::Decided(Outcome::Closed));
+            session.end(common, Some(SessionEnd::Closed));
+        }
+        self.forget_if_over(key.session);
+        key
+    }
+
+    /// What the holder of a grant may believe now.
+    pub fn grant_state(&mut self, grant: GrantKey, now: Nanos) -> GrantState {
+        let Connection { sessions, common, .. } = self;
+        match sessions.get_mut(&grant.session) {
+            Some(session) => session.grant_state(common, grant.grant, now),
+            None => GrantState::Lost(Lost::Gone),
+        }
+    }
+
+    /// How long the holder of a grant may still act.
+    pub fn remaining(&mut self, grant: GrantKey, now: Nanos) -> Duration {
+        if let GrantState::Lost(_) = self.grant_state(grant, now) {
+            return Duration::ZERO;
+        }
+        let session = &self.sessions[&grant.session];
+        session.validity(&self.common.anchor, grant.grant).until.since(now)
+    }
+
+    /// Whether somebody has begun to wait for this grant since it was last asked.
+    pub fn take_contended(&mut self, grant: GrantKey) -> bool {
+        let session = self.sessions.get_mut(&grant.session);
+        let grant = session.and_then(|session| session.grants.get_mut(&grant.grant));
+        grant.is_some_and(|grant| std::mem::take(&mut grant.contended))
+    }
+
+    /// The sessions that are not over.
+    pub fn living(&self) -> Vec<SessionId> {
+        let living = self.sessions.values().filter(|session| !matches!(session.life, Life::Ended(_)));
+        living.map(|session| session.id).collect()
+    }
+
+    // ---- What happens
+
+    /// The stream is up, and this is who serves it.
+    pub fn handle_connected(&mut self, hello: &v1::Hello, now: Nanos) {
+        self.handle_timeout(now);
+        let home = (api::whole(hello.cluster_high, hello.cluster_low), hello.group);
+        let moved = self.home.replace(home).is_some_and(|before| before != home);
+        (self.up, self.stalled) = (true, false);
+        self.common.unreachable = false;
+        if moved {
+            // Another cluster answers at the old address. It knows nothing of what the old one gave us.
+            let opened = self.sessions.values_mut().filter(|session| session.life != Life::New);
+            opened.for_each(|session| session.end(&mut self.common, None));
+            self.common.anchor = Default::default();
+        }
+        self.common.ready.extend(self.sessions.keys());
+    }
+
+    /// The stream is down. Nothing that was not answered is forgotten.
+    pub fn handle_disconnected(&mut self, now: Nanos) {
+        self.handle_timeout(now);
+        (self.up, self.stalled) = (false, false);
+        for session in self.sessions.values_mut() {
+            session.stream_lost(&mut self.common);
+        }
+    }
+
+    /// The cluster is taken for dead, or no longer.
+    pub fn handle_reachable(&mut self, reachable: bool) {
+        if self.common.unreachable != reachable {
+            return;
+        }
+        self.common.unreachable = !reachable;
+        if !reachable {
+            self.sessions.values_mut().for_each(|session| session.fail_unsent(&mut self.common));
+        }
+    }
+
+    /// There will be no stream any more: everything that is not over ends here.
+    pub fn handle_shut_down(&mut self) {
+        for session in self.sessions.values_mut() {
+            for number in session.pending.keys().copied().collect::<Vec<_>>() {
+                let sent = session.pending[&number].ever_sent;
+                let answer = if sent { Answer::Unknown } else { Answer::Failed(Failure::ShutDown) };
+                session.resolve(&mut self.common, number, answer);
+            }
+            session.end(&mut self.common, None);
+        }
+    }
+
+    /// A message came.
+    ///
+    /// # Errors
+    /// [`WireError`] if this version does not know what it says. The stream should be given up.
+    pub fn handle_message(&mut self, message: v1::ServerMessage, now: Nanos) -> Result<(), WireError> {
+        // What has run out is over before anything new is believed.
+        // Rule: lost-is-final
+        self.handle_timeout(now);
+        for decided in message.decided {
+            let stamp = LogicalMs(decided.stamp_ms);
+            self.common.anchor.shown(stamp);
+            for answer in decided.answers {
+                self.handle_answer(api::answer_from_wire(answer)?, stamp, now);
+            }
+            for push in decided.pushes {
+                let push = api::push_from_wire(push)?;
+                let id = api::push_session(&push);
+                if let Some(session) = self.sessions.get_mut(&id) {
+                    session.pushed(&mut self.common, push, stamp, now);
+                    self.forget_if_over(id);
+                }
+            }
+        }
+        for not_taken in message.not_taken {
+            self.handle_not_taken(not_taken, now);
+        }
+        Ok(())
+    }
+
+    fn handle_answer(&mut self, answer: api::Answer, stamp: LogicalMs, now: Nanos) {
+        let Connection { sessions, common, .. } = self;
+        let Some(session) = sessions.get_mut(&answer.session) else { return };
+        let repeats = answer.repeat.map(|repeat| repeat.answered_at);
+        let Some(number) = answer.number else {
+            session.answered_unnumbered(common, answer.outcome, stamp, repeats, now);
+            return self.forget_if_over(answer.session);
+        };
+        // Rule: holder-stops-first. Only an answer to this very try proves anything.
+        if repeats.is_none()
+            && let Some(pending) = session.pending.get(&number.0)
+            && pending.stage == Stage::Sent
+            && pending.tries == 1
+        {
+            common.anchor.proven(pending.sent_at, stamp);
+        }
+        let stands = answer.repeat.is_none_or(|repeat| repeat.stands);
+        let answered = Answered { outcome: answer.outcome, at: repeats.unwrap_or(stamp), stands };
+        session.answered(common, number.0, answered, now);
+        self.forget_if_over(answer.session);
+    }
+
+    fn handle_not_taken(&mut self, not_taken: v1::NotTaken, now: Nanos) {
+        let id = SessionId(api::whole(not_taken.session_high, not_taken.session_low));
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let why = NotTaken {
+            invalid: not_taken.why() == v1::NotTakenWhy::Invalid,
+            message: not_taken.message.clone(),
+            retry_after: not_taken.retry_after_ms.map_or(RETRY_AFTER, Duration::from_millis),
+        };
+        match not_taken.number {
+            0 => session.not_taken_unnumbered(&mut self.common, why, now),
+            number => session.not_taken(&mut self.common, number, why, now),
+        }
+        self.forget_if_over(id);
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Nanos) {
+        if self.common.wake_at.is_none_or(|at| now < at) {
+            return;
+        }
+        self.common.wake_at = None;
+        for session in self.sessions.values_mut() {
+            session.tick(&mut self.common, now);
+            if let Some(since) = session.unanswered_since() {
+                self.stalled |= now >= since.after(STALL);
+                self.common.wake_by(since.after(STALL));
+            }
+        }
+        self.renew_together(now);
+    }
+
+    /// When one session is due, those that will be soon go with it: one message instead of many.
+    // Rule: idle-is-silent
+    fn renew_together(&mut self, now: Nanos) {
+        if !self.sessions.values().any(|session| session.keep_alive_wanted) {
+            return;
+        }
+        for session in self.sessions.values_mut() {
+            let soon = now.after(session.keep_alive_every() / 2) >= session.keep_alive_due;
+            if soon && matches!(session.link, Link::Up(_)) && session.keep_alive_sent.is_none() {
+                session.keep_alive_wanted = true;
+                self.common.ready.insert(session.id);
+            }
+        }
+    }
+
+    // ---- What is to be done
+
+    /// When to call [`Connection::handle_timeout`], if nothing happens before.
+    pub fn poll_timeout(&self) -> Option<Nanos> {
+        self.common.wake_at
+    }
+
+    /// What users are to be told.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.common.events.pop_front()
+    }
+
+    /// The stream seems dead: nothing was answered for too long. It should be given up for another.
+    pub fn is_stalled(&self) -> bool {
+        self.up && self.stalled
+    }
+
+    /// The next message to send, which counts as sent at `now`: everything that is ready, as far as one message takes it.
+    pub fn poll_transmit(&mut self, now: Nanos) -> Option<v1::ClientMessage> {
+        if !self.up {
+            return None;
+        }
+        let mut message = Outgoing::default();
+        while !message.is_full()
+            && let Some(id) = self.common.ready.pop_first()
+        {
+            let Some(session) = self.sessions.get_mut(&id) else { continue };
+            if matches!(session.life, Life::Ended(_)) {
+                continue;
+            }
+            let left = session.say(&mut message, now);
+            if session.keep_alive_sent == Some(now) {
+                session.signed(&mut self.common, now);
+            }
+            if left {
+                self.common.ready.insert(id);
+                break;
+            }
+        }
+        if message.bytes == 0 {
+            return None;
+        }
+        self.common.wake_by(now.after(STALL));
+        Some(message.message)
+    }
+
+    fn forget_if_over(&mut self, id: SessionId) {
+        let over = |session: &Session| matches!(session.life, Life::Ended(_)) && session.grants.is_empty();
+        if self.sessions.get(&id).is_some_and(over) {
+            self.sessions.remove(&id);
+        }
+    }
+}
+
+/// A message that is being put together.
+#[derive(Default)]
+struct Outgoing {
+    message: v1::ClientMessage,
+    bytes: usize,
+}
+
+impl Outgoing {
+    fn is_full(&self) -> bool {
+        self.bytes >= MESSAGE_BYTES || self.message.keep_alives.len() >= KEEP_ALIVES_PER_MESSAGE
+    }
+
+    /// Whether so much more fits. The first part always does.
+    fn takes(&mut self, part: &impl Message) -> bool {
+        // The tag and the length before the part.
+        let bytes = part.encoded_len() + 6;
+        let fits = self.bytes == 0 || self.bytes + bytes <= MESSAGE_BYTES;
+        if fits {
+            self.bytes += bytes;
+        }
+        fits
+    }
+}
+
+impl Session {
+    /// Says what there is to say. Returns whether something is left that did not fit.
+    fn say(&mut self, out: &mut Outgoing, now: Nanos) -> bool {
+        match self.link {
+            Link::Unsaid { not_before } if now < not_before => return false,
+            Link::Unsaid { .. } if self.life == Life::New => {
+                let open = api::open_to_wire(self.id, self.secret_hash, self.ttl, &self.metadata);
+                if !out.takes(&open) {
+                    return true;
+                }
+                out.message.opens.push(open);
+                self.link = Link::Opening { sent_at: now, first: !self.open_said_before };
+            }
+            Link::Unsaid { .. } => {
+                let attach = api::attach_to_wire(self.id, &self.secret, &self.seen.all());
+                if !out.takes(&attach) {
+                    return true;
+                }
+                out.message.attaches.push(attach);
+                self.link = Link::Attaching { sent_at: now };
+            }
+            _ => {}
+        }
+        let epoch = match self.link {
+            Link::Up(epoch) => epoch,
+            // Rule: exactly-once. An open of this very try makes epoch 1; requests need not wait for the answer.
+            Link::Opening { first: true, .. } => Epoch(1),
+            _ => return false,
+        };
+        if self.keep_alive_wanted {
+            let keep_alive = api::keep_alive_to_wire(self.id, epoch, &self.seen.news());
+            if !out.takes(&keep_alive) {
+                return true;
+            }
+            out.message.keep_alives.push(keep_alive);
+            self.seen.said();
+            (self.keep_alive_wanted, self.keep_alive_sent) = (false, Some(now));
+        }
+        self.say_requests(out, epoch, now)
+    }
+
+    fn say_requests(&mut self, out: &mut Outgoing, epoch: Epoch, now: Nanos) -> bool {
+        let mut first = true;
+        while let Some(number) = self.unsent.front().copied() {
+            // What is being cancelled is not sent again: the cancel takes its number.
+            let Some(pending) = self.pending.get_mut(&number) else {
+                self.unsent.pop_front();
+                continue;
+            };
+            if pending.stage != Stage::Unsent || (pending.cancelled && pending.ever_sent) {
+                self.unsent.pop_front();
+                continue;
+            }
+            if self.in_flight >= IN_FLIGHT_MAX {
+                return false;
+            }
+            pending.request.epoch = epoch;
+            pending.request.seen = if first { self.seen.news() } else { Seen::default() };
+            let request = api::request_to_wire(&pending.request);
+            if !out.takes(&request) {
+                return true;
+            }
+            out.message.requests.push(request);
+            if std::mem::take(&mut first) {
+                self.seen.said();
+            }
+            (pending.stage, pending.sent_at, pending.ever_sent) = (Stage::Sent, now, true);
+            pending.tries += 1;
+            self.in_flight += 1;
+            self.unsent.pop_front();
+        }
+        false
+    }
+}
+
+/// A grant of a session.
+impl GrantKey {
+    /// Names a grant.
+    pub fn new(session: SessionId, grant: GrantId) -> GrantKey {
+        GrantKey { session, grant }
+    }
+}

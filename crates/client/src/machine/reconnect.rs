@@ -1,0 +1,168 @@
+//! Whom to dial, and when: follow the leader, go round the others, wait longer each round, and know when to give up hoping.
+//!
+//! A round is one try of every endpoint. After a round without success the next begins after a random part of a time that
+//! doubles (full jitter), so that a thousand clients of one dead node do not come back at the same moment. After a few
+//! rounds the breaker opens: calls fail at once instead of hanging. The rounds go on, and the first one that succeeds closes it.
+
+use std::time::Duration;
+
+use super::bounds::{BACKOFF_FIRST, BACKOFF_MAX, BREAKER_ROUNDS, HINTS_FOLLOWED};
+use crate::clock::Nanos;
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Dial this address.
+    Dial(String),
+    /// Do nothing until then.
+    WaitUntil(Nanos),
+}
+
+/// Why a try did not succeed, or a connection ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DialFailure {
+    /// The node does not lead. It may know who does.
+    NotLeader {
+        /// The leader's address for clients.
+        leader: Option<String>,
+    },
+    /// Nobody answered, or the stream broke.
+    Unreachable,
+}
+
+/// Decides whom to dial and when.
+#[derive(Clone, Debug)]
+pub struct Reconnect {
+    endpoints: Vec<String>,
+    /// Which endpoint is next.
+    next: usize,
+    /// How many were tried in this round.
+    tried: usize,
+    /// Who was said to lead, to be dialled before any other.
+    hint: Option<String>,
+    hints_followed: u32,
+    /// Rounds since the last success.
+    rounds: u32,
+    wait_until: Nanos,
+}
+
+impl Reconnect {
+    /// For these addresses, of which there is at least one.
+    pub fn new(endpoints: Vec<String>) -> Reconnect {
+        let start = Nanos::default();
+        Reconnect { endpoints, next: 0, tried: 0, hint: None, hints_followed: 0, rounds: 0, wait_until: start }
+    }
+
+    /// What to do now that there is no connection.
+    pub fn poll(&mut self, now: Nanos) -> Step {
+        if now < self.wait_until {
+            return Step::WaitUntil(self.wait_until);
+        }
+        if let Some(leader) = self.hint.take() {
+            return Step::Dial(leader);
+        }
+        let endpoint = self.endpoints[self.next % self.endpoints.len()].clone();
+        self.next = (self.next + 1) % self.endpoints.len();
+        self.tried += 1;
+        Step::Dial(endpoint)
+    }
+
+    /// The leader answered at this address.
+    pub fn handle_connected(&mut self, address: &str) {
+        (self.tried, self.rounds, self.hints_followed, self.hint) = (0, 0, 0, None);
+        // When this connection breaks, the same node is asked first: it may be a matter of the network alone.
+        if let Some(at) = self.endpoints.iter().position(|endpoint| endpoint == address) {
+            self.next = at;
+        }
+    }
+
+    /// A try failed, or a connection ended. `random` is any number; it decides how long to wait within the bounds.
+    pub fn handle_failed(&mut self, now: Nanos, failure: DialFailure, random: u64) {
+        match failure {
+            DialFailure::NotLeader { leader: Some(leader) } if self.hints_followed < HINTS_FOLLOWED => {
+                self.hints_followed += 1;
+                self.hint = Some(leader);
+                return;
+            }
+            // A node that answers is no sign of a dead cluster, but it must not be asked in a tight loop either.
+            DialFailure::NotLeader { leader } => self.hint = leader,
+            DialFailure::Unreachable => {}
+        }
+        if self.tried >= self.endpoints.len() || self.hints_followed >= HINTS_FOLLOWED {
+            (self.tried, self.hints_followed) = (0, 0);
+            self.wait_until = now.after(jitter(self.rounds, random));
+            self.rounds = self.rounds.saturating_add(1);
+        }
+    }
+
+    /// Whether the cluster is taken for dead: calls that were not sent should fail at once.
+    pub fn is_open(&self) -> bool {
+        self.rounds >= BREAKER_ROUNDS
+    }
+}
+
+fn jitter(rounds: u32, random: u64) -> Duration {
+    let most = BACKOFF_MAX.min(BACKOFF_FIRST * 2u32.saturating_pow(rounds.min(16)));
+    Duration::from_nanos(random % (most.as_nanos() as u64 + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAILED: DialFailure = DialFailure::Unreachable;
+
+    fn dials(reconnect: &mut Reconnect, now: Nanos) -> String {
+        match reconnect.poll(now) {
+            Step::Dial(address) => address,
+            Step::WaitUntil(until) => panic!("waits until {until:?}"),
+        }
+    }
+
+    #[test]
+    fn the_leader_that_is_named_is_dialled_at_once() {
+        let mut reconnect = Reconnect::new(vec!["a:1".into(), "b:1".into()]);
+        assert_eq!(dials(&mut reconnect, Nanos(0)), "a:1");
+        reconnect.handle_failed(Nanos(0), DialFailure::NotLeader { leader: Some("c:1".into()) }, 7);
+        assert_eq!(dials(&mut reconnect, Nanos(0)), "c:1");
+    }
+
+    #[test]
+    fn nodes_that_point_at_each_other_are_not_asked_in_a_tight_loop() {
+        let mut reconnect = Reconnect::new(vec!["a:1".into(), "b:1".into()]);
+        let mut tries = 0;
+        while let Step::Dial(_) = reconnect.poll(Nanos(0)) {
+            tries += 1;
+            assert!(tries < 20, "never pauses");
+            reconnect.handle_failed(Nanos(0), DialFailure::NotLeader { leader: Some("b:1".into()) }, u64::MAX / 3);
+        }
+        assert!(tries >= 3);
+    }
+
+    #[test]
+    fn every_endpoint_is_tried_before_a_pause_and_pauses_grow() {
+        let mut reconnect = Reconnect::new(vec!["a:1".into(), "b:1".into(), "c:1".into()]);
+        let mut now = Nanos(0);
+        let mut longest = Duration::ZERO;
+        for round in 0..12 {
+            let tried: Vec<String> = (0..3)
+                .map(|_| {
+                    let address = dials(&mut reconnect, now);
+                    reconnect.handle_failed(now, FAILED, (1 << 62) - 1 - round);
+                    address
+                })
+                .collect();
+            assert_eq!(tried, ["a:1", "b:1", "c:1"]);
+            assert_eq!(reconnect.is_open(), round + 1 >= u64::from(BREAKER_ROUNDS));
+            if let Step::WaitUntil(until) = reconnect.poll(now) {
+                longest = longest.max(until.since(now));
+                now = until;
+            }
+        }
+        assert!(longest > Duration::from_millis(500) && longest <= BACKOFF_MAX, "{longest:?}");
+        dials(&mut reconnect, now);
+        reconnect.handle_connected("b:1");
+        assert!(!reconnect.is_open(), "a success closes the breaker");
+        assert_eq!(dials(&mut reconnect, now), "b:1", "the node that led is asked first");
+    }
+}

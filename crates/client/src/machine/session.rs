@@ -1,0 +1,639 @@
+//! One session as its client knows it: what it asked and was not answered, what it holds, until when, and what is to be said.
+//!
+//! A request stays here until its answer has reached the user-visible state; until then it is sent again on every new stream,
+//! and the cluster carries it out once. How the answers change a session stands in `answers.rs`.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use fencepost_core::{
+    Action, Epoch, GrantEnd, GrantId, LogicalMs, Metadata, Request, RequestNumber, SecretHash, Seen, SessionEnd,
+    SessionId, Terms, Token, Ttl,
+};
+
+use super::bounds::{CANCEL_PATIENCE, IN_FLIGHT_MAX, WARNING_MAX};
+use super::seen::SeenNumbers;
+use super::{Answer, Event, Failure, GrantKey, GrantState, Lost, RequestKey};
+use crate::anchor::Anchor;
+use crate::clock::Nanos;
+
+/// What all sessions of a connection share.
+#[derive(Debug, Default)]
+pub(crate) struct Common {
+    pub(crate) anchor: Anchor,
+    pub(crate) events: VecDeque<Event>,
+    /// The sessions that have something to say.
+    pub(crate) ready: BTreeSet<SessionId>,
+    /// Invariant: not later than the first thing that is due in any session.
+    pub(crate) wake_at: Option<Nanos>,
+    /// The cluster is taken for dead.
+    pub(crate) unreachable: bool,
+}
+
+impl Common {
+    pub(crate) fn wake_by(&mut self, at: Nanos) {
+        self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    pub(crate) secret: [u8; 32],
+    pub(crate) secret_hash: SecretHash,
+    pub(crate) ttl: Ttl,
+    pub(crate) metadata: Metadata,
+    pub(crate) life: Life,
+    pub(crate) link: Link,
+    /// An open that was not answered may have been carried out; requests must not run ahead of the next one.
+    pub(crate) open_said_before: bool,
+    pub(crate) reattached: u32,
+
+    pub(crate) last_number: u64,
+    pub(crate) seen: SeenNumbers,
+    /// What is not over, by number.
+    pub(crate) pending: BTreeMap<u64, Pending>,
+    /// What is to be sent, in order. Numbers that are no longer pending are skipped.
+    pub(crate) unsent: VecDeque<u64>,
+    /// Invariant: the number of pending requests in [`Stage::Sent`].
+    pub(crate) in_flight: usize,
+    /// When the client gives up on a request by itself.
+    pub(crate) limits: BTreeSet<(Nanos, u64)>,
+    /// Requests that were not taken and must not be forgotten, and when to send them again.
+    pub(crate) later: Option<(Nanos, Vec<u64>)>,
+
+    pub(crate) grants: BTreeMap<GrantId, Grant>,
+    /// The grants with a deadline of their own.
+    pub(crate) timed: BTreeSet<GrantId>,
+    /// The lock TTLs held or waited for, with how many there are of each.
+    lock_ttls: BTreeMap<Ttl, usize>,
+    /// The stamp of the last renewal that was confirmed.
+    pub(crate) renewed_at: Option<LogicalMs>,
+    pub(crate) jeopardy: bool,
+    /// When the last sign of life was sent.
+    pub(crate) signed_at: Nanos,
+    pub(crate) keep_alive_due: Nanos,
+    pub(crate) keep_alive_wanted: bool,
+    /// When the keep-alive that is under way was sent.
+    pub(crate) keep_alive_sent: Option<Nanos>,
+}
+
+/// How far a session's life has come, as far as this client knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// The cluster has not said that it is open.
+    New,
+    Open,
+    Ended(Option<SessionEnd>),
+}
+
+/// How a session stands to the stream that there is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Link {
+    /// Nothing was said yet; not before an instant if the last try was not taken.
+    Unsaid { not_before: Nanos },
+    /// The open was sent. With the first one requests may follow at once.
+    Opening { sent_at: Nanos, first: bool },
+    /// The attach was sent.
+    Attaching { sent_at: Nanos },
+    /// It may act with this epoch.
+    Up(Epoch),
+}
+
+pub(crate) const UNSAID: Link = Link::Unsaid { not_before: Nanos(0) };
+
+#[derive(Debug)]
+pub(crate) struct Pending {
+    /// Its epoch and seen numbers are filled in when it is sent.
+    pub(crate) request: Request,
+    pub(crate) stage: Stage,
+    /// It was sent on some stream, so that it may have been carried out.
+    pub(crate) ever_sent: bool,
+    pub(crate) ever_queued: bool,
+    /// How often it was sent on this stream. From the second time on nobody can tell which try an answer is for.
+    pub(crate) tries: u32,
+    pub(crate) sent_at: Nanos,
+    pub(crate) limit_at: Option<Nanos>,
+    pub(crate) listened: bool,
+    /// A cancel of it is pending, which decides what becomes of it.
+    pub(crate) cancelled: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Unsent,
+    Sent,
+    /// It has its place in a queue.
+    Queued,
+    /// It was granted while its cancel was under way. The cancel gives the grant back, and can do so only while the answer is
+    /// unseen.
+    HeldBack,
+}
+
+#[derive(Debug)]
+pub(crate) struct Grant {
+    pub(crate) token: Token,
+    /// How many guards there are: a re-entered grant has one for each entry.
+    pub(crate) guards: u32,
+    /// Releases that are not answered.
+    pub(crate) releasing: u32,
+    pub(crate) granted_at: LogicalMs,
+    pub(crate) ttl: Option<Ttl>,
+    pub(crate) hold: Option<Hold>,
+    /// Invariant: once set it never changes (rule `lost-is-final`).
+    pub(crate) lost: Option<Lost>,
+    pub(crate) jeopardy: bool,
+    pub(crate) contended: bool,
+}
+
+/// The end of a longest hold, and how long it was.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hold {
+    pub(crate) until: LogicalMs,
+    pub(crate) length: Duration,
+}
+
+/// Until when something may be believed, and from when on its user is warned.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Validity {
+    pub(crate) warn_at: Nanos,
+    pub(crate) until: Nanos,
+}
+
+const OVER: Validity = Validity { warn_at: Nanos(0), until: Nanos(0) };
+
+impl Validity {
+    fn of(anchor: &Anchor, deadline: LogicalMs, length: Duration) -> Validity {
+        let Some(until) = anchor.safe_until(deadline) else { return OVER };
+        Validity { warn_at: until.before((length / 3).min(WARNING_MAX)), until }
+    }
+
+    fn and(self, other: Validity) -> Validity {
+        Validity { warn_at: self.warn_at.min(other.warn_at), until: self.until.min(other.until) }
+    }
+}
+
+pub(crate) fn millis(ttl: Ttl) -> Duration {
+    Duration::from_millis(ttl.millis().get())
+}
+
+/// The terms of a request that asks for a grant.
+pub(crate) fn terms(action: &Action) -> Option<&Terms> {
+    match action {
+        Action::Acquire(acquire) => Some(&acquire.terms),
+        Action::TakePermits(take) => Some(&take.terms),
+        _ => None,
+    }
+}
+
+impl Session {
+    pub(crate) fn new(id: SessionId, secret: [u8; 32], hash: SecretHash, ttl: Ttl, metadata: Metadata) -> Session {
+        Session {
+            id,
+            secret,
+            secret_hash: hash,
+            ttl,
+            metadata,
+            life: Life::New,
+            link: UNSAID,
+            open_said_before: false,
+            reattached: 0,
+            last_number: 0,
+            seen: SeenNumbers::default(),
+            pending: BTreeMap::new(),
+            unsent: VecDeque::new(),
+            in_flight: 0,
+            limits: BTreeSet::new(),
+            later: None,
+            grants: BTreeMap::new(),
+            timed: BTreeSet::new(),
+            lock_ttls: BTreeMap::new(),
+            renewed_at: None,
+            jeopardy: false,
+            signed_at: Nanos(0),
+            keep_alive_due: Nanos(0),
+            keep_alive_wanted: false,
+            keep_alive_sent: None,
+        }
+    }
+
+    // ---- Asking
+
+    /// Takes a request in. It is sent when there is a way to send it.
+    pub(crate) fn ask(&mut self, common: &mut Common, action: Action, limit_at: Option<Nanos>, listened: bool) -> u64 {
+        self.last_number += 1;
+        let number = self.last_number;
+        if let Some(ttl) = terms(&action).and_then(|terms| terms.ttl) {
+            self.count_ttl(ttl);
+            // A shorter TTL than all before it cannot wait for the next keep-alive of the old rhythm.
+            self.keep_alive_due = self.keep_alive_due.min(self.signed_at.after(self.keep_alive_every()));
+            common.wake_by(self.keep_alive_due);
+        }
+        let (session, epoch, seen) = (self.id, Epoch(0), Seen::default());
+        let request = Request { session, epoch, number: RequestNumber(number), seen, action };
+        let (stage, tries, sent_at) = (Stage::Unsent, 0, Nanos(0));
+        let (ever_sent, ever_queued, cancelled) = (false, false, false);
+        let pending =
+            Pending { request, stage, ever_sent, ever_queued, tries, sent_at, limit_at: None, listened, cancelled };
+        self.pending.insert(number, pending);
+        self.set_limit(common, number, limit_at);
+        self.unsent.push_back(number);
+        common.ready.insert(self.id);
+        number
+    }
+
+    pub(crate) fn key(&self, number: u64) -> RequestKey {
+        RequestKey { session: self.id, number: RequestNumber(number) }
+    }
+
+    pub(crate) fn set_limit(&mut self, common: &mut Common, number: u64, at: Option<Nanos>) {
+        let Some(pending) = self.pending.get_mut(&number) else { return };
+        if let Some(before) = pending.limit_at.take() {
+            self.limits.remove(&(before, number));
+        }
+        pending.limit_at = at;
+        if let Some(at) = at {
+            self.limits.insert((at, number));
+            common.wake_by(at);
+        }
+    }
+
+    /// Ends a request here: its answer was taken, or none will come. The number counts as seen.
+    pub(crate) fn finish(&mut self, common: &mut Common, number: u64) -> Option<Pending> {
+        let pending = self.pending.remove(&number)?;
+        if pending.stage == Stage::Sent {
+            self.in_flight -= 1;
+        }
+        if let Some(at) = pending.limit_at {
+            self.limits.remove(&(at, number));
+        }
+        if let Some(ttl) = terms(&pending.request.action).and_then(|terms| terms.ttl) {
+            self.uncount_ttl(ttl);
+        }
+        self.seen.add(number);
+        self.more_may_go(common);
+        Some(pending)
+    }
+
+    /// Ends a request and tells who listens.
+    pub(crate) fn resolve(&mut self, common: &mut Common, number: u64, answer: Answer) {
+        if let Some(pending) = self.finish(common, number)
+            && pending.listened
+        {
+            common.events.push_back(Event::Answered(self.key(number), answer));
+        }
+    }
+
+    /// Tells who listens, but goes on with the request: it may yet be carried out.
+    fn tell_and_go_on(&mut self, common: &mut Common, number: u64, answer: Answer) {
+        self.set_limit(common, number, None);
+        let key = self.key(number);
+        if let Some(pending) = self.pending.get_mut(&number)
+            && std::mem::take(&mut pending.listened)
+        {
+            common.events.push_back(Event::Answered(key, answer));
+        }
+    }
+
+    pub(crate) fn more_may_go(&self, common: &mut Common) {
+        if !self.unsent.is_empty() && self.in_flight < IN_FLIGHT_MAX {
+            common.ready.insert(self.id);
+        }
+    }
+
+    /// Nobody listens to this request any more.
+    // Rule: cancel
+    pub(crate) fn abandon(&mut self, common: &mut Common, number: u64) {
+        let Some(pending) = self.pending.get_mut(&number) else { return };
+        pending.listened = false;
+        if !pending.ever_sent && !matches!(pending.request.action, Action::Release { .. } | Action::Close) {
+            self.finish(common, number);
+        } else {
+            self.set_limit(common, number, None);
+            self.cancel(common, number);
+        }
+    }
+
+    /// Asks the cluster to end a request that may wait. Says whether there was anything to cancel.
+    fn cancel(&mut self, common: &mut Common, number: u64) -> bool {
+        let Some(pending) = self.pending.get_mut(&number) else { return false };
+        let release_if_granted = match pending.request.action {
+            Action::Acquire(_) | Action::TakePermits(_) => true,
+            // A conversion that came through stays: nothing is to be released.
+            Action::Convert { .. } => false,
+            _ => return false,
+        };
+        if !std::mem::replace(&mut pending.cancelled, true) {
+            self.ask(common, Action::Cancel { request: RequestNumber(number), release_if_granted }, None, false);
+        }
+        true
+    }
+
+    /// The client's own patience with a request is over.
+    // Rule: wait
+    fn limit_reached(&mut self, common: &mut Common, number: u64, now: Nanos) {
+        let Some(pending) = self.pending.get(&number) else { return };
+        if !pending.ever_sent && !matches!(pending.request.action, Action::Release { .. }) {
+            self.resolve(common, number, Answer::Failed(Failure::Unreachable));
+        } else if !pending.cancelled && self.cancel(common, number) {
+            self.set_limit(common, number, Some(now.after(CANCEL_PATIENCE)));
+        } else {
+            self.tell_and_go_on(common, number, Answer::Unknown);
+        }
+    }
+
+    /// The cluster is taken for dead: what was never sent need not wait to hear it.
+    pub(crate) fn fail_unsent(&mut self, common: &mut Common) {
+        let unsent = self.pending.iter().filter(|(_, pending)| pending.listened && !pending.ever_sent);
+        for number in unsent.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.fail_unreachable(common, number);
+        }
+    }
+
+    pub(crate) fn fail_unreachable(&mut self, common: &mut Common, number: u64) {
+        match self.pending.get(&number).map(|pending| &pending.request.action) {
+            // A release must not be forgotten; it will be sent if the cluster comes back in time.
+            Some(Action::Release { .. }) => self.tell_and_go_on(common, number, Answer::Unknown),
+            _ => self.resolve(common, number, Answer::Failed(Failure::Unreachable)),
+        }
+    }
+
+    // ---- Streams
+
+    /// The stream is gone.
+    pub(crate) fn stream_lost(&mut self, common: &mut Common) {
+        self.reattached = 0;
+        self.pending.values_mut().for_each(|pending| pending.tries = 0);
+        self.unlink(common);
+    }
+
+    /// The stream is gone, or the session must be attached on it again. What was not answered will be sent again.
+    pub(crate) fn unlink(&mut self, common: &mut Common) {
+        if let Link::Opening { .. } = self.link {
+            self.open_said_before = true;
+        }
+        self.link = UNSAID;
+        (self.keep_alive_sent, self.keep_alive_wanted) = (None, false);
+        for pending in self.pending.values_mut() {
+            if matches!(pending.stage, Stage::Sent | Stage::Queued) {
+                pending.stage = Stage::Unsent;
+            }
+        }
+        self.in_flight = 0;
+        self.later = None;
+        self.unsent.clear();
+        common.ready.insert(self.id);
+    }
+
+    /// The session may act: everything that has no place and no answer goes out again, in its old order.
+    pub(crate) fn link_up(&mut self, common: &mut Common, epoch: Epoch, now: Nanos) {
+        self.link = Link::Up(epoch);
+        let unsent = self.pending.iter().filter(|(_, pending)| pending.stage == Stage::Unsent);
+        self.unsent = unsent.map(|(number, _)| *number).collect();
+        self.signed(common, now);
+        common.ready.insert(self.id);
+    }
+
+    /// A sign of life went out just now.
+    pub(crate) fn signed(&mut self, common: &mut Common, now: Nanos) {
+        self.signed_at = now;
+        self.keep_alive_due = now.after(self.keep_alive_every());
+        common.wake_by(self.keep_alive_due);
+    }
+
+    // ---- Deadlines
+
+    /// How often to give a sign of life.
+    // Rule: session-ttl
+    pub(crate) fn keep_alive_every(&self) -> Duration {
+        let least = self.lock_ttls.keys().next().map_or(self.ttl, |least| self.ttl.min(*least));
+        millis(least) / 3
+    }
+
+    fn count_ttl(&mut self, ttl: Ttl) {
+        *self.lock_ttls.entry(ttl).or_default() += 1;
+    }
+
+    fn uncount_ttl(&mut self, ttl: Ttl) {
+        if let Some(count) = self.lock_ttls.get_mut(&ttl) {
+            *count -= 1;
+            if *count == 0 {
+                self.lock_ttls.remove(&ttl);
+            }
+        }
+    }
+
+    pub(crate) fn insert_grant(&mut self, common: &mut Common, id: GrantId, grant: Grant) {
+        if let Some(ttl) = grant.ttl {
+            self.count_ttl(ttl);
+        }
+        if grant.ttl.is_some() || grant.hold.is_some() {
+            self.timed.insert(id);
+        }
+        self.grants.insert(id, grant);
+        let validity = self.validity(&common.anchor, id);
+        common.wake_by(validity.warn_at);
+    }
+
+    /// Until when the session itself may be believed to live.
+    pub(crate) fn own_validity(&self, anchor: &Anchor) -> Validity {
+        let Some(renewed_at) = self.renewed_at else { return OVER };
+        Validity::of(anchor, renewed_at.after(self.ttl.millis()), millis(self.ttl))
+    }
+
+    /// Until when a grant may be believed to stand, whether or not it is lost already.
+    // Rule: holder-stops-first
+    pub(crate) fn validity(&self, anchor: &Anchor, id: GrantId) -> Validity {
+        let Some(grant) = self.grants.get(&id) else { return OVER };
+        let mut validity = self.own_validity(anchor);
+        if let (Some(ttl), Some(renewed_at)) = (grant.ttl, self.renewed_at) {
+            let deadline = renewed_at.max(grant.granted_at).after(ttl.millis());
+            validity = validity.and(Validity::of(anchor, deadline, millis(ttl)));
+        }
+        if let Some(Hold { until, length }) = grant.hold {
+            validity = validity.and(Validity::of(anchor, until, length));
+        }
+        validity
+    }
+
+    /// What a holder may believe now. A deadline that is found to have passed ends the grant for good.
+    pub(crate) fn grant_state(&mut self, common: &mut Common, id: GrantId, now: Nanos) -> GrantState {
+        match self.grants.get(&id) {
+            None => return GrantState::Lost(Lost::Gone),
+            Some(Grant { lost: Some(why), .. }) => return GrantState::Lost(*why),
+            Some(Grant { guards: 0, .. }) => return GrantState::Lost(Lost::Released),
+            Some(_) => {}
+        }
+        let validity = self.validity(&common.anchor, id);
+        if now >= validity.until {
+            self.lose(common, id, Lost::DeadlinePassed);
+            GrantState::Lost(Lost::DeadlinePassed)
+        } else if now >= validity.warn_at {
+            GrantState::Jeopardy
+        } else {
+            GrantState::Held
+        }
+    }
+
+    /// Ends a grant here, for good. If the cluster may still count it as held, it is given back.
+    // Rule: lost-is-final
+    pub(crate) fn lose(&mut self, common: &mut Common, id: GrantId, why: Lost) {
+        let Some(grant) = self.grants.get_mut(&id) else { return };
+        if grant.lost.is_some() {
+            return;
+        }
+        grant.lost = Some(why);
+        common.events.push_back(Event::GrantChanged(GrantKey { session: self.id, grant: id }));
+        if why == Lost::DeadlinePassed && !matches!(self.life, Life::Ended(_)) {
+            let entries = grant.guards;
+            grant.releasing += entries;
+            for _ in 0..entries {
+                self.ask(common, Action::Release { grant: id }, None, false);
+            }
+        }
+    }
+
+    /// One guard lets go of its grant. Says which request will answer it, or why there is nothing to give back.
+    pub(crate) fn let_go(
+        &mut self,
+        common: &mut Common,
+        id: GrantId,
+        limit_at: Option<Nanos>,
+        listened: bool,
+        now: Nanos,
+    ) -> Result<u64, Lost> {
+        let state = self.grant_state(common, id, now);
+        let Some(grant) = self.grants.get_mut(&id) else { return Err(Lost::Gone) };
+        grant.guards -= 1;
+        if let GrantState::Lost(why) = state {
+            self.forget_if_over(id);
+            return Err(why);
+        }
+        grant.releasing += 1;
+        Ok(self.ask(common, Action::Release { grant: id }, limit_at, listened))
+    }
+
+    /// Forgets a grant that nobody asks about any more.
+    pub(crate) fn forget_if_over(&mut self, id: GrantId) {
+        if self.grants.get(&id).is_some_and(|grant| grant.guards == 0 && grant.releasing == 0) {
+            self.timed.remove(&id);
+            if let Some(ttl) = self.grants.remove(&id).and_then(|grant| grant.ttl) {
+                self.uncount_ttl(ttl);
+            }
+        }
+    }
+
+    /// The session is over: so is all that it asked for and held.
+    pub(crate) fn end(&mut self, common: &mut Common, how: Option<SessionEnd>) {
+        if matches!(self.life, Life::Ended(_)) {
+            return;
+        }
+        self.life = Life::Ended(how);
+        for number in self.pending.keys().copied().collect::<Vec<_>>() {
+            let queued = self.pending[&number].ever_queued;
+            self.resolve(common, number, Answer::SessionEnded { how, queued });
+        }
+        self.unsent.clear();
+        let why = how.map_or(Lost::Gone, |how| Lost::Ended(GrantEnd::Session(how)));
+        for id in self.grants.keys().copied().collect::<Vec<_>>() {
+            self.lose(common, id, why);
+            if let Some(grant) = self.grants.get_mut(&id) {
+                grant.releasing = 0;
+            }
+            self.forget_if_over(id);
+        }
+        common.events.push_back(Event::SessionChanged(self.id));
+    }
+
+    // ---- Passing time
+
+    /// Does what is due and says when to come back.
+    pub(crate) fn tick(&mut self, common: &mut Common, now: Nanos) {
+        if matches!(self.life, Life::Ended(_)) {
+            return;
+        }
+        self.watch_deadlines(common, now);
+        while let Some((at, number)) = self.limits.first().copied()
+            && at <= now
+        {
+            self.limits.remove(&(at, number));
+            self.limit_reached(common, number, now);
+        }
+        if let Some((at, _)) = self.limits.first() {
+            common.wake_by(*at);
+        }
+        if let Link::Up(_) = self.link
+            && self.keep_alive_sent.is_none()
+        {
+            self.keep_alive_wanted |= now >= self.keep_alive_due;
+            if self.keep_alive_wanted {
+                common.ready.insert(self.id);
+            } else {
+                common.wake_by(self.keep_alive_due);
+            }
+        }
+        if let Link::Unsaid { not_before } = self.link {
+            if now >= not_before {
+                common.ready.insert(self.id);
+            } else {
+                common.wake_by(not_before);
+            }
+        }
+        if let Some((at, numbers)) = self.later.take() {
+            if now >= at {
+                self.unsent.extend(numbers);
+                common.ready.insert(self.id);
+            } else {
+                common.wake_by(at);
+                self.later = Some((at, numbers));
+            }
+        }
+    }
+
+    fn watch_deadlines(&mut self, common: &mut Common, now: Nanos) {
+        if self.grants.is_empty() {
+            return;
+        }
+        let validity = self.own_validity(&common.anchor);
+        let jeopardy = now >= validity.warn_at;
+        if std::mem::replace(&mut self.jeopardy, jeopardy) != jeopardy {
+            common.events.push_back(Event::SessionChanged(self.id));
+        }
+        if now >= validity.until {
+            for id in self.grants.keys().copied().collect::<Vec<_>>() {
+                self.lose(common, id, Lost::DeadlinePassed);
+            }
+            return;
+        }
+        common.wake_by(if jeopardy { validity.until } else { validity.warn_at });
+        for id in self.timed.iter().copied().collect::<Vec<_>>() {
+            if self.grants[&id].lost.is_some() {
+                continue;
+            }
+            let validity = self.validity(&common.anchor, id);
+            if now >= validity.until {
+                self.lose(common, id, Lost::DeadlinePassed);
+                continue;
+            }
+            let jeopardy = now >= validity.warn_at;
+            common.wake_by(if jeopardy { validity.until } else { validity.warn_at });
+            let grant = self.grants.get_mut(&id).expect("timed grants are held");
+            if std::mem::replace(&mut grant.jeopardy, jeopardy) != jeopardy {
+                common.events.push_back(Event::GrantChanged(GrantKey { session: self.id, grant: id }));
+            }
+        }
+    }
+
+    /// Since when the oldest thing that should have been answered by now was not.
+    pub(crate) fn unanswered_since(&self) -> Option<Nanos> {
+        let link = match self.link {
+            Link::Opening { sent_at, .. } | Link::Attaching { sent_at } => Some(sent_at),
+            _ => None,
+        };
+        let request = (self.in_flight > 0)
+            .then(|| self.pending.values().find(|pending| pending.stage == Stage::Sent))
+            .flatten()
+            .map(|pending| pending.sent_at);
+        [link, self.keep_alive_sent, request].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,319 @@
+//! Short stories about one or two clients, each opened by the rule that it shows.
+
+use std::time::Duration;
+
+use fencepost_core::{Action, GrantEnd, Metadata, Millis, Outcome, SessionEnd, Terms, Ttl, Wait};
+
+use super::world::{World, exclusive, up_to};
+use crate::machine::{Answer, Failure, GrantState, LetGo, Lost};
+
+const SECOND: Duration = Duration::from_secs(1);
+const LONG: Duration = Duration::from_secs(60);
+
+// Rule: exactly-once. However often the stream breaks between the acquire and its answer, it is granted once.
+#[test]
+fn an_acquire_whose_answer_is_lost_is_granted_once() {
+    for lost_on_the_way_there in [true, false] {
+        let mut world = World::new(1);
+        world.connect(0);
+        let key = world.acquire(0, "a", Wait::No, LONG);
+        for _ in 0..3 {
+            if lost_on_the_way_there {
+                world.lose_what_is_under_way(0);
+            }
+            while !world.to_server.is_empty() {
+                world.serve_one(0);
+            }
+            world.cut(0);
+            world.connect(0);
+        }
+        world.settle();
+        let grant = world.granted(key);
+        assert!(world.believes(0, grant));
+        assert_eq!(world.state.counts().last_token.0, 1, "one grant was ever made");
+        world.release(0, grant);
+        world.settle();
+        assert_eq!(world.state.counts().grants, 0);
+    }
+}
+
+// Rule: cancel. The future is dropped while the grant is on its way: nothing is left behind, at whatever point it happens.
+#[test]
+fn a_dropped_acquire_leaves_nothing_behind() {
+    for steps_before_the_drop in 0..6 {
+        let mut world = World::new(2);
+        world.connect(0);
+        world.connect(1);
+        let held = world.acquire(0, "a", Wait::No, LONG);
+        world.settle();
+        let held = world.granted(held);
+        let waits = world.acquire(1, "a", Wait::Forever, LONG);
+        for step in 0..steps_before_the_drop {
+            match step {
+                0 | 2 => world.serve_one(0),
+                1 => drop(world.release(0, held)),
+                _ => world.hear_one(1),
+            }
+        }
+        if world.answer(waits).is_none() {
+            world.clients[1].machine.abandon(waits);
+        } else {
+            let granted = world.granted(waits);
+            world.release(1, granted);
+        }
+        world.cut(1);
+        world.connect(1);
+        world.settle();
+        world.release(0, held);
+        world.settle();
+        let counts = world.state.counts();
+        assert_eq!((counts.grants, counts.waiters), (0, 0), "dropped after {steps_before_the_drop} steps");
+    }
+}
+
+// Rule: holder-stops-first, lost-is-final. A client that hears nothing stops before the cluster gives its lock away, and gives
+// it back when it hears again.
+#[test]
+fn a_cut_off_holder_stops_first_and_never_comes_back() {
+    let mut world = World::new(2);
+    world.connect(0);
+    world.connect(1);
+    let held = world.acquire(0, "a", Wait::No, LONG);
+    world.settle();
+    let held = world.granted(held);
+    let next = world.acquire(1, "a", Wait::Forever, LONG);
+    world.settle();
+    world.cut(0);
+    let mut warned = false;
+    while world.answer(next).is_none() {
+        world.pass(Duration::from_millis(50));
+        warned |= world.state_of(0, held) == GrantState::Jeopardy;
+        let believed = world.believes(0, held);
+        world.settle();
+        assert!(world.answer(next).is_none() || !believed, "two holders");
+    }
+    assert!(warned, "a deadline is announced before it passes");
+    assert_eq!(world.state_of(0, held), GrantState::Lost(Lost::DeadlinePassed));
+    world.connect(0);
+    world.settle();
+    assert!(matches!(world.state_of(0, held), GrantState::Lost(_)));
+    let granted = world.granted(next);
+    assert!(world.believes(1, granted));
+}
+
+// Rule: lost-is-final. The clock of the leader stood still, so the grant outlives its holder's belief: it is given back.
+#[test]
+fn a_grant_that_was_called_lost_is_given_back() {
+    let mut world = World::new(1);
+    world.connect(0);
+    let held = world.acquire(0, "a", Wait::No, LONG);
+    world.settle();
+    let held = world.granted(held);
+    world.cut(0);
+    world.pass(LONG);
+    assert_eq!(world.state_of(0, held), GrantState::Lost(Lost::DeadlinePassed));
+    // Nobody has written an entry meanwhile, and the attach comes before anything ends.
+    assert_eq!(world.state.counts().grants, 1);
+    world.connect(0);
+    world.settle();
+    assert_eq!(world.state.counts().grants, 0);
+    assert_eq!(world.state_of(0, held), GrantState::Lost(Lost::DeadlinePassed), "and stays lost");
+    assert_eq!(world.release(0, held), LetGo::Lost(Lost::DeadlinePassed));
+}
+
+// Rule: session-ttl. Signs of life keep a session and a lock with a shorter TTL for as long as there is a network.
+#[test]
+fn keep_alives_follow_the_least_ttl() {
+    let mut world = World::with_ttl(1, 30_000);
+    world.connect(0);
+    let terms = Terms { ttl: Some(Ttl::new(2_000).unwrap()), ..Terms::default() };
+    let short = world.ask(0, exclusive("short", Wait::No, terms), LONG);
+    world.settle();
+    let short = world.granted(short);
+    for _ in 0..200 {
+        world.pass(Duration::from_millis(100));
+        world.settle();
+        assert_eq!(world.state_of(0, short), GrantState::Held);
+    }
+    assert_eq!(world.state.counts().grants, 1);
+    world.release(0, short);
+    world.settle();
+    let mut quiet = 0;
+    for _ in 0..80 {
+        world.pass(Duration::from_millis(100));
+        quiet += usize::from(world.to_server.is_empty());
+        world.settle();
+    }
+    assert!(quiet > 75, "without it the session goes back to its own rhythm: {quiet}");
+}
+
+// Rule: max-hold. It ends a grant however alive the client is, and only an extend moves it.
+#[test]
+fn a_longest_hold_ends_in_time_unless_it_is_extended() {
+    let mut world = World::new(1);
+    world.connect(0);
+    let terms = Terms { max_hold: Some(Millis::new(3_000).unwrap()), ..Terms::default() };
+    let key = world.ask(0, exclusive("a", Wait::No, terms), LONG);
+    world.settle();
+    let held = world.granted(key);
+    for _ in 0..25 {
+        world.pass(Duration::from_millis(100));
+        world.settle();
+    }
+    assert_eq!(world.state_of(0, held), GrantState::Jeopardy);
+    world.ask(0, Action::Extend { grant: held.grant, max_hold: Millis::new(3_000).unwrap() }, LONG);
+    world.settle();
+    assert_eq!(world.state_of(0, held), GrantState::Held);
+    for _ in 0..40 {
+        world.pass(Duration::from_millis(100));
+        world.settle();
+    }
+    assert!(matches!(world.state_of(0, held), GrantState::Lost(Lost::DeadlinePassed)));
+    assert_eq!(world.state.counts().grants, 0);
+}
+
+// Rule: wait, unknown-is-said. The client limits its own wait: it cancels, and if nobody answers that it does not guess.
+#[test]
+fn a_wait_that_cannot_be_cancelled_is_unknown() {
+    let mut world = World::new(2);
+    world.connect(0);
+    world.connect(1);
+    world.acquire(0, "a", Wait::No, LONG);
+    world.settle();
+    let answered = world.acquire(1, "a", Wait::Forever, SECOND);
+    world.settle();
+    world.pass(SECOND);
+    world.settle();
+    assert_eq!(world.answer(answered), Some(&Answer::Decided(Outcome::TimedOut)));
+    assert_eq!(world.state.counts().waiters, 0);
+
+    let unheard = world.acquire(1, "a", Wait::Forever, SECOND);
+    world.settle();
+    world.cut(1);
+    world.pass(SECOND);
+    assert_eq!(world.answer(unheard), None, "the cancel may yet be answered");
+    world.pass(3 * SECOND);
+    assert_eq!(world.answer(unheard), Some(&Answer::Unknown));
+    world.connect(1);
+    world.settle();
+    assert_eq!(world.state.counts().waiters, 0, "the cancel goes out all the same");
+}
+
+// Rule: unknown-is-said. What was never sent has failed, and what was sent is unknown.
+#[test]
+fn a_dead_cluster_fails_what_was_not_sent() {
+    let mut world = World::new(1);
+    world.connect(0);
+    world.settle();
+    let sent = world.acquire(0, "a", up_to(1_000), SECOND);
+    world.cut(0);
+    let unsent = world.acquire(0, "b", up_to(1_000), LONG);
+    world.clients[0].machine.handle_reachable(false);
+    world.transmit(0);
+    assert_eq!(world.answer(unsent), Some(&Answer::Failed(Failure::Unreachable)));
+    let at_once = world.acquire(0, "c", up_to(1_000), LONG);
+    assert_eq!(world.answer(at_once), Some(&Answer::Failed(Failure::Unreachable)));
+    world.pass(SECOND);
+    world.pass(3 * SECOND);
+    assert_eq!(world.answer(sent), Some(&Answer::Unknown));
+}
+
+// Rule: session-end. Whatever belonged to the session is over, once, and says how.
+#[test]
+fn a_session_that_ends_takes_guards_and_waits_with_it() {
+    let mut world = World::new(2);
+    world.connect(0);
+    world.connect(1);
+    let held = world.acquire(0, "a", Wait::No, LONG);
+    let other = world.acquire(1, "b", Wait::No, LONG);
+    world.settle();
+    let (held, _) = (world.granted(held), world.granted(other));
+    let waits = world.acquire(0, "b", Wait::Forever, LONG);
+    world.settle();
+    let session = world.clients[0].session;
+    let close = world.clients[0].machine.close_session(session, None);
+    world.settle();
+    assert_eq!(world.answer(close), Some(&Answer::Decided(Outcome::Closed)));
+    let closed = Answer::SessionEnded { how: Some(SessionEnd::Closed), queued: true };
+    // The end of the wait is told by itself, before that of the session.
+    assert!(
+        [Answer::Decided(Outcome::SessionEnded(SessionEnd::Closed)), closed].contains(world.answer(waits).unwrap())
+    );
+    let ended = GrantState::Lost(Lost::Ended(GrantEnd::Session(SessionEnd::Closed)));
+    assert_eq!(world.state_of(0, held), ended);
+    assert_eq!(world.state.counts().grants, 1);
+}
+
+// Rule: attach. The cluster has forgotten a session: everything of it is over, and nothing hangs.
+#[test]
+fn an_expired_session_is_noticed_on_the_next_stream() {
+    let mut world = World::new(1);
+    world.connect(0);
+    let held = world.acquire(0, "a", Wait::No, LONG);
+    world.settle();
+    let held = world.granted(held);
+    world.cut(0);
+    world.pass(LONG);
+    world.beat();
+    let late = world.acquire(0, "b", Wait::No, LONG);
+    world.connect(0);
+    world.settle();
+    assert_eq!(world.answer(late), Some(&Answer::SessionEnded { how: None, queued: false }));
+    assert!(!world.clients[0].machine.is_alive(held.session));
+    assert!(matches!(world.state_of(0, held), GrantState::Lost(_)));
+}
+
+#[test]
+fn thousands_of_pipelined_requests_are_all_answered() {
+    let mut world = World::new(1);
+    world.connect(0);
+    let keys: Vec<_> = (0..5_000).map(|at| world.acquire(0, &format!("name {at}"), Wait::No, LONG)).collect();
+    world.settle();
+    for key in keys {
+        let grant = world.granted(key);
+        world.release(0, grant);
+    }
+    world.settle();
+    assert_eq!(world.state.counts().grants, 0);
+    // The next keep-alive says what was seen; then the cluster remembers nothing.
+    world.pass(4 * SECOND);
+    world.settle();
+    let records = world.state.records();
+    let answers = records.filter(|record| matches!(record, fencepost_core::Record::Answer(_))).count();
+    assert_eq!(answers, 0);
+}
+
+// A node that takes everything and answers nothing is given up for another.
+#[test]
+fn a_stream_without_answers_is_given_up() {
+    let mut world = World::new(1);
+    world.connect(0);
+    world.settle();
+    world.acquire(0, "a", Wait::No, LONG);
+    world.pass(4 * SECOND);
+    assert!(!world.clients[0].machine.is_stalled());
+    world.pass(2 * SECOND);
+    assert!(world.clients[0].machine.is_stalled());
+    world.cut(0);
+    world.connect(0);
+    world.settle();
+    world.pass(6 * SECOND);
+    assert!(!world.clients[0].machine.is_stalled(), "whoever was answered is not stalled");
+}
+
+#[test]
+fn what_does_not_fit_into_one_message_goes_with_the_next() {
+    let mut world = World::new(3);
+    let metadata = Metadata::new(&[7; 4_096]).unwrap();
+    let terms = Terms { metadata, ..Terms::default() };
+    let acquire = |at: usize| exclusive(&format!("name {at}"), Wait::No, terms.clone());
+    let keys: Vec<_> = (0..300).map(|at| world.ask(at % 3, acquire(at), LONG)).collect();
+    for client in 0..3 {
+        world.connect(client);
+    }
+    assert!(world.to_server.len() > 3);
+    world.settle();
+    for key in keys {
+        world.granted(key);
+    }
+}

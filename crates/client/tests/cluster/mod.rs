@@ -1,0 +1,368 @@
+//! A cluster of one for tests: the core's lock state behind real sockets, without a log and without a disk. It stamps by the real
+//! clock, ends what is due, and does as it is told: cut every stream, fall silent, point at another node.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use fencepost_core::{
+    Act, Admin, Batch, Counts, Effects, EventRing, GrantId, LockState, LogicalMs, Name, Operation, Position, Principal,
+    Reason, Renewal, ReplyTo, RequestNumber, SecretHash, SessionId,
+};
+use fencepost_wire::api::observe::ReadAt;
+use fencepost_wire::{api, v1};
+use futures_core::Stream;
+use sha2::{Digest, Sha256};
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, mpsc};
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnboundedReceiverStream};
+use tonic::{Code, Request, Response, Status, Streaming};
+use tonic_types::{ErrorDetails, StatusExt};
+
+mod rpc {
+    #![allow(missing_docs, clippy::all, unreachable_pub, reason = "generated")]
+    include!(concat!(env!("OUT_DIR"), "/server/fencepost.v1.rs"));
+}
+
+type Boxed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+/// Who asked what: the session, and the number unless it is an open, an attach or a keep-alive.
+type AskedBy = (SessionId, Option<RequestNumber>);
+
+#[derive(Clone)]
+pub struct Cluster {
+    inner: Arc<Mutex<Inner>>,
+    changed: Arc<Notify>,
+    streams: Arc<AtomicU64>,
+}
+
+struct Inner {
+    state: LockState,
+    ring: EventRing,
+    started: Instant,
+    index: u64,
+    /// Where each stream's answers go.
+    outboxes: HashMap<u64, mpsc::UnboundedSender<Result<v1::ServerMessage, Status>>>,
+    /// Which stream each session speaks on.
+    attached: HashMap<SessionId, u64>,
+    /// Takes everything and answers nothing.
+    silent: bool,
+}
+
+impl Cluster {
+    /// A cluster and the address of its leader.
+    pub async fn start() -> (Cluster, String) {
+        let inner = Inner {
+            state: LockState::new(0),
+            ring: EventRing::new(10_000, Position::default()),
+            started: Instant::now(),
+            index: 0,
+            outboxes: HashMap::new(),
+            attached: HashMap::new(),
+            silent: false,
+        };
+        let cluster = Cluster { inner: Arc::new(Mutex::new(inner)), changed: Arc::default(), streams: Arc::default() };
+        let address = cluster.serve(None).await;
+        let beats = cluster.clone();
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                beats.beat();
+            }
+        });
+        (cluster, address)
+    }
+
+    /// One more node, which does not lead and points at who does.
+    pub async fn follower(&self, leader: &str) -> String {
+        self.serve(Some(leader.to_owned())).await
+    }
+
+    async fn serve(&self, points_at: Option<String>) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("the loopback has a free port");
+        let address = listener.local_addr().expect("it is bound").to_string();
+        let node = Node { cluster: self.clone(), points_at };
+        let router = tonic::transport::Server::builder()
+            .tcp_nodelay(true)
+            .add_service(rpc::lock_service_server::LockServiceServer::new(node.clone()))
+            .add_service(rpc::observe_service_server::ObserveServiceServer::new(node));
+        tokio::spawn(router.serve_with_incoming(TcpListenerStream::new(listener)));
+        address
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("no test panics in here")
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.lock().state.counts()
+    }
+
+    /// Waits until the counts are as they should be.
+    pub async fn until(&self, what: &str, is_so: impl Fn(Counts) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !is_so(self.counts()) {
+            assert!(Instant::now() < deadline, "never {what}: {:?}", self.counts());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Ends every stream.
+    pub fn cut(&self) {
+        self.lock().outboxes.clear();
+    }
+
+    pub fn fall_silent(&self, silent: bool) {
+        self.lock().silent = silent;
+    }
+
+    pub fn break_grant(&self, grant: GrantId) {
+        let (by, reason) = (Principal::new("admin").unwrap(), Reason::new("a test").unwrap());
+        let admin = Operation::Admin(Admin { by, reason, act: Act::Break { grant } });
+        self.lock().apply(Batch { operations: vec![admin], ..Batch::default() });
+        self.changed.notify_waiters();
+    }
+
+    fn beat(&self) {
+        let mut inner = self.lock();
+        let now = inner.stamp();
+        if !inner.silent && inner.state.next_deadline().is_some_and(|due| due <= now) {
+            inner.apply(Batch::default());
+            self.changed.notify_waiters();
+        }
+    }
+
+    fn read_at(inner: &Inner) -> ReadAt {
+        ReadAt { index: inner.index, term: 1, stamp: inner.state.stamp() }
+    }
+}
+
+impl Inner {
+    fn stamp(&self) -> LogicalMs {
+        LogicalMs(self.started.elapsed().as_millis() as u64)
+    }
+
+    /// Applies an entry that nobody asked for.
+    fn apply(&mut self, batch: Batch) {
+        let effects = self.entry(batch);
+        self.tell(effects, None);
+    }
+
+    fn entry(&mut self, batch: Batch) -> Effects {
+        let stamp = self.stamp();
+        let effects = self.state.apply(stamp, batch);
+        self.index += 1;
+        self.ring.push(self.index, stamp, effects.events.iter().cloned());
+        effects
+    }
+
+    fn tell(&mut self, effects: Effects, asked: Option<(u64, Vec<AskedBy>, usize)>) {
+        let mut decided: HashMap<u64, v1::Decided> = HashMap::new();
+        let (index, stamp_ms) = (self.index, self.state.stamp().0);
+        let fresh = || v1::Decided { index, term: 1, stamp_ms, ..v1::Decided::default() };
+        if let Some((stream, asked, renewals)) = asked {
+            for reply in &effects.replies {
+                let place = match reply.to {
+                    ReplyTo::Renewal(place) => place,
+                    ReplyTo::Operation(place) => renewals + place,
+                };
+                let (session, number) = asked[place];
+                let answer = api::answer_to_wire(session, number, reply);
+                decided.entry(stream).or_insert_with(fresh).answers.push(answer);
+            }
+        }
+        for push in &effects.pushes {
+            if let Some(stream) = self.attached.get(&api::push_session(push)) {
+                decided.entry(*stream).or_insert_with(fresh).pushes.push(api::push_to_wire(push));
+            }
+        }
+        for (stream, decided) in decided {
+            if let Some(outbox) = self.outboxes.get(&stream) {
+                let message = v1::ServerMessage { decided: vec![decided], ..v1::ServerMessage::default() };
+                let _ = outbox.send(Ok(message));
+            }
+        }
+    }
+
+    fn take(&mut self, stream: u64, message: v1::ClientMessage) {
+        let mut batch = Batch::default();
+        let mut asked: Vec<AskedBy> = Vec::new();
+        let hash = |secret: &[u8]| SecretHash(Sha256::digest(secret).into());
+        batch.renewals.extend(message.attaches.iter().map(|attach| api::attach_from_wire(attach, hash)));
+        batch.renewals.extend(message.keep_alives.iter().map(api::keep_alive_from_wire));
+        for renewal in &batch.renewals {
+            let (Renewal::KeepAlive { session, .. } | Renewal::Attach { session, .. }) = renewal;
+            asked.push((*session, None));
+            if let Renewal::Attach { .. } = renewal {
+                self.attached.insert(*session, stream);
+            }
+        }
+        let renewals = batch.renewals.len();
+        for open in &message.opens {
+            let open = api::open_from_wire(open, Principal::new("tests").unwrap()).expect("a valid open");
+            self.attached.insert(open.session, stream);
+            asked.push((open.session, None));
+            batch.operations.push(Operation::Open(open));
+        }
+        for request in message.requests {
+            let request = api::request_from_wire(request).expect("a valid request");
+            asked.push((request.session, Some(request.number)));
+            batch.operations.push(Operation::Request(request));
+        }
+        let effects = self.entry(batch);
+        self.tell(effects, Some((stream, asked, renewals)));
+    }
+}
+
+#[derive(Clone)]
+struct Node {
+    cluster: Cluster,
+    points_at: Option<String>,
+}
+
+impl Node {
+    fn lead(&self) -> Result<(), Status> {
+        let Some(leader) = &self.points_at else { return Ok(()) };
+        let metadata = HashMap::from([("leader".to_owned(), leader.clone())]);
+        let details = ErrorDetails::with_error_info("NOT_LEADER", "fencepost", metadata);
+        Err(Status::with_error_details(Code::FailedPrecondition, "this node does not lead", details))
+    }
+}
+
+#[tonic::async_trait]
+impl rpc::lock_service_server::LockService for Node {
+    type ConnectStream = Boxed<v1::ServerMessage>;
+
+    async fn connect(
+        &self,
+        request: Request<Streaming<v1::ClientMessage>>,
+    ) -> Result<Response<Self::ConnectStream>, Status> {
+        self.lead()?;
+        let stream = self.cluster.streams.fetch_add(1, Ordering::Relaxed);
+        let (outbox, messages) = mpsc::unbounded_channel();
+        let hello = v1::Hello { cluster_low: 1, group: 1, node: 1, term: 1, ..v1::Hello::default() };
+        let _ = outbox.send(Ok(v1::ServerMessage { hello: Some(hello), ..v1::ServerMessage::default() }));
+        self.cluster.lock().outboxes.insert(stream, outbox);
+        let cluster = self.cluster.clone();
+        let mut inbound = request.into_inner();
+        tokio::spawn(async move {
+            while let Ok(Some(message)) = inbound.message().await {
+                let mut inner = cluster.lock();
+                if !inner.silent && inner.outboxes.contains_key(&stream) {
+                    inner.take(stream, message);
+                    cluster.changed.notify_waiters();
+                }
+            }
+            cluster.lock().outboxes.remove(&stream);
+        });
+        Ok(Response::new(Box::pin(UnboundedReceiverStream::new(messages))))
+    }
+}
+
+#[tonic::async_trait]
+impl rpc::observe_service_server::ObserveService for Node {
+    async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
+        self.lead()?;
+        let name =
+            Name::new(&request.into_inner().name).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let inner = self.cluster.lock();
+        let explanation = inner.state.explain(&name, 100);
+        Ok(Response::new(api::observe::explanation_to_wire(Cluster::read_at(&inner), &explanation)))
+    }
+
+    async fn check(&self, request: Request<v1::CheckRequest>) -> Result<Response<v1::CheckResponse>, Status> {
+        self.lead()?;
+        let (name, token) = api::observe::check_request_from_wire(&request.into_inner()).expect("a valid check");
+        let inner = self.cluster.lock();
+        let check = inner.state.check(&name, token);
+        Ok(Response::new(api::observe::check_to_wire(Cluster::read_at(&inner), check)))
+    }
+
+    async fn get_status(&self, _: Request<v1::GetStatusRequest>) -> Result<Response<v1::GetStatusResponse>, Status> {
+        let inner = self.cluster.lock();
+        Ok(Response::new(v1::GetStatusResponse {
+            applied: Some(api::observe::read_at_to_wire(Cluster::read_at(&inner))),
+            counts: Some(api::observe::counts_to_wire(&inner.state.counts())),
+            ..v1::GetStatusResponse::default()
+        }))
+    }
+
+    type WatchStream = Boxed<v1::WatchResponse>;
+
+    async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let v1::WatchRequest { prefix, after } = request.into_inner();
+        let mut after = after.map(api::watch::position_from_wire).unwrap_or_default();
+        let (sender, receiver) = mpsc::channel(4);
+        let cluster = self.cluster.clone();
+        tokio::spawn(async move {
+            loop {
+                let changed = cluster.changed.notified();
+                let found = {
+                    let inner = cluster.lock();
+                    let events = inner.ring.after(after, &prefix, 100);
+                    events.map(|events| events.map(api::watch::event_to_wire).collect::<Vec<_>>())
+                };
+                let response = match found {
+                    Ok(events) if events.is_empty() => {
+                        tokio::select! {
+                            () = changed => continue,
+                            () = sender.closed() => return,
+                        }
+                    }
+                    Ok(events) => {
+                        let through = events.last().and_then(|event| event.position);
+                        after = through.map(api::watch::position_from_wire).unwrap_or(after);
+                        Ok(v1::WatchResponse { events, through })
+                    }
+                    Err(compacted) => Err(Status::out_of_range(compacted.to_string())),
+                };
+                let is_over = response.is_err();
+                if sender.send(response).await.is_err() || is_over {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn list_grants(
+        &self,
+        request: Request<v1::ListGrantsRequest>,
+    ) -> Result<Response<v1::ListGrantsResponse>, Status> {
+        let v1::ListGrantsRequest { prefix, after_grant, .. } = request.into_inner();
+        let inner = self.cluster.lock();
+        let page = inner.state.list_grants(&prefix, Some(GrantId(after_grant)), 100);
+        Ok(Response::new(v1::ListGrantsResponse {
+            at: Some(api::observe::read_at_to_wire(Cluster::read_at(&inner))),
+            grants: page.rows.iter().map(api::observe::grant_to_wire).collect(),
+            next_after_grant: page.next.map(|next| next.0),
+        }))
+    }
+
+    async fn list_sessions(
+        &self,
+        _: Request<v1::ListSessionsRequest>,
+    ) -> Result<Response<v1::ListSessionsResponse>, Status> {
+        Err(Status::unimplemented("not in this test server"))
+    }
+
+    async fn list_waiters(
+        &self,
+        _: Request<v1::ListWaitersRequest>,
+    ) -> Result<Response<v1::ListWaitersResponse>, Status> {
+        Err(Status::unimplemented("not in this test server"))
+    }
+
+    async fn list_freezes(
+        &self,
+        _: Request<v1::ListFreezesRequest>,
+    ) -> Result<Response<v1::ListFreezesResponse>, Status> {
+        Err(Status::unimplemented("not in this test server"))
+    }
+
+    async fn get_session(&self, _: Request<v1::GetSessionRequest>) -> Result<Response<v1::GetSessionResponse>, Status> {
+        Err(Status::unimplemented("not in this test server"))
+    }
+}

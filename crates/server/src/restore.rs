@@ -1,0 +1,41 @@
+//! A new cluster from a backup: the directory of its first node.
+//!
+//! The cluster and the node get new names, so that nothing of the old one can be mistaken for it. Sessions do not come along:
+//! whoever held a lock must ask again.
+
+use std::path::Path;
+
+use fencepost_replica::store::{Identity, LogStore, SnapshotStore, Start, read_identity};
+use fencepost_replica::{GROUP_BEGINS, GroupId, Log, Stop, restore_backup};
+
+use crate::error::StartError;
+use crate::server::{GROUP, draw_node_id, draw_u128};
+
+/// What came of restoring a backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RestoredCluster {
+    /// The new cluster.
+    pub cluster: u128,
+    /// Its only member.
+    pub node: u64,
+}
+
+/// Makes the directory of a new cluster's only node from the bytes of a backup. Every token given from then on is greater by
+/// at least `token_jump` than the last one in the backup: say more than could have been given since it was made.
+///
+/// # Errors
+/// [`StartError::LogExists`] if there is a log in the directory, [`StartError::Stop`] if the backup cannot be read or the
+/// directory cannot be written.
+pub fn restore(backup: &[u8], directory: &Path, token_jump: u64) -> Result<RestoredCluster, StartError> {
+    if read_identity(directory).map_err(Stop::from)?.is_some() {
+        return Err(StartError::LogExists { directory: directory.display().to_string() });
+    }
+    let (cluster, node) = (draw_u128(), draw_node_id());
+    let snapshot = restore_backup(backup, GroupId { cluster, group: GROUP }, token_jump, node)?;
+    // The log comes last: until it is there nothing has begun, and the same can be tried again.
+    let snapshots = SnapshotStore::open(&directory.join("snapshots")).map_err(Stop::from)?;
+    snapshots.write(GROUP_BEGINS, &snapshot).map_err(Stop::from)?;
+    let log = Log::new(&[node]);
+    LogStore::open(directory, Identity { cluster, node }, GROUP, Start::New(&log)).map_err(Stop::from)?;
+    Ok(RestoredCluster { cluster, node })
+}
