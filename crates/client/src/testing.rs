@@ -53,10 +53,16 @@ impl TestServer {
                 };
                 let server = Server::start(config).await.expect("loopback can be listened on");
                 server.wait_until_ready().await;
+                server.wait_until_member().await;
                 // Whoever started it waits for this.
                 let _ = say.send(server.client_address());
-                let done = async { drop(ended.await) };
-                server.run_until(done).await.expect("a node in memory has nothing to stop for");
+                tokio::select! {
+                    // At once: whoever is still connected has no time to go in good order while the test waits for this.
+                    _ = ended => {}
+                    stopped = server.run_until(std::future::pending()) => {
+                        stopped.expect("a node in memory has nothing to stop for");
+                    }
+                }
             });
         });
         let address = hear.recv().expect("the server started");
