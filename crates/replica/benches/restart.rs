@@ -1,16 +1,19 @@
-//! How long a node takes to serve again with 1,000,000 locks in its snapshot and 100,000 entries behind it, the log read
-//! from a real disk: `cargo bench -p fencepost-replica --bench restart`.
+//! A node with 1,000,000 locks on a real disk: how long it takes to serve again, with 100,000 entries behind its snapshot, and
+//! how long an operation waits while it makes the next one: `cargo bench -p fencepost-replica --bench restart`.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a benchmark reads the clock and the disk")]
 
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
 
 use fencepost_core::{
     Acquire, Action, Batch, Epoch, Lock, LockMode, Locks, LogicalMs, Metadata, Name, Open, Operation, Principal,
     Request, RequestNumber, SecretHash, Seen, SessionId, Terms, Ttl, Wait,
 };
-use fencepost_replica::store::{Identity, LogStore, Start};
+use fencepost_replica::store::{Identity, LogStore, SnapshotStore, Start};
 use fencepost_replica::{
-    GROUP_BEGINS, GroupId, Log, LogPosition, LogWrite, Nanos, Output, Replica, Settings, SnapshotInfo, make_snapshot,
+    GROUP_BEGINS, GroupId, Log, LogPosition, LogWrite, Nanos, Node, Output, Place, Settings, SnapshotInfo,
+    make_snapshot,
 };
 use raft::eraftpb::{ConfState, Entry, HardState};
 
@@ -46,6 +49,49 @@ fn entry(index: u64, operations: Vec<Operation>) -> Entry {
     let batch = Batch { operations, ..Batch::default() };
     let lock_entry = fencepost_wire::Entry { term: 1, stamp: LogicalMs(0), wall_clock_ms: None, batch, proof: None };
     Entry { index, term: 1, data: fencepost_wire::encode(&lock_entry).into(), ..Entry::default() }
+}
+
+/// A node that is turned whenever something wakes it.
+struct Turned {
+    node: Node,
+    woken: Receiver<()>,
+    started: Instant,
+    /// The longest turn.
+    longest: Duration,
+}
+
+impl Turned {
+    /// One turn, when it is due. Gives back how many operations were answered.
+    fn turn(&mut self) -> usize {
+        let now = Nanos(self.started.elapsed().as_nanos() as u64);
+        let wait = Duration::from_nanos(self.node.next_turn().0.saturating_sub(now.0));
+        let _ = self.woken.recv_timeout(wait);
+        let started = Instant::now();
+        let now = Nanos(self.started.elapsed().as_nanos() as u64);
+        let outputs = self.node.turn(now).expect("the node goes on");
+        self.longest = self.longest.max(started.elapsed());
+        outputs.iter().filter(|output| matches!(output, Output::Reply { .. })).count()
+    }
+
+    /// Locks and releases one after the other until it is told to stop, and says how long they took, sorted.
+    fn ask_until(&mut self, number: &mut u64, mut stop: impl FnMut(&Node) -> bool) -> Vec<Duration> {
+        let mut took = Vec::new();
+        self.longest = Duration::ZERO;
+        while !stop(&self.node) {
+            *number += 1;
+            let started = Instant::now();
+            // A session of its own, which says that it has seen all answers so far.
+            let asked = lock(LOCKS / LOCKS_PER_SESSION, *number, 2 * LOCKS + *number % 1_000);
+            self.node.replica_mut().submit(asked).expect("it leads");
+            let mut answered = 0;
+            while answered == 0 {
+                answered = self.turn();
+            }
+            took.push(started.elapsed());
+        }
+        took.sort();
+        took
+    }
 }
 
 fn main() {
@@ -84,38 +130,49 @@ fn main() {
         entries,
         must_sync: true,
     };
-    store.write(1, &install(Vec::new(), Some((info, snapshot.clone().into())))).expect("a sound disk");
+    let snapshots = SnapshotStore::open(&directory.join("snapshots")).expect("an empty place");
+    snapshots.write(position, &snapshot).expect("a sound disk");
+    store.write(1, &install(Vec::new(), Some((info, snapshot.into())))).expect("a sound disk");
     for chunk in behind.chunks(1_000) {
         store.write(1, &install(chunk.to_vec(), None)).expect("a sound disk");
     }
     drop(store);
 
     let started = Instant::now();
-    let (store, log) = LogStore::open(&directory, identity, 1, Start::Again).expect("a sound log");
-    let read = started.elapsed();
-    let endless = (u64::MAX, u64::MAX, u64::MAX);
     let mut settings = Settings::new(1, GROUP, 1);
-    (settings.snapshot_every_entries, settings.snapshot_every_bytes, settings.log_bytes_max) = endless;
-    let mut now = Nanos(0);
-    let mut replica = Replica::new(settings, log, Some(&snapshot), now).expect("a sound snapshot");
+    (settings.snapshot_every_entries, settings.snapshot_every_bytes, settings.log_bytes_max) =
+        (u64::MAX, u64::MAX, u64::MAX);
+    let (wake, woken) = channel();
+    let wake = Arc::new(move || wake.send(()).unwrap_or_default());
+    let place = Place::Directory { path: &directory, start: Start::Again };
+    let node = Node::start(settings, place, wake, Nanos(0)).expect("a sound log and snapshot");
     let restored = started.elapsed();
-    while !replica.serves() {
-        now = now.after_ms(100);
-        for output in replica.turn(now).expect("the node goes on") {
-            if let Output::Write(write) = output {
-                store.write(1, &write).expect("a sound disk");
-                replica.handle_persisted(write.number);
-            }
-        }
+    let mut turned = Turned { node, woken, started, longest: Duration::ZERO };
+    while !turned.node.replica().serves() {
+        turned.turn();
     }
     println!(
-        "serves {} locks again after {:.2?}: log read in {read:.2?}, snapshot restored in {:.2?}, {ENTRIES_BEHIND} entries \
-         applied in {:.2?}",
-        replica.state().counts().grants,
+        "serves {} locks again after {:.2?}: log and snapshot read in {restored:.2?}, {ENTRIES_BEHIND} entries applied in {:.2?}",
+        turned.node.replica().state().counts().grants,
         started.elapsed(),
-        restored - read,
         started.elapsed() - restored,
     );
-    drop(store);
+
+    turned.node.replica_mut().submit(open(sessions)).expect("it leads");
+    while turned.turn() == 0 {}
+    let mut number = 0;
+    println!("operations, one at a time | p50 us | p99 us | longest us | longest turn us");
+    let show = |what: &str, took: Vec<Duration>, longest: Duration| {
+        let at = |share: f64| took[((took.len() - 1) as f64 * share) as usize].as_micros();
+        println!("{what}: {} | {} | {} | {} | {}", took.len(), at(0.5), at(0.99), at(1.0), longest.as_micros());
+    };
+    let until = Instant::now() + Duration::from_secs(5);
+    let took = turned.ask_until(&mut number, |_| Instant::now() >= until);
+    show("before a snapshot", took, turned.longest);
+    let (last, began) = (turned.node.replica().newest_snapshot(), Instant::now());
+    turned.node.replica_mut().snapshot_now();
+    let took = turned.ask_until(&mut number, |node| node.replica().newest_snapshot() != last);
+    show(&format!("while one is made, {:.1?}", began.elapsed()), took, turned.longest);
+    drop(turned);
     std::fs::remove_dir_all(&directory).expect("it was made here");
 }

@@ -88,7 +88,7 @@ impl Log {
         let mut bytes = self.bytes;
         let mut through = self.before.index;
         for entry in self.entries.iter().take_while(|entry| entry.index <= snapshot_index) {
-            if entry.index + entries_kept > snapshot_index && bytes <= bytes_kept {
+            if entry.index.saturating_add(entries_kept) > snapshot_index && bytes <= bytes_kept {
                 break;
             }
             bytes -= entry_bytes(entry);
@@ -129,6 +129,13 @@ impl Log {
     /// The entries, oldest first.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter()
+    }
+
+    /// The entries from this index on; none if it is before the first.
+    pub(crate) fn entries_from(&self, index: u64) -> impl Iterator<Item = &Entry> {
+        let skipped = index.checked_sub(self.before.index + 1).unwrap_or(u64::MAX);
+        let skipped = usize::try_from(skipped).unwrap_or(usize::MAX).min(self.entries.len());
+        self.entries.range(skipped..)
     }
 
     /// The last entry, or what stands in its place.

@@ -28,6 +28,9 @@ use crate::store::{Identity, LogStore, SnapshotStore, Start, StoreError};
 /// How long to wait before a write is tried again that the disk had no room for.
 const FULL_DISK_WAIT: Duration = Duration::from_millis(200);
 
+/// Entries that are handed to a snapshot in one turn: copying them takes a fraction of a millisecond.
+const FED_PER_TURN: usize = 1_000;
+
 /// Called from other threads when the next turn should come soon.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
@@ -41,7 +44,7 @@ pub enum Place<'a> {
         start: Start<'a>,
     },
     /// In memory: for trying things out. The node forgets everything when it ends.
-    Memory(Log),
+    Memory(Box<Log>),
 }
 
 /// A replica with its disk.
@@ -55,8 +58,18 @@ pub struct Node {
     snapshots: Arc<Snapshots>,
     wake: Wake,
     is_disk_short: bool,
+    /// The snapshot that is being made, and what it still needs.
+    feeding: Option<Feeding>,
     /// Why the node must stop, if that became clear between two turns.
     stop: Option<Stop>,
+}
+
+/// Entries on their way to the thread that makes a snapshot. They go there little by little, because copying all at once
+/// would hold up the turn.
+struct Feeding {
+    entries: Sender<Vec<Entry>>,
+    next: u64,
+    last: u64,
 }
 
 /// What the disk's thread is told to do.
@@ -89,7 +102,7 @@ impl Node {
                 let snapshots = Arc::new(Snapshots::Memory(Mutex::new(None)));
                 let kept = snapshots.clone();
                 let disk = thread("fencepost-disk", move || forget(&to_do, &kept, &report));
-                (Replica::new(settings, log, None, now)?, snapshots, disk, false)
+                (Replica::new(settings, *log, None, now)?, snapshots, disk, false)
             }
             Place::Directory { path, start } => {
                 let identity = Identity { cluster: group.cluster, node: settings.id };
@@ -121,6 +134,7 @@ impl Node {
             snapshots,
             wake,
             is_disk_short,
+            feeding: None,
             stop: None,
         };
         node.replica.set_disk_short(is_disk_short);
@@ -201,27 +215,58 @@ impl Node {
                 other => rest.push(other),
             }
         }
+        self.feed_snapshot();
         Ok(rest)
     }
 
     fn give(&self, work: Work) {
-        // If the thread is gone it has said why, and the next turn hears it.
-        let _ = self.work.as_ref().expect("taken only when the node ends").send(work);
+        if let Some(disk) = &self.work {
+            // If the thread is gone it has said why, and the next turn hears it.
+            let _ = disk.send(work);
+        }
     }
 
-    fn make_snapshot(&self, through: LogPosition, first_voters: Vec<u64>) {
-        let (group, snapshots) = (self.group, self.snapshots.clone());
-        let (previous, entries) = (self.replica.newest_snapshot(), self.replica.entries().cloned().collect());
+    /// Lets the disk finish what it was told to do, and closes it: another process may open it then. Nothing is durable any
+    /// more after this, so the node must not be turned again.
+    pub fn close(&mut self) {
+        self.work = None;
+        if let Some(disk) = self.disk.take() {
+            // It panics only if the node stops anyway.
+            let _ = disk.join();
+        }
+    }
+
+    fn make_snapshot(&mut self, through: LogPosition, first_voters: Vec<u64>) {
+        let (group, snapshots, previous) = (self.group, self.snapshots.clone(), self.replica.newest_snapshot());
+        let (entries, fed) = mpsc::channel();
+        let next = previous.map_or(GROUP_BEGINS, |position| position).index + 1;
+        self.feeding = Some(Feeding { entries, next, last: through.index });
         let report = Report { finish: self.finish.clone(), wake: self.wake.clone() };
         thread("fencepost-snapshot", move || {
-            let made = snapshots.make(group, previous, &first_voters, entries, through);
+            let made = snapshots.make(group, previous, &first_voters, fed.into_iter().flatten(), through);
             report.say(match made {
                 Ok(state_hash) => Finished::SnapshotMade { position: through, state_hash },
                 // The log stays as long as it is; the next one may find room.
                 Err(Stop::Disk(StoreError::DiskFull { .. })) => Finished::SnapshotPutOff(through),
+                // A snapshot of a peer took the place of the log in the middle of it.
+                Err(Stop::SnapshotIncomplete { .. }) => Finished::SnapshotPutOff(through),
                 Err(stop) => Finished::Failed(stop),
             });
         });
+    }
+
+    fn feed_snapshot(&mut self) {
+        let Some(feeding) = &mut self.feeding else { return };
+        let wanted = (feeding.last + 1 - feeding.next).min(FED_PER_TURN as u64);
+        let entries: Vec<Entry> = self.replica.entries_from(feeding.next).take(wanted as usize).cloned().collect();
+        let is_there = entries.first().is_some_and(|entry| entry.index == feeding.next);
+        feeding.next += wanted;
+        // If the log does not have them any more, or the thread is gone, there is nothing left to do for it.
+        if !is_there || feeding.entries.send(entries).is_err() || feeding.next > feeding.last {
+            self.feeding = None;
+        } else {
+            (self.wake)();
+        }
     }
 }
 
@@ -230,13 +275,8 @@ fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
 }
 
 impl Drop for Node {
-    /// Lets the disk finish what it was told to do.
     fn drop(&mut self) {
-        self.work = None;
-        if let Some(disk) = self.disk.take() {
-            // It panics only if the node stops anyway.
-            let _ = disk.join();
-        }
+        self.close();
     }
 }
 
@@ -280,7 +320,7 @@ impl Snapshots {
         group: GroupId,
         previous: Option<LogPosition>,
         first_voters: &[u64],
-        entries: Vec<Entry>,
+        entries: impl Iterator<Item = Entry>,
         through: LogPosition,
     ) -> Result<u64, Stop> {
         let previous = previous.map(|position| self.read(position)).transpose()?;

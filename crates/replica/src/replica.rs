@@ -33,6 +33,9 @@ pub const HEARTBEAT_TICKS: usize = 2;
 /// Events that a node keeps for watchers.
 pub const EVENTS_KEPT_MAX: usize = 100_000;
 
+/// Linearizable reads that wait for consensus at the same time.
+const READS_WAITING_MAX: usize = 10_000;
+
 /// What a replica is told once, when it starts.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
@@ -86,6 +89,16 @@ enum Lead {
     Running { term: u64, clock: StampClock },
 }
 
+/// A snapshot that is being made.
+#[derive(Debug)]
+struct Making {
+    info: SnapshotInfo,
+    /// The hash that the serving state had there.
+    state_hash: u64,
+    /// How many of [`Replica::bytes_since_snapshot`] it takes in.
+    bytes: u64,
+}
+
 /// One node of a group.
 pub struct Replica {
     settings: Settings,
@@ -116,9 +129,8 @@ pub struct Replica {
     election_seed: u64,
     election_ticks: usize,
     proofs: Proofs,
-    /// The snapshot that is being made, and the hash that the serving state had there.
-    making: Option<(SnapshotInfo, u64)>,
-    /// Bytes of the entries that were applied since the last snapshot was begun.
+    making: Option<Making>,
+    /// Bytes of the applied entries that are in no durable snapshot.
     bytes_since_snapshot: u64,
     /// The write that holds a peer's snapshot, and the index it reaches: consensus may count on it when it is durable.
     installing: Option<(u64, u64)>,
@@ -139,11 +151,8 @@ impl Replica {
             Some(bytes) => {
                 let restored = read_snapshot(settings.group, bytes, settings.seed)?;
                 go_on_from(&mut log, restored.info())?;
-                log.compact(log.compactable(
-                    restored.position.index,
-                    settings.entries_kept,
-                    settings.log_bytes_max / 2,
-                ));
+                let bytes_kept = bytes_kept(settings.log_bytes_max);
+                log.compact(log.compactable(restored.position.index, settings.entries_kept, bytes_kept));
                 restored
             }
             // A group that has made no snapshot yet, or a node that joins one.
@@ -200,6 +209,10 @@ impl Replica {
             outputs: Vec::new(),
         };
         replica.draw_election_timeout();
+        if replica.members.voters.iter().eq([&settings.id]) && replica.members.voters_outgoing.is_empty() {
+            // Nobody else could lead, so there is nobody to wait for.
+            replica.raft.campaign()?;
+        }
         Ok(replica)
     }
 
@@ -255,9 +268,9 @@ impl Replica {
         self.raft.store().snapshot.as_ref().map(|info| info.position)
     }
 
-    /// The entries that are in memory, oldest first: all since the newest snapshot, and some before it.
-    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.raft.store().entries()
+    /// The entries in memory from this index on, oldest first: all since the newest snapshot are, and some before it.
+    pub fn entries_from(&self, index: u64) -> impl Iterator<Item = &Entry> {
+        self.raft.store().entries_from(index)
     }
 
     /// A member's name and addresses, if it was described.
@@ -332,10 +345,12 @@ impl Replica {
     /// # Errors
     /// [`NotTaken`] if this node does not lead, or has no room: too many operations wait, the log is full, or the disk is.
     pub fn submit(&mut self, operation: Operation) -> Result<Ticket, NotTaken> {
-        if self.disk_short && grows_the_state(&operation) {
+        self.check_leads()?;
+        let wants_more = grows_the_state(&operation);
+        if self.disk_short && wants_more {
             return Err(NotTaken::DiskShort);
         }
-        if self.gather.is_full() || !self.has_room_for_operations() {
+        if !self.gather.has_room(wants_more) || !self.has_room_for_operations() {
             return Err(NotTaken::Overloaded);
         }
         let ticket = self.ticket()?;
@@ -346,10 +361,13 @@ impl Replica {
     /// Asks for a linearizable read: [`Output::ReadReady`] says when [`Replica::state`] may be read for it.
     ///
     /// # Errors
-    /// [`NotTaken`] if this node does not lead.
+    /// [`NotTaken`] if this node does not lead, or too many reads wait.
     // Rule: read
     pub fn submit_read(&mut self) -> Result<Ticket, NotTaken> {
         let ticket = self.ticket()?;
+        if self.reads_asked.len() >= READS_WAITING_MAX {
+            return Err(NotTaken::Overloaded);
+        }
         self.raft.read_index(ticket.0.to_le_bytes().to_vec());
         self.reads_asked.push(ticket);
         Ok(ticket)
@@ -433,7 +451,7 @@ impl Replica {
 
     /// The snapshot that was asked for could not be made, for want of room. It will be asked for again.
     pub fn handle_snapshot_put_off(&mut self, position: LogPosition) {
-        self.making.take_if(|(info, _)| info.position == position);
+        self.making.take_if(|making| making.info.position == position);
     }
 
     /// A peer cannot be reached at the moment: what was sent may be lost.
@@ -457,14 +475,15 @@ impl Replica {
     /// # Errors
     /// [`Stop`] if its state is not the one that this node serves.
     pub fn handle_snapshot_made(&mut self, position: LogPosition, state_hash: u64) -> Result<(), Stop> {
-        let Some((info, hash_here)) = self.making.take_if(|(info, _)| info.position == position) else { return Ok(()) };
+        let made = self.making.take_if(|making| making.info.position == position);
+        let Some(Making { info, state_hash: hash_here, bytes }) = made else { return Ok(()) };
         if hash_here != state_hash {
             return Err(Stop::StateDiffers { index: position.index });
         }
+        self.bytes_since_snapshot -= bytes;
         let Settings { entries_kept, log_bytes_max, .. } = self.settings;
         let log = self.raft.mut_store();
-        // Half of the room is free afterwards, if the snapshot includes enough: so the next one has as much time as this one.
-        let through = log.compactable(position.index, entries_kept, log_bytes_max / 2);
+        let through = log.compactable(position.index, entries_kept, bytes_kept(log_bytes_max));
         let members = info.members.clone();
         log.name_snapshot(info);
         log.compact(through);
@@ -533,6 +552,13 @@ fn go_on_from(log: &mut Log, info: SnapshotInfo) -> Result<(), Stop> {
         (log.hard_state.term, log.hard_state.vote) = (position.term, raft::INVALID_ID);
     }
     Ok(())
+}
+
+/// How much of the log's room is left to entries that a snapshot includes. With a quarter, and the next snapshot due when the
+/// entries since the last fill a half, there is room while that one is made; and a log that is full always holds enough to
+/// make it due, so that it cannot stay full.
+fn bytes_kept(log_bytes_max: u64) -> u64 {
+    log_bytes_max / 4
 }
 
 fn position_of(snapshot: &Snapshot) -> LogPosition {
@@ -733,7 +759,7 @@ impl Replica {
         Ok((info, bytes))
     }
 
-    /// Begins a snapshot when enough was applied since the last one; early, if the log is full or a follower needs one.
+    /// Begins a snapshot when enough was applied since the last one; early, if a follower needs one.
     fn snapshot_if_due(&mut self) {
         let Settings { snapshot_every_entries, snapshot_every_bytes, log_bytes_max, .. } = self.settings;
         let log = self.raft.store();
@@ -741,7 +767,6 @@ impl Replica {
         let entries = self.applied.index.saturating_sub(last);
         let is_due = entries >= snapshot_every_entries
             || self.bytes_since_snapshot >= snapshot_every_bytes.min(log_bytes_max / 2)
-            || (entries > 0 && !self.has_room_for_operations())
             || (self.applied >= GROUP_BEGINS && log.take_snapshot_wanted());
         if is_due && self.may_begin_snapshot() {
             self.begin_snapshot();
@@ -750,8 +775,8 @@ impl Replica {
 
     fn begin_snapshot(&mut self) {
         let info = SnapshotInfo { position: self.applied, members: to_conf_state(&self.members) };
-        self.making = Some((info, self.state.state_hash()));
-        self.bytes_since_snapshot = 0;
+        let (state_hash, bytes) = (self.state.state_hash(), self.bytes_since_snapshot);
+        self.making = Some(Making { info, state_hash, bytes });
         let first_voters = self.first_voters.clone();
         self.outputs.push(Output::MakeSnapshot { through: self.applied, first_voters });
     }

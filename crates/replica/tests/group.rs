@@ -7,11 +7,12 @@ mod cluster;
 use cluster::{Cluster, SNAPSHOT_EVERY_ENTRIES, lock, member, open, token};
 use fencepost_core::bounds::RESTORE_TOKEN_JUMP;
 use fencepost_core::{
-    Compacted, GrantId, LogicalMs, Name, Outcome, Position, PositionedEvent, Refusal, SessionId, TokenCheck, Wait,
+    Action, Compacted, Epoch, GrantId, LogicalMs, Name, Operation, Outcome, Position, PositionedEvent, Refusal,
+    Request, RequestNumber, Seen, SessionId, TokenCheck, Wait,
 };
 use fencepost_replica::{
     BEAT_MS, GROUP_BEGINS, GroupId, Log, LogPosition, MemberChange, Message, NotTaken, TURN_MS_MAX,
-    WAITING_OPERATIONS_MAX, make_snapshot, read_snapshot, restore_backup,
+    WAITING_OPERATIONS_MAX, WAITING_WANTS_MAX, make_snapshot, read_snapshot, restore_backup,
 };
 
 #[test]
@@ -409,6 +410,43 @@ fn a_damaged_or_foreign_snapshot_changes_nothing() {
 }
 
 #[test]
+fn an_older_snapshot_that_comes_late_does_not_take_the_place_of_a_newer_one() {
+    let mut cluster = Cluster::new(&[1, 2, 3], 35);
+    cluster.ask(open(1, 600_000));
+    let leader = cluster.run_until_leader();
+    let behind = leader % 3 + 1;
+    cluster.isolate(behind);
+    let mut snapshots = Vec::new();
+    for number in 1..=2 {
+        cluster.ask(lock(1, number, &format!("r{number}"), Wait::No));
+        cluster.replica(leader).snapshot_now();
+        cluster.run_ms(20);
+        snapshots.push(cluster.snapshot_bytes(leader).expect("it was made"));
+    }
+    let term = cluster.replica(leader).term();
+    for bytes in snapshots.iter().rev() {
+        let position = read_snapshot(cluster::GROUP, bytes, 0).unwrap().position;
+        let mut message = Message { from: leader, to: behind, term, ..Message::default() };
+        message.set_msg_type(raft::eraftpb::MessageType::MsgSnapshot);
+        let metadata = message.mut_snapshot().mut_metadata();
+        (metadata.index, metadata.term) = (position.index, position.term);
+        cluster.replica(behind).handle_snapshot(message, bytes.clone()).unwrap();
+    }
+    cluster.run_ms(20);
+    assert_eq!(cluster.replica(behind).state().counts().grants, 2, "the newer one");
+    // One that comes without its bytes is of no use, and does no harm.
+    let mut bare = Message { from: leader, to: behind, term, ..Message::default() };
+    bare.set_msg_type(raft::eraftpb::MessageType::MsgSnapshot);
+    let metadata = bare.mut_snapshot().mut_metadata();
+    (metadata.index, metadata.term) = (1_000, term);
+    metadata.set_conf_state(raft::eraftpb::ConfState { voters: vec![1, 2, 3], ..Default::default() });
+    cluster.replica(behind).handle_message(bare).unwrap();
+    cluster.run_ms(20);
+    cluster.heal();
+    cluster.assert_replicas_equal();
+}
+
+#[test]
 fn a_node_whose_state_differs_from_its_own_log_stops() {
     let mut cluster = Cluster::new(&[1], 23);
     cluster.ask(open(1, 600_000));
@@ -538,15 +576,25 @@ fn expiry_is_not_stuck_behind_a_flood_of_requests() {
 }
 
 #[test]
-fn a_node_with_too_much_to_do_takes_no_more_operations_but_every_sign_of_life() {
+fn a_node_with_too_much_to_do_turns_away_who_wants_more_then_who_lets_go_and_never_a_sign_of_life() {
     let mut cluster = Cluster::new(&[1, 2, 3], 32);
     cluster.ask(open(1, 600_000));
     let leader = cluster.run_until_leader();
-    for number in 1..=WAITING_OPERATIONS_MAX as u64 {
+    let release = |number| {
+        let (session, epoch, number) = (SessionId(1), Epoch(1), RequestNumber(number));
+        let action = Action::Release { grant: GrantId(1) };
+        Operation::Request(Request { session, epoch, number, seen: Seen::default(), action })
+    };
+    let wants_max = WAITING_WANTS_MAX as u64;
+    for number in 1..=wants_max {
         cluster.replica(leader).submit(lock(1, number, "r", Wait::No)).unwrap();
     }
     let more = cluster.replica(leader).submit(lock(1, 0, "r", Wait::No));
     assert_eq!(more, Err(NotTaken::Overloaded));
+    for number in wants_max + 1..=WAITING_OPERATIONS_MAX as u64 {
+        cluster.replica(leader).submit(release(number)).unwrap();
+    }
+    assert_eq!(cluster.replica(leader).submit(release(0)), Err(NotTaken::Overloaded));
     cluster.keep_alive(leader, 1).unwrap();
     cluster.run_ms(1_000);
     assert!(cluster.replica(leader).submit(lock(1, 0, "r", Wait::No)).is_ok(), "the backlog is worked off");

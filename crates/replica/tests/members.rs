@@ -118,6 +118,14 @@ fn a_leader_that_crashes_in_the_middle_of_a_change_leaves_it_to_the_next() {
         begin_replacement(&mut cluster, replaced, 4);
         cluster.crash(leader);
         let expected: Vec<u64> = [1, 2, 3, 4].into_iter().filter(|id| *id != replaced).collect();
+        // From the moment at which it leads, the next one knows that a change is not through.
+        let others: Vec<u64> = [1, 2, 3, 4].into_iter().filter(|id| *id != leader).collect();
+        let first_word = cluster.run_until("another node leads", |cluster| {
+            let mut words =
+                others.iter().map(|id| cluster.replica(*id).change_members(&[MemberChange::Remove(leader)]));
+            words.find(|word| !matches!(word, Err(NotTaken::NotLeader { .. })))
+        });
+        assert_eq!(first_word, Err(NotTaken::ChangeUnderWay));
         let next = cluster.run_until("another node has ended the change", |cluster| {
             let next = cluster.leader()?;
             (of_role(cluster.replica(next), Role::Leaving).is_empty()).then_some(next)

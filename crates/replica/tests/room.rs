@@ -52,6 +52,37 @@ fn a_snapshot_is_also_due_by_bytes() {
 }
 
 #[test]
+fn a_snapshot_that_was_put_off_is_asked_for_again_before_the_log_is_full() {
+    let mut cluster = Cluster::new(&[], 87);
+    cluster.settings = Settings { snapshot_every_entries: u64::MAX, log_bytes_max: 128 * KIB, ..cluster.settings };
+    cluster.add_node(1, fencepost_replica::Log::new(&[1]), None);
+    cluster.node(1).snapshots_put_off = 3;
+    cluster.ask(open(1, 600_000));
+    for number in 1..=100 {
+        cluster.ask(heavy(number));
+    }
+    assert_eq!(cluster.node(1).snapshots_put_off, 0);
+    assert!(cluster.snapshots_made > 3);
+}
+
+#[test]
+fn a_snapshot_is_made_in_time_however_many_entries_should_be_kept() {
+    let cap = 128 * KIB;
+    let mut cluster = Cluster::new(&[], 86);
+    cluster.settings = Settings { snapshot_every_entries: u64::MAX, entries_kept: u64::MAX, ..cluster.settings };
+    cluster.settings.log_bytes_max = cap;
+    cluster.add_node(1, fencepost_replica::Log::new(&[1]), None);
+    cluster.ask(open(1, 600_000));
+    for number in 1..=300 {
+        // Each is taken at once: room is made before it is needed.
+        cluster.ask(heavy(number));
+    }
+    let most = cluster.node(1).log_bytes_most;
+    assert!(most < cap && most > cap / 2, "{most} bytes of {cap}");
+    assert!((10..=20).contains(&cluster.snapshots_made), "of 1,200 KiB, one for each 64: {}", cluster.snapshots_made);
+}
+
+#[test]
 fn the_log_of_a_leader_without_snapshots_stays_in_bounds_and_nobody_who_is_alive_is_expired() {
     let cap = 128 * KIB;
     let mut cluster = Cluster::new(&[], 81);

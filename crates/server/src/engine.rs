@@ -520,6 +520,13 @@ impl Engine {
         }
     }
 
+    /// Stops: nothing is turned, written or sent any more.
+    pub(crate) fn close(&mut self) {
+        self.shut_down();
+        self.peers.follow(std::iter::empty());
+        self.node.close();
+    }
+
     /// Takes no more clients, and sends away those that are here.
     pub(crate) fn shut_down(&mut self) {
         self.is_shutting_down = true;

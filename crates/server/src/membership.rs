@@ -71,11 +71,15 @@ pub(crate) async fn introduce(shared: Shared, introduction: Introduction, mut cl
 /// Whether there is nothing left to do.
 async fn step(shared: &Shared, introduction: &Introduction) -> Result<bool, Status> {
     let member = &introduction.member;
-    let (is_described, votes, leads, leader) = {
+    let (is_described, votes, leads, leader, others) = {
         let engine = shared.engine();
         let replica = engine.replica();
-        let votes = replica.members().iter().any(|it| it.node == member.node() && it.role == Role::Voter);
-        (replica.member(member.node()) == Some(member), votes, replica.serves(), engine.leader_address())
+        let members = replica.members();
+        let votes = members.iter().any(|it| it.node == member.node() && it.role == Role::Voter);
+        // The others may not find this node where it is now, so it must find them where they were.
+        let others = members.into_iter().filter(|it| it.node != member.node()).filter_map(|it| it.member);
+        let others: Vec<String> = others.map(|other| other.client_address().to_owned()).collect();
+        (replica.member(member.node()) == Some(member), votes, replica.serves(), engine.leader_address(), others)
     };
     if is_described && votes {
         return Ok(true);
@@ -84,7 +88,8 @@ async fn step(shared: &Shared, introduction: &Introduction) -> Result<bool, Stat
         shared.change_members(vec![MemberChange::Describe(member.clone())]).await?;
         return Ok(false);
     }
-    let Some(leader) = find_leader(leader, &introduction.ask).await else { return Ok(false) };
+    let ask = introduction.ask.iter().chain(&others);
+    let Some(leader) = find_leader(leader, ask).await else { return Ok(false) };
     let mut admin = AdminServiceClient::new(channel(&leader)?);
     if !is_described {
         let described = v1::AddMemberRequest {
@@ -133,7 +138,7 @@ fn is_not_yet(status: &Status) -> bool {
 }
 
 /// The leader's address for clients: the one that is known, or what others say.
-async fn find_leader(known: Option<String>, ask: &[String]) -> Option<String> {
+async fn find_leader(known: Option<String>, ask: impl Iterator<Item = &String>) -> Option<String> {
     if known.is_some() {
         return known;
     }

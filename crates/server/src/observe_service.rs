@@ -124,7 +124,7 @@ impl ObserveService for ObserveEdge {
     ) -> Result<Response<v1::ListFreezesResponse>, Status> {
         self.read(request.into_inner().stale, |engine, at| v1::ListFreezesResponse {
             at: Some(observe::read_at_to_wire(at)),
-            freezes: engine.replica().state().freezes().map(|freeze| observe::freeze_to_wire(freeze)).collect(),
+            freezes: engine.replica().state().freezes().map(observe::freeze_to_wire).collect(),
         })
         .await
     }

@@ -163,9 +163,7 @@ impl Server {
             () = asked_to_end => {}
         }
         tracing::info!("the node ends");
-        if let Err(stop) = self.hand_over().await {
-            return Err(stop);
-        }
+        self.hand_over().await?;
         self.shared.engine().shut_down();
         // Nobody listens any more if this fails.
         let _ = self.closing.send(true);
@@ -173,7 +171,6 @@ impl Server {
         if tokio::time::timeout(DRAIN_TIMEOUT, drained).await.is_err() {
             tracing::warn!("connections did not end in time: they are cut");
         }
-        self.turns.abort();
         Ok(())
     }
 
@@ -192,6 +189,14 @@ impl Server {
             }
         }
         Ok(())
+    }
+}
+
+impl Drop for Server {
+    /// Whatever still runs for this node may hold on to it for a while. It must not turn any more, and its log must be free.
+    fn drop(&mut self) {
+        self.turns.abort();
+        self.shared.engine().close();
     }
 }
 
@@ -224,7 +229,7 @@ async fn open_node(config: &Config, bell: Arc<Notify>) -> Result<Node, StartErro
     };
     let place = match &config.directory {
         Some(path) => Place::Directory { path, start: log.as_ref().map_or(Start::Again, Start::New) },
-        None => Place::Memory(log.clone().expect("a node in memory has no log to go on with")),
+        None => Place::Memory(Box::new(log.clone().expect("a node in memory has no log to go on with"))),
     };
     Ok(Node::start(settings, place, wake, clock::now())?)
 }

@@ -42,6 +42,8 @@ pub(crate) struct Node {
     pub disk_stalled: bool,
     /// Nor does it make snapshots.
     pub snapshots_stalled: bool,
+    /// So many of the next snapshots are put off, for want of room on the disk.
+    pub snapshots_put_off: u64,
     pub replies: BTreeMap<Ticket, Answered>,
     pub abandoned: BTreeSet<Ticket>,
     pub reads: BTreeMap<Ticket, LogPosition>,
@@ -135,6 +137,7 @@ impl Cluster {
                 stalled: false,
                 disk_stalled: false,
                 snapshots_stalled: false,
+                snapshots_put_off: 0,
                 replies: BTreeMap::new(),
                 abandoned: BTreeSet::new(),
                 reads: BTreeMap::new(),
@@ -260,10 +263,15 @@ impl Cluster {
         if !node.snapshots_stalled
             && let Some((through, first_voters)) = node.disk.order.take()
         {
-            let state_hash = node.disk.make_snapshot(self.settings.group, through, &first_voters);
-            self.snapshots_made += 1;
-            let state_hash = state_hash ^ u64::from(self.forge_snapshots);
-            replica.handle_snapshot_made(through, state_hash).expect("the same state twice");
+            if node.snapshots_put_off > 0 {
+                node.snapshots_put_off -= 1;
+                replica.handle_snapshot_put_off(through);
+            } else {
+                let state_hash = node.disk.make_snapshot(self.settings.group, through, &first_voters);
+                self.snapshots_made += 1;
+                let state_hash = state_hash ^ u64::from(self.forge_snapshots);
+                replica.handle_snapshot_made(through, state_hash).expect("the same state twice");
+            }
         }
         let (due, later): (Vec<_>, Vec<_>) = std::mem::take(&mut self.network)
             .into_iter()

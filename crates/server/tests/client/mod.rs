@@ -1,0 +1,227 @@
+//! A client that says exactly what a test tells it to, message by message, and a directory that goes when the test ends.
+
+#![allow(dead_code, unused_imports, reason = "each test uses its part")]
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use fencepost_core::{
+    Acquire, Action, Epoch, Lock, LockMode, Locks, Name, Outcome, Push, Request, RequestNumber, SecretHash, Seen,
+    SessionId, Terms, Token, Wait,
+};
+use fencepost_server::{Begin, Config, Server};
+use fencepost_wire::{api, v1};
+use sha2::{Digest, Sha256};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Status, Streaming};
+
+#[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated")]
+mod generated {
+    include!(concat!(env!("OUT_DIR"), "/fencepost.v1.rs"));
+}
+
+pub(crate) use generated::admin_service_client::AdminServiceClient;
+pub(crate) use generated::lock_service_client::LockServiceClient;
+pub(crate) use generated::observe_service_client::ObserveServiceClient;
+
+/// Long enough for a slow machine; what is waited for comes much sooner.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits for something that must happen.
+pub(crate) async fn soon<Found>(what: &str, future: impl Future<Output = Found>) -> Found {
+    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("in time: {what}"))
+}
+
+/// Asks again and again until there is an answer.
+pub(crate) async fn until<Found>(what: &str, mut ask: impl AsyncFnMut() -> Option<Found>) -> Found {
+    soon(what, async {
+        loop {
+            if let Some(found) = ask().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+}
+
+/// A place for files that goes when the test ends.
+pub(crate) struct Place(PathBuf);
+
+impl Place {
+    pub(crate) fn new(name: &str) -> Place {
+        let path = std::env::temp_dir().join(format!("fencepost-server-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).expect("a directory for the test");
+        Place(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A node on free ports of loopback.
+pub(crate) fn config(name: &str, begin: Begin) -> Config {
+    let free = SocketAddr::from(([127, 0, 0, 1], 0));
+    Config {
+        name: name.to_owned(),
+        begin,
+        client_listen: free,
+        http_listen: free,
+        peer_listen: free,
+        ..Config::default()
+    }
+}
+
+/// A cluster of one, in memory.
+pub(crate) async fn one_node() -> Server {
+    let server = Server::start(config("alone", Begin::Found)).await.expect("it starts");
+    soon("it leads", server.wait_until_ready()).await;
+    server
+}
+
+pub(crate) fn channel(address: impl std::fmt::Display) -> Channel {
+    Endpoint::from_shared(format!("http://{address}")).expect("an address").connect_lazy()
+}
+
+pub(crate) async fn status_of(address: impl std::fmt::Display) -> Result<v1::GetStatusResponse, Status> {
+    let answer = ObserveServiceClient::new(channel(address)).get_status(v1::GetStatusRequest {}).await?;
+    Ok(answer.into_inner())
+}
+
+/// A stream, and what came down it.
+pub(crate) struct Client {
+    to_server: mpsc::Sender<v1::ClientMessage>,
+    from_server: Streaming<v1::ServerMessage>,
+    pub(crate) hello: v1::Hello,
+    waiting: std::collections::VecDeque<Heard>,
+}
+
+/// One thing that the server said.
+#[derive(Debug)]
+pub(crate) enum Heard {
+    Answer { index: u64, stamp_ms: u64, answer: api::Answer },
+    Push { index: u64, push: Push },
+    NotTaken(v1::NotTaken),
+}
+
+impl Client {
+    pub(crate) async fn connect(address: impl std::fmt::Display) -> Result<Client, Status> {
+        let (to_server, outgoing) = mpsc::channel(64);
+        let mut locks = LockServiceClient::new(channel(address));
+        let call = locks.connect(ReceiverStream::new(outgoing));
+        let mut from_server = soon("the server answers", call).await?.into_inner();
+        let first = soon("it says hello", from_server.message()).await?.expect("a first message");
+        let hello = first.hello.expect("the first message says hello");
+        Ok(Client { to_server, from_server, hello, waiting: Default::default() })
+    }
+
+    pub(crate) async fn say(&self, message: v1::ClientMessage) {
+        self.to_server.send(message).await.expect("the stream is open");
+    }
+
+    /// What comes next.
+    pub(crate) async fn hear(&mut self) -> Result<Heard, Status> {
+        while self.waiting.is_empty() {
+            let message = soon("the server says something", self.from_server.message()).await?;
+            let message = message.ok_or_else(|| Status::ok("the stream ended"))?;
+            for v1::Decided { index, stamp_ms, answers, pushes, .. } in message.decided {
+                for answer in answers {
+                    let answer = api::answer_from_wire(answer).expect("an answer that is known");
+                    self.waiting.push_back(Heard::Answer { index, stamp_ms, answer });
+                }
+                for push in pushes {
+                    let push = api::push_from_wire(push).expect("a push that is known");
+                    self.waiting.push_back(Heard::Push { index, push });
+                }
+            }
+            self.waiting.extend(message.not_taken.into_iter().map(Heard::NotTaken));
+        }
+        Ok(self.waiting.pop_front().expect("it is not empty"))
+    }
+
+    /// What has come already, without waiting.
+    pub(crate) fn heard_already(&mut self) -> impl Iterator<Item = Heard> {
+        self.waiting.drain(..)
+    }
+
+    /// The next thing, which must be an answer.
+    pub(crate) async fn outcome(&mut self) -> Outcome {
+        match self.hear().await.expect("the stream is open") {
+            Heard::Answer { answer, .. } => answer.outcome,
+            other => panic!("not an answer: {other:?}"),
+        }
+    }
+
+    /// The next thing, which must be how a wait ended.
+    pub(crate) async fn wait_end(&mut self) -> (RequestNumber, Outcome) {
+        match self.hear().await.expect("the stream is open") {
+            Heard::Push { push: Push::Ended { number, outcome, .. }, .. } => (number, outcome),
+            other => panic!("not the end of a wait: {other:?}"),
+        }
+    }
+
+    pub(crate) async fn not_taken(&mut self) -> v1::NotTaken {
+        match self.hear().await.expect("the stream is open") {
+            Heard::NotTaken(not_taken) => not_taken,
+            other => panic!("it was taken: {other:?}"),
+        }
+    }
+
+    /// Opens a session and waits until it is open.
+    pub(crate) async fn open(&mut self, session: u128, ttl_ms: u64) {
+        self.say(v1::ClientMessage { opens: vec![open(session, ttl_ms)], ..Default::default() }).await;
+        assert_eq!(self.outcome().await, Outcome::Opened { epoch: Epoch(1) });
+    }
+
+    pub(crate) async fn ask(&mut self, session: u128, epoch: u64, number: u64, action: Action) -> Outcome {
+        let requests = vec![request(session, epoch, number, action)];
+        self.say(v1::ClientMessage { requests, ..Default::default() }).await;
+        self.outcome().await
+    }
+}
+
+/// The tests' secret of a session.
+pub(crate) fn secret(session: u128) -> [u8; 32] {
+    let mut secret = [7; 32];
+    secret[..16].copy_from_slice(&session.to_le_bytes());
+    secret
+}
+
+pub(crate) fn open(session: u128, ttl_ms: u64) -> v1::OpenSession {
+    let (session_high, session_low) = api::halves(session);
+    let secret_hash = SecretHash(Sha256::digest(secret(session)).into()).0.to_vec();
+    v1::OpenSession { session_high, session_low, secret_hash, ttl_ms, metadata: Vec::new() }
+}
+
+pub(crate) fn attach(session: u128, seen_mark: u64) -> v1::AttachSession {
+    let seen = Seen { mark: seen_mark, ..Seen::default() };
+    api::attach_to_wire(SessionId(session), &secret(session), &seen)
+}
+
+pub(crate) fn request(session: u128, epoch: u64, number: u64, action: Action) -> v1::Request {
+    let (session, epoch, number) = (SessionId(session), Epoch(epoch), RequestNumber(number));
+    api::request_to_wire(&Request { session, epoch, number, seen: Seen::default(), action })
+}
+
+pub(crate) fn lock(name: &str, wait: Wait) -> Action {
+    let lock = Lock { name: Name::new(name).expect("a plain name"), mode: LockMode::Exclusive };
+    Action::Acquire(Acquire { locks: Locks::from_buf([lock]), owner: None, wait, terms: Terms::default() })
+}
+
+pub(crate) fn token(outcome: &Outcome) -> Token {
+    match outcome {
+        Outcome::Granted { token, .. } => *token,
+        other => panic!("not granted: {other:?}"),
+    }
+}
