@@ -25,7 +25,8 @@ fn listings_and_explanations_name_who_holds_and_who_waits() {
     dev.fencepost(&["sessions"]).ok().says(&pid).says("30s");
     let sessions = dev.fencepost(&["sessions", "-o", "json"]).ok().json();
     assert_eq!(sessions.as_array().unwrap().len(), 2);
-    let told = |session: &serde_json::Value| session["client"]["pid"] == holder.id().to_string();
+    let holder_pid = holder.id().to_string();
+    let told = |session: &serde_json::Value| session["client"]["pid"] == holder_pid.as_str();
     assert!(sessions.as_array().unwrap().iter().any(told), "{sessions}");
 
     dev.fencepost(&["describe", "jobs/a"]).ok().says("GRANT").says("PLACE").says(&pid);
