@@ -10,7 +10,8 @@ use harness::{Dev, PATIENCE};
 
 /// The lines of the first session: what stands in the block behind its mark.
 fn lines() -> Vec<String> {
-    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).expect("the README");
+    let readme =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).expect("the README");
     let block = readme.split("<!-- first_session -->").nth(1).expect("the README has a first session");
     let block = block.split("```").nth(1).expect("it stands in a block");
     block.lines().skip(1).map(|line| line.split(" #").next().unwrap_or(line).trim().to_owned()).collect()
@@ -22,7 +23,8 @@ fn the_first_session_of_the_readme_works_line_by_line() {
     let place = std::env::temp_dir().join(format!("fencepost-readme-{}", std::process::id()));
     std::fs::create_dir_all(&place).expect("a place for the backup");
     let binary = Path::new(env!("CARGO_BIN_EXE_fencepost"));
-    let path = format!("{}:{}", binary.parent().expect("a directory").display(), std::env::var("PATH").unwrap_or_default());
+    let path =
+        format!("{}:{}", binary.parent().expect("a directory").display(), std::env::var("PATH").unwrap_or_default());
     let shell = |line: &str| {
         let mut shell = Command::new("sh");
         shell.args(["-c", line]).current_dir(&place).env("PATH", &path).env("FENCEPOST_SERVER", &dev.server);
@@ -41,7 +43,9 @@ fn the_first_session_of_the_readme_works_line_by_line() {
         if let Some(line) = line.strip_suffix('&') {
             background.push(shell(&format!("exec {line}")).spawn().expect("a shell"));
             let until = Instant::now() + PATIENCE;
-            while !String::from_utf8_lossy(&shell("fencepost locks").output().expect("a shell").stdout).contains("nightly") {
+            while !String::from_utf8_lossy(&shell("fencepost locks").output().expect("a shell").stdout)
+                .contains("nightly")
+            {
                 assert!(Instant::now() < until, "{line} holds its lock in time");
             }
             continue;
