@@ -39,6 +39,8 @@ pub mod anchor;
 pub mod machine;
 #[cfg(feature = "blocking")]
 pub mod blocking;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 mod admin;
 mod calls;

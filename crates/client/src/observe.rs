@@ -25,6 +25,15 @@ pub struct AsOf<T> {
     pub what: T,
 }
 
+/// What was read can be used as it is; when it was so is for those who care.
+impl<T> std::ops::Deref for AsOf<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.what
+    }
+}
+
 /// The cluster as the leader sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterStatus {

@@ -18,7 +18,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("wire", &["core"]),
     ("replica", &["core", "wire"]),
     ("server", &["core", "wire", "replica"]),
-    ("client", &["core", "wire"]),
+    // The server only for the feature `testing`: a cluster in the process, for the tests of those who use the library.
+    ("client", &["core", "wire", "server"]),
     ("backends", &["client"]),
     ("fence", &["core"]),
     ("cli", &["core", "client", "server", "fence", "backends"]),

@@ -16,9 +16,13 @@ pub const BEAT_MS: u64 = 250;
 /// Commands in one entry at most, so that one entry is applied in a few milliseconds.
 pub const ENTRY_COMMANDS_MAX: usize = 10_000;
 
-/// Operations that wait at most; more are not taken. Signs of life are taken all the same: there is at most one of them under
-/// way for each connection, and refusing one would end a session that is alive.
-pub const WAITING_OPERATIONS_MAX: usize = 100_000;
+/// Operations that wait when no more are taken that want something: about a second's worth of a busy group.
+pub const WAITING_WANTS_MAX: usize = 100_000;
+
+/// Operations that wait when not even those are taken that let go of something. So whoever wants more is turned away long before
+/// anybody who gives back. Signs of life are always taken: there is at most one of them under way for each session, and refusing
+/// one would end a session that is alive.
+pub const WAITING_OPERATIONS_MAX: usize = 200_000;
 
 /// Bytes in one entry at most, as estimated from above: well below what the log format allows.
 const ENTRY_WEIGHT_MAX: usize = 4 << 20;
@@ -50,8 +54,8 @@ impl Gather {
         self.renewals.push_back((ticket, renewal));
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.operations.len() >= WAITING_OPERATIONS_MAX
+    pub(crate) fn has_room(&self, wants_more: bool) -> bool {
+        self.operations.len() < if wants_more { WAITING_WANTS_MAX } else { WAITING_OPERATIONS_MAX }
     }
 
     pub(crate) fn operation(&mut self, ticket: Ticket, operation: Operation) {

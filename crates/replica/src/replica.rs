@@ -33,6 +33,9 @@ pub const HEARTBEAT_TICKS: usize = 2;
 /// Events that a node keeps for watchers.
 pub const EVENTS_KEPT_MAX: usize = 100_000;
 
+/// Linearizable reads that wait for consensus at the same time.
+const READS_WAITING_MAX: usize = 10_000;
+
 /// What a replica is told once, when it starts.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
@@ -342,10 +345,12 @@ impl Replica {
     /// # Errors
     /// [`NotTaken`] if this node does not lead, or has no room: too many operations wait, the log is full, or the disk is.
     pub fn submit(&mut self, operation: Operation) -> Result<Ticket, NotTaken> {
-        if self.disk_short && grows_the_state(&operation) {
+        self.check_leads()?;
+        let wants_more = grows_the_state(&operation);
+        if self.disk_short && wants_more {
             return Err(NotTaken::DiskShort);
         }
-        if self.gather.is_full() || !self.has_room_for_operations() {
+        if !self.gather.has_room(wants_more) || !self.has_room_for_operations() {
             return Err(NotTaken::Overloaded);
         }
         let ticket = self.ticket()?;
@@ -356,10 +361,13 @@ impl Replica {
     /// Asks for a linearizable read: [`Output::ReadReady`] says when [`Replica::state`] may be read for it.
     ///
     /// # Errors
-    /// [`NotTaken`] if this node does not lead.
+    /// [`NotTaken`] if this node does not lead, or too many reads wait.
     // Rule: read
     pub fn submit_read(&mut self) -> Result<Ticket, NotTaken> {
         let ticket = self.ticket()?;
+        if self.reads_asked.len() >= READS_WAITING_MAX {
+            return Err(NotTaken::Overloaded);
+        }
         self.raft.read_index(ticket.0.to_le_bytes().to_vec());
         self.reads_asked.push(ticket);
         Ok(ticket)

@@ -7,11 +7,12 @@ mod cluster;
 use cluster::{Cluster, SNAPSHOT_EVERY_ENTRIES, lock, member, open, token};
 use fencepost_core::bounds::RESTORE_TOKEN_JUMP;
 use fencepost_core::{
-    Compacted, GrantId, LogicalMs, Name, Outcome, Position, PositionedEvent, Refusal, SessionId, TokenCheck, Wait,
+    Action, Compacted, Epoch, GrantId, LogicalMs, Name, Operation, Outcome, Position, PositionedEvent, Refusal,
+    Request, RequestNumber, Seen, SessionId, TokenCheck, Wait,
 };
 use fencepost_replica::{
     BEAT_MS, GROUP_BEGINS, GroupId, Log, LogPosition, MemberChange, Message, NotTaken, TURN_MS_MAX,
-    WAITING_OPERATIONS_MAX, make_snapshot, read_snapshot, restore_backup,
+    WAITING_OPERATIONS_MAX, WAITING_WANTS_MAX, make_snapshot, read_snapshot, restore_backup,
 };
 
 #[test]
@@ -575,15 +576,25 @@ fn expiry_is_not_stuck_behind_a_flood_of_requests() {
 }
 
 #[test]
-fn a_node_with_too_much_to_do_takes_no_more_operations_but_every_sign_of_life() {
+fn a_node_with_too_much_to_do_turns_away_who_wants_more_then_who_lets_go_and_never_a_sign_of_life() {
     let mut cluster = Cluster::new(&[1, 2, 3], 32);
     cluster.ask(open(1, 600_000));
     let leader = cluster.run_until_leader();
-    for number in 1..=WAITING_OPERATIONS_MAX as u64 {
+    let release = |number| {
+        let (session, epoch, number) = (SessionId(1), Epoch(1), RequestNumber(number));
+        let action = Action::Release { grant: GrantId(1) };
+        Operation::Request(Request { session, epoch, number, seen: Seen::default(), action })
+    };
+    let wants_max = WAITING_WANTS_MAX as u64;
+    for number in 1..=wants_max {
         cluster.replica(leader).submit(lock(1, number, "r", Wait::No)).unwrap();
     }
     let more = cluster.replica(leader).submit(lock(1, 0, "r", Wait::No));
     assert_eq!(more, Err(NotTaken::Overloaded));
+    for number in wants_max + 1..=WAITING_OPERATIONS_MAX as u64 {
+        cluster.replica(leader).submit(release(number)).unwrap();
+    }
+    assert_eq!(cluster.replica(leader).submit(release(0)), Err(NotTaken::Overloaded));
     cluster.keep_alive(leader, 1).unwrap();
     cluster.run_ms(1_000);
     assert!(cluster.replica(leader).submit(lock(1, 0, "r", Wait::No)).is_ok(), "the backlog is worked off");

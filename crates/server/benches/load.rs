@@ -6,46 +6,16 @@
 
 #[path = "../tests/client/mod.rs"]
 mod client;
+mod nodes;
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use client::{Client, Heard, Place, config, lock, open, request, status_of};
-use fencepost_core::{Action, Epoch, Outcome, Seen, SessionId, Wait};
-use fencepost_server::{Begin, Config, Server};
-use fencepost_wire::{api, v1};
-
-/// Runs a node on a thread of its own, for as long as the process lives.
-fn start_node(config: Config) -> SocketAddr {
-    let (say, hear) = std::sync::mpsc::channel();
-    std::thread::Builder::new()
-        .name(config.name.clone())
-        .spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            runtime.block_on(async {
-                let server = Server::start(config).await.expect("the node starts");
-                say.send(server.client_address()).expect("somebody listens");
-                server.run_until(std::future::pending()).await.expect("the node goes on");
-            });
-        })
-        .expect("a thread");
-    hear.recv().expect("the node starts")
-}
-
-async fn start_cluster(place: &Place, size: usize) -> SocketAddr {
-    let at = |name: &str, begin| Config { directory: Some(place.path().join(name)), ..config(name, begin) };
-    let first = start_node(at("n1", Begin::Found));
-    for node in 2..=size {
-        start_node(at(&format!("n{node}"), Begin::Join(vec![first.to_string()])));
-    }
-    client::until("all vote", async || {
-        let members = status_of(first).await.ok()?.members;
-        let voters = members.iter().filter(|member| member.role == v1::MemberRole::Voter as i32);
-        (voters.count() == size).then_some(())
-    })
-    .await;
-    first
-}
+use client::{Client, Heard, Place, lock, open, request};
+use fencepost_core::{Action, Outcome, Wait};
+use fencepost_wire::v1;
+use nodes::{disk_probe, processor_us, start_cluster};
 
 /// One session that keeps so many pairs in flight: each answer to an acquire is followed by its release, and each release by
 /// the next acquire. Gives back how many operations were answered and how long acquires took.
@@ -53,12 +23,12 @@ async fn keep_asking(address: SocketAddr, session: u128, in_flight: u64, until: 
     let mut client = Client::connect(address).await.expect("the leader takes streams");
     client.say(v1::ClientMessage { opens: vec![open(session, 3_600_000)], ..Default::default() }).await;
     assert!(matches!(client.outcome().await, Outcome::Opened { .. }));
-    let (mut answered, mut took) = (0, Vec::new());
-    let mut sent: std::collections::HashMap<u64, Instant> = Default::default();
-    let mut number = 0;
-    let mut due: Vec<Action> = (0..in_flight).map(|slot| lock(&format!("load/{session}/{slot}"), Wait::No)).collect();
-    let mut slots: std::collections::HashMap<u64, u64> = (1..=in_flight).map(|slot| (slot, slot - 1)).collect();
-    let mut seen = 0;
+    let (mut answered, mut took, mut number, mut seen) = (0, Vec::new(), 0, 0);
+    let take = |slot: u64| lock(&format!("load/{session}/{slot}"), Wait::No);
+    let mut due: Vec<Action> = (0..in_flight).map(take).collect();
+    // What is in flight, by number: which of the names it is about, and when it was sent.
+    let mut slots: HashMap<u64, u64> = (1..=in_flight).map(|number| (number, number - 1)).collect();
+    let mut sent: HashMap<u64, Instant> = HashMap::new();
     while Instant::now() < until {
         let mut message = v1::ClientMessage::default();
         for action in due.drain(..) {
@@ -74,7 +44,6 @@ async fn keep_asking(address: SocketAddr, session: u128, in_flight: u64, until: 
             first.seen_mark = seen;
         }
         client.say(message).await;
-        let mut lowest_open = number;
         // Everything that came in one message is answered in one message.
         let mut heard = vec![client.hear().await.expect("the stream is open")];
         heard.extend(client.heard_already());
@@ -88,41 +57,15 @@ async fn keep_asking(address: SocketAddr, session: u128, in_flight: u64, until: 
                     took.push(sent.remove(&at).expect("it was sent").elapsed());
                     Action::Release { grant }
                 }
-                Outcome::Released { .. } => lock(&format!("load/{session}/{slot}"), Wait::No),
+                Outcome::Released { .. } => take(slot),
                 other => panic!("{other:?}"),
             };
             due.push(next);
             slots.insert(number + due.len() as u64, slot);
         }
-        lowest_open = lowest_open.min(slots.keys().copied().min().unwrap_or(number));
-        seen = lowest_open - 1;
-        let _ = (api::keep_alive_to_wire, SessionId(session), Epoch(1), Seen::default());
+        seen = slots.keys().copied().min().unwrap_or(1) - 1;
     }
     (answered, took)
-}
-
-/// Processor time of this process so far, in microseconds.
-fn processor_us() -> u64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").expect("this is Linux");
-    let fields: Vec<&str> = stat.rsplit(") ").next().expect("a name in brackets").split(' ').collect();
-    let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().expect("a number")).sum();
-    ticks * 10_000
-}
-
-/// What one sync of 4 KiB takes on this disk, at the median.
-fn disk_probe(place: &Place) -> Duration {
-    use std::io::Write;
-    let mut file = std::fs::File::create(place.path().join("probe")).expect("a file");
-    let mut took: Vec<Duration> = (0..200)
-        .map(|_| {
-            let started = Instant::now();
-            file.write_all(&[7; 4096]).expect("it is written");
-            file.sync_data().expect("it is synced");
-            started.elapsed()
-        })
-        .collect();
-    took.sort();
-    took[took.len() / 2]
 }
 
 fn main() {

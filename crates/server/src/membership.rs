@@ -50,6 +50,7 @@ pub(crate) async fn find_cluster(addresses: &[String]) -> Result<u128, StartErro
 /// when the node ends.
 pub(crate) async fn introduce(shared: Shared, introduction: Introduction, mut closed: watch::Receiver<bool>) {
     let mut said = String::new();
+    let mut progress = shared.progress();
     loop {
         match step(&shared, &introduction).await {
             Ok(true) => return,
@@ -61,8 +62,12 @@ pub(crate) async fn introduce(shared: Shared, introduction: Introduction, mut cl
             }
             Err(_) => {}
         }
+        // A founder leads at once, and should be known as soon as it does.
+        let leads = progress.borrow().serves_in.is_some();
+        let begins_to_lead = progress.wait_for(|now| now.serves_in.is_some());
         tokio::select! {
             () = tokio::time::sleep(ASK_AGAIN) => {}
+            _ = begins_to_lead, if !leads => {}
             _ = closed.wait_for(|closed| *closed) => return,
         }
     }

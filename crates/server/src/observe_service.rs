@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fencepost_core::{Arrival, GrantId, Name, Position, SessionId};
 use fencepost_wire::api::observe::{self, ReadAt};
-use fencepost_wire::api::watch;
+use fencepost_wire::api::watch as events;
 use fencepost_wire::{api, v1};
 use futures_core::Stream;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
 
@@ -21,11 +21,12 @@ use crate::status;
 pub(crate) struct ObserveEdge {
     shared: Shared,
     watchers: Arc<AtomicUsize>,
+    closed: watch::Receiver<bool>,
 }
 
 impl ObserveEdge {
-    pub(crate) fn new(shared: Shared) -> ObserveEdge {
-        ObserveEdge { shared, watchers: Arc::default() }
+    pub(crate) fn new(shared: Shared, closed: watch::Receiver<bool>) -> ObserveEdge {
+        ObserveEdge { shared, watchers: Arc::default(), closed }
     }
 
     /// Reads the state: as of now, or, if the caller said that it need not be, as of whenever this node last heard.
@@ -167,13 +168,21 @@ impl ObserveService for ObserveEdge {
             return Err(status::reason(Code::ResourceExhausted, "TOO_MANY_WATCHERS", message));
         }
         let after = match after {
-            Some(after) => watch::position_from_wire(after),
+            Some(after) => events::position_from_wire(after),
             None => end_of(self.shared.engine().replica().applied().index),
         };
         // A watcher that does not read fills this, and waits; the ring moves on, and it hears that it was too slow.
         let (sender, receiver) = mpsc::channel(2);
         let counted = Counted::new(self.watchers.clone());
-        tokio::spawn(watch_from(self.shared.clone(), prefix, after, sender, counted));
+        let mut closed = self.closed.clone();
+        let watching = watch_from(self.shared.clone(), prefix, after, sender.clone(), counted);
+        tokio::spawn(async move {
+            tokio::select! {
+                () = watching => {}
+                // It resumes at another node. If it does not read, it learns it from the closed connection.
+                _ = closed.wait_for(|closed| *closed) => drop(sender.try_send(Err(status::shutting_down()))),
+            }
+        });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
@@ -242,20 +251,20 @@ async fn watch_from(
             let replica = engine.replica();
             let through = end_of(replica.applied().index);
             replica.events().after(after, &prefix, EVENTS_PER_MESSAGE_MAX).map(|events| {
-                let events: Vec<v1::WatchEvent> = events.map(watch::event_to_wire).collect();
+                let events: Vec<v1::WatchEvent> = events.map(events::event_to_wire).collect();
                 (events, through)
             })
         };
         let response = match found {
             Ok((events, _)) if events.len() == EVENTS_PER_MESSAGE_MAX => {
                 let last = events.last().and_then(|event| event.position);
-                after = last.map_or(after, watch::position_from_wire);
+                after = last.map_or(after, events::position_from_wire);
                 Ok(v1::WatchResponse { events, through: last })
             }
             // A watcher of a quiet prefix hears now and then how far it has come, so that it can resume from there.
             Ok((events, through)) if !events.is_empty() || through.index >= last_said.index + QUIET_ENTRIES_MAX => {
                 after = through;
-                Ok(v1::WatchResponse { events, through: Some(watch::position_to_wire(through)) })
+                Ok(v1::WatchResponse { events, through: Some(events::position_to_wire(through)) })
             }
             // Nothing new, or this node is behind: it will come.
             Ok(_) => {

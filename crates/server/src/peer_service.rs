@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fencepost_wire::{api, decode_peer, v1};
+use tokio::sync::watch;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::bounds::SNAPSHOT_BYTES_MAX;
@@ -12,6 +13,7 @@ use crate::status;
 
 pub(crate) struct PeerEdge {
     pub(crate) shared: Shared,
+    pub(crate) closed: watch::Receiver<bool>,
 }
 
 impl PeerEdge {
@@ -54,7 +56,14 @@ impl PeerService for PeerEdge {
     ) -> Result<Response<v1::DeliverResponse>, Status> {
         let mut stream = request.into_inner();
         let mut is_first = true;
-        while let Some(delivered) = stream.message().await? {
+        let mut closed = self.closed.clone();
+        loop {
+            let delivered = tokio::select! {
+                delivered = stream.message() => delivered?,
+                // Whoever talks to a node that ends would otherwise keep it from ending.
+                _ = closed.wait_for(|closed| *closed) => return Err(status::shutting_down()),
+            };
+            let Some(delivered) = delivered else { break };
             if std::mem::replace(&mut is_first, false) {
                 self.meet(delivered.hello)?;
             }

@@ -91,8 +91,8 @@ impl Server {
 
         let (closing, closed) = watch::channel(false);
         let mut tasks = JoinSet::new();
-        tasks.spawn(serve(client, client_routes(&shared).await, closed.clone()));
-        tasks.spawn(serve(peer, peer_routes(&shared), closed.clone()));
+        tasks.spawn(serve(client, client_routes(&shared, &closed), closed.clone()));
+        tasks.spawn(serve(peer, peer_routes(&shared, &closed), closed.clone()));
         let router = http::router(shared.clone());
         let web_closed = closed.clone();
         tasks.spawn(async move {
@@ -211,7 +211,12 @@ async fn open_node(config: &Config, bell: Arc<Notify>) -> Result<Node, StartErro
     let directory = config.directory.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
     let (cluster, node, log) = match (&config.begin, known) {
         (Begin::Found, Some(_)) => return Err(StartError::LogExists { directory }),
-        (_, Some(identity)) => (identity.cluster, identity.node, None),
+        (begin, Some(identity)) => {
+            if let Begin::Join(_) = begin {
+                tracing::info!("there is a log already: the node goes on as the member that it is");
+            }
+            (identity.cluster, identity.node, None)
+        }
         (Begin::Never, None) => return Err(StartError::NoLog { directory }),
         (Begin::Found, None) => {
             let node = draw_node_id();
@@ -273,7 +278,7 @@ async fn turn_for_ever(shared: Shared) -> Stop {
     }
 }
 
-async fn client_routes(shared: &Shared) -> Routes {
+fn client_routes(shared: &Shared, closed: &watch::Receiver<bool>) -> Routes {
     let (reporter, health) = tonic_health::server::health_reporter();
     let mut progress = shared.progress();
     tokio::spawn(async move {
@@ -293,15 +298,21 @@ async fn client_routes(shared: &Shared) -> Routes {
         .expect("the schema was made by the build");
     let limit = bounds::CLIENT_MESSAGE_BYTES_MAX;
     Routes::new(LockServiceServer::new(LockEdge { shared: shared.clone() }).max_decoding_message_size(limit))
-        .add_service(ObserveServiceServer::new(ObserveEdge::new(shared.clone())).max_decoding_message_size(limit))
+        .add_service(
+            ObserveServiceServer::new(ObserveEdge::new(shared.clone(), closed.clone()))
+                .max_decoding_message_size(limit),
+        )
         .add_service(AdminServiceServer::new(AdminEdge { shared: shared.clone() }).max_decoding_message_size(limit))
         .add_service(health)
         .add_service(reflection)
 }
 
-fn peer_routes(shared: &Shared) -> Routes {
+fn peer_routes(shared: &Shared, closed: &watch::Receiver<bool>) -> Routes {
     let limit = bounds::PEER_MESSAGE_BYTES_MAX;
-    Routes::new(PeerServiceServer::new(PeerEdge { shared: shared.clone() }).max_decoding_message_size(limit))
+    Routes::new(
+        PeerServiceServer::new(PeerEdge { shared: shared.clone(), closed: closed.clone() })
+            .max_decoding_message_size(limit),
+    )
 }
 
 async fn serve(listener: TcpListener, routes: Routes, closed: watch::Receiver<bool>) {

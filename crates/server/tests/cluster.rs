@@ -301,3 +301,15 @@ async fn what_cannot_start_says_what_to_do() {
     });
     assert!(error.await.contains("used"));
 }
+
+#[tokio::test]
+async fn a_node_that_ends_sends_its_watchers_away_instead_of_cutting_them_off() {
+    let mut cluster = Cluster::new("ends", 3).await;
+    let leader = cluster.leader().await;
+    let mut observe = client::ObserveServiceClient::new(channel(&leader));
+    let mut watch = observe.watch(v1::WatchRequest::default()).await.unwrap().into_inner();
+    let name = cluster.name_of(&leader);
+    let (_, told) = tokio::join!(cluster.end(&name), watch.message());
+    let told = told.expect_err("the watcher is sent away");
+    assert!(told.message().contains("ask another one"), "{told}");
+}

@@ -2,7 +2,7 @@
 
 mod client;
 
-use client::{Client, attach, channel, lock, one_node, open, request, secret, soon, status_of, token};
+use client::{Client, Heard, attach, channel, lock, one_node, open, request, secret, soon, status_of, token};
 use fencepost_core::{Action, BusyWhy, Epoch, GrantId, Outcome, Refusal, RequestNumber, Wait};
 use fencepost_wire::{api, v1};
 
@@ -22,6 +22,27 @@ async fn a_lock_is_taken_handed_over_and_released() {
     let (number, granted) = second.wait_end().await;
     assert_eq!(number, RequestNumber(2));
     assert!(token(&granted) > token(&held));
+}
+
+#[tokio::test]
+async fn a_hand_over_is_one_entry_and_one_push_however_many_wait() {
+    let server = one_node().await;
+    let mut holder = Client::connect(server.client_address()).await.unwrap();
+    let mut waiting = Client::connect(server.client_address()).await.unwrap();
+    holder.open(1, 60_000).await;
+    let held = holder.ask(1, 1, 1, lock("hot", Wait::No)).await;
+    for session in 2..=101 {
+        waiting.open(session, 60_000).await;
+        assert!(matches!(waiting.ask(session, 1, 1, lock("hot", Wait::Forever)).await, Outcome::Queued { .. }));
+    }
+    let Outcome::Granted { grant, .. } = held else { panic!("not granted: {held:?}") };
+    let requests = vec![request(1, 1, 2, Action::Release { grant })];
+    holder.say(v1::ClientMessage { requests, ..Default::default() }).await;
+    let Heard::Answer { index: released_at, .. } = holder.hear().await.unwrap() else { panic!("not answered") };
+    let Heard::Push { index: granted_at, .. } = waiting.hear().await.unwrap() else { panic!("not handed over") };
+    assert_eq!(granted_at, released_at, "in the same entry");
+    // Nobody else was told anything: the next thing to be heard is the answer to the next thing that is asked.
+    assert!(matches!(waiting.ask(50, 1, 2, lock("another", Wait::No)).await, Outcome::Granted { .. }));
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 
+use clap::ArgGroup;
 use fencepost::{Client, FreezeId, FreezeRecord, GrantId, GrantView, Name, SessionId};
 use fencepost_core::Scope;
 use serde_json::{Value, json};
@@ -17,9 +18,10 @@ use crate::{listing, shown};
 /// The old holder is told, and not stopped: a holder that was paused in the middle of a write may still finish it. Only a store
 /// that checks fencing tokens refuses it. Shows what it will break and asks, unless --yes.
 #[derive(Debug, clap::Args)]
+#[command(group = ArgGroup::new("what").required(true).args(["lock", "grant"]))]
 pub(crate) struct BreakArgs {
     /// The lock: everybody who holds it loses it
-    #[arg(value_parser = connect::name, required_unless_present = "grant", conflicts_with = "grant")]
+    #[arg(value_parser = connect::name)]
     lock: Option<Name>,
     /// Only this grant: `fencepost describe` shows their ids
     #[arg(long, value_name = "ID")]
@@ -44,9 +46,10 @@ pub(crate) struct EvictArgs {
 ///
 /// Those who hold it keep it. Prints the id of the freeze, which `fencepost thaw` takes.
 #[derive(Debug, clap::Args)]
+#[command(group = ArgGroup::new("what").required(true).args(["name", "prefix"]))]
 pub(crate) struct FreezeArgs {
     /// The name
-    #[arg(value_parser = connect::name, required_unless_present = "prefix", conflicts_with = "prefix")]
+    #[arg(value_parser = connect::name)]
     name: Option<Name>,
     /// Every name that begins so; the empty one is every name
     #[arg(long)]
@@ -71,12 +74,12 @@ pub(crate) struct FreezesArgs {
 
 /// End a freeze
 #[derive(Debug, clap::Args)]
+#[command(group = ArgGroup::new("what").required(true).args(["freeze", "name", "prefix"]))]
 pub(crate) struct ThawArgs {
     /// The freeze's id, or the beginning of it
-    #[arg(required_unless_present_any = ["name", "prefix"], conflicts_with_all = ["name", "prefix"])]
     freeze: Option<String>,
     /// All freezes of exactly this name
-    #[arg(long, value_parser = connect::name, conflicts_with = "prefix")]
+    #[arg(long, value_parser = connect::name)]
     name: Option<Name>,
     /// All freezes of exactly this prefix
     #[arg(long)]
@@ -90,12 +93,13 @@ pub(crate) struct ThawArgs {
 
 /// Say how many permits a semaphore has
 #[derive(Debug, clap::Args)]
+#[command(group = ArgGroup::new("what").required(true).args(["permits", "none"]))]
 pub(crate) struct LimitArgs {
     /// The semaphore
     #[arg(value_parser = connect::name)]
     name: Name,
     /// How many may be out at a time
-    #[arg(required_unless_present = "none", conflicts_with = "none", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     permits: Option<u32>,
     /// Take the limit away
     #[arg(long)]

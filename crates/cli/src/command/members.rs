@@ -64,9 +64,12 @@ enum What {
 }
 
 pub(crate) async fn list(args: ListArgs) -> Result {
-    // A cluster without a leader can still be looked at.
     let (builder, nodes) = args.server.builder()?;
-    let client = builder.connect_in_background()?;
+    // The leader knows best. A cluster without one can still be looked at, as one of its nodes sees it.
+    let client = match builder.clone().connect().await {
+        Ok(client) => client,
+        Err(_) => builder.connect_in_background()?,
+    };
     let status = client.status().await.map_err(|error| crate::connect::unreachable(&nodes, error))?;
     match args.output.output {
         Format::Json => output::json(&status_json(&status)),

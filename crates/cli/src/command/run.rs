@@ -107,7 +107,8 @@ pub(crate) async fn run(args: Args) -> Result<u8> {
     let (builder, nodes) = args.server.builder()?;
     let ttl = args.ttl.unwrap_or(Duration::from_millis(SESSION_TTL_MS_DEFAULT));
     let command = args.command[0].to_string_lossy().into_owned();
-    let connecting = builder.session_ttl(ttl).name("fencepost run").label("command", output::printable(&command)).connect();
+    let connecting =
+        builder.session_ttl(ttl).name("fencepost run").label("command", output::printable(&command)).connect();
     let client = tokio::select! {
         connected = connecting => connected.map_err(|error| connect::unreachable(&nodes, error))?,
         signal = stopping(&mut signals) => return Ok(128 + signal as u8),

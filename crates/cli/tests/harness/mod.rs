@@ -126,6 +126,11 @@ impl Process {
         }
     }
 
+    /// A line of its standard output that has this in it, if one has come.
+    pub(crate) fn line_if_any(&mut self, part: &str) -> Option<String> {
+        self.lines.try_iter().find(|line| line.contains(part))
+    }
+
     /// Waits for its end.
     #[track_caller]
     pub(crate) fn finish(mut self) -> Finished {

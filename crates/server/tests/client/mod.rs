@@ -1,6 +1,6 @@
 //! A client that says exactly what a test tells it to, message by message, and a directory that goes when the test ends.
 
-#![allow(dead_code, reason = "each test uses its part")]
+#![allow(dead_code, unused_imports, reason = "each test uses its part")]
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -117,9 +117,16 @@ pub(crate) enum Heard {
 
 impl Client {
     pub(crate) async fn connect(address: impl std::fmt::Display) -> Result<Client, Status> {
+        Client::connect_as("tests", channel(address)).await
+    }
+
+    /// A stream of somebody, on a connection that may be shared.
+    pub(crate) async fn connect_as(who: &str, channel: Channel) -> Result<Client, Status> {
         let (to_server, outgoing) = mpsc::channel(64);
-        let mut locks = LockServiceClient::new(channel(address));
-        let call = locks.connect(ReceiverStream::new(outgoing));
+        let mut locks = LockServiceClient::new(channel);
+        let mut request = tonic::Request::new(ReceiverStream::new(outgoing));
+        request.metadata_mut().insert("fencepost-client", who.parse().expect("a plain name"));
+        let call = locks.connect(request);
         let mut from_server = soon("the server answers", call).await?.into_inner();
         let first = soon("it says hello", from_server.message()).await?.expect("a first message");
         let hello = first.hello.expect("the first message says hello");

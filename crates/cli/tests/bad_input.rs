@@ -1,0 +1,116 @@
+//! What was typed wrongly is refused with what to write instead. A table: the arguments, the exit code, what must be said.
+
+mod harness;
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use harness::{Dev, Process, command, fencepost};
+
+#[test]
+fn wrong_words_are_refused_with_what_to_write() {
+    let long = "n".repeat(513);
+    let deep = "/n".repeat(17);
+    let table: &[(&[&str], i32, &str)] = &[
+        (&["run", "", "--", "true"], 2, "say at least one character"),
+        (&["run", &long, "--", "true"], 2, "at most 512 bytes"),
+        (&["run", &deep, "--", "true"], 2, "at most 16 levels"),
+        (&["run", "/a//b", "--", "true"], 2, "no empty segment"),
+        (&["run", "a\nb", "--", "true"], 2, "control characters"),
+        (&["why", &long], 2, "at most 512 bytes"),
+        (&["describe", ""], 2, "say at least one character"),
+        (&["freeze", &long, "--reason", "x"], 2, "at most 512 bytes"),
+        (&["run", "a"], 2, "COMMAND"),
+        (&["run", "-w", "5", "a", "--", "true"], 2, "the unit is missing"),
+        (&["run", "-w=-5s", "a", "--", "true"], 2, "not negative"),
+        (&["run", "-w", "99999999h", "a", "--", "true"], 2, "longer than a year"),
+        (&["run", "-w", "soon", "a", "--", "true"], 2, "like 500ms"),
+        (&["run", "--ttl", "10ms", "a", "--", "true"], 2, "1s or more"),
+        (&["run", "--max-hold", "0s", "a", "--", "true"], 2, "1s or more"),
+        (&["run", "-n", "-w", "1s", "a", "--", "true"], 2, "cannot be used with"),
+        (&["run", "-E", "256", "a", "--", "true"], 2, "256"),
+        (&["locks", "--server", "nonsense"], 2, "no HOST:PORT: write one like"),
+        (&["locks", "--server", "host:99999"], 2, "no HOST:PORT: write one like"),
+        (&["locks", "--server", ","], 2, "no node is named"),
+        (&["locks", "-o", "xml"], 2, "table"),
+        (&["watch", "--after", "soon"], 2, "like 17.0"),
+        (&["break", "a"], 2, "--reason"),
+        (&["break", "--reason", "x"], 2, "--grant"),
+        (&["evict", "zz", "--reason", "x", "--server", "127.0.0.1:1"], 125, "fencepost dev"),
+        (&["limit", "a", "0"], 2, "0"),
+        (&["dev", "--nodes", "2"], 2, "say 1, 3, 5 or 7"),
+        (&["dev", "--listen", "192.0.2.1:7420"], 2, "loopback only"),
+        (&["serve", "--new-cluster", "--join", "a:1"], 2, "say one of them"),
+        (&["serve", "--join", "a"], 2, "no HOST:PORT"),
+        (&["serve", "--listen-client", "here"], 2, "no IP:PORT"),
+        (&["serve", "--listen-client", "0.0.0.0:7420"], 2, "--insecure"),
+        (&["serve", "--listen-client", "0.0.0.0:7420", "--insecure"], 2, "--advertise-client"),
+        (&["serve", "--snapshot-every-entries", "many"], 2, "no whole number"),
+        (&["serve", "--snapshot-every-entries", "0"], 2, "at least 1"),
+        (&["serve", "--log-format", "xml"], 2, "write text or json"),
+        (&["serve", "--log-level", "=loud="], 2, "write error, warn"),
+        (&["serve", "--config", "no-such-file.toml"], 2, "FENCEPOST_CONFIG"),
+        (&["restore", "no-such-file", "--data", "d"], 125, "say the file of a backup"),
+        (&["backup", "no-such-directory/file", "--server", "127.0.0.1:1"], 125, "a directory that exists"),
+        (&["nonsense"], 2, "--help"),
+        (&[], 2, "Usage"),
+    ];
+    for (args, code, said) in table {
+        eprintln!("fencepost {args:?}");
+        fencepost(args).with_code(*code).says(said);
+    }
+}
+
+#[test]
+fn what_is_not_utf_8_is_refused_where_it_must_be() {
+    let strange = OsStr::from_bytes(b"\xff\xfe");
+    let mut name = command(&["why"]);
+    name.arg(strange);
+    Process::start(name).finish().with_code(2).says("UTF-8");
+    let mut variable = command(&["config", "view"]);
+    variable.env("FENCEPOST_NAME", strange);
+    Process::start(variable).finish().with_code(2).says("FENCEPOST_NAME").says("not UTF-8");
+    // What is only handed on need not be.
+    let dev = Dev::start();
+    let mut handed_on = dev.command(&["run", "a", "--", "test"]);
+    handed_on.arg(strange).arg("=").arg(strange);
+    Process::start(handed_on).finish().ok();
+}
+
+#[test]
+fn a_wrong_configuration_is_refused_with_where_it_stands() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("fencepost.toml");
+    let table = [
+        ("colour = 'red'", "no key `colour`; there are: name, data"),
+        ("listen_client = 'x'", "do you mean `listen-client`?"),
+        ("listen-client = 'x'", "no IP:PORT"),
+        ("insecure = 'perhaps'", "neither true nor false"),
+        ("name = ", "no TOML"),
+    ];
+    for (text, said) in table {
+        std::fs::write(&file, text).unwrap();
+        let shown = file.to_str().unwrap();
+        for args in [["serve", "--config", shown], ["locks", "--config", shown]] {
+            // What only a node needs does not trouble a client.
+            let is_for_nodes = said.contains("IP:PORT") || said.contains("neither");
+            if !(is_for_nodes && args[0] == "locks") {
+                fencepost(&args).with_code(2).says(said).says(shown);
+            }
+        }
+    }
+    let mut unknown = command(&["config", "view"]);
+    unknown.env("FENCEPOST_COLOUR", "red");
+    Process::start(unknown).finish().ok().says("FENCEPOST_COLOUR is set and is no setting");
+}
+
+#[test]
+fn a_backup_that_is_none_is_refused_and_nothing_is_left() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("noise"), b"this is no backup").unwrap();
+    fencepost(&["restore", &path("noise"), "--data", &path("data")]).with_code(125).says("cannot be restored");
+    fencepost(&["backup", &path("file"), "--server", "127.0.0.1:1"]).with_code(125);
+    let left = std::fs::read_dir(&directory).unwrap().map(|it| it.unwrap().file_name()).collect::<Vec<_>>();
+    assert!(!left.iter().any(|name| name.to_string_lossy().contains("file")), "{left:?}");
+}

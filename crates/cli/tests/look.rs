@@ -1,0 +1,132 @@
+//! Looking on and administering: each command once, for people and for programs.
+
+mod harness;
+
+use harness::{Dev, Process};
+
+#[test]
+fn listings_and_explanations_name_who_holds_and_who_waits() {
+    let dev = Dev::start();
+    dev.fencepost(&["locks"]).ok().says("nothing is held");
+    dev.fencepost(&["sessions"]).ok().says("there are no sessions");
+    dev.fencepost(&["why", "jobs/a"]).ok().says("Nobody holds jobs/a.").says("Nobody waits");
+    let holder = dev.hold("jobs/a");
+    let _waiter = dev.start_client(&["run", "-w", "60s", "jobs/a", "--", "true"]);
+    dev.wait_until_waiting("jobs/a", 1);
+
+    let pid = format!("fencepost run sh, pid {}", holder.id());
+    dev.fencepost(&["locks"]).ok().says("jobs/a").says("exclusive").says(&pid);
+    dev.fencepost(&["locks", "other/"]).ok().says("nothing that begins with \"other/\"");
+    let locks = dev.fencepost(&["locks", "jobs/", "-o", "json"]).ok().json();
+    assert_eq!(locks["held"][0]["locks"][0]["name"], "jobs/a");
+    assert_eq!(locks["held"][0]["token"], 1);
+    assert_eq!(locks["waiting"][0]["locks"][0]["mode"], "exclusive");
+
+    dev.fencepost(&["sessions"]).ok().says(&pid).says("30s");
+    let sessions = dev.fencepost(&["sessions", "-o", "json"]).ok().json();
+    assert_eq!(sessions.as_array().unwrap().len(), 2);
+    let holder_pid = holder.id().to_string();
+    let told = |session: &serde_json::Value| session["client"]["pid"] == holder_pid.as_str();
+    assert!(sessions.as_array().unwrap().iter().any(told), "{sessions}");
+
+    dev.fencepost(&["describe", "jobs/a"]).ok().says("GRANT").says("PLACE").says(&pid);
+    dev.fencepost(&["why", "jobs/a"]).ok().says("is held (exclusive) by session").says("One request waits:");
+    let why = dev.fencepost(&["why", "jobs/a", "-o", "json"]).ok().json();
+    assert_eq!(why["waiting_count"], 1);
+    assert_eq!(why["blockers"][0]["blocked_by"]["grant"], 1);
+
+    dev.fencepost(&["members"]).ok().says("n1").says("voter").says("yes");
+    let members = dev.fencepost(&["member", "list", "-o", "json"]).ok().json();
+    assert_eq!(members["members"][0]["name"], "n1");
+    dev.fencepost(&["top"]).with_code(2).says("this is none");
+}
+
+#[test]
+fn what_is_piped_is_plain() {
+    let dev = Dev::start();
+    let _holder = dev.hold("a");
+    assert!(!dev.fencepost(&["locks"]).ok().stdout.contains('\x1b'), "no colours in a pipe");
+}
+
+#[test]
+fn a_watch_says_what_happens_and_goes_on_after_a_position() {
+    let dev = Dev::start();
+    let mut watch = dev.start_client(&["watch", "a"]);
+    // It says on standard error when it has begun, so something is done until it has seen it.
+    let first = harness::wait_until("the watch sees something", || {
+        dev.fencepost(&["run", "a", "--", "true"]).ok();
+        watch.line_if_any("granted")
+    });
+    let position = first.split_whitespace().next().unwrap().to_owned();
+    assert!(first.contains("a (exclusive)"), "{first}");
+
+    let mut again = dev.start_client(&["watch", "a", "--after", &position, "-o", "json"]);
+    let next = again.wait_for_line("released");
+    let next: serde_json::Value = serde_json::from_str(&next).unwrap();
+    assert_eq!(next["event"], "released");
+    assert_eq!(next["names"][0], "a");
+    assert_ne!(next["position"], position);
+}
+
+#[test]
+fn administrators_break_evict_freeze_thaw_and_limit() {
+    let dev = Dev::start();
+    let holder = dev.hold("a");
+    dev.fencepost(&["break", "a", "--reason", "x"]).with_code(2).says("grant 1 of a").says("say --yes");
+    dev.fencepost(&["break", "--grant", "1", "--yes", "--reason", "x"]).ok().says("grant 1 of a");
+    holder.finish().with_code(123);
+    dev.fencepost(&["break", "--grant", "1", "--yes", "--reason", "x"]).with_code(1).says("fencepost locks");
+    dev.fencepost(&["break", "a", "--yes", "--reason", "x"]).with_code(1).says("nobody holds a");
+
+    let holder = dev.hold("a");
+    let sessions = dev.fencepost(&["sessions", "-o", "json"]).ok().json();
+    let session = sessions[0]["session"].as_str().unwrap();
+    dev.fencepost(&["evict", &session[..8], "--reason", "x"]).with_code(2).says("say --yes");
+    dev.fencepost(&["evict", &session[..8], "--yes", "--reason", "x"]).ok().says("which holds 1");
+    holder.finish().with_code(123).says("evicted");
+    dev.fencepost(&["evict", session, "--yes", "--reason", "x"]).with_code(1).says("fencepost sessions");
+
+    let freeze = dev.fencepost(&["freeze", "--prefix", "a", "--reason", "a test"]).ok().stdout;
+    dev.fencepost(&["run", "-n", "ab", "--", "true"]).with_code(124);
+    dev.fencepost(&["why", "ab"]).ok().says("frozen").says("a test");
+    dev.fencepost(&["freezes"]).ok().says("a*");
+    dev.fencepost(&["thaw", &freeze[..10]]).ok();
+    dev.fencepost(&["run", "-n", "ab", "--", "true"]).ok();
+    dev.fencepost(&["thaw", &freeze[..10]]).with_code(1).says("fencepost freezes");
+    dev.fencepost(&["freeze", "b", "--reason", "a test"]).ok();
+    dev.fencepost(&["thaw", "--name", "b"]).ok();
+    dev.fencepost(&["thaw", "--name", "b"]).with_code(1);
+
+    dev.fencepost(&["limit", "pool", "3"]).ok();
+    dev.fencepost(&["describe", "pool"]).ok().says("0 of 3");
+    dev.fencepost(&["run", "-n", "pool", "--", "true"]).with_code(124).says("semaphore");
+    dev.fencepost(&["limit", "pool", "--none"]).ok();
+    dev.fencepost(&["run", "-n", "pool", "--", "true"]).ok();
+}
+
+#[test]
+fn every_shell_gets_its_completions() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        harness::fencepost(&["completion", shell]).ok().says("fencepost");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let mut command = harness::command(&["completion", "bash"]);
+    command.stdout(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    let stderr = child.wait_with_output().unwrap();
+    assert!(stderr.stderr.is_empty(), "{}", String::from_utf8_lossy(&stderr.stderr));
+}
+
+#[test]
+fn names_cannot_steer_a_terminal() {
+    let dev = Dev::start();
+    let mut command = dev.command(&["freeze", "a", "--reason", "\x1b[2J"]);
+    command.env("NO_COLOR", "1");
+    Process::start(command).finish().ok();
+    let shown = dev.fencepost(&["freezes"]).ok().stdout;
+    assert!(!shown.contains('\x1b') && shown.contains("\\u{1b}[2J"), "{shown:?}");
+}

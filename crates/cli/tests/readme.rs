@@ -1,0 +1,66 @@
+//! The first session of the README, run line by line in a shell, against a `fencepost dev` of its own.
+
+mod harness;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use harness::{Dev, PATIENCE};
+
+/// The lines of the first session: what stands in the block behind its mark.
+fn lines() -> Vec<String> {
+    let readme =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).expect("the README");
+    let block = readme.split("<!-- first_session -->").nth(1).expect("the README has a first session");
+    let block = block.split("```").nth(1).expect("it stands in a block");
+    block.lines().skip(1).map(|line| line.split(" #").next().unwrap_or(line).trim().to_owned()).collect()
+}
+
+#[test]
+fn the_first_session_of_the_readme_works_line_by_line() {
+    let dev = Dev::start();
+    let place = std::env::temp_dir().join(format!("fencepost-readme-{}", std::process::id()));
+    std::fs::create_dir_all(&place).expect("a place for the backup");
+    let binary = Path::new(env!("CARGO_BIN_EXE_fencepost"));
+    let path =
+        format!("{}:{}", binary.parent().expect("a directory").display(), std::env::var("PATH").unwrap_or_default());
+    let shell = |line: &str| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", line]).current_dir(&place).env("PATH", &path).env("FENCEPOST_SERVER", &dev.server);
+        shell.stdin(Stdio::null());
+        shell
+    };
+    let mut background = Vec::new();
+    let lines = lines();
+    assert!(lines.len() >= 10, "ten commands: {lines:?}");
+    let mut all_said = String::new();
+    for line in &lines {
+        // This one runs already, on ports of its own.
+        if line == "fencepost dev &" {
+            continue;
+        }
+        if let Some(line) = line.strip_suffix('&') {
+            background.push(shell(&format!("exec {line}")).spawn().expect("a shell"));
+            let until = Instant::now() + PATIENCE;
+            while !String::from_utf8_lossy(&shell("fencepost locks").output().expect("a shell").stdout)
+                .contains("nightly")
+            {
+                assert!(Instant::now() < until, "{line} holds its lock in time");
+            }
+            continue;
+        }
+        let done = shell(line).output().expect("a shell");
+        let said = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        assert!(done.status.success(), "{line} ended with {}:\n{said}", done.status);
+        all_said += &said;
+    }
+    for expected in ["my token is 1", "124", "nightly is held (exclusive)", "voter"] {
+        assert!(all_said.contains(expected), "{expected:?} was not said:\n{all_said}");
+    }
+    for mut child in background {
+        // Its lock was broken, so it has ended by itself, or is about to.
+        let _ = child.wait();
+    }
+    std::fs::remove_dir_all(&place).expect("it was made here");
+}

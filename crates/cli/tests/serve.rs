@@ -1,0 +1,174 @@
+//! Nodes: `dev` with several of them, `serve` as a cluster, where values come from, backup and restore.
+
+mod harness;
+
+use std::net::TcpListener;
+
+use harness::{Dev, Process, command, fencepost, wait_until};
+use nix::sys::signal::Signal;
+
+#[test]
+fn a_local_cluster_of_three_hands_its_lead_over() {
+    let dev = Dev::with(&["--nodes", "3"]);
+    assert_eq!(dev.server.split(',').count(), 3);
+    let members = dev.fencepost(&["members", "-o", "json"]).ok().json();
+    let all = members["members"].as_array().unwrap();
+    assert!(all.len() == 3 && all.iter().all(|member| member["role"] == "voter"), "{members}");
+    let name_of = |leads: bool| {
+        let found = all.iter().find(|member| member["leads"] == leads).unwrap();
+        found["name"].as_str().unwrap().to_owned()
+    };
+    let (leader, other) = (name_of(true), name_of(false));
+    let holder = dev.hold("a");
+    dev.fencepost(&["transfer", &other]).ok().says(&format!("{other} ("));
+    // A lock outlives it.
+    dev.fencepost(&["run", "-n", "a", "--", "true"]).with_code(124);
+    dev.fencepost(&["member", "remove", &leader]).ok();
+    let left = dev.fencepost(&["members", "-o", "json"]).ok().json();
+    assert_eq!(left["members"].as_array().unwrap().len(), 2, "{left}");
+    holder.signal(Signal::SIGTERM);
+    holder.finish().with_code(128 + 15);
+    dev.process.signal(Signal::SIGTERM);
+    dev.process.finish().ok();
+}
+
+#[test]
+fn a_node_in_a_directory_goes_on_where_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().to_str().unwrap();
+    let dev = Dev::with(&["--data", data]);
+    dev.fencepost(&["limit", "pool", "3"]).ok();
+    dev.process.signal(Signal::SIGINT);
+    dev.process.finish().ok();
+    let dev = Dev::with(&["--data", data]);
+    dev.fencepost(&["describe", "pool"]).ok().says("0 of 3");
+    drop(dev);
+    let other = ["dev", "--nodes", "3", "--listen", "127.0.0.1:1", "--data", data];
+    fencepost(&other).with_code(125).says("a cluster of 1: say --nodes 1");
+}
+
+/// A node of `serve` on free ports, and where its clients connect.
+fn serve(directory: &std::path::Path, name: &str, more: &[&str]) -> (Process, String) {
+    let data = directory.join(name);
+    let free = "127.0.0.1:0";
+    let args = ["serve", "--name", name, "--data", data.to_str().unwrap(), "--listen-client", free];
+    let args = [&args[..], &["--listen-http", free, "--listen-peer", free], more].concat();
+    let mut node = Process::start(command(&args));
+    let ready = node.wait_for_line("ready: ");
+    let client = ready.split("clients on ").nth(1).and_then(|rest| rest.split(',').next()).unwrap().to_owned();
+    (node, client)
+}
+
+fn ask(server: &str, args: &[&str]) -> harness::Finished {
+    let mut command = command(args);
+    command.env("FENCEPOST_SERVER", server);
+    Process::start(command).finish()
+}
+
+#[test]
+fn nodes_join_and_a_backup_founds_a_new_cluster() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let (first, client) = serve(at, "n1", &["--new-cluster", "--log-format", "json"]);
+    let (second, _) = serve(at, "n2", &["--join", &client]);
+    let (third, _) = serve(at, "n3", &["--join", &client]);
+    wait_until("three vote", || {
+        let seen = ask(&client, &["members", "-o", "json"]).ok().json();
+        let members = seen["members"].as_array().unwrap();
+        (members.len() == 3 && members.iter().all(|member| member["role"] == "voter")).then_some(())
+    });
+    let token_of = |server: &str| {
+        let seen = ask(server, &["run", "a", "--", "sh", "-c", "echo $FENCEPOST_TOKEN"]).ok().stdout;
+        seen.trim().parse::<u64>().unwrap()
+    };
+    let before = token_of(&client);
+    ask(&client, &["limit", "pool", "3"]).ok();
+
+    let backup = at.join("backup");
+    let backup = backup.to_str().unwrap();
+    ask(&client, &["backup", backup]).ok();
+    ask(&client, &["backup", backup]).with_code(2).says("--force");
+    ask(&client, &["backup", backup, "--force"]).ok();
+    let restored = at.join("restored");
+    let data = restored.to_str().unwrap();
+    fencepost(&["restore", backup, "--data", data, "--token-jump", "5"]).with_code(2);
+    fencepost(&["restore", backup, "--data", data]).ok().says("fencepost serve --data");
+    fencepost(&["restore", backup, "--data", data]).with_code(2).says("not empty");
+    let (_alone, new_client) = serve(at, "restored", &[]);
+    ask(&new_client, &["describe", "pool"]).ok().says("0 of 3");
+    assert!(token_of(&new_client) > before + 1_000_000_000_000 - 1, "tokens jump");
+
+    // In good order, and the log as JSON lines.
+    for node in [third, second] {
+        node.signal(Signal::SIGTERM);
+        node.finish().ok();
+    }
+    first.signal(Signal::SIGTERM);
+    let ended = first.finish().ok();
+    let line = ended.stderr.lines().next().unwrap();
+    let line: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line}"));
+    assert_eq!(line["level"], "INFO");
+}
+
+#[test]
+fn a_value_comes_from_the_flag_else_the_environment_else_the_file_else_the_default() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("fencepost.toml");
+    std::fs::write(&file, "name = 'file'\nlisten-http = '127.0.0.1:2'\njoin = ['a:1', 'b:2']\n").unwrap();
+    let file = file.to_str().unwrap();
+    let view = |by_variable: bool, flags: &[&str]| {
+        let config = if by_variable { &[][..] } else { &["--config", file] };
+        let mut command = command(&[&["config", "view", "-o", "json"], config, flags].concat());
+        command.env("FENCEPOST_LISTEN_HTTP", "127.0.0.1:3");
+        if by_variable {
+            command.env("FENCEPOST_CONFIG", file);
+        }
+        Process::start(command).finish().ok().json()
+    };
+    let found = |view: &serde_json::Value, key: &str| {
+        let row = view.as_array().unwrap().iter().find(|row| row["key"] == key).unwrap();
+        (row["value"].as_str().unwrap().to_owned(), row["source"].as_str().unwrap().to_owned())
+    };
+    let said = |value: &str, source: &str| (value.to_owned(), source.to_owned());
+    for by_variable in [true, false] {
+        let seen = view(by_variable, &["--listen-peer", "127.0.0.1:4"]);
+        assert_eq!(found(&seen, "listen-peer"), said("127.0.0.1:4", "flag --listen-peer"));
+        assert_eq!(found(&seen, "listen-http"), said("127.0.0.1:3", "environment FENCEPOST_LISTEN_HTTP"));
+        assert_eq!(found(&seen, "name"), said("file", &format!("file {file}")));
+        assert_eq!(found(&seen, "join"), said("a:1,b:2", &format!("file {file}")));
+        assert_eq!(found(&seen, "listen-client"), said("127.0.0.1:7420", "default"));
+    }
+    let seen = view(true, &["--listen-http", "127.0.0.1:5"]);
+    assert_eq!(found(&seen, "listen-http"), said("127.0.0.1:5", "flag --listen-http"));
+}
+
+#[test]
+fn a_port_in_use_is_said_with_what_to_do() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    fencepost(&["dev", "--listen", &address]).with_code(125).says(&address).says("--listen 127.0.0.1:0");
+}
+
+#[test]
+fn a_directory_that_is_not_what_was_said_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let free = "127.0.0.1:0";
+    let data = directory.path().join("n1");
+    let listen = ["--listen-client", free, "--listen-http", free, "--listen-peer", free];
+    let serve_again = |more: &[&str]| {
+        fencepost(&[&["serve", "--name", "n1", "--data", data.to_str().unwrap()], &listen[..], more].concat())
+    };
+    serve_again(&[]).with_code(125).says("--new-cluster").says("--join");
+    let (node, client) = serve(directory.path(), "n1", &["--new-cluster"]);
+    serve_again(&[]).with_code(125).says("another process has").says("stop it first");
+    // One that joins the cluster of another goes on with its own log, and never mixes the two.
+    let (other, other_client) = serve(directory.path(), "n2", &["--new-cluster"]);
+    drop(other);
+    let (_other, other_again) = serve(directory.path(), "n2", &["--join", &client]);
+    assert_ne!(other_client, client);
+    let cluster = |server: &str| ask(server, &["members", "-o", "json"]).ok().json()["cluster"].clone();
+    assert_ne!(cluster(&client), cluster(&other_again), "each is what it was");
+    drop(node);
+    serve_again(&["--new-cluster"]).with_code(125).says("leave out --new-cluster");
+    fencepost(&["dev", "--listen", free, "--data", data.to_str().unwrap()]).with_code(125).says("fencepost serve");
+}

@@ -1,0 +1,94 @@
+//! A server in the process, for the tests of programs that use this library: the real one, in memory, on free ports of
+//! loopback.
+//!
+//! ```
+//! use fencepost::testing::TestServer;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), fencepost::Error> {
+//! let server = TestServer::start();
+//! let client = server.client().await?;
+//! let lock = client.lock("wallet:user_123").acquire().await?;
+//! assert!(lock.is_held());
+//! # Ok(())
+//! # }
+//! ```
+
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use fencepost_server::{Begin, Config, Server};
+use tokio::sync::oneshot;
+
+use crate::{Client, Error};
+
+/// A cluster of one node. It ends, and forgets everything, when this is dropped.
+pub struct TestServer {
+    address: SocketAddr,
+    end: Option<oneshot::Sender<()>>,
+    // A thread of its own, so that tests with and without a runtime can have one.
+    thread: Option<JoinHandle<()>>,
+}
+
+impl TestServer {
+    /// Starts a node and waits until it leads.
+    ///
+    /// # Panics
+    /// If this machine lets nobody listen on loopback.
+    pub fn start() -> TestServer {
+        let (say, hear) = mpsc::channel();
+        let (end, ended) = oneshot::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("this machine has room for a runtime").block_on(async {
+                let free = SocketAddr::from(([127, 0, 0, 1], 0));
+                let config = Config {
+                    name: "test".to_owned(),
+                    begin: Begin::Found,
+                    client_listen: free,
+                    http_listen: free,
+                    peer_listen: free,
+                    ..Config::default()
+                };
+                let server = Server::start(config).await.expect("loopback can be listened on");
+                server.wait_until_ready().await;
+                server.wait_until_member().await;
+                // Whoever started it waits for this.
+                let _ = say.send(server.client_address());
+                tokio::select! {
+                    // At once: whoever is still connected has no time to go in good order while the test waits for this.
+                    _ = ended => {}
+                    stopped = server.run_until(std::future::pending()) => {
+                        stopped.expect("a node in memory has nothing to stop for");
+                    }
+                }
+            });
+        });
+        let address = hear.recv().expect("the server started");
+        TestServer { address, end: Some(end), thread: Some(thread) }
+    }
+
+    /// Where clients connect.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A client of it.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub async fn client(&self) -> Result<Client, Error> {
+        Client::connect(&format!("fencepost://{}", self.address)).await
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        self.end = None;
+        if let Some(thread) = self.thread.take() {
+            // If it panicked it has said so.
+            let _ = thread.join();
+        }
+    }
+}
