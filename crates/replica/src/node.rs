@@ -10,10 +10,10 @@
 )]
 
 use std::path::Path;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use raft::eraftpb::{ConfState, Entry, Message};
 
@@ -27,6 +27,9 @@ use crate::store::{Identity, LogStore, SnapshotStore, Start, StoreError};
 
 /// How long to wait before a write is tried again that the disk had no room for.
 const FULL_DISK_WAIT: Duration = Duration::from_millis(200);
+/// How often a node that is short looks whether there is room for its reserve again. Somebody who made room wants to see the
+/// effect, but on file systems that cannot allocate each look writes the reserve until the disk is full.
+const REFILL_WAIT: Duration = Duration::from_secs(1);
 
 /// Entries that are handed to a snapshot in one turn: copying them takes a fraction of a millisecond.
 const FED_PER_TURN: usize = 1_000;
@@ -118,8 +121,14 @@ impl Node {
                 let replica = Replica::new(settings, log, bytes.as_deref(), now)?;
                 let is_short = store.is_short();
                 let snapshots = Arc::new(Snapshots::Files(files));
-                let keeper =
-                    Keeper { store, snapshots: snapshots.clone(), group: group.group, report, was_short: is_short };
+                let keeper = Keeper {
+                    store,
+                    snapshots: snapshots.clone(),
+                    group: group.group,
+                    report,
+                    was_short: is_short,
+                    looked_at: Instant::now(),
+                };
                 let disk = thread("fencepost-disk", move || keeper.run(&to_do));
                 (replica, snapshots, disk, is_short)
             }
@@ -351,12 +360,14 @@ struct Keeper {
     group: u64,
     report: Report,
     was_short: bool,
+    /// When it last looked whether there is room for the reserve.
+    looked_at: Instant,
 }
 
 impl Keeper {
     fn run(mut self, to_do: &Receiver<Work>) {
-        for work in to_do {
-            if let Err(error) = self.carry_out(&work) {
+        while let Ok(work) = self.wait_for_work(to_do) {
+            if let Err(error) = self.carry_out(work.as_ref()) {
                 // The first failure is the last: what a disk says after a failed sync is not to be believed.
                 self.report.say(Finished::Failed(error.into()));
                 return;
@@ -364,9 +375,21 @@ impl Keeper {
         }
     }
 
-    fn carry_out(&mut self, work: &Work) -> Result<(), StoreError> {
+    /// What is to be done; nothing, if it is time to look for room.
+    fn wait_for_work(&self, to_do: &Receiver<Work>) -> Result<Option<Work>, RecvTimeoutError> {
+        if !self.was_short {
+            return to_do.recv().map(Some).map_err(|_| RecvTimeoutError::Disconnected);
+        }
+        match to_do.recv_timeout(REFILL_WAIT.saturating_sub(self.looked_at.elapsed())) {
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    fn carry_out(&mut self, work: Option<&Work>) -> Result<(), StoreError> {
         match work {
-            Work::Write(write) => {
+            None => {}
+            Some(Work::Write(write)) => {
                 if let Some((info, bytes)) = &write.snapshot {
                     self.patiently(|keeper| keeper.snapshots.write(info.position, bytes.clone()))?;
                 }
@@ -376,17 +399,21 @@ impl Keeper {
                 }
                 self.report.say(Finished::Persisted(write.number));
             }
-            Work::Compact { before, members } => {
+            Some(Work::Compact { before, members }) => {
                 self.patiently(|keeper| keeper.store.compact(keeper.group, *before, members))?;
                 if let Snapshots::Files(files) = &*self.snapshots
                     && let Some(newest) = files.newest()
                 {
                     self.delete_snapshots_before(newest)?;
                 }
-                if self.was_short {
-                    self.store.refill_reserve()?;
-                }
             }
+        }
+        // While the node is short it takes no new locks, so its log hardly grows, and a compaction that makes room may never
+        // come. Room is made by others, too, and they say nothing.
+        let compacted = matches!(work, Some(Work::Compact { .. }));
+        if self.was_short && (compacted || self.looked_at.elapsed() >= REFILL_WAIT) {
+            self.store.refill_reserve()?;
+            self.looked_at = Instant::now();
         }
         let is_short = self.store.is_short();
         if std::mem::replace(&mut self.was_short, is_short) != is_short {
