@@ -21,6 +21,9 @@ use crate::watch::WatchRequest;
 
 /// The port for clients if an address names none.
 const PORT: u16 = 7420;
+/// How long one node may take to answer before the next is tried. A node that hangs takes connections and says nothing, and
+/// whoever dials it first must still find the others within seconds.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection to a cluster. Cloning it is cheap, and all clones share the connection and one session.
 ///
@@ -268,7 +271,7 @@ impl ClientBuilder {
         self
     }
 
-    /// How long [`ClientBuilder::connect`] looks for the leader: 10 s by default. One node gets 5 s of it at most.
+    /// How long [`ClientBuilder::connect`] looks for the leader: 10 s by default. One node gets 2 s of it at most.
     pub fn connect_timeout(mut self, timeout: Duration) -> ClientBuilder {
         self.connect_timeout = timeout;
         self
@@ -317,7 +320,7 @@ impl ClientBuilder {
         let ttl = Ttl::new(millis(self.ttl)?.get())?;
         let metadata = Metadata::new(self.metadata().as_bytes())?;
         let caller = driver::Caller::new(self.name.as_deref());
-        let dial_timeout = self.connect_timeout.min(Duration::from_secs(5));
+        let dial_timeout = self.connect_timeout.min(DIAL_TIMEOUT);
         let shared = Arc::new(Shared::new(self.endpoints, dial_timeout, caller));
         tokio::spawn(driver::drive(shared.clone()));
         let (call_timeout, session) = (self.call_timeout, Mutex::new(None));

@@ -28,6 +28,10 @@ const MESSAGES_BUFFERED: usize = 4;
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// An attach may list all that a session holds.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// A node that does not answer a ping for so long is taken for gone: what waits for it (a watch, a long call) would never hear
+/// of a node that hangs, or of a way that was cut without a word.
+const PING_EVERY: Duration = Duration::from_secs(5);
+const PING_PATIENCE: Duration = Duration::from_secs(5);
 /// Flow-control windows of HTTP/2. The small ones of the standard would make a busy stream wait.
 const WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 
@@ -149,6 +153,8 @@ pub(crate) fn endpoint(address: &str, connect_timeout: Duration) -> Result<Endpo
     Ok(endpoint
         .connect_timeout(connect_timeout)
         .tcp_nodelay(true)
+        .http2_keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_PATIENCE)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(2 * WINDOW_BYTES))
 }
@@ -208,7 +214,7 @@ async fn serve(shared: &Shared, address: String, stream: Stream) -> Option<(Dial
             return None;
         }
         if stalled {
-            ended = Some((DialFailure::Unreachable, format!("{address}: no answer for too long")));
+            ended = Some((DialFailure::Stalled, format!("{address}: no answer for too long")));
             break;
         }
         tokio::select! {

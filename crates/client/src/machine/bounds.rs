@@ -13,8 +13,9 @@ pub const IN_FLIGHT_MAX: usize = fencepost_core::bounds::UNSEEN_ANSWERS_MAX / 2;
 pub const PENDING_MAX: usize = 65_536;
 /// How long a cancel may take before the outcome is called unknown.
 pub const CANCEL_PATIENCE: Duration = Duration::from_secs(2);
-/// Without an answer for so long the stream is given up: the node hangs, or the way to it is cut.
-pub const STALL: Duration = Duration::from_secs(5);
+/// Without an answer for so long the stream is given up: the node hangs, or the way to it is cut. An election takes two
+/// seconds at most, and somebody else leads then; a session of five seconds should live to see it.
+pub const STALL: Duration = Duration::from_secs(3);
 /// The longest warning before a deadline. A third of the validity is enough for a short TTL and far too much for an hour.
 pub const WARNING_MAX: Duration = Duration::from_secs(10);
 /// When something is asked again that was not taken, if the server does not say.
@@ -27,6 +28,8 @@ pub const REATTACH_MAX: u32 = 3;
 pub const BACKOFF_FIRST: Duration = Duration::from_millis(50);
 /// Its longest step.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// The longest pause between rounds in which somebody answered, but nobody leads: an election is soon over.
+pub const BACKOFF_ELECTION: Duration = Duration::from_millis(200);
 /// So many rounds without an answer from anyone, and the cluster is taken for dead.
 pub const BREAKER_ROUNDS: u32 = 3;
 /// Hints to another leader that are followed without a pause. In an election nodes may point at each other.

@@ -2,11 +2,13 @@
 //!
 //! A round is one try of every endpoint. After a round without success the next begins after a random part of a time that
 //! doubles (full jitter), so that a thousand clients of one dead node do not come back at the same moment. After a few
-//! rounds the breaker opens: calls fail at once instead of hanging. The rounds go on, and the first one that succeeds closes it.
+//! rounds without an answer from anyone the breaker opens: calls fail at once instead of hanging. The rounds go on, and the first
+//! one that succeeds closes it. Nodes that answer and do not lead are no dead cluster: they elect, and that is soon over, so calls
+//! wait and the pauses stay short.
 
 use std::time::Duration;
 
-use super::bounds::{BACKOFF_FIRST, BACKOFF_MAX, BREAKER_ROUNDS, HINTS_FOLLOWED};
+use super::bounds::{BACKOFF_ELECTION, BACKOFF_FIRST, BACKOFF_MAX, BREAKER_ROUNDS, HINTS_FOLLOWED};
 use crate::clock::Nanos;
 
 /// What to do next.
@@ -28,6 +30,8 @@ pub enum DialFailure {
     },
     /// Nobody answered, or the stream broke.
     Unreachable,
+    /// The stream was up, and nothing was answered on it for too long.
+    Stalled,
 }
 
 /// Decides whom to dial and when.
@@ -41,7 +45,9 @@ pub struct Reconnect {
     /// Who was said to lead, to be dialled before any other.
     hint: Option<String>,
     hints_followed: u32,
-    /// Rounds since the last success.
+    /// Whether somebody answered in this round, if only that it does not lead.
+    answered: bool,
+    /// Rounds without an answer since the last one.
     rounds: u32,
     wait_until: Nanos,
 }
@@ -50,7 +56,16 @@ impl Reconnect {
     /// For these addresses, of which there is at least one.
     pub fn new(endpoints: Vec<String>) -> Reconnect {
         let start = Nanos::default();
-        Reconnect { endpoints, next: 0, tried: 0, hint: None, hints_followed: 0, rounds: 0, wait_until: start }
+        Reconnect {
+            endpoints,
+            next: 0,
+            tried: 0,
+            hint: None,
+            hints_followed: 0,
+            answered: false,
+            rounds: 0,
+            wait_until: start,
+        }
     }
 
     /// What to do now that there is no connection.
@@ -69,7 +84,7 @@ impl Reconnect {
 
     /// The leader answered at this address.
     pub fn handle_connected(&mut self, address: &str) {
-        (self.tried, self.rounds, self.hints_followed, self.hint) = (0, 0, 0, None);
+        (self.tried, self.rounds, self.hints_followed, self.hint, self.answered) = (0, 0, 0, None, false);
         // When this connection breaks, the same node is asked first: it may be a matter of the network alone.
         if let Some(at) = self.endpoints.iter().position(|endpoint| endpoint == address) {
             self.next = at;
@@ -78,6 +93,9 @@ impl Reconnect {
 
     /// A try failed, or a connection ended. `random` is any number; it decides how long to wait within the bounds.
     pub fn handle_failed(&mut self, now: Nanos, failure: DialFailure, random: u64) {
+        if let DialFailure::NotLeader { .. } = failure {
+            (self.answered, self.rounds) = (true, 0);
+        }
         match failure {
             DialFailure::NotLeader { leader: Some(leader) } if self.hints_followed < HINTS_FOLLOWED => {
                 self.hints_followed += 1;
@@ -87,11 +105,18 @@ impl Reconnect {
             // A node that answers is no sign of a dead cluster, but it must not be asked in a tight loop either.
             DialFailure::NotLeader { leader } => self.hint = leader,
             DialFailure::Unreachable => {}
+            // It hangs, and would let us wait once more: the others are asked before it.
+            DialFailure::Stalled => self.next = (self.next + 1) % self.endpoints.len(),
         }
         if self.tried >= self.endpoints.len() || self.hints_followed >= HINTS_FOLLOWED {
             (self.tried, self.hints_followed) = (0, 0);
-            self.wait_until = now.after(jitter(self.rounds, random));
-            self.rounds = self.rounds.saturating_add(1);
+            if std::mem::take(&mut self.answered) {
+                self.wait_until = now.after(jitter(BACKOFF_ELECTION, random));
+            } else {
+                let most = BACKOFF_MAX.min(BACKOFF_FIRST * 2u32.saturating_pow(self.rounds.min(16)));
+                self.wait_until = now.after(jitter(most, random));
+                self.rounds = self.rounds.saturating_add(1);
+            }
         }
     }
 
@@ -101,8 +126,7 @@ impl Reconnect {
     }
 }
 
-fn jitter(rounds: u32, random: u64) -> Duration {
-    let most = BACKOFF_MAX.min(BACKOFF_FIRST * 2u32.saturating_pow(rounds.min(16)));
+fn jitter(most: Duration, random: u64) -> Duration {
     Duration::from_nanos(random % (most.as_nanos() as u64 + 1))
 }
 
@@ -137,6 +161,33 @@ mod tests {
             reconnect.handle_failed(Nanos(0), DialFailure::NotLeader { leader: Some("b:1".into()) }, u64::MAX / 3);
         }
         assert!(tries >= 3);
+    }
+
+    #[test]
+    fn nodes_that_elect_are_no_dead_cluster() {
+        let mut reconnect = Reconnect::new(vec!["a:1".into(), "b:1".into(), "c:1".into()]);
+        let mut now = Nanos(0);
+        // The leader is gone for good, and the two others do not agree for a while.
+        for _ in 0..50 {
+            for failure in [FAILED, DialFailure::NotLeader { leader: None }, DialFailure::NotLeader { leader: None }] {
+                dials(&mut reconnect, now);
+                reconnect.handle_failed(now, failure, u64::MAX / 2);
+            }
+            assert!(!reconnect.is_open(), "somebody answered");
+            if let Step::WaitUntil(until) = reconnect.poll(now) {
+                assert!(until.since(now) <= BACKOFF_ELECTION, "an election is soon over");
+                now = until;
+            }
+        }
+    }
+
+    #[test]
+    fn a_node_that_hangs_is_asked_after_the_others() {
+        let mut reconnect = Reconnect::new(vec!["a:1".into(), "b:1".into(), "c:1".into()]);
+        assert_eq!(dials(&mut reconnect, Nanos(0)), "a:1");
+        reconnect.handle_connected("a:1");
+        reconnect.handle_failed(Nanos(0), DialFailure::Stalled, 7);
+        assert_eq!(dials(&mut reconnect, Nanos(0)), "b:1");
     }
 
     #[test]

@@ -290,7 +290,7 @@ fn a_stream_without_answers_is_given_up() {
     world.connect(0);
     world.settle();
     world.acquire(0, "a", Wait::No, LONG);
-    world.pass(4 * SECOND);
+    world.pass(2 * SECOND);
     assert!(!world.clients[0].machine.is_stalled());
     world.pass(2 * SECOND);
     assert!(world.clients[0].machine.is_stalled());
