@@ -17,7 +17,9 @@ mod real {
 }
 
 use std::process::Command;
+use std::time::Duration;
 
+use fencepost::Error;
 use real::cluster::{say, wait_until};
 use real::proxy::Link;
 use real::run::Run;
@@ -48,6 +50,7 @@ fn a_leader_that_slept_does_no_harm() {
         run.first_grant("leader paused", paused_at);
         run.cluster.leader(lead.term);
         run.work(20);
+        run.watch_goes_on();
         let resumed_at = run.fault("SIGCONT of the old leader");
         run.cluster.resume(lead.node);
         run.first_grant("old leader resumed", resumed_at);
@@ -180,10 +183,27 @@ fn a_disk_fills_up_and_is_freed() {
     let mut run = Run::start_on("disk full", 3, Some(DISK_BYTES));
     let lead = run.cluster.leader(0);
     let filler = run.cluster.disk(lead.node).join("filler");
+    // Held before the disk is full, to be given back after.
+    let held =
+        run.cluster.ask(async |client| client.lock("held on a full disk").acquire().await).expect("the disk is well");
     run.fault("disk of the leader full");
     fill(&filler);
-    wait_until("the leader says that its disk is short", || run.cluster.status()?.disk_short.then_some(()));
-    // What is held can be given back, and new locks are refused or come from another leader; nothing is lost either way.
+    // The log has some room of its own left. Large entries use it up sooner.
+    wait_until("the leader says that its disk is short", || {
+        run.cluster.ask(async |client| {
+            for number in 0..64 {
+                let lock = client.lock(format!("large-{number}")).metadata([0; 4_000]);
+                // Refused as soon as the disk is full.
+                let Ok(Some(lock)) = lock.try_acquire().await else { break };
+                drop(lock);
+            }
+        });
+        run.cluster.status()?.disk_short.then_some(())
+    });
+    let refused =
+        run.cluster.ask(async |client| client.lock("on a full disk").wait(Duration::ZERO).try_acquire().await);
+    assert!(refused.as_ref().is_err_and(Error::is_failed), "new locks are not taken on a full disk: {refused:?}");
+    run.cluster.ask(async |_| held.release().await).expect("locks can be given back on a full disk");
     let freed_at = run.fault("disk freed");
     std::fs::remove_file(&filler).expect("it was made above");
     run.first_grant("disk freed", freed_at);

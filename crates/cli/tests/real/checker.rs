@@ -72,15 +72,14 @@ fn check_order(history: &History, report: &mut Report) {
     let same = |(one, other): (&LogEvent, &LogEvent)| {
         (one.index, one.ordinal, one.stamp_ms, &one.what) == (other.index, other.ordinal, other.stamp_ms, &other.what)
     };
-    let differs = history.events.iter().zip(&history.replayed).position(|pair| !same(pair));
-    if let Some(at) = differs {
-        let (one, other) = (&history.events[at], &history.replayed[at]);
-        report.found("I14", format!("the event log reads differently the second time: {one:?} was {other:?}"));
-    } else if history.replayed.len() < history.events.len() {
-        let lost = &history.events[history.replayed.len()];
-        report.found("I3", format!("an event that was watched is not in the log any more: {lost:?}"));
-    } else if history.replayed.len() > history.events.len() {
-        report.found("I14", format!("the watch missed {:?}", history.replayed[history.events.len()]));
+    for replayed in &history.replayed {
+        if let Some((one, other)) = history.events.iter().zip(replayed).find(|pair| !same(*pair)) {
+            report.found("I14", format!("the event log reads differently the second time: {one:?} was {other:?}"));
+        } else if let Some(lost) = history.events.get(replayed.len()) {
+            report.found("I3", format!("an event that was watched is not in the log any more: {lost:?}"));
+        } else if let Some(missed) = replayed.get(history.events.len()) {
+            report.found("I14", format!("the watch missed {missed:?}"));
+        }
     }
 }
 
@@ -291,7 +290,9 @@ fn check_answers(history: &History, log: &Log<'_>, report: &mut Report) {
         if grants.len() > allowed {
             report.found(
                 "I11",
-                format!("grants {grants:?} on {resource} to {session:x}, who was told of no such and left {allowed} open"),
+                format!(
+                    "grants {grants:?} on {resource} to {session:x}, who was told of no such and left {allowed} open"
+                ),
             );
         }
     }
@@ -300,7 +301,8 @@ fn check_answers(history: &History, log: &Log<'_>, report: &mut Report) {
     }
     for hold in &history.holds {
         let Some(granted) = log.get(&hold.grant) else { continue };
-        if granted.request.0 != hold.session || !(granted.token == hold.token || granted.upgrades.contains(&hold.token)) {
+        if granted.request.0 != hold.session || !(granted.token == hold.token || granted.upgrades.contains(&hold.token))
+        {
             report.found("I3", format!("the log knows another holder, or other tokens: {hold:?}, {:?}", granted.event));
         }
         // What was held for reading goes on as what is held for writing.
@@ -412,8 +414,7 @@ mod tests {
 
     fn granted(index: u64, session: u128, number: u64, token: u64) -> LogEvent {
         let resource = "r".to_owned();
-        let what =
-            What::Granted { request: (session, number), resource, mode: Mode::Exclusive, grant: token, token };
+        let what = What::Granted { request: (session, number), resource, mode: Mode::Exclusive, grant: token, token };
         event(index, what)
     }
 
@@ -485,7 +486,7 @@ mod tests {
             ],
             ..History::default()
         };
-        history.replayed = history.events.clone();
+        history.replayed = vec![history.events.clone()];
         history
     }
 
@@ -493,7 +494,7 @@ mod tests {
     fn with_events(change: impl FnOnce(&mut Vec<LogEvent>)) -> History {
         let mut history = good();
         change(&mut history.events);
-        history.replayed = history.events.clone();
+        history.replayed = vec![history.events.clone()];
         history
     }
 
@@ -518,7 +519,7 @@ mod tests {
             ("I1", "granted while another holds it", with_events(|events| drop(events.remove(4)))),
             ("I2", "a token that came back", with_events(|events| events[8] = granted(10, A, 2, 2))),
             ("I3", "an acknowledged grant is gone", with_events(|events| events.truncate(8))),
-            ("I3", "the log forgot what was watched", with(|history| history.replayed.truncate(8))),
+            ("I3", "the log forgot what was watched", with(|history| history.replayed[0].truncate(8))),
             ("I3", "a lock ended that nobody released", with(|history| history.holds[0].gave_up_at = None)),
             ("I3", "it stands at the end, but was released", with(|history| history.grants_at_end.push(3))),
             ("I3", "an acknowledged release is not in the log", with_events(|events| drop(events.pop()))),
@@ -529,7 +530,11 @@ mod tests {
             ("I9", "expired while it is believed in", with(|history| history.holds[1].believed_until = 9_001)),
             ("I9", "two believe at the same time", with(|history| history.holds[0].gave_up_at = Some(5_011))),
             ("I10", "expired much too late", with(|history| history.samples[0].deadline_ms = 4_000)),
-            ("I11", "a refused acquire was granted", with(|history| history.asks[0].answer = Answer::Refused("no".into()))),
+            (
+                "I11",
+                "a refused acquire was granted",
+                with(|history| history.asks[0].answer = Answer::Refused("no".into())),
+            ),
             ("I12", "a request was carried out twice", with_events(|events| events[8] = granted(10, A, 1, 3))),
             ("I12", "two requests got one grant", with(|history| history.asks.push(history.asks[0].clone()))),
             ("I14", "the watch repeats itself", with_events(|events| events.insert(3, events[2].clone()))),

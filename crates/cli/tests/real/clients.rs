@@ -71,14 +71,8 @@ impl Clients {
         let stop = Arc::new(AtomicBool::new(false));
         // The file is made before two want to make it.
         drop(Store::open(store));
-        let manners = [
-            Manner::Polite,
-            Manner::Polite,
-            Manner::Polite,
-            Manner::Sleeper,
-            Manner::Sleeper,
-            Manner::Prober,
-        ];
+        let manners =
+            [Manner::Polite, Manner::Polite, Manner::Polite, Manner::Sleeper, Manner::Sleeper, Manner::Prober];
         let mut threads = Vec::new();
         for (number, manner) in manners.into_iter().enumerate() {
             let worker = Worker {
@@ -243,9 +237,7 @@ impl Worker {
         let asked_at = self.recorder.now();
         let upgraded = guard.upgrade(wait).await;
         let (granted, guard) = match upgraded {
-            Ok(guard) => {
-                (Answer::Granted { grant: guard.grant().0, token: guard.token().get() }, Ok(guard))
-            }
+            Ok(guard) => (Answer::Granted { grant: guard.grant().0, token: guard.token().get() }, Ok(guard)),
             Err(not) => (answer(&not.error), Err(not.guard)),
         };
         self.asked(session, name, Asked::Upgrade, asked_at, granted);

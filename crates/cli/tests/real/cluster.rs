@@ -298,6 +298,19 @@ impl Cluster {
         })
     }
 
+    /// Hands the lead to this node.
+    pub(crate) fn let_lead(&self, node: usize) {
+        let id = self.id(node);
+        wait_until("the node leads", || {
+            if self.status()?.leader == Some(id) {
+                return Some(());
+            }
+            // Refused while a change is under way, and the answer may be lost: the status says what came of it.
+            let _ = self.ask(async |client| client.admin().reason("test").transfer_lead(Some(id)).await);
+            None
+        });
+    }
+
     /// The id that the node drew, from the list of members.
     pub(crate) fn id(&self, node: usize) -> u64 {
         wait_until("the node is a member", || {

@@ -11,8 +11,8 @@ pub(crate) type Instant = u64;
 pub(crate) struct History {
     /// The cluster's events, in the order in which they were watched.
     pub(crate) events: Vec<LogEvent>,
-    /// The same, read once more at the end from whoever leads then.
-    pub(crate) replayed: Vec<LogEvent>,
+    /// The same, read once more at the end: from each node that has it all.
+    pub(crate) replayed: Vec<Vec<LogEvent>>,
     pub(crate) asks: Vec<Ask>,
     pub(crate) holds: Vec<Hold>,
     pub(crate) stalls: Vec<Stall>,
@@ -97,7 +97,10 @@ pub(crate) enum Asked {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Answer {
-    Granted { grant: u64, token: u64 },
+    Granted {
+        grant: u64,
+        token: u64,
+    },
     Released,
     /// No, and nothing was changed.
     Refused(String),

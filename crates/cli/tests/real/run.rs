@@ -65,9 +65,10 @@ impl Run {
 
     /// Waits until clients were given so many locks more.
     pub(crate) fn work(&self, grants: usize) {
-        let given = || self.recorder.with(|history| {
-            history.asks.iter().filter(|ask| matches!(ask.answer, Answer::Granted { .. })).count()
-        });
+        let given = || {
+            self.recorder
+                .with(|history| history.asks.iter().filter(|ask| matches!(ask.answer, Answer::Granted { .. })).count())
+        };
         let wanted = given() + grants;
         wait_until("clients get locks", || (given() >= wanted).then_some(()));
     }
@@ -87,6 +88,15 @@ impl Run {
         took
     }
 
+    /// Waits until the watcher has seen something new, twice: what came first may have been on its way.
+    pub(crate) fn watch_goes_on(&self) {
+        let watcher = self.watcher.as_ref().expect("it runs");
+        for _ in 0..2 {
+            let before = watcher.seen();
+            wait_until("the watcher sees something new", || (watcher.seen() > before).then_some(()));
+        }
+    }
+
     /// I19: every node that runs serves.
     pub(crate) fn every_node_serves(&self) {
         let took = self.cluster.every_node_serves(&self.cluster.running());
@@ -103,7 +113,15 @@ impl Run {
         });
         let attempts = self.clients.take().expect("they run until here").finish();
         self.every_node_serves();
-        self.watcher.take().expect("it runs until here").finish();
+        let mut watcher = self.watcher.take().expect("it runs until here");
+        watcher.finish();
+        // Each node in turn leads, and is asked for everything that happened.
+        let mut read_again = 0;
+        for node in self.cluster.running() {
+            self.cluster.let_lead(node);
+            read_again += usize::from(watcher.read_again());
+        }
+        assert!(read_again > 0, "no node has the whole event log");
         let history = self.recorder.with(|history| {
             history.attempts = attempts;
             history.clone()
@@ -132,7 +150,10 @@ impl Run {
         figures.unknown = report.unknown;
         figures.latest_expiry_ms = report.latest_ms;
         say(&format!("{}: {figures}", self.title));
-        say(&format!("  answers: {by_answer:?}; {} expiries timed", report.expiries_timed));
+        say(&format!(
+            "  answers: {by_answer:?}; {} expiries timed; the event log was read again from {read_again} nodes",
+            report.expiries_timed
+        ));
         let shown = report.violations.iter().take(20).cloned().collect::<Vec<_>>().join("\n  ");
         assert!(report.violations.is_empty(), "{} violations:\n  {shown}", report.violations.len());
         assert!(report.stale_attempts > 0, "nobody came too late: the store was not put to the test");

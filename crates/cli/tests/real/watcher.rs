@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fencepost::{Client, Error, Event, GrantEnd, Held, LockMode, Position, PositionedEvent, SessionEnd};
+use fencepost::{Client, Error, Event, GrantEnd, Held, LockMode, Position, PositionedEvent, Refused, SessionEnd};
 
 use super::background::Background;
 use super::clients::Recorder;
@@ -50,9 +50,14 @@ impl Watcher {
         Watcher { stop, threads, client, from, runtime, recorder }
     }
 
-    /// Waits until everything that has happened was watched, and reads it all once more.
-    pub(crate) fn finish(mut self) {
-        // A last grant: when the watcher has it, it has everything before it.
+    /// How much was watched.
+    pub(crate) fn seen(&self) -> usize {
+        self.recorder.with(|history| history.events.len())
+    }
+
+    /// Waits until everything that has happened was watched.
+    pub(crate) fn finish(&mut self) {
+        // A last grant: when the watcher has seen its end, it has seen everything before it.
         let last = wait_until("a last grant", || self.runtime.block_on(last_grant(&self.client)).ok());
         wait_until("the watcher has seen the last grant", || {
             let is_last = |event: &LogEvent| matches!(event.what, What::Ended { grant, .. } if grant == last);
@@ -60,19 +65,29 @@ impl Watcher {
         });
         self.stop.store(true, Ordering::Relaxed);
         self.threads.drain(..).for_each(|thread| thread.join().expect("a watcher does not panic"));
-        let through = self.recorder.with(|history| history.events.last().map(|event| (event.index, event.ordinal)));
-        let replayed = wait_until("the event log was read again", || {
-            let read = read_again(&self.client, self.from, through, &self.recorder);
-            self.runtime.block_on(async { tokio::time::timeout(Duration::from_secs(10), read).await.ok() })
-        });
         let grants = wait_until("the grants were read", || self.runtime.block_on(self.client.grants("", None)).ok());
         assert!(grants.what.next.is_none(), "more grants at the end than fit into a page");
         let waiters = wait_until("the waiters were read", || self.runtime.block_on(self.client.waiters("", None)).ok());
         assert!(waiters.what.rows.is_empty(), "I19: somebody waits though everybody has gone: {waiters:?}");
-        self.recorder.with(|history| {
-            history.replayed = replayed;
-            history.grants_at_end = grants.what.rows.iter().map(|grant| grant.record.id.0).collect();
+        let ids = grants.what.rows.iter().map(|grant| grant.record.id.0).collect();
+        self.recorder.with(|history| history.grants_at_end = ids);
+    }
+
+    /// Reads everything that was watched once more, from whoever leads now. Whether it has it all: a node that joined later
+    /// knows no events from before.
+    pub(crate) fn read_again(&self) -> bool {
+        let through = self.recorder.with(|history| history.events.last().map(|event| (event.index, event.ordinal)));
+        let read = wait_until("the event log was read again", || {
+            let read = read_again(&self.client, self.from, through);
+            match self.runtime.block_on(async { tokio::time::timeout(Duration::from_secs(10), read).await }) {
+                Ok(Ok(events)) => Some(Some(events)),
+                Ok(Err(Error::Refused(Refused::Compacted(_)))) => Some(None),
+                _ => None,
+            }
         });
+        let has_it_all = read.is_some();
+        self.recorder.with(|history| history.replayed.extend(read));
+        has_it_all
     }
 }
 
@@ -116,19 +131,16 @@ async fn follow(client: Client, from: Position, recorder: Recorder, stop: Arc<At
 }
 
 /// The whole event log once more, up to the last event that was watched.
-async fn read_again(
-    client: &Client,
-    from: Position,
-    through: Option<(u64, u32)>,
-    recorder: &Recorder,
-) -> Vec<LogEvent> {
-    let mut events = Vec::new();
-    let Ok(mut watch) = client.watch("").after(from).start().await else { return events };
-    while events.last().map(|event: &LogEvent| (event.index, event.ordinal)) < through {
-        let Some(Ok(event)) = watch.next().await else { break };
-        events.extend(translate(&event, recorder.now()));
+async fn read_again(client: &Client, from: Position, through: Option<(u64, u32)>) -> Result<Vec<LogEvent>, Error> {
+    let mut events: Vec<LogEvent> = Vec::new();
+    let mut watch = client.watch("").after(from).start().await?;
+    while events.last().map(|event| (event.index, event.ordinal)) < through {
+        match watch.next().await {
+            Some(event) => events.extend(translate(&event?, 0)),
+            None => break,
+        }
     }
-    events
+    Ok(events)
 }
 
 async fn sample(client: Client, recorder: Recorder, stop: Arc<AtomicBool>) {
