@@ -62,12 +62,12 @@ async fn an_administrators_limit_holds_and_its_rest_can_be_waived() {
     let _one = client.semaphore("licences").acquire().await.unwrap();
     let _two = client.semaphore("licences").acquire().await.unwrap();
     assert!(client.semaphore("licences").try_acquire().await.unwrap().is_none());
-    let refused = client.semaphore("licences").permits(3).acquire().await.err().expect("there are only two");
+    let refused = client.semaphore("licences").permits(3).acquire().await.expect_err("there are only two");
     assert!(refused.to_string().contains("only 2"), "{refused}");
 
     let held = client.lock("machine").lock_delay(Duration::from_secs(60)).acquire().await.unwrap();
     admin.break_grant(held.grant()).await.unwrap();
-    let busy = client.lock("machine").try_acquire_or_busy().await.unwrap().err().expect("it rests");
+    let busy = client.lock("machine").try_acquire_or_busy().await.unwrap().expect_err("it rests");
     assert_eq!(busy.why, fencepost::BusyWhy::Resting);
     admin.waive_rest(held.grant()).await.unwrap();
     let free = client.lock("machine").try_acquire().await.unwrap();

@@ -106,7 +106,7 @@ fn main() {
     let root: PathBuf = std::env::temp_dir().join(format!("fencepost-commits-{}", std::process::id()));
     println!("nodes | operations an entry | commits/s | operations/s | processor us an operation | syncs a commit");
     for size in [1, 3, 5] {
-        for batch in [1, 64, 512] {
+        for batch in [1, 64, 1_024] {
             let directory = root.join(format!("{size}-{batch}"));
             let mut group = Group::new(&directory, size);
             group.ask(vec![Operation::Open(Open {

@@ -482,7 +482,7 @@ impl Engine {
         }
         match serves_in {
             Some(term) => tracing::info!(term, "this node leads"),
-            None => tracing::info!(leader = replica.leader(), "this node no longer leads"),
+            None => tracing::info!("this node no longer leads"),
         }
         self.serves_in = serves_in;
         self.end_streams(self.not_leader());

@@ -101,7 +101,7 @@ impl PeerService for PeerEdge {
             }
             bytes.extend(piece.data);
         }
-        tracing::info!(from = peer.message.from, bytes = bytes.len(), "a snapshot came");
+        tracing::info!(from = format!("{:x}", peer.message.from), bytes = bytes.len(), "a snapshot came");
         self.shared.engine().node_mut().handle_snapshot(peer.message, Arc::from(bytes));
         self.shared.ring();
         Ok(Response::new(v1::InstallSnapshotResponse {}))

@@ -133,7 +133,7 @@ impl Job {
             Job::Snapshot { myself, node, address, message, position } => {
                 let sent = send_snapshot(&shared, &myself, node, &address, message, position).await;
                 if let Err(reason) = &sent {
-                    tracing::warn!(peer = node, %reason, "a snapshot could not be sent: it is tried again");
+                    tracing::warn!(peer = format!("{node:x}"), %reason, "a snapshot could not be sent: it is tried again");
                 }
                 shared.engine().node_mut().replica_mut().handle_snapshot_sent(node, sent.is_ok());
                 shared.ring();
@@ -174,7 +174,7 @@ async fn talk(shared: &Shared, myself: &Myself, node: u64, address: &str, outbox
         if let Err(reason) = said
             && std::mem::replace(&mut was_reachable, false)
         {
-            tracing::warn!(peer = node, address, %reason, "a peer cannot be reached: it is tried again");
+            tracing::warn!(peer = format!("{node:x}"), address, %reason, "a peer cannot be reached: it is tried again");
         }
         shared.engine().node_mut().replica_mut().handle_unreachable(node);
         tokio::time::sleep(RECONNECT_WAIT).await;
@@ -203,7 +203,7 @@ async fn send_snapshot(
         .max_encoding_message_size(PEER_MESSAGE_BYTES_MAX);
     let call = client.install_snapshot(tokio_stream::once(first).chain(tokio_stream::iter(pieces)));
     let sent = tokio::time::timeout(SNAPSHOT_TIMEOUT, call).await.map_err(|_| "it took too long")?;
-    sent.map(|_| tracing::info!(peer = node, bytes = bytes.len(), "a snapshot was sent"))
+    sent.map(|_| tracing::info!(peer = format!("{node:x}"), bytes = bytes.len(), "a snapshot was sent"))
         .map_err(|status| status.message().to_owned())
 }
 
