@@ -155,6 +155,8 @@ pub(crate) fn endpoint(address: &str, connect_timeout: Duration) -> Result<Endpo
         .tcp_nodelay(true)
         .http2_keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_PATIENCE)
+        // To hyper a connection is idle when nobody can ask anything on it any more, though a watch may still be open there.
+        .keep_alive_while_idle(true)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(2 * WINDOW_BYTES))
 }
