@@ -9,6 +9,7 @@
     reason = "this is where the replica meets threads and the disk"
 )]
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -78,7 +79,12 @@ struct Feeding {
 /// What the disk's thread is told to do.
 enum Work {
     Write(LogWrite),
-    Compact { before: LogPosition, members: ConfState },
+    /// The entries are freed when this is done.
+    Compact {
+        before: LogPosition,
+        members: ConfState,
+        _dropped: VecDeque<Entry>,
+    },
 }
 
 /// What became of it.
@@ -219,7 +225,9 @@ impl Node {
         for output in self.replica.turn(now)? {
             match output {
                 Output::Write(write) => self.give(Work::Write(write)),
-                Output::Compact { before, members } => self.give(Work::Compact { before, members }),
+                Output::Compact { before, members, dropped } => {
+                    self.give(Work::Compact { before, members, _dropped: dropped });
+                }
                 Output::MakeSnapshot { through, first_voters } => self.make_snapshot(through, first_voters),
                 other => rest.push(other),
             }
@@ -399,7 +407,7 @@ impl Keeper {
                 }
                 self.report.say(Finished::Persisted(write.number));
             }
-            Some(Work::Compact { before, members }) => {
+            Some(Work::Compact { before, members, .. }) => {
                 self.patiently(|keeper| keeper.store.compact(keeper.group, *before, members))?;
                 if let Snapshots::Files(files) = &*self.snapshots
                     && let Some(newest) = files.newest()

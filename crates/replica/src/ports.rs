@@ -4,6 +4,7 @@
 //! go out as [`Output`]s. A server carries them out with sockets and files, a simulation with its own; both drive the
 //! same replica.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fencepost_core::{LogicalMs, Push, Reply};
@@ -39,6 +40,8 @@ pub enum Output {
         before: LogPosition,
         /// Who voted and learned as of the newest snapshot.
         members: ConfState,
+        /// The entries themselves, to be freed where nobody waits for it.
+        dropped: VecDeque<Entry>,
     },
     /// Make this durable, in order, then call [`crate::Replica::handle_persisted`] with its number.
     Write(LogWrite),

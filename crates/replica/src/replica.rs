@@ -486,8 +486,8 @@ impl Replica {
         let through = log.compactable(position.index, entries_kept, bytes_kept(log_bytes_max));
         let members = info.members.clone();
         log.name_snapshot(info);
-        log.compact(through);
-        self.outputs.push(Output::Compact { before: log.before, members });
+        let dropped = log.compact(through);
+        self.outputs.push(Output::Compact { before: log.before, members, dropped });
         Ok(())
     }
 

@@ -308,7 +308,7 @@ impl Cluster {
                     replica.handle_snapshot_sent(peer, true);
                 }
                 Output::MakeSnapshot { through, first_voters } => node.disk.order = Some((through, first_voters)),
-                Output::Compact { before, .. } => node.disk.durable.compact(before.index),
+                Output::Compact { before, .. } => drop(node.disk.durable.compact(before.index)),
                 Output::Write(write) => node.disk.unsynced.push_back(write),
                 Output::Reply { ticket, position, stamp, reply } => {
                     let again = node.replies.insert(ticket, Answered { position, stamp, reply });
