@@ -58,6 +58,13 @@ pub(crate) fn check(history: &History) -> Report {
     report
 }
 
+/// How many came to the store with a token that it must refuse.
+pub(crate) fn stale_attempts(attempts: &[Attempt]) -> usize {
+    let mut report = Report::default();
+    check_store(attempts, &mut report);
+    report.stale_attempts
+}
+
 /// I14: the watch rose strictly, and whoever reads it later reads the same.
 fn check_order(history: &History, report: &mut Report) {
     for pair in history.events.windows(2) {

@@ -108,8 +108,8 @@ impl Run {
         // Without somebody who slept past its deadline and came too late, the store was not put to the test.
         let store = Store::open(&self.cluster.directory().join("store.sqlite"));
         wait_until("two have come too late", || {
-            let refused = store.attempts().iter().filter(|attempt| !attempt.accepted).count();
-            (refused >= 2 && self.recorder.with(|history| history.stalls.len() >= 2)).then_some(())
+            let stale = checker::stale_attempts(&store.attempts());
+            (stale >= 2 && self.recorder.with(|history| history.stalls.len() >= 2)).then_some(())
         });
         let attempts = self.clients.take().expect("they run until here").finish();
         self.every_node_serves();
