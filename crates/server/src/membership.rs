@@ -106,7 +106,7 @@ async fn step(shared: &Shared, introduction: &Introduction) -> Result<bool, Stat
         admin.add_member(described).await?;
     }
     if !votes {
-        // Refused until it has caught up, which is no news.
+        // Refused until it has caught up, and if it has a vote by an entry that it has not applied yet: neither is news.
         match admin.promote_member(v1::PromoteMemberRequest { node: member.node(), replaces: None }).await {
             Err(status) if is_not_yet(&status) => {}
             other => drop(other?),
@@ -139,7 +139,7 @@ pub(crate) fn views(replica: &Replica) -> Vec<v1::MemberView> {
 
 fn is_not_yet(status: &Status) -> bool {
     let reason = status.get_details_error_info().map(|info| info.reason);
-    matches!(reason.as_deref(), Some("NOT_CAUGHT_UP" | "CHANGE_UNDER_WAY" | "NOT_LEADER"))
+    matches!(reason.as_deref(), Some("NOT_CAUGHT_UP" | "ALREADY_MEMBER" | "CHANGE_UNDER_WAY" | "NOT_LEADER"))
 }
 
 /// The leader's address for clients: the one that is known, or what others say.
