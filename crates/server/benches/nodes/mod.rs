@@ -50,18 +50,39 @@ pub(crate) fn processor_us() -> u64 {
     ticks * 10_000
 }
 
-/// What one sync of 4 KiB takes on this disk, at the median.
+/// What one sync of 4 KiB takes on this disk, at the median, in a file whose blocks are there already, as the log's are.
 pub(crate) fn disk_probe(place: &Place) -> Duration {
-    use std::io::Write;
+    use std::io::{Seek, SeekFrom, Write};
     let mut file = std::fs::File::create(place.path().join("probe")).expect("a file");
-    let mut took: Vec<Duration> = (0..200)
-        .map(|_| {
-            let started = Instant::now();
-            file.write_all(&[7; 4096]).expect("it is written");
-            file.sync_data().expect("it is synced");
-            started.elapsed()
-        })
-        .collect();
+    file.write_all(&vec![7; 4 << 20]).and_then(|()| file.sync_all()).expect("it is written");
+    median((0..300).map(|at| {
+        file.seek(SeekFrom::Start(at % 1_000 * 4_096)).expect("it is that long");
+        let started = Instant::now();
+        file.write_all(&[at as u8; 4_096]).and_then(|()| file.sync_data()).expect("it is synced");
+        started.elapsed()
+    }))
+}
+
+/// What a round trip of one byte takes over loopback, at the median, between two threads.
+pub(crate) fn loopback_probe() -> Duration {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let mut near = std::net::TcpStream::connect(listener.local_addr().expect("it listens")).expect("it is there");
+    let (mut far, _) = listener.accept().expect("it was dialled");
+    near.set_nodelay(true).and_then(|()| far.set_nodelay(true)).expect("a socket of ours");
+    std::thread::spawn(move || {
+        let mut byte = [0];
+        while far.read_exact(&mut byte).and_then(|()| far.write_all(&byte)).is_ok() {}
+    });
+    median((0..1_000).map(|_| {
+        let (started, mut byte) = (Instant::now(), [7]);
+        near.write_all(&byte).and_then(|()| near.read_exact(&mut byte)).expect("it is echoed");
+        started.elapsed()
+    }))
+}
+
+fn median(took: impl Iterator<Item = Duration>) -> Duration {
+    let mut took: Vec<Duration> = took.collect();
     took.sort();
     took[took.len() / 2]
 }
