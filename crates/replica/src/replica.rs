@@ -8,21 +8,24 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fencepost_core::{Act, Action, Batch, EventRing, LockState, LogicalMs, Operation, Renewal, ReplyTo};
-use fencepost_wire::{Entry as LockEntry, Member, MemberChanges, Members};
-use raft::eraftpb::{ConfChangeV2, Entry, Message, MessageType, Snapshot};
-use raft::{Config, RawNode, SnapshotStatus, StateRole, Storage};
+use fencepost_wire::{Entry as LockEntry, MemberChanges, Members};
+use raft::eraftpb::{ConfChangeV2, Entry, Message, MessageType};
+use raft::{Config, RawNode, StateRole};
 
 use crate::apply::{Applied, apply_to, read_entry, read_member_changes};
 use crate::error::{NotTaken, Stop};
 use crate::gather::{Gather, Ticket, Tickets};
 use crate::log::{GROUP_BEGINS, Log, LogPosition, entry_bytes};
-use crate::members::{
-    MemberChange, MemberView, apply_changes, from_conf_state, plan, role, to_conf_change, to_conf_state,
-};
+use crate::members::{MemberChange, apply_changes, from_conf_state, plan, to_conf_change};
 use crate::ports::{LogWrite, Output};
 use crate::proof::Proofs;
 use crate::snapshot::{GroupId, Restored, SnapshotInfo, events_begin, read_snapshot};
 use crate::stamp::{Nanos, StampClock};
+
+mod snapshots;
+mod view;
+
+use snapshots::{bytes_kept, go_on_from, position_of};
 
 /// How often consensus counts time.
 pub const TICK_MS: u64 = 100;
@@ -216,98 +219,6 @@ impl Replica {
         Ok(replica)
     }
 
-    /// A stale read: the lock state as this node knows it now, and the entry that it is as of. It may lack what others have
-    /// acknowledged, for as long as this node is cut off; only [`Replica::submit_read`] promises more.
-    // Rule: read
-    pub fn read_stale(&self) -> (LogPosition, &LockState) {
-        (self.applied, &self.state)
-    }
-
-    /// The lock state as of the last applied entry.
-    pub fn state(&self) -> &LockState {
-        &self.state
-    }
-
-    /// The recent events.
-    pub fn events(&self) -> &EventRing {
-        &self.events
-    }
-
-    /// The last applied entry.
-    pub fn applied(&self) -> LogPosition {
-        self.applied
-    }
-
-    /// Whether this node leads and serves: its first entry is applied.
-    pub fn serves(&self) -> bool {
-        matches!(self.lead, Lead::Running { .. })
-    }
-
-    /// This node's id.
-    pub fn id(&self) -> u64 {
-        self.settings.id
-    }
-
-    /// Whose state it is.
-    pub fn group(&self) -> GroupId {
-        self.settings.group
-    }
-
-    /// The time of the group as far as is known here: the leader's clock, or the last entry's stamp. Deadlines are to be
-    /// compared with it.
-    // Rule: read
-    pub fn stamp(&self) -> LogicalMs {
-        match &self.lead {
-            Lead::Running { clock, .. } => clock.stamp().max(self.state.stamp()),
-            Lead::No | Lead::Starting { .. } => self.state.stamp(),
-        }
-    }
-
-    /// The newest snapshot that is durable, or will be before anything that follows it.
-    pub fn newest_snapshot(&self) -> Option<LogPosition> {
-        self.raft.store().snapshot.as_ref().map(|info| info.position)
-    }
-
-    /// The entries in memory from this index on, oldest first: all since the newest snapshot are, and some before it.
-    pub fn entries_from(&self, index: u64) -> impl Iterator<Item = &Entry> {
-        self.raft.store().entries_from(index)
-    }
-
-    /// A member's name and addresses, if it was described.
-    pub fn member(&self, node: u64) -> Option<&Member> {
-        self.members.directory.get(&node)
-    }
-
-    /// Who leads, as far as this node knows.
-    pub fn leader(&self) -> Option<u64> {
-        Some(self.raft.raft.leader_id).filter(|leader| *leader != raft::INVALID_ID)
-    }
-
-    /// The term that this node is in.
-    pub fn term(&self) -> u64 {
-        self.raft.raft.term
-    }
-
-    /// The members as of the last applied entry, by id.
-    pub fn members(&self) -> Vec<MemberView> {
-        let (leads, leader) = (self.raft.raft.state == StateRole::Leader, self.leader());
-        let view = |node| MemberView {
-            node,
-            member: self.members.directory.get(&node).cloned(),
-            role: role(&self.members, node),
-            is_leader: leader == Some(node),
-            matched: self.raft.raft.prs().get(node).filter(|_| leads).map(|progress| progress.matched),
-        };
-        self.members.nodes().into_iter().map(view).collect()
-    }
-
-    /// What the log takes up in memory, about.
-    pub fn log_bytes(&self) -> u64 {
-        // What has come since the last turn is not in the log yet.
-        let unstable = &self.raft.raft.raft_log.unstable.entries;
-        self.raft.store().bytes() + unstable.iter().map(entry_bytes).sum::<u64>()
-    }
-
     /// The latest instant at which [`Replica::turn`] must be called again if nothing arrives until then.
     pub fn next_turn(&self) -> Nanos {
         let Lead::Running { clock, .. } = &self.lead else { return self.next_tick };
@@ -389,27 +300,6 @@ impl Replica {
         }
     }
 
-    /// Takes a message that came with the bytes of a snapshot.
-    ///
-    /// # Errors
-    /// [`Stop`] only if consensus refuses to go on. A snapshot that cannot be used is dropped; the leader sends another.
-    pub fn handle_snapshot(&mut self, mut message: Message, bytes: Arc<[u8]>) -> Result<(), Stop> {
-        let named = position_of(message.get_snapshot());
-        let Ok(restored) = read_snapshot(self.settings.group, &bytes, self.settings.seed) else { return Ok(()) };
-        if message.msg_type != MessageType::MsgSnapshot || restored.position != named {
-            return Ok(());
-        }
-        // Who the members were is known from the snapshot itself.
-        message.mut_snapshot().mut_metadata().set_conf_state(to_conf_state(&restored.members));
-        self.step(message)?;
-        // Consensus takes it or leaves it; one that it took before stays if it leaves this one.
-        let taken = self.raft.raft.raft_log.unstable.snapshot.as_ref().map(position_of);
-        if taken == Some(named) {
-            self.incoming = Some((restored, bytes));
-        }
-        Ok(())
-    }
-
     fn step(&mut self, message: Message) -> Result<(), Stop> {
         match self.raft.step(message) {
             // Somebody who is no longer, or not yet, a member: not for us.
@@ -441,54 +331,9 @@ impl Replica {
         self.log_bytes() < self.settings.log_bytes_for_operations()
     }
 
-    /// Asks for a snapshot of everything applied so far, for a backup: [`Output::MakeSnapshot`] follows, unless one is being
-    /// made already.
-    pub fn snapshot_now(&mut self) {
-        if self.may_begin_snapshot() && self.applied >= GROUP_BEGINS {
-            self.begin_snapshot();
-        }
-    }
-
-    /// The snapshot that was asked for could not be made, for want of room. It will be asked for again.
-    pub fn handle_snapshot_put_off(&mut self, position: LogPosition) {
-        self.making.take_if(|making| making.info.position == position);
-    }
-
     /// A peer cannot be reached at the moment: what was sent may be lost.
     pub fn handle_unreachable(&mut self, peer: u64) {
         self.raft.report_unreachable(peer);
-    }
-
-    /// One at a time, and not while the one that it goes on from is on its way to the disk.
-    fn may_begin_snapshot(&self) -> bool {
-        self.making.is_none() && self.installing.is_none()
-    }
-
-    /// The snapshot for this peer was sent, or could not be.
-    pub fn handle_snapshot_sent(&mut self, peer: u64, arrived: bool) {
-        let status = if arrived { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
-        self.raft.report_snapshot(peer, status);
-    }
-
-    /// The snapshot that was asked for is durable, and has this state hash.
-    ///
-    /// # Errors
-    /// [`Stop`] if its state is not the one that this node serves.
-    pub fn handle_snapshot_made(&mut self, position: LogPosition, state_hash: u64) -> Result<(), Stop> {
-        let made = self.making.take_if(|making| making.info.position == position);
-        let Some(Making { info, state_hash: hash_here, bytes }) = made else { return Ok(()) };
-        if hash_here != state_hash {
-            return Err(Stop::StateDiffers { index: position.index });
-        }
-        self.bytes_since_snapshot -= bytes;
-        let Settings { entries_kept, log_bytes_max, .. } = self.settings;
-        let log = self.raft.mut_store();
-        let through = log.compactable(position.index, entries_kept, bytes_kept(log_bytes_max));
-        let members = info.members.clone();
-        log.name_snapshot(info);
-        let dropped = log.compact(through);
-        self.outputs.push(Output::Compact { before: log.before, members, dropped });
-        Ok(())
     }
 
     /// The write of this number, and all before it, is durable.
@@ -531,39 +376,6 @@ impl Replica {
         self.changing = Some((position, ticket));
         Ok(ticket)
     }
-}
-
-/// Lets the log follow the snapshot, as far as it does not do so already.
-fn go_on_from(log: &mut Log, info: SnapshotInfo) -> Result<(), Stop> {
-    let position = info.position;
-    if position.index < log.before.index {
-        return Err(Stop::SnapshotIncomplete { reached: position, through: log.before });
-    }
-    // The node crashed after a peer's snapshot was durable, and before its log was cut.
-    if log.term(position.index).ok() != Some(position.term) {
-        log.install(info.clone());
-    }
-    // What was changed since will be applied again.
-    log.members = info.members.clone();
-    log.name_snapshot(info);
-    // A snapshot holds only what was committed, whether or not the commit index came to the disk before the crash.
-    log.hard_state.commit = log.hard_state.commit.max(position.index);
-    if log.hard_state.term < position.term {
-        (log.hard_state.term, log.hard_state.vote) = (position.term, raft::INVALID_ID);
-    }
-    Ok(())
-}
-
-/// How much of the log's room is left to entries that a snapshot includes. With a quarter, and the next snapshot due when the
-/// entries since the last fill a half, there is room while that one is made; and a log that is full always holds enough to
-/// make it due, so that it cannot stay full.
-fn bytes_kept(log_bytes_max: u64) -> u64 {
-    log_bytes_max / 4
-}
-
-fn position_of(snapshot: &Snapshot) -> LogPosition {
-    let metadata = snapshot.get_metadata();
-    LogPosition { index: metadata.index, term: metadata.term }
 }
 
 /// Whether an operation makes the state larger if it succeeds.
@@ -741,44 +553,6 @@ impl Replica {
         }
         let position = position_of(message.get_snapshot());
         Output::SendSnapshot { message, position }
-    }
-
-    /// Goes on from the snapshot of a peer.
-    fn install(&mut self, snapshot: &Snapshot) -> Result<(SnapshotInfo, Arc<[u8]>), Stop> {
-        let position = position_of(snapshot);
-        let (restored, bytes) = (self.incoming.take().filter(|(restored, _)| restored.position == position))
-            .expect("consensus accepts only a snapshot whose bytes came with it");
-        let info = restored.info();
-        self.abandon_change();
-        Restored { state: self.state, members: self.members, position: self.applied } = restored;
-        self.events = EventRing::new(EVENTS_KEPT_MAX, events_begin(position));
-        self.making = None;
-        self.bytes_since_snapshot = 0;
-        self.raft.mut_store().install(info.clone());
-        self.outputs.push(Output::MembersChanged { position, ticket: None });
-        Ok((info, bytes))
-    }
-
-    /// Begins a snapshot when enough was applied since the last one; early, if a follower needs one.
-    fn snapshot_if_due(&mut self) {
-        let Settings { snapshot_every_entries, snapshot_every_bytes, log_bytes_max, .. } = self.settings;
-        let log = self.raft.store();
-        let last = log.snapshot.as_ref().map_or(GROUP_BEGINS.index, |info| info.position.index);
-        let entries = self.applied.index.saturating_sub(last);
-        let is_due = entries >= snapshot_every_entries
-            || self.bytes_since_snapshot >= snapshot_every_bytes.min(log_bytes_max / 2)
-            || (self.applied >= GROUP_BEGINS && log.take_snapshot_wanted());
-        if is_due && self.may_begin_snapshot() {
-            self.begin_snapshot();
-        }
-    }
-
-    fn begin_snapshot(&mut self) {
-        let info = SnapshotInfo { position: self.applied, members: to_conf_state(&self.members) };
-        let (state_hash, bytes) = (self.state.state_hash(), self.bytes_since_snapshot);
-        self.making = Some(Making { info, state_hash, bytes });
-        let first_voters = self.first_voters.clone();
-        self.outputs.push(Output::MakeSnapshot { through: self.applied, first_voters });
     }
 
     fn apply(&mut self, entry: &Entry, now: Nanos) -> Result<(), Stop> {
