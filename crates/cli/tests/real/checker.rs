@@ -8,11 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::history::{Answer, Asked, Attempt, End, History, Hold, Kind, LogEvent, Mode, Request, What};
 
-/// Rule: bounded-late, in logical time.
+/// How late something may end, in logical time.
+// Rule: bounded-late
 const LATE_MS_MAX: u64 = 500;
 /// The commit in flight when the deadline passed, on a machine that is busy with other things, too.
 const IN_FLIGHT_MS: u64 = 1_000;
-/// Rule: failover-grace.
+/// What a fail-over may add.
+// Rule: failover-grace
 const GRACE_MS: u64 = 3_000;
 
 /// What was found, and how much was looked at.
