@@ -330,7 +330,7 @@ impl Cluster {
         for node in nodes {
             let endpoint = format!("127.0.0.1:{}", self.nodes[*node].client_port);
             let served = self.runtime.block_on(async {
-                let limit = Duration::from_secs(10);
+                let limit = Duration::from_secs(30);
                 let client = Client::builder().endpoint(endpoint).call_timeout(limit).name("looks whether it serves");
                 let client = client.connect().await.map_err(|error| error.to_string())?;
                 let lock = client.lock("every node serves").wait(limit).acquire().await;
