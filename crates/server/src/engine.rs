@@ -19,7 +19,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tonic::Status;
 
 use crate::metrics::Metrics;
-use crate::outbox::{self, Outbox};
+use crate::outbox::Outbox;
 use crate::peers::Peers;
 use crate::status;
 
@@ -166,6 +166,11 @@ impl Shared {
         self.ring();
         changed.await.map_err(|_| status::outcome_unknown())
     }
+}
+
+/// An entry, with nothing in it yet for a stream.
+fn entry_at(position: LogPosition, stamp: LogicalMs) -> v1::Decided {
+    v1::Decided { index: position.index, term: position.term, stamp_ms: stamp.0, ..Default::default() }
 }
 
 fn name_of(member: &MemberView) -> &str {
@@ -399,8 +404,8 @@ impl Engine {
                 Output::Push { position, stamp, push } => {
                     let session = api::push_session(&push);
                     if let Some(stream) = self.connected.get(&session).and_then(|id| self.streams.get(id)) {
-                        let entry = outbox::entry(position.index, position.term, stamp.0);
-                        stream.outbox.decided(outbox::with_push(entry, api::push_to_wire(&push)));
+                        let pushes = vec![api::push_to_wire(&push)];
+                        stream.outbox.decided(v1::Decided { pushes, ..entry_at(position, stamp) });
                     }
                     if let fencepost_core::Push::SessionEnded { .. } = push {
                         self.unbind(session);
@@ -443,8 +448,8 @@ impl Engine {
             Some(Asked::Read(_) | Asked::MemberChange(_)) | None => return,
         };
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        let entry = outbox::entry(position.index, position.term, stamp.0);
-        stream.outbox.decided(outbox::with_answer(entry, api::answer_to_wire(session, number, &reply)));
+        let answers = vec![api::answer_to_wire(session, number, &reply)];
+        stream.outbox.decided(v1::Decided { answers, ..entry_at(position, stamp) });
         match reply.outcome {
             Outcome::Opened { .. } | Outcome::Attached(_) => {
                 stream.sessions.insert(session);

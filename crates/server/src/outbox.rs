@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use fencepost_wire::v1::{Answer, Decided, NotTaken, Push, ServerMessage};
+use fencepost_wire::v1::{Decided, NotTaken, ServerMessage};
 use futures_core::Stream;
 use tonic::Status;
 
@@ -101,19 +101,4 @@ impl Stream for Outbox {
         pending.reader = Some(context.waker().clone());
         Poll::Pending
     }
-}
-
-/// One entry's part for one stream.
-pub(crate) fn entry(index: u64, term: u64, stamp_ms: u64) -> Decided {
-    Decided { index, term, stamp_ms, answers: Vec::new(), pushes: Vec::new() }
-}
-
-pub(crate) fn with_answer(mut entry: Decided, answer: Answer) -> Decided {
-    entry.answers.push(answer);
-    entry
-}
-
-pub(crate) fn with_push(mut entry: Decided, push: Push) -> Decided {
-    entry.pushes.push(push);
-    entry
 }
