@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use client::{Client, Heard, Place, lock, open, request};
 use fencepost_core::{Action, Outcome, Wait};
 use fencepost_wire::v1;
-use nodes::{disk_probe, loopback_probe, processor_us, start_cluster};
+use nodes::{commit_probe, disk_probe, loopback_probe, processor_us, start_cluster};
 
 /// One session that keeps so many pairs in flight: each answer to an acquire is followed by its release, and each release by
 /// the next acquire. Gives back how many operations were answered and how long acquires took.
@@ -77,14 +77,14 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         println!(
-            "nodes | streams x in flight | operations/s | p50 us | p99 us | processor us an operation | one sync us | one round trip us"
+            "nodes | streams x in flight | operations/s | p50 us | p99 us | processor us an operation | one sync us | one round trip us | one bare commit us"
         );
         for size in sizes {
             let place = Place::new(&format!("load-{size}"));
             let leader = start_cluster(&place, size).await;
             let mut session = 0;
             for (streams, in_flight) in [(1, 1), (1, 64), (16, 16), (256, 1), (64, 16)] {
-                let (sync, round_trip) = (disk_probe(&place), loopback_probe());
+                let (sync, round_trip, commit) = (disk_probe(&place), loopback_probe(), commit_probe(&place, size));
                 let (started, processor) = (Instant::now(), processor_us());
                 let until = started + Duration::from_secs(seconds);
                 let mut tasks = tokio::task::JoinSet::new();
@@ -101,13 +101,14 @@ fn main() {
                 took.sort();
                 let at = |share: f64| took[((took.len() - 1) as f64 * share) as usize].as_micros();
                 println!(
-                    "{size} | {streams} x {in_flight} | {:.0} | {} | {} | {:.1} | {} | {}",
+                    "{size} | {streams} x {in_flight} | {:.0} | {} | {} | {:.1} | {} | {} | {}",
                     answered as f64 / started.elapsed().as_secs_f64(),
                     at(0.5),
                     at(0.99),
                     (processor_us() - processor) as f64 / answered as f64,
                     sync.as_micros(),
                     round_trip.as_micros(),
+                    commit.as_micros(),
                 );
             }
         }

@@ -51,10 +51,10 @@ pub(crate) struct Acted {
     pub(crate) outcome: Outcome,
 }
 
-/// What observers of the whole node may wait for.
+/// What observers of the whole node may wait for. It seldom changes; how far the log is applied is said apart, so that nobody
+/// who does not care is woken by every entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
-    pub(crate) applied: LogPosition,
     /// The term in which this node leads and serves, if it does.
     pub(crate) serves_in: Option<u64>,
     pub(crate) leader: Option<u64>,
@@ -74,6 +74,7 @@ pub(crate) struct Engine {
     /// The term whose streams these are.
     serves_in: Option<u64>,
     progress: watch::Sender<Progress>,
+    applied: watch::Sender<LogPosition>,
     is_shutting_down: bool,
 }
 
@@ -83,11 +84,13 @@ pub(crate) struct Shared {
     engine: Arc<Mutex<Engine>>,
     bell: Arc<Notify>,
     progress: watch::Receiver<Progress>,
+    applied: watch::Receiver<LogPosition>,
 }
 
 impl Shared {
     pub(crate) fn new(node: Node, peers: Peers, metrics: Arc<Metrics>, bell: Arc<Notify>) -> Shared {
-        let (progress, watched) = watch::channel(progress_of(&node));
+        let (progress, progress_seen) = watch::channel(progress_of(&node));
+        let (applied, applied_seen) = watch::channel(node.replica().applied());
         let engine = Engine {
             node,
             peers,
@@ -98,9 +101,10 @@ impl Shared {
             asked: HashMap::new(),
             serves_in: None,
             progress,
+            applied,
             is_shutting_down: false,
         };
-        Shared { engine: Arc::new(Mutex::new(engine)), bell, progress: watched }
+        Shared { engine: Arc::new(Mutex::new(engine)), bell, progress: progress_seen, applied: applied_seen }
     }
 
     /// The engine. Nobody holds it across an await, and there is one thread, so nobody waits here.
@@ -119,6 +123,11 @@ impl Shared {
 
     pub(crate) fn progress(&self) -> watch::Receiver<Progress> {
         self.progress.clone()
+    }
+
+    /// How far the log is applied.
+    pub(crate) fn applied(&self) -> watch::Receiver<LogPosition> {
+        self.applied.clone()
     }
 
     /// Returns when the state shows everything that was acknowledged before the call.
@@ -180,7 +189,6 @@ fn name_of(member: &MemberView) -> &str {
 fn progress_of(node: &Node) -> Progress {
     let replica = node.replica();
     Progress {
-        applied: replica.applied(),
         serves_in: replica.serves().then(|| replica.term()),
         leader: replica.leader(),
         snapshot: replica.newest_snapshot(),
@@ -432,8 +440,9 @@ impl Engine {
             }
         }
         self.follow_leadership();
-        let progress = progress_of(&self.node);
+        let (progress, applied) = (progress_of(&self.node), self.node.replica().applied());
         self.progress.send_if_modified(|known| std::mem::replace(known, progress) != progress);
+        self.applied.send_if_modified(|known| std::mem::replace(known, applied) != applied);
         Ok(())
     }
 

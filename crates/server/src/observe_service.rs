@@ -242,10 +242,10 @@ async fn watch_from(
     sender: mpsc::Sender<Result<v1::WatchResponse, Status>>,
     _counted: Counted,
 ) {
-    let mut progress = shared.progress();
+    let mut applied = shared.applied();
     let mut last_said = after;
     loop {
-        progress.mark_unchanged();
+        applied.mark_unchanged();
         let found = {
             let engine = shared.engine();
             let replica = engine.replica();
@@ -269,7 +269,7 @@ async fn watch_from(
             // Nothing new, or this node is behind: it will come.
             Ok(_) => {
                 tokio::select! {
-                    changed = progress.changed() => if changed.is_err() { return },
+                    changed = applied.changed() => if changed.is_err() { return },
                     () = sender.closed() => return,
                 }
                 continue;

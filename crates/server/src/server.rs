@@ -132,7 +132,7 @@ impl Server {
 
     /// Returns when this node is a member that votes, as far as it knows.
     pub async fn wait_until_member(&self) {
-        let mut progress = self.shared.progress();
+        let mut applied = self.shared.applied();
         let votes = || {
             let engine = self.shared.engine();
             let (replica, members) = (engine.replica(), engine.replica().members());
@@ -140,7 +140,7 @@ impl Server {
         };
         while !votes() {
             // The engine lives as long as the server does.
-            let _ = progress.changed().await;
+            let _ = applied.changed().await;
         }
     }
 

@@ -50,15 +50,12 @@ pub(crate) fn processor_us() -> u64 {
     ticks * 10_000
 }
 
-/// What one sync of 4 KiB takes on this disk, at the median, in a file whose blocks are there already, as the log's are.
+/// What one sync of 4 KiB takes on this disk, at the median.
 pub(crate) fn disk_probe(place: &Place) -> Duration {
-    use std::io::{Seek, SeekFrom, Write};
-    let mut file = std::fs::File::create(place.path().join("probe")).expect("a file");
-    file.write_all(&vec![7; 4 << 20]).and_then(|()| file.sync_all()).expect("it is written");
-    median((0..300).map(|at| {
-        file.seek(SeekFrom::Start(at % 1_000 * 4_096)).expect("it is that long");
+    let mut file = ProbeFile::new(place, "probe");
+    median((0..300).map(|_| {
         let started = Instant::now();
-        file.write_all(&[at as u8; 4_096]).and_then(|()| file.sync_data()).expect("it is synced");
+        file.sync();
         started.elapsed()
     }))
 }
@@ -79,6 +76,84 @@ pub(crate) fn loopback_probe() -> Duration {
         near.write_all(&byte).and_then(|()| near.read_exact(&mut byte)).expect("it is echoed");
         started.elapsed()
     }))
+}
+
+/// What one commit of so many nodes takes on this machine when nothing is computed, at the median: a request over loopback, one
+/// to each follower, a sync of 4 KiB at every node at the same time, the answers that make a majority, and one to the client.
+/// Blocking sockets, one thread a node: the least that these hops and syncs can cost here.
+pub(crate) fn commit_probe(place: &Place, nodes: usize) -> Duration {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let near = TcpStream::connect(listener.local_addr().expect("it listens")).expect("it is there");
+        let (far, _) = listener.accept().expect("it was dialled");
+        near.set_nodelay(true).and_then(|()| far.set_nodelay(true)).expect("a socket of ours");
+        (near, far)
+    }
+    let (mut near, mut client) = pair();
+    let mut followers = Vec::new();
+    for node in 1..nodes {
+        let (leader, mut follower) = pair();
+        let mut disk = ProbeFile::new(place, &format!("commit-{node}"));
+        followers.push(leader);
+        std::thread::spawn(move || {
+            let mut message = [0; 100];
+            while follower.read_exact(&mut message).is_ok() {
+                disk.sync();
+                if follower.write_all(&message).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    let mut disk = ProbeFile::new(place, "commit-0");
+    std::thread::spawn(move || {
+        let mut message = [0; 100];
+        while client.read_exact(&mut message).is_ok() {
+            for follower in &mut followers {
+                follower.write_all(&message).expect("it is there");
+            }
+            disk.sync();
+            // The leader itself is the other half of the majority. The rest is read after the client has its answer.
+            let majority = nodes / 2;
+            for follower in &mut followers[..majority] {
+                follower.read_exact(&mut message).expect("it answers");
+            }
+            client.write_all(&message).expect("it is there");
+            for follower in &mut followers[majority..] {
+                follower.read_exact(&mut message).expect("it answers");
+            }
+        }
+    });
+    median((0..1_000).map(|_| {
+        let (started, mut message) = (Instant::now(), [7; 100]);
+        near.write_all(&message).and_then(|()| near.read_exact(&mut message)).expect("it is answered");
+        started.elapsed()
+    }))
+}
+
+/// A file whose blocks are there already, as the log's are.
+struct ProbeFile {
+    file: std::fs::File,
+    written: u64,
+}
+
+impl ProbeFile {
+    fn new(place: &Place, name: &str) -> ProbeFile {
+        use std::io::Write;
+        let mut file = std::fs::File::create(place.path().join(name)).expect("a file");
+        file.write_all(&vec![7; 4 << 20]).and_then(|()| file.sync_all()).expect("it is written");
+        ProbeFile { file, written: 0 }
+    }
+
+    /// Writes the next 4 KiB, and syncs.
+    fn sync(&mut self) {
+        use std::io::{Seek, SeekFrom, Write};
+        self.file.seek(SeekFrom::Start(self.written % 1_000 * 4_096)).expect("it is that long");
+        self.file.write_all(&[self.written as u8; 4_096]).and_then(|()| self.file.sync_data()).expect("it is synced");
+        self.written += 1;
+    }
 }
 
 fn median(took: impl Iterator<Item = Duration>) -> Duration {
