@@ -1,0 +1,176 @@
+//! What happened in a run, fact by fact, in the order of the world's own time. The checkers see nothing else.
+
+use fencepost::machine::{Answer, RequestKey};
+use fencepost_core::{
+    Action, Batch, Effects, GrantId, LogicalMs, Name, Outcome, PositionedEvent, Repeat, RequestNumber, SessionId, Token,
+};
+use fencepost_replica::LogPosition;
+
+/// The true time of the world, in nanoseconds. No clock in the world shows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorldTime(pub u64);
+
+impl WorldTime {
+    /// So many milliseconds later.
+    pub fn after_ms(self, ms: u64) -> WorldTime {
+        WorldTime(self.0 + ms * 1_000_000)
+    }
+
+    /// In whole milliseconds.
+    pub fn ms(self) -> u64 {
+        self.0 / 1_000_000
+    }
+}
+
+/// One entry of the log with what it caused: told once for each index, in order, when the first node applies it. No client can
+/// have an answer from it before.
+#[derive(Clone, Debug)]
+pub struct LoggedEntry {
+    /// Where it stands.
+    pub position: LogPosition,
+    /// Its logical time.
+    pub stamp: LogicalMs,
+    /// What it says.
+    pub batch: Batch,
+    /// What came of it.
+    pub effects: Effects,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub enum Fact<'a> {
+    /// The log has one more entry.
+    Logged(&'a LoggedEntry),
+    /// A node has applied the log up to here, and this is the hash of its state.
+    Applied {
+        /// Which node.
+        node: u64,
+        /// Up to where.
+        position: LogPosition,
+        /// The hash of its state.
+        state_hash: u64,
+    },
+    /// A user asked for something, for the first time.
+    Asked {
+        /// Whose request, with its number.
+        request: RequestKey,
+        /// What for.
+        action: &'a Action,
+    },
+    /// An answer or a push that ends a wait reached a client, from an entry at this position.
+    Heard {
+        /// Whose.
+        session: SessionId,
+        /// To which request; none for an open, an attach or a keep-alive.
+        number: Option<RequestNumber>,
+        /// The entry that the node said it was from.
+        position: LogPosition,
+        /// The stamp that the node said the entry has.
+        stamp: LogicalMs,
+        /// What it said.
+        outcome: &'a Outcome,
+        /// If it said so before.
+        repeat: Option<Repeat>,
+    },
+    /// A user was told how a request ended.
+    Told {
+        /// Which.
+        request: RequestKey,
+        /// How.
+        answer: &'a Answer,
+    },
+    /// A user acts, right now, in the belief that it holds a grant: its guard said so at this very moment.
+    Acts {
+        /// Whose grant.
+        session: SessionId,
+        /// Which.
+        grant: GrantId,
+        /// The token it has.
+        token: Token,
+    },
+    /// A user began to read the state, linearizably.
+    ReadAsked {
+        /// Which read.
+        read: u64,
+    },
+    /// The read was answered with the state as of here.
+    ReadAnswered {
+        /// Which read.
+        read: u64,
+        /// Everything up to this entry was in it.
+        position: LogPosition,
+    },
+    /// A watcher of this prefix was given an event. Each watcher resumes after the last one it was given, at whatever node.
+    Watched {
+        /// Which watcher.
+        watcher: u64,
+        /// What it watches.
+        prefix: &'a str,
+        /// What it was given.
+        event: &'a PositionedEvent,
+    },
+    /// A watcher was told that the events before this one are compacted, and goes on after it.
+    WatchCompacted {
+        /// Which watcher.
+        watcher: u64,
+        /// Where it goes on after.
+        oldest: fencepost_core::Position,
+    },
+    /// A watcher has now seen everything of its prefix up to and including this index.
+    WatchedThrough {
+        /// Which watcher.
+        watcher: u64,
+        /// What it watches.
+        prefix: &'a str,
+        /// The last index whose events it has seen.
+        index: u64,
+    },
+    /// Somebody came to the guarded store.
+    Store(&'a Access),
+    /// From now on the world is disturbed: bounds on time do not hold.
+    Disturbed,
+    /// From now on every node is up, every link works and every clock runs, and nothing will be disturbed before the run ends.
+    Healed,
+    /// From now on nodes that were healed must serve, and nobody may wait for what is free: what each live node says of itself.
+    Serves {
+        /// Which node.
+        node: u64,
+        /// Whether it leads and serves, or knows who leads.
+        ready: bool,
+    },
+    /// The cluster was restored from a backup: a new cluster with a new log, no session and raised tokens.
+    Restored,
+    /// The run is over.
+    Over,
+}
+
+/// What somebody did at the guarded store, and what the store said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// The protected resource.
+    pub name: Name,
+    /// Whose grant.
+    pub session: SessionId,
+    /// The token that was presented.
+    pub token: Token,
+    /// What was done.
+    pub what: AccessKind,
+    /// Whether the guard let it through.
+    pub accepted: bool,
+}
+
+/// What was done at the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessKind {
+    /// A read with a shared grant's token.
+    Read,
+    /// An exclusive holder claimed before its first read.
+    Claim,
+    /// A write of a value that was decided from a read of this version.
+    Write {
+        /// The version of the value that the writer had read.
+        based_on: u64,
+        /// The version that is there after it, if it was accepted.
+        makes: u64,
+    },
+}
