@@ -35,7 +35,7 @@ pub(crate) fn read_member_changes(entry: &Entry) -> Result<Option<MemberChanges>
 }
 
 /// The lock entry in an entry of the log; none in what consensus writes for itself.
-pub(crate) fn read_entry(entry: &Entry) -> Result<Option<LockEntry>, Stop> {
+pub fn read_entry(entry: &Entry) -> Result<Option<LockEntry>, Stop> {
     if entry.entry_type != EntryType::EntryNormal || entry.data.is_empty() {
         return Ok(None);
     }

@@ -17,6 +17,7 @@ mod snapshot;
 mod stamp;
 pub mod store;
 
+pub use apply::read_entry;
 pub use error::{NotTaken, Stop};
 pub use gather::{BEAT_MS, ENTRY_COMMANDS_MAX, Ticket, WAITING_OPERATIONS_MAX, WAITING_WANTS_MAX};
 pub use log::{GROUP_BEGINS, Log, LogPosition};

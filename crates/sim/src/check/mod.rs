@@ -23,6 +23,11 @@ impl Checkers {
     /// Checks one fact.
     pub fn see(&mut self, _at: WorldTime, _fact: &Fact<'_>) {}
 
+    /// The world itself has found something.
+    pub fn found(&mut self, invariant: &'static str, at: WorldTime, what: String) {
+        self.violations.push(Violation { invariant, at, what });
+    }
+
     /// What was found.
     pub fn violations(&self) -> &[Violation] {
         &self.violations
