@@ -211,7 +211,6 @@ impl Replica {
             events: EventRing::new(EVENTS_KEPT_MAX, events_begin(applied)),
             outputs: Vec::new(),
         };
-        replica.draw_election_timeout();
         if replica.members.voters.iter().eq([&settings.id]) && replica.members.voters_outgoing.is_empty() {
             // Nobody else could lead, so there is nobody to wait for.
             replica.raft.campaign()?;
@@ -303,11 +302,9 @@ impl Replica {
     fn step(&mut self, message: Message) -> Result<(), Stop> {
         match self.raft.step(message) {
             // Somebody who is no longer, or not yet, a member: not for us.
-            Err(raft::Error::StepPeerNotFound | raft::Error::StepLocalMsg) => {}
-            stepped => stepped?,
+            Err(raft::Error::StepPeerNotFound | raft::Error::StepLocalMsg) => Ok(()),
+            stepped => Ok(stepped?),
         }
-        self.draw_election_timeout();
-        Ok(())
     }
 
     /// Whether somebody asks for a vote who is no member and lacks entries that are here: a node that was removed, or one that
@@ -397,8 +394,8 @@ impl Replica {
         if now >= self.next_tick {
             // One tick, however long the process slept: a stalled node is not owed an election.
             self.next_tick = now.after_ms(TICK_MS);
+            self.set_election_timeout();
             self.raft.tick();
-            self.draw_election_timeout();
             // Consensus forgets reads that came before its first commit of the term, so all are asked again.
             for ticket in &self.reads_asked {
                 self.raft.read_index(ticket.0.to_le_bytes().to_vec());
@@ -632,15 +629,14 @@ impl Replica {
         self.outputs.extend(ready.map(|(_, ticket)| Output::ReadReady { ticket, position }));
     }
 
-    /// Consensus draws its election timeout from the thread's generator; this draws it from the replica's own seed, so
-    /// that a simulation can repeat itself.
-    fn draw_election_timeout(&mut self) {
-        if self.raft.raft.randomized_election_timeout() == self.election_ticks {
-            return;
+    /// Consensus draws its election timeout from the thread's generator, and looks at it in a tick. Before that it is set from the
+    /// replica's own seed, so that a simulation can repeat itself: to a new one whenever the wait has begun anew.
+    fn set_election_timeout(&mut self) {
+        if self.raft.raft.election_elapsed == 0 || self.election_ticks == 0 {
+            self.election_seed =
+                self.election_seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            self.election_ticks = ELECTION_TICKS + (self.election_seed >> 33) as usize % ELECTION_TICKS;
         }
-        self.election_seed =
-            self.election_seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.election_ticks = ELECTION_TICKS + (self.election_seed >> 33) as usize % ELECTION_TICKS;
         self.raft.raft.set_randomized_election_timeout(self.election_ticks);
     }
 }
