@@ -293,6 +293,8 @@ impl Replica {
             MessageType::MsgPropose => Ok(()),
             // Of no use without its bytes.
             MessageType::MsgSnapshot => Ok(()),
+            // As in `turn`: it would stand for election.
+            MessageType::MsgTimeoutNow if self.installing.is_some() => Ok(()),
             MessageType::MsgAppend if self.has_no_room_for(&message) => Ok(()),
             MessageType::MsgRequestVote | MessageType::MsgRequestPreVote if self.is_of_a_stranger(&message) => Ok(()),
             _ => self.step(message),
@@ -395,7 +397,11 @@ impl Replica {
             // One tick, however long the process slept: a stalled node is not owed an election.
             self.next_tick = now.after_ms(TICK_MS);
             self.set_election_timeout();
-            self.raft.tick();
+            // A node whose log has just been replaced does not stand for election before that is durable. Consensus would
+            // look for entries that went with the old log, and panic.
+            if self.installing.is_none() {
+                self.raft.tick();
+            }
             // Consensus forgets reads that came before its first commit of the term, so all are asked again.
             for ticket in &self.reads_asked {
                 self.raft.read_index(ticket.0.to_le_bytes().to_vec());

@@ -22,7 +22,6 @@ impl Clock {
         Clock { start: random.below(1 << 40), rate: random.between(RATE_LEAST, RATE_MOST) }
     }
 
-
     /// What the clock shows.
     pub(crate) fn shows(&self, now: WorldTime) -> u64 {
         self.start + (u128::from(now.0) * u128::from(self.rate) / 1_000_000) as u64

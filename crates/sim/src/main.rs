@@ -20,10 +20,21 @@ fn main() {
         for line in world.observer.lines() {
             println!("{:10.3} {:6} {}", line.at_ms, line.who, line.what);
         }
-        println!("{seed}: {:x} {} ms, {} ops, {} entries, served {}, {:?}", outcome.trace_hash, outcome.simulated_ms, outcome.operations, outcome.entries, outcome.served, outcome.store);
+        println!(
+            "{seed}: {:x} {} ms, {} ops, {} entries, served {}, {:?}",
+            outcome.trace_hash,
+            outcome.simulated_ms,
+            outcome.operations,
+            outcome.entries,
+            outcome.served,
+            outcome.store
+        );
         for violation in &outcome.violations {
             println!("   {violation:?}");
         }
     }
-    println!("{ops} ops, corrupted {corrupted} refused {refused}; {} x", total as f64 / 1000.0 / started.elapsed().as_secs_f64());
+    println!(
+        "{ops} ops, corrupted {corrupted} refused {refused}; {} x",
+        total as f64 / 1000.0 / started.elapsed().as_secs_f64()
+    );
 }

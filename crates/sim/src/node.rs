@@ -76,4 +76,15 @@ impl SimNode {
     pub(crate) fn local(&self, now: WorldTime) -> Nanos {
         Nanos(self.clock.shows(now))
     }
+
+    /// How it is, for people.
+    pub(crate) fn tell(&self, id: u64) -> String {
+        let Some(replica) = &self.replica else {
+            return format!("node {id} is down{}", if self.damaged { ", its disk is damaged" } else { "" });
+        };
+        let members: Vec<String> =
+            replica.members().iter().map(|view| format!("{} {:?}", view.node, view.role)).collect();
+        let (term, applied, members) = (replica.term(), replica.applied().index, members.join(", "));
+        format!("node {id} in term {term} has applied {applied} and knows {members}")
+    }
 }

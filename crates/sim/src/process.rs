@@ -83,7 +83,13 @@ pub(crate) struct Process {
 
 impl Process {
     /// A new process that knows these addresses.
-    pub(crate) fn new(id: usize, workers: usize, addresses: Vec<String>, mut random: Random, now: WorldTime) -> Process {
+    pub(crate) fn new(
+        id: usize,
+        workers: usize,
+        addresses: Vec<String>,
+        mut random: Random,
+        now: WorldTime,
+    ) -> Process {
         let clock = Clock::draw(&mut random);
         let local = Nanos(clock.shows(now));
         let workers = (0..workers).map(|at| Worker::new(at, random.fork(), local)).collect();

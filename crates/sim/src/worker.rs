@@ -83,7 +83,7 @@ pub(crate) struct Worker {
     careful: bool,
     calls: u64,
     random: Random,
-    /// When it last came to an end with something, whatever the end.
+    /// When it last had an answer of the cluster, whatever the answer.
     pub(crate) served_at: WorldTime,
     /// How often.
     pub(crate) served: u64,
@@ -188,6 +188,9 @@ impl Worker {
     }
 
     fn answered(&mut self, answer: &Answer, hands: &mut Hands<'_>) {
+        if let Answer::Decided(_) = answer {
+            (self.served, self.served_at) = (self.served + 1, hands.now);
+        }
         match answer {
             Answer::Decided(Outcome::Granted { grant, token, .. }) => {
                 let lock = self.wanted.as_ref().map(|(lock, _)| lock.clone());
@@ -274,8 +277,7 @@ impl Worker {
             self.doing = Doing::AboutToWrite { at: hands.local.after(Duration::from_micros(us)) };
         } else if matches!(self.task, Task::Keep) && self.random.one_in(8) && hold.lock.is_some() {
             let lock = hold.lock.expect("just looked");
-            let action =
-                Action::Convert { grant: hold.grant, name: lock.name, mode: LockMode::Shared, wait: Wait::No };
+            let action = Action::Convert { grant: hold.grant, name: lock.name, mode: LockMode::Shared, wait: Wait::No };
             self.ask(action, None, hands);
         } else {
             self.let_go(hands);
@@ -314,7 +316,6 @@ impl Worker {
                 LetGo::Lost(_) => {}
             }
         }
-        (self.served, self.served_at) = (self.served + 1, hands.now);
         if !hands.machine.is_alive(session) {
             self.session = None;
         } else if self.random.one_in(40) {

@@ -141,7 +141,8 @@ impl World {
         for id in &voters {
             world.found(*id, &voters);
         }
-        world.watchers = ["", "account", "/a"].into_iter().zip(0..).map(|(prefix, id)| Watcher::new(id, prefix)).collect();
+        world.watchers =
+            ["", "account", "/a"].into_iter().zip(0..).map(|(prefix, id)| Watcher::new(id, prefix)).collect();
         for id in 0..plan.clients {
             let addresses = voters.iter().map(|node| address(*node)).collect();
             let process = Process::new(id, plan.workers, addresses, random.fork(), world.now);

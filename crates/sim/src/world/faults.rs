@@ -247,7 +247,9 @@ impl World {
 
     /// A bit of a node's newest snapshot flips. The node must notice when it starts again, and is replaced by a new one.
     fn damage(&mut self, id: u64) {
-        if !self.may_hurt() || !self.nodes[&id].runs() {
+        // One of a few that are all well: more would be more than any cluster survives.
+        let voters = self.leader().map_or(0, |leader| self.voters_of(leader).len());
+        if voters < 3 || !self.nodes.values().all(|node| node.runs() && !node.damaged) {
             return;
         }
         self.crash(id);
@@ -262,21 +264,27 @@ impl World {
         }
     }
 
+    /// Who votes, as this node knows it.
+    fn voters_of(&self, id: u64) -> Vec<u64> {
+        let members = self.nodes[&id].replica.as_ref().map(|replica| replica.members()).unwrap_or_default();
+        members.iter().filter(|view| view.role == Role::Voter).map(|view| view.node).collect()
+    }
+
     /// Asks the leader for a change of the members, if one can be made.
     fn change_members(&mut self) {
         let Some(leader) = self.leader() else { return };
         let members = self.nodes[&leader].replica.as_ref().expect("it leads").members();
-        let of_role = |role| members.iter().filter(|view| view.role == role).map(|view| view.node).collect::<Vec<_>>();
-        let (voters, learners) = (of_role(Role::Voter), of_role(Role::Learner));
+        let learner = members.iter().find(|view| view.role == Role::Learner).map(|view| view.node);
+        let voters = self.voters_of(leader);
         let gone = |id: &&u64| self.nodes.get(*id).is_none_or(|node| node.damaged);
         let voter = voters.iter().find(gone).copied().unwrap_or(*self.random.pick(&voters));
         let is_spare = voters.len() as u64 > self.faults.size;
-        let (kind, changes) = match (self.random.below(4), learners.first()) {
-            (0, Some(learner)) if !is_spare => ("learner promoted", vec![MemberChange::Promote(*learner)]),
-            (1, Some(learner)) => ("learner removed", vec![MemberChange::Remove(*learner)]),
-            (_, Some(learner)) => {
-                ("voter replaced", vec![MemberChange::Promote(*learner), MemberChange::Remove(voter)])
-            }
+        let is_short = (voters.len() as u64) < self.faults.size;
+        let (kind, changes) = match (self.random.below(4), learner) {
+            (0, Some(learner)) if !is_spare => ("learner promoted", vec![MemberChange::Promote(learner)]),
+            (1, Some(learner)) => ("learner removed", vec![MemberChange::Remove(learner)]),
+            (_, Some(learner)) if is_short => ("learner promoted", vec![MemberChange::Promote(learner)]),
+            (_, Some(learner)) => ("voter replaced", vec![MemberChange::Promote(learner), MemberChange::Remove(voter)]),
             (_, None) if is_spare => ("voter removed", vec![MemberChange::Remove(voter)]),
             (_, None) => {
                 let new = self.next_node;
@@ -312,7 +320,8 @@ impl World {
 
     /// Everything is lost, and a new cluster is made of a backup: an old snapshot of any node.
     fn restore(&mut self) {
-        let backups = self.nodes.values().filter(|node| !node.damaged).filter_map(|node| node.disk.durable().snapshot.clone());
+        let backups =
+            self.nodes.values().filter(|node| !node.damaged).filter_map(|node| node.disk.durable().snapshot.clone());
         let backups: Vec<_> = backups.collect();
         if backups.is_empty() {
             return;
@@ -335,7 +344,10 @@ impl World {
         self.faults.reads.clear();
         self.observer.fact(self.now, &Fact::Restored);
         self.watchers.iter_mut().for_each(crate::watcher::Watcher::begin_anew);
-        self.put_node(founder, Durable { log: fencepost_replica::Log::new(&[founder]), snapshot: Some(restored.into()) });
+        self.put_node(
+            founder,
+            Durable { log: fencepost_replica::Log::new(&[founder]), snapshot: Some(restored.into()) },
+        );
         self.clients.iter_mut().for_each(|client| client.learn_addresses(vec![address(founder)]));
     }
 
@@ -421,8 +433,9 @@ impl World {
     pub(super) fn thaw_everything(&mut self) {
         self.faults.administers = false;
         let records = self.witness.records();
-        let frozen: Vec<FreezeId> =
-            records.filter_map(|record| if let Record::Freeze(freeze) = record { Some(freeze.id) } else { None }).collect();
+        let frozen: Vec<FreezeId> = records
+            .filter_map(|record| if let Record::Freeze(freeze) = record { Some(freeze.id) } else { None })
+            .collect();
         for freeze in frozen {
             self.act(Act::Thaw { freeze });
         }

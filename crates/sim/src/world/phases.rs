@@ -97,7 +97,9 @@ impl World {
 
     fn tell_who_serves(&mut self) {
         let Some(leader) = self.leader() else {
-            self.observer.checkers.found("I19", self.now, "nobody leads though everything works".to_owned());
+            let nodes: Vec<String> = self.nodes.iter().map(|(id, node)| node.tell(*id)).collect();
+            let what = format!("nobody leads though everything works: {}", nodes.join("; "));
+            self.observer.checkers.found("I19", self.now, what);
             return;
         };
         let members = self.nodes[&leader].replica.as_ref().expect("it leads").members();
