@@ -1,35 +1,316 @@
 //! The checkers: one file an invariant. Each sees every fact of a run, in order, beside the ledger of what the log has said so far.
+//!
+//! The log position is a witness of the order, so checking is one replay. An entry is walked event by event: the operations that
+//! caused nothing are judged where they stand between the events of those that did. What must hold at an event is asked just before it
+//! is followed, what must hold after an entry is asked at its end, and only of what the entry touched.
 
-use crate::fact::{Fact, WorldTime};
+mod black_box;
+mod causes;
+mod findings;
+mod follow;
+mod i01_exclusion;
+mod i02_tokens;
+mod i03_acknowledged;
+mod i04_living;
+mod i05_order;
+mod i06_wake_up;
+mod i07_session_end;
+mod i08_multi_lock;
+mod i09_time;
+mod i11_owner_only;
+mod i12_once;
+mod i13_deadlock;
+mod i14_watch;
+mod i15_hashes;
+mod i17_real_time;
+mod i19_liveness;
+mod i20_fenced;
+mod ledger;
+mod place;
+mod step;
+#[cfg(test)]
+mod tests;
 
-/// Something that must not be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
-    /// Which invariant.
-    pub invariant: &'static str,
-    /// When, in the world's time.
-    pub at: WorldTime,
-    /// What is wrong.
-    pub what: String,
-}
+use fencepost::machine::RequestKey;
+use fencepost_core::{Event, Held, Operation, Outcome, RequestNumber, SessionId};
+use fencepost_replica::LogPosition;
+
+use crate::fact::{Fact, LoggedEntry, WorldTime};
+
+pub use findings::{Report, Violation};
+
+use causes::Causes;
+use findings::Findings;
+use ledger::Ledger;
+use step::Step;
 
 /// All checkers.
 #[derive(Default)]
 pub struct Checkers {
-    violations: Vec<Violation>,
+    findings: Findings,
+    ledger: Ledger,
+    /// Where the last entry stands.
+    last: LogPosition,
+    causes: Causes,
+    /// Which operations of the entry were judged. Cancels of waits take effect before the others.
+    judged: Vec<bool>,
+    tokens: i02_tokens::Tokens,
+    acknowledged: i03_acknowledged::Acknowledged,
+    time: i09_time::Time,
+    once: i12_once::Once,
+    watch: i14_watch::Watch,
+    hashes: i15_hashes::Hashes,
+    real_time: i17_real_time::RealTime,
+    fenced: i20_fenced::Fenced,
+    black_box: black_box::BlackBox,
 }
 
 impl Checkers {
+    /// Checkers of a new run. If an administrator may break grants or evict sessions in it, the clients alone cannot know why
+    /// somebody acts too late, and the black-box checker stays silent.
+    pub fn new(administered: bool) -> Checkers {
+        Checkers { black_box: black_box::BlackBox::new(administered), ..Checkers::default() }
+    }
+
     /// Checks one fact.
-    pub fn see(&mut self, _at: WorldTime, _fact: &Fact<'_>) {}
+    pub fn see(&mut self, at: WorldTime, fact: &Fact<'_>) {
+        self.findings.now = at;
+        let findings = &mut self.findings;
+        match *fact {
+            Fact::Logged(entry) => self.logged(entry),
+            Fact::Applied { node, position, state_hash } => self.hashes.applied(node, position, state_hash, findings),
+            Fact::Asked { request, action } => {
+                self.real_time.asked(request);
+                self.black_box.asked(request, action);
+            }
+            Fact::Heard { session, number, position, stamp, outcome, repeat: _ } => {
+                self.acknowledged.heard(session, number, position, stamp, outcome, findings);
+                self.real_time.heard(position.index);
+            }
+            Fact::Told { request, answer } => self.black_box.told(request, answer),
+            Fact::Acts { session, grant, token } => {
+                self.time.acts(&self.ledger, session, grant, token, findings);
+                self.black_box.acts(session, grant, token, findings);
+            }
+            Fact::ReadAsked { read } => self.real_time.read_asked(read),
+            Fact::ReadAnswered { read, position } => self.real_time.read_answered(read, position.index, findings),
+            Fact::Watched { watcher, prefix, event } => self.watch.given(watcher, prefix, event, findings),
+            Fact::WatchCompacted { watcher, oldest } => self.watch.compacted(watcher, oldest, findings),
+            Fact::WatchedThrough { watcher, prefix, index } => self.watch.through(watcher, prefix, index, findings),
+            Fact::Store(access) => self.fenced.accessed(access, findings),
+            Fact::Disturbed => self.time.disturbed(),
+            Fact::Healed => self.time.healed(at),
+            Fact::Serves { node, ready } => i19_liveness::it_serves(node, ready, findings),
+            Fact::Restored => self.restored(),
+            Fact::Over => i19_liveness::nobody_waits_for_what_is_free(&self.ledger, findings),
+        }
+    }
 
     /// The world itself has found something.
     pub fn found(&mut self, invariant: &'static str, at: WorldTime, what: String) {
-        self.violations.push(Violation { invariant, at, what });
+        self.findings.now = at;
+        self.findings.found(invariant, || what);
     }
 
-    /// What was found.
+    /// What was found: the first hundred at most.
     pub fn violations(&self) -> &[Violation] {
-        &self.violations
+        &self.findings.violations
+    }
+
+    /// How much was looked at.
+    pub fn report(&self) -> &Report {
+        &self.findings.report
+    }
+
+    /// A new log begins. Tokens go on rising, and the store goes on guarding.
+    fn restored(&mut self) {
+        self.last = LogPosition::default();
+        self.ledger.restored();
+        self.acknowledged = Default::default();
+        self.time.restored();
+        self.once.restored();
+        self.watch.restored();
+        self.hashes.restored();
+        self.real_time.restored();
+        self.black_box.restored();
+    }
+
+    fn logged(&mut self, entry: &LoggedEntry) {
+        let (batch, effects) = (&entry.batch, &entry.effects);
+        self.findings.report.entries += 1;
+        self.findings.report.events += effects.events.len() as u64;
+        self.findings.report.operations += batch.operations.len() as u64;
+        self.follows_the_last(entry);
+        let expected = batch.renewals.len() + batch.operations.len();
+        self.findings.ensure(effects.replies.len() == expected, "I12", || {
+            format!("{} answers to {expected} commands at {:?}", effects.replies.len(), entry.position)
+        });
+        if effects.replies.len() != expected {
+            return;
+        }
+
+        self.ledger.begin(entry);
+        for (renewal, reply) in batch.renewals.iter().zip(&effects.replies) {
+            i11_owner_only::who_renews(&self.ledger, renewal, &reply.outcome, &mut self.findings);
+            self.ledger.renewed(renewal, &reply.outcome);
+        }
+        self.causes.gather(entry);
+        self.judged.clear();
+        self.judged.resize(batch.operations.len(), false);
+        let mut judged_up_to = 0;
+        for event in &effects.events {
+            i07_session_end::nothing_is_left(&mut self.ledger, Some(event), &mut self.findings);
+            let cause = self.causes.of(event, entry, &self.ledger);
+            match cause {
+                Some(at) if is_cancel_of_old_wait(&self.ledger, event) => self.judge(entry, at),
+                Some(at) => {
+                    (judged_up_to..=at).for_each(|at| self.judge(entry, at));
+                    judged_up_to = judged_up_to.max(at + 1);
+                }
+                None => {}
+            }
+            self.event(entry, event, cause);
+        }
+        (judged_up_to..batch.operations.len()).for_each(|at| self.judge(entry, at));
+        self.after(entry);
+    }
+
+    // Rule: logical-time
+    fn follows_the_last(&mut self, entry: &LoggedEntry) {
+        let (last, position) = (self.last, entry.position);
+        let rises = position.index > last.index && position.term >= last.term;
+        self.findings.ensure(rises, "I3", || format!("an entry at {position:?} after one at {last:?}"));
+        let goes_on = last == LogPosition::default() || entry.stamp >= self.ledger.stamp;
+        self.findings.ensure(goes_on, "I9", || {
+            format!("stamp {} at {position:?} after {}: time goes back", entry.stamp.0, self.ledger.stamp.0)
+        });
+        self.last = position;
+    }
+
+    /// Judges the answer to one operation, as of just before it causes anything.
+    fn judge(&mut self, entry: &LoggedEntry, at: usize) {
+        if std::mem::replace(&mut self.judged[at], true) {
+            return;
+        }
+        let Operation::Request(request) = &entry.batch.operations[at] else { return };
+        let reply = &entry.effects.replies[entry.batch.renewals.len() + at];
+        let (ledger, findings) = (&mut self.ledger, &mut self.findings);
+        i11_owner_only::who_asks(ledger, request, &reply.outcome, findings);
+        if reply.repeat.is_none() {
+            i11_owner_only::the_owner_is_known(ledger, request, &reply.outcome, findings);
+        }
+        if ledger.session(request.session).is_some() && self.once.replied(request, reply, entry.stamp, findings) {
+            let key = RequestKey { session: request.session, number: request.number };
+            self.real_time.decided(key, entry.position.index, findings);
+        }
+        if let (fencepost_core::Action::Extend { grant, .. }, Outcome::Extended { until }, None) =
+            (&request.action, &reply.outcome, &reply.repeat)
+        {
+            ledger.extended(*grant, *until);
+        }
+    }
+
+    /// Checks one event against the ledger as it is before it, and follows it.
+    fn event(&mut self, entry: &LoggedEntry, event: &Event, cause: Option<usize>) {
+        i13_deadlock::the_cycle_is_real(&mut self.ledger, event, &mut self.findings);
+        let step = Step::new(&self.ledger, entry, event, cause);
+        let findings = &mut self.findings;
+        if let Some(asked) = step.asked() {
+            i01_exclusion::nobody_else_holds_it(&step, &asked, findings);
+            i05_order::nobody_is_passed(&step, &asked, findings);
+        }
+        i01_exclusion::permits_are_within_the_limit(&step, findings);
+        i01_exclusion::it_rests_as_asked(&step, findings);
+        self.tokens.check(&step, findings);
+        i03_acknowledged::what_ends_is_held(&step, findings);
+        i04_living::who_gets_something_lives_and_asked(&step, findings);
+        i05_order::permits_go_to_the_head(&step, findings);
+        i05_order::arrivals_rise(&step, findings);
+        i07_session_end::what_goes_with_a_session(&step, findings);
+        i08_multi_lock::exactly_what_was_asked(&step, findings);
+        self.time.ends_when_due(&step, findings);
+        self.time.note(&step);
+        i11_owner_only::only_the_owner_acts(&step, findings);
+        count(&step, findings);
+
+        let ended = wait_that_ends(&step);
+        let unchecked = step.is_unchecked();
+        let operation = cause.map(|at| &entry.batch.operations[at]);
+        if let Some((session, number, outcome)) = ended {
+            self.once.wait_ended(session, number, outcome.clone(), entry.stamp, findings);
+            self.acknowledged.wait_ended(session, number, outcome);
+        }
+        if let Event::SessionOpened { session, .. } = event {
+            self.once.session_ended(*session);
+        }
+        self.ledger.follow(event, operation, unchecked);
+    }
+
+    /// What must hold after an entry.
+    fn after(&mut self, entry: &LoggedEntry) {
+        let findings = &mut self.findings;
+        for at in self.causes.unused(entry) {
+            findings.found("I3", || {
+                let reply = &entry.effects.replies[entry.batch.renewals.len() + at];
+                format!("told {:?}, and no event says so: {:?}", reply.outcome, entry.batch.operations[at])
+            });
+        }
+        i07_session_end::nothing_is_left(&mut self.ledger, None, findings);
+        for event in &entry.effects.events {
+            if let Event::SessionEnded { session, .. } = event
+                && self.ledger.session(*session).is_none()
+            {
+                self.once.session_ended(*session);
+            }
+        }
+        i06_wake_up::nobody_waits_for_nothing(&mut self.ledger, findings);
+        i09_time::nothing_due_is_left(&mut self.ledger, findings);
+        i13_deadlock::no_cycle_is_left(&mut self.ledger, findings);
+        self.acknowledged.entry(entry, findings);
+        self.watch.entry(entry);
+    }
+}
+
+/// Whether an event is a cancel of what waited before this entry's operations: such a cancel is done before all of them.
+// Rule: within-an-entry
+fn is_cancel_of_old_wait(ledger: &Ledger, event: &Event) -> bool {
+    match event {
+        Event::NotGranted { request, outcome: Outcome::Cancelled } => {
+            ledger.waiting(request.session, request.number).is_some_and(|arrival| ledger.waited_before(arrival))
+        }
+        _ => false,
+    }
+}
+
+/// The wait that an event ends, and how.
+fn wait_that_ends(step: &Step<'_>) -> Option<(SessionId, RequestNumber, Outcome)> {
+    let waiter = step.ledger.waiters.get(&step.waiter?)?;
+    let outcome = match step.event {
+        Event::Granted { grant, token, count, .. } => Outcome::Granted { grant: *grant, token: *token, count: *count },
+        Event::Converted { grant, token, .. } => Outcome::Converted { grant: *grant, token: *token },
+        Event::NotGranted { outcome, .. } => outcome.clone(),
+        _ => return None,
+    };
+    Some((waiter.request.session, waiter.request.number, outcome))
+}
+
+/// Counts what was looked at.
+fn count(step: &Step<'_>, findings: &mut Findings) {
+    let report = &mut findings.report;
+    match step.event {
+        Event::Granted { grant, .. } if step.ledger.grants.contains_key(grant) => report.re_entries += 1,
+        Event::Granted { request, .. } => {
+            report.grants += 1;
+            report.hand_overs += u64::from(step.waiter.is_some());
+            match &request.wants {
+                Held::Permits { .. } => report.permits += 1,
+                Held::Locks(locks) => report.multi_locks += u64::from(locks.len() > 1),
+            }
+        }
+        Event::Converted { grant, held, .. } => {
+            let before = step.ledger.grants.get(grant);
+            report.upgrades += u64::from(before.is_some_and(|before| follow::is_stronger(&before.held, held)));
+        }
+        _ => {}
     }
 }

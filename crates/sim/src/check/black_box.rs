@@ -1,0 +1,134 @@
+//! The clients' own story, without a word about positions: who acts, under which token, on which name.
+//!
+//! Once somebody has acted under a token, nobody acts under a smaller one that does not go with it: its guard would have said that it
+//! is lost. An administrator who breaks a grant or evicts a session is the one exception, since the old holder learns of it later; a
+//! run with such acts is not judged. Names come from what was asked and told, never from the log.
+
+use fencepost::machine::{Answer, RequestKey};
+use fencepost_core::{Action, GrantId, LockMode, Locks, Name, Outcome, OwnerName, SessionId, Token};
+
+use super::findings::Findings;
+use super::ledger::Map;
+
+/// What clients asked for, hold and did.
+#[derive(Debug, Default)]
+pub(super) struct BlackBox {
+    administered: bool,
+    asked: Map<RequestKey, Asked>,
+    grants: Map<(SessionId, GrantId), Belief>,
+    names: Map<Name, Acted>,
+    last_token: u64,
+    /// Tokens up to this one were given before a restore, of which their holders cannot know.
+    restored_after: u64,
+}
+
+#[derive(Debug)]
+enum Asked {
+    Acquire(Locks, Option<OwnerName>),
+    Convert(Name, LockMode),
+}
+
+/// A grant as its holder knows it.
+#[derive(Debug)]
+struct Belief {
+    locks: Locks,
+    owner: Option<OwnerName>,
+}
+
+/// The newest that was done on a name.
+#[derive(Debug, Default)]
+struct Acted {
+    exclusively: Option<Actor>,
+    otherwise: Option<Actor>,
+}
+
+/// Who acted, under which token.
+#[derive(Clone, Debug)]
+struct Actor {
+    token: u64,
+    session: SessionId,
+    grant: GrantId,
+    owner: Option<OwnerName>,
+}
+
+impl Actor {
+    /// Whether the two are one owner, whose grants never conflict.
+    fn is_same_owner(&self, other: &Actor) -> bool {
+        self.session == other.session
+            && (self.grant == other.grant || (self.owner.is_some() && self.owner == other.owner))
+    }
+}
+
+impl BlackBox {
+    pub(super) fn new(administered: bool) -> BlackBox {
+        BlackBox { administered, ..BlackBox::default() }
+    }
+
+    pub(super) fn asked(&mut self, request: RequestKey, action: &Action) {
+        match action {
+            Action::Acquire(acquire) => {
+                self.asked.insert(request, Asked::Acquire(acquire.locks.clone(), acquire.owner.clone()));
+            }
+            Action::Convert { grant, name, mode, .. } => {
+                // A weakening may be done long before its answer is heard.
+                self.weaken(request.session, *grant, name, *mode);
+                self.asked.insert(request, Asked::Convert(name.clone(), *mode));
+            }
+            _ => {}
+        }
+    }
+
+    fn weaken(&mut self, session: SessionId, grant: GrantId, name: &Name, to: LockMode) {
+        let belief = self.grants.get_mut(&(session, grant));
+        if let Some(lock) = belief.and_then(|belief| belief.locks.iter_mut().find(|lock| lock.name == *name)) {
+            lock.mode = lock.mode.min(to);
+        }
+    }
+
+    pub(super) fn told(&mut self, request: RequestKey, answer: &Answer) {
+        let asked = self.asked.remove(&request);
+        match (asked, answer) {
+            (Some(Asked::Acquire(locks, owner)), Answer::Decided(Outcome::Granted { grant, token, .. })) => {
+                self.last_token = self.last_token.max(token.0);
+                self.grants.entry((request.session, *grant)).or_insert(Belief { locks, owner });
+            }
+            (Some(Asked::Convert(name, mode)), Answer::Decided(Outcome::Converted { grant, token })) => {
+                self.last_token = self.last_token.max(token.0);
+                let belief = self.grants.get_mut(&(request.session, *grant));
+                if let Some(lock) = belief.and_then(|belief| belief.locks.iter_mut().find(|lock| lock.name == name)) {
+                    lock.mode = mode;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn restored(&mut self) {
+        self.restored_after = self.last_token;
+    }
+
+    pub(super) fn acts(&mut self, session: SessionId, grant: GrantId, token: Token, findings: &mut Findings) {
+        if self.administered || token.0 <= self.restored_after {
+            return;
+        }
+        let Some(Belief { locks, owner }) = self.grants.get(&(session, grant)) else { return };
+        let actor = Actor { token: token.0, session, grant, owner: owner.clone() };
+        findings.report.acts_ordered += 1;
+        for lock in locks {
+            let is_exclusive = lock.mode == LockMode::Exclusive;
+            let acted = self.names.entry(lock.name.clone()).or_default();
+            let others = acted.exclusively.iter().chain(acted.otherwise.iter().filter(|_| is_exclusive));
+            if let Some(newer) =
+                others.into_iter().find(|other| other.token > actor.token && !other.is_same_owner(&actor))
+            {
+                findings.found("black box", || {
+                    format!("{actor:?} acts on {} in {:?} after {newer:?} has acted there", lock.name, lock.mode)
+                });
+            }
+            let newest = if is_exclusive { &mut acted.exclusively } else { &mut acted.otherwise };
+            if newest.as_ref().is_none_or(|newest| newest.token <= actor.token) {
+                *newest = Some(actor.clone());
+            }
+        }
+    }
+}

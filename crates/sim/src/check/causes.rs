@@ -1,0 +1,136 @@
+//! Which operation of an entry caused which event.
+//!
+//! Events do not name their operation, but an operation that was answered with success causes exactly one event that can be told by
+//! its kind and its request, grant or session. What an event has no operation for happened by itself: by time, or because somebody
+//! else made room. What an answer has no event for did not happen.
+
+use fencepost_core::{Action, Event, GrantEnd, GrantId, Operation, Outcome, RequestNumber, SessionEnd, SessionId};
+
+use crate::fact::LoggedEntry;
+
+use super::follow::{is_stronger, is_told_by};
+use super::i12_once::is_not_performed;
+use super::ledger::Ledger;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Cause {
+    Opens(SessionId),
+    Closes(SessionId),
+    Asks(SessionId, RequestNumber),
+    Cancels(SessionId, RequestNumber),
+    GivesBack(GrantId),
+    Converts(GrantId),
+    SetsValue(GrantId),
+    Administers,
+}
+
+/// The operations of one entry, by what they cause.
+#[derive(Debug, Default)]
+pub(super) struct Causes {
+    /// In order. Each is used once.
+    list: Vec<(Cause, usize)>,
+    used: Vec<bool>,
+}
+
+impl Causes {
+    pub(super) fn gather(&mut self, entry: &LoggedEntry) {
+        self.list.clear();
+        let replies = &entry.effects.replies[entry.batch.renewals.len()..];
+        for (at, (operation, reply)) in entry.batch.operations.iter().zip(replies).enumerate() {
+            if reply.repeat.is_none()
+                && let Some(cause) = cause_of(operation, &reply.outcome)
+            {
+                self.list.push((cause, at));
+            }
+        }
+        self.list.sort_unstable();
+        self.used.clear();
+        self.used.resize(self.list.len(), false);
+    }
+
+    /// The operation that caused an event, if one did.
+    pub(super) fn of(&mut self, event: &Event, entry: &LoggedEntry, ledger: &Ledger) -> Option<usize> {
+        let cause = match event {
+            Event::SessionOpened { session, .. } => Cause::Opens(*session),
+            Event::SessionEnded { session, how: SessionEnd::Closed } => Cause::Closes(*session),
+            Event::Queued { request, .. } => Cause::Asks(request.session, request.number),
+            Event::Granted { request, .. } | Event::NotGranted { request, .. } => {
+                let waits = ledger.waiting(request.session, request.number).is_some();
+                match event {
+                    Event::NotGranted { outcome: Outcome::Cancelled, .. } if waits => {
+                        Cause::Cancels(request.session, request.number)
+                    }
+                    _ if waits => return None,
+                    _ => Cause::Asks(request.session, request.number),
+                }
+            }
+            Event::Ended { grant, how: GrantEnd::Released, .. } => Cause::GivesBack(*grant),
+            Event::Converted { grant, held, .. } => {
+                let of_waiter = |it: &super::ledger::Grant| it.converting.is_some() && is_stronger(&it.held, held);
+                if ledger.grants.get(grant).is_some_and(of_waiter) {
+                    return None;
+                }
+                Cause::Converts(*grant)
+            }
+            Event::ValueSet { grant, .. } => Cause::SetsValue(*grant),
+            Event::Administered { .. } => Cause::Administers,
+            Event::SessionEnded { .. } | Event::Ended { .. } | Event::RestEnded { .. } | Event::Contended { .. } => {
+                return None;
+            }
+        };
+        let first = self.list.partition_point(|(other, _)| *other < cause);
+        let is_it = |at: usize| match (event, &entry.batch.operations[at]) {
+            (Event::Administered { act, .. }, Operation::Admin(admin)) => is_told_by(admin, act),
+            _ => true,
+        };
+        let same = self.list[first..].iter().take_while(|(other, _)| *other == cause);
+        let (at, operation) = same
+            .enumerate()
+            .map(|(at, (_, operation))| (first + at, *operation))
+            .find(|(at, operation)| !self.used[*at] && is_it(*operation))?;
+        self.used[at] = true;
+        Some(operation)
+    }
+
+    /// Operations that were answered with success, and no event tells of it.
+    pub(super) fn unused<'a>(&'a self, entry: &'a LoggedEntry) -> impl Iterator<Item = usize> + 'a {
+        let replies = &entry.effects.replies[entry.batch.renewals.len()..];
+        self.list.iter().zip(&self.used).filter(|(_, used)| !**used).filter_map(move |((cause, at), _)| {
+            let must = match cause {
+                Cause::Opens(_) | Cause::Closes(_) | Cause::GivesBack(_) | Cause::SetsValue(_) => true,
+                Cause::Asks(..) => matches!(replies[*at].outcome, Outcome::Granted { .. } | Outcome::Queued { .. }),
+                // A conversion to the mode that is there, a cancel of what had not come, and an act that was done before are silent.
+                Cause::Converts(_) | Cause::Cancels(..) | Cause::Administers => false,
+            };
+            must.then_some(*at)
+        })
+    }
+}
+
+fn cause_of(operation: &Operation, outcome: &Outcome) -> Option<Cause> {
+    let request = match operation {
+        Operation::Open(open) => {
+            return matches!(outcome, Outcome::Opened { .. }).then_some(Cause::Opens(open.session));
+        }
+        Operation::Admin(_) => return (*outcome == Outcome::Done).then_some(Cause::Administers),
+        Operation::Request(request) => request,
+    };
+    if is_not_performed(outcome) {
+        return None;
+    }
+    let asks = Cause::Asks(request.session, request.number);
+    match (&request.action, outcome) {
+        (Action::Close, Outcome::Closed) => Some(Cause::Closes(request.session)),
+        (Action::Acquire(_) | Action::TakePermits(_), Outcome::Granted { .. }) => Some(asks),
+        (
+            Action::Acquire(_) | Action::TakePermits(_) | Action::Convert { .. },
+            Outcome::Queued { .. } | Outcome::Refused(_) | Outcome::Deadlock(_),
+        ) => Some(asks),
+        (Action::Cancel { request: target, .. }, Outcome::Cancelled) => Some(Cause::Cancels(request.session, *target)),
+        (Action::Cancel { .. }, Outcome::CancelReleased { grant, .. }) => Some(Cause::GivesBack(*grant)),
+        (Action::Release { grant }, Outcome::Released { .. }) => Some(Cause::GivesBack(*grant)),
+        (Action::Convert { grant, .. }, Outcome::Converted { .. }) => Some(Cause::Converts(*grant)),
+        (Action::SetValue { grant, .. }, Outcome::ValueSet) => Some(Cause::SetsValue(*grant)),
+        _ => None,
+    }
+}

@@ -1,0 +1,65 @@
+//! I1: held intervals on one resource that overlap have compatible modes, and permits out never exceed the limit at grant time.
+//!
+//! Judged where something is granted or made stronger: nothing else can make two holders conflict. A rest is a holder without a name,
+//! so this is also where it is seen that a grant that asked for a rest gets one.
+
+use fencepost_core::{Action, Event, Held, LogicalMs, Millis, Name, Operation, Permits, Request};
+
+use super::findings::Findings;
+use super::step::{Asked, Step};
+
+/// Nobody is granted what another owner holds.
+pub(super) fn nobody_else_holds_it(step: &Step<'_>, asked: &Asked<'_>, findings: &mut Findings) {
+    let ledger = step.ledger;
+    for (name, stance) in &asked.stands {
+        if let Some(place) = ledger.place(name) {
+            let against = place.is_held_against(*stance, ledger.own_modes(asked.whose, name));
+            findings.ensure(!against, "I1", || {
+                format!("{:?} on {name} beside {:?}: {:?}", stance.mode(), place.holders, step.event)
+            });
+        }
+        let permits_out = ledger.semaphores.get(name).is_some_and(|semaphore| semaphore.out > 0);
+        findings.ensure(!permits_out, "I1", || format!("a lock on {name} beside permits: {:?}", step.event));
+    }
+}
+
+/// Permits out stay within the limit; rests count.
+// Rule: semaphore
+pub(super) fn permits_are_within_the_limit(step: &Step<'_>, findings: &mut Findings) {
+    let Event::Granted { request, .. } = step.event else { return };
+    let Held::Permits { name, permits } = &request.wants else { return };
+    let semaphore = step.ledger.semaphores.get(name);
+    let out = semaphore.map_or(0, |semaphore| semaphore.out) + u64::from(permits.get());
+    match semaphore.and_then(|semaphore| semaphore.limit).or_else(|| limit_said(step.operation(), name)) {
+        Some(limit) => findings.ensure(out <= u64::from(limit.get()), "I1", || {
+            format!("{out} permits of {name} are out, the limit is {}: {:?}", limit.get(), step.event)
+        }),
+        // A limit from before a restore is not known.
+        None => findings.ensure(step.ledger.is_restored, "I1", || format!("permits without a limit: {:?}", step.event)),
+    }
+    let is_lock = step.ledger.place(name).is_some_and(|place| !place.holders.is_empty());
+    findings.ensure(!is_lock, "I1", || format!("permits of {name} beside a lock: {:?}", step.event));
+}
+
+/// The limit that the request brought along.
+fn limit_said(operation: Option<&Operation>, semaphore: &Name) -> Option<Permits> {
+    match operation {
+        Some(Operation::Request(Request { action: Action::TakePermits(take), .. })) if take.name == *semaphore => {
+            take.limit
+        }
+        _ => None,
+    }
+}
+
+/// A grant rests after an involuntary end as long as it asked for, and after no other.
+// Rule: lock-delay
+pub(super) fn it_rests_as_asked(step: &Step<'_>, findings: &mut Findings) {
+    let Event::Ended { grant, how, count_left: 0, rests_until, .. } = step.event else { return };
+    let Some(grant) = step.ledger.grants.get(grant) else { return };
+    let delay = grant.lasts.lock_delay;
+    let should: Option<LogicalMs> = (how.involuntary() && delay > Millis::ZERO).then(|| step.entry.stamp.after(delay));
+    findings.report.rests += u64::from(rests_until.is_some());
+    findings.ensure(*rests_until == should, "I1", || {
+        format!("rests until {rests_until:?}, should until {should:?} (rule lock-delay): {:?}", step.event)
+    });
+}

@@ -1,0 +1,52 @@
+//! I2: tokens rise strictly with grant position, are unique, and never come back: not after deletion, fail-over or restore.
+
+use fencepost_core::{Event, Token};
+
+use super::findings::Findings;
+use super::follow::is_stronger;
+use super::step::Step;
+
+/// The highest token so far. It outlives a restore.
+// Rule: token-order
+#[derive(Debug, Default)]
+pub(super) struct Tokens {
+    last: u64,
+}
+
+impl Tokens {
+    pub(super) fn check(&mut self, step: &Step<'_>, findings: &mut Findings) {
+        match step.event {
+            Event::Granted { grant, token, count, .. } => match step.ledger.grants.get(grant) {
+                Some(held) => findings.ensure(held.token == *token, "I2", || {
+                    format!(
+                        "a further entry into a grant with token {} has another one: {:?}",
+                        held.token.0, step.event
+                    )
+                }),
+                None => {
+                    findings.ensure(grant.0 == token.0 && *count == 1, "I2", || {
+                        format!("a new grant whose id is not its token, or with counts: {:?}", step.event)
+                    });
+                    self.rises(*token, step, findings);
+                }
+            },
+            Event::Converted { grant, token, held, .. } => {
+                let Some(before) = step.ledger.grants.get(grant) else { return };
+                if is_stronger(&before.held, held) {
+                    self.rises(*token, step, findings);
+                } else {
+                    findings.ensure(*token == before.token, "I2", || {
+                        format!("a weakening has a new token: {:?}", step.event)
+                    });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn rises(&mut self, token: Token, step: &Step<'_>, findings: &mut Findings) {
+        findings
+            .ensure(token.0 > self.last, "I2", || format!("token {} after {}: {:?}", token.0, self.last, step.event));
+        self.last = self.last.max(token.0);
+    }
+}

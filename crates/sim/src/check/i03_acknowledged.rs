@@ -1,0 +1,145 @@
+//! I3: an acknowledged grant is in the log at its position, and held until an end event.
+//!
+//! So every answer that a client hears is what the log says for that request at that position; every end is the end of something that
+//! is held, as it is held; and what an operation was told to have done, an event tells, too.
+
+use std::collections::{HashSet, VecDeque};
+use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
+
+use fencepost_core::{Event, GrantEnd, LogicalMs, Operation, Outcome, Push, Renewal, RequestNumber, SessionId};
+use fencepost_replica::LogPosition;
+
+use crate::fact::LoggedEntry;
+
+use super::findings::Findings;
+use super::step::Step;
+
+/// Answers and entries that are remembered. A client that hears of an older one is not compared; the report says how many.
+const REMEMBERED_MAX: usize = 1_000_000;
+
+/// What ended was held, just like that.
+pub(super) fn what_ends_is_held(step: &Step<'_>, findings: &mut Findings) {
+    let ledger = step.ledger;
+    match step.event {
+        Event::Ended { grant, token, session, owner, held, count_left, how, .. } => {
+            let Some(before) = ledger.grants.get(grant) else {
+                return findings.found("I3", || format!("ended but not held: {:?}", step.event));
+            };
+            let same = (before.token, before.session, &before.owner, &before.held) == (*token, *session, owner, held);
+            findings.ensure(same, "I3", || format!("what ended is not what was held, {before:?}: {:?}", step.event));
+            let takes_one = match how {
+                GrantEnd::Released => count_left + 1 == before.count,
+                _ => *count_left == 0,
+            };
+            findings.ensure(takes_one, "I3", || format!("not one count of {} ended: {:?}", before.count, step.event));
+        }
+        Event::RestEnded { grant, .. } => {
+            let known = ledger.rests.contains_key(grant) || ledger.is_restored;
+            findings.ensure(known, "I3", || format!("a rest ended that was none: {:?}", step.event));
+        }
+        Event::Converted { grant, .. } | Event::Contended { grant, .. } | Event::ValueSet { grant, .. } => {
+            findings.ensure(ledger.grants.contains_key(grant), "I3", || {
+                format!("of a grant that is not held: {:?}", step.event)
+            });
+        }
+        _ => {}
+    }
+}
+
+/// What the log said to whom, by position.
+#[derive(Debug, Default)]
+pub(super) struct Acknowledged {
+    /// One number for each answer in the log: its index, its request and what was said.
+    answers: HashSet<u64, BuildHasherDefault<DefaultHasher>>,
+    /// The same in log order, to forget the oldest.
+    in_order: VecDeque<(u64, u64)>,
+    /// The entries, in order.
+    entries: VecDeque<(LogPosition, LogicalMs)>,
+    /// How the waits that ended in this entry did so, by the events.
+    ended_waits: Vec<(SessionId, RequestNumber, Outcome)>,
+}
+
+fn digest(index: u64, session: SessionId, number: Option<RequestNumber>, outcome: &Outcome) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (index, session, number, outcome).hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Acknowledged {
+    pub(super) fn wait_ended(&mut self, session: SessionId, number: RequestNumber, outcome: Outcome) {
+        self.ended_waits.push((session, number, outcome));
+    }
+
+    /// Remembers what was said in an entry; and who waited is told what the events say.
+    pub(super) fn entry(&mut self, entry: &LoggedEntry, findings: &mut Findings) {
+        let renewals = entry.batch.renewals.iter().map(|renewal| {
+            let (Renewal::KeepAlive { session, .. } | Renewal::Attach { session, .. }) = renewal;
+            Some((*session, None))
+        });
+        let operations = entry.batch.operations.iter().map(|operation| match operation {
+            Operation::Open(open) => Some((open.session, None)),
+            Operation::Request(request) => Some((request.session, Some(request.number))),
+            Operation::Admin(_) => None,
+        });
+        let index = entry.position.index;
+        for (who, reply) in renewals.chain(operations).zip(&entry.effects.replies) {
+            if let Some((session, number)) = who {
+                self.said(index, digest(index, session, number, &reply.outcome));
+            }
+        }
+        let mut ended = std::mem::take(&mut self.ended_waits).into_iter();
+        for push in &entry.effects.pushes {
+            if let Push::Ended { session, number, outcome } = push {
+                let by_event = ended.next();
+                let same = by_event.as_ref().is_some_and(|(s, n, o)| (s, n, o) == (session, number, outcome));
+                findings.ensure(same, "I3", || format!("pushed {push:?}, but the events say {by_event:?}"));
+                self.said(index, digest(index, *session, Some(*number), outcome));
+            }
+        }
+        for left in ended {
+            findings.found("I3", || format!("nobody was told that a wait ended: {left:?}"));
+        }
+        self.entries.push_back((entry.position, entry.stamp));
+        if self.entries.len() > REMEMBERED_MAX {
+            self.entries.pop_front();
+        }
+    }
+
+    fn said(&mut self, index: u64, digest: u64) {
+        self.answers.insert(digest);
+        self.in_order.push_back((index, digest));
+        if self.in_order.len() > REMEMBERED_MAX
+            && let Some((_, oldest)) = self.in_order.pop_front()
+        {
+            self.answers.remove(&oldest);
+        }
+    }
+
+    /// A client heard an answer: it is in the log, there.
+    pub(super) fn heard(
+        &self,
+        session: SessionId,
+        number: Option<RequestNumber>,
+        position: LogPosition,
+        stamp: LogicalMs,
+        outcome: &Outcome,
+        findings: &mut Findings,
+    ) {
+        let index = position.index;
+        let what = || format!("{session:?} {number:?} heard {outcome:?} at {position:?}, stamp {}", stamp.0);
+        let oldest = |kept: Option<u64>| kept.is_none_or(|oldest| index <= oldest);
+        let is_forgotten = (self.entries.len() == REMEMBERED_MAX
+            && oldest(self.entries.front().map(|(it, _)| it.index)))
+            || (self.in_order.len() == REMEMBERED_MAX && oldest(self.in_order.front().map(|(index, _)| *index)));
+        if is_forgotten {
+            findings.report.heard_too_late += 1;
+            return;
+        }
+        findings.report.heard += 1;
+        let at = self.entries.partition_point(|(it, _)| it.index < index);
+        let entry = self.entries.get(at).filter(|(it, _)| *it == position);
+        findings.ensure(entry.is_some_and(|(_, of)| *of == stamp), "I3", || format!("no such entry: {}", what()));
+        let is_in_log = self.answers.contains(&digest(index, session, number, outcome));
+        findings.ensure(is_in_log, "I3", || format!("the log does not say so: {}", what()));
+    }
+}

@@ -1,0 +1,51 @@
+//! I4: no grant without a log entry; none to a session that is dead there.
+
+use fencepost_core::{Event, GrantEnd, Outcome, SessionEnd};
+
+use super::findings::Findings;
+use super::ledger::Due;
+use super::step::Step;
+
+/// Whoever gets something, or a place in a queue, lives; and a request in the log asked for it.
+// Rule: no-grant-to-the-dead
+pub(super) fn who_gets_something_lives_and_asked(step: &Step<'_>, findings: &mut Findings) {
+    let ledger = step.ledger;
+    let said = step.reply().map(|reply| &reply.outcome);
+    let session = match step.event {
+        Event::Queued { request, arrival } => {
+            let asked = matches!(said, Some(Outcome::Queued { arrival: said, .. }) if said == arrival);
+            findings.ensure(asked, "I4", || format!("queued without a request that was told so: {:?}", step.event));
+            request.session
+        }
+        Event::Granted { request, grant, token, count } => {
+            let told = Outcome::Granted { grant: *grant, token: *token, count: *count };
+            let asked = step.waiter.is_some() || said == Some(&told);
+            findings.ensure(asked, "I4", || format!("granted without a request that was told so: {:?}", step.event));
+            request.session
+        }
+        Event::Converted { grant, token, session, .. } => {
+            let told = Outcome::Converted { grant: *grant, token: *token };
+            let asked = step.waiter.is_some() || said == Some(&told);
+            findings.ensure(asked, "I4", || format!("converted without a request that was told so: {:?}", step.event));
+            *session
+        }
+        Event::SessionOpened { session, .. } => {
+            findings.ensure(step.cause.is_some(), "I4", || format!("opened without a request: {:?}", step.event));
+            let is_new = ledger.session(*session).is_none();
+            return findings.ensure(is_new, "I4", || format!("opened while it lives: {:?}", step.event));
+        }
+        _ => return,
+    };
+    // What is due ends before anybody is granted anything, so who is due is dead already.
+    // Rule: within-an-entry
+    let lives = ledger.deadline(Due::Session(session)).is_some_and(|deadline| deadline > step.entry.stamp);
+    findings.ensure(lives, "I4", || format!("the session is dead here: {:?}", step.event));
+}
+
+/// Ends that only an end of the session can cause.
+pub(super) fn is_with_session(how: GrantEnd) -> Option<SessionEnd> {
+    match how {
+        GrantEnd::Session(how) => Some(how),
+        _ => None,
+    }
+}

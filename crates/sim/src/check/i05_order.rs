@@ -1,0 +1,43 @@
+//! I5: waiters are granted in order of arrival, as the rule `fifo` says.
+//!
+//! Nobody is granted past an earlier request that it conflicts with; a waiting conversion counts as earlier than every fresh request,
+//! and waits only for holders and earlier conversions; of a semaphore only the head of the queue is served. A freeze is the same to
+//! everyone: nobody is granted anything under it.
+
+use fencepost_core::{Event, Held};
+
+use super::findings::Findings;
+use super::step::{Asked, Step};
+
+/// Nobody is passed on any of the names.
+// Rule: fifo
+pub(super) fn nobody_is_passed(step: &Step<'_>, asked: &Asked<'_>, findings: &mut Findings) {
+    for (name, stance) in &asked.stands {
+        let passed = step.ledger.place(name).and_then(|place| place.ahead_of(*stance, asked.arrival));
+        findings.ensure(passed.is_none(), "I5", || {
+            let passed = passed.and_then(|arrival| step.ledger.waiters.get(&arrival)).map(|waiter| &waiter.request);
+            format!("granted on {name} past {passed:?}: {:?}", step.event)
+        });
+        let frozen = step.ledger.freeze_over(name);
+        findings.ensure(frozen.is_none(), "I5", || format!("granted under {frozen:?} (rule freeze): {:?}", step.event));
+    }
+}
+
+/// Permits go to the head of the queue only.
+// Rule: semaphore
+pub(super) fn permits_go_to_the_head(step: &Step<'_>, findings: &mut Findings) {
+    let Event::Granted { request, .. } = step.event else { return };
+    let Held::Permits { name, .. } = &request.wants else { return };
+    let head = step.ledger.semaphores.get(name).and_then(|semaphore| semaphore.queue.keys().next().copied());
+    findings.ensure(head == step.waiter, "I5", || format!("permits granted past {head:?}: {:?}", step.event));
+    let frozen = step.ledger.freeze_over(name);
+    findings.ensure(frozen.is_none(), "I5", || format!("granted under {frozen:?} (rule freeze): {:?}", step.event));
+}
+
+/// Arrival numbers rise over the whole group.
+pub(super) fn arrivals_rise(step: &Step<'_>, findings: &mut Findings) {
+    if let Event::Queued { arrival, .. } = step.event {
+        let last = step.ledger.last_arrival;
+        findings.ensure(arrival.0 > last, "I5", || format!("arrival after {last}: {:?}", step.event));
+    }
+}

@@ -1,0 +1,161 @@
+//! I9 and I10: nothing expires early, seen from the log and from any client; nothing later than 500 ms of logical time while there is
+//! a leader; and fail-over lifts a deadline by no more than `failover-grace` says.
+//!
+//! The ledger knows every deadline to the millisecond. Each entry must end everything that is due at its stamp and nothing else. How
+//! long after a deadline the next entry comes is only judged while the world is undisturbed. A holder never acts in the belief that it
+//! holds what the log has ended by time; what an administrator took from it, or a cancel of its own, it cannot know at once.
+
+use std::collections::VecDeque;
+
+use fencepost_core::{Event, GrantEnd, GrantId, LogicalMs, Outcome, SessionEnd, SessionId, Token};
+
+use crate::fact::WorldTime;
+
+use super::findings::Findings;
+use super::ledger::{Due, Ledger, Map};
+use super::step::Step;
+
+/// How late something may end, in logical time.
+// Rule: bounded-late
+const LATE_MS_MAX: u64 = 500;
+/// The commit in flight when the deadline passed.
+const IN_FLIGHT_MS: u64 = 1_000;
+/// How long after the last disturbance bounds on time hold again.
+const SETTLES_MS: u64 = 10_000;
+/// Grants that ended by time, remembered for those who act later.
+const ENDED_MAX: usize = 1_000_000;
+
+/// What is remembered about time.
+#[derive(Debug, Default)]
+pub(super) struct Time {
+    /// Since when nothing is disturbed.
+    healed_at: Option<WorldTime>,
+    /// Grants that ended by time, with the entry that ended them.
+    ended: Map<GrantId, u64>,
+    ended_in_order: VecDeque<GrantId>,
+    /// Grants up to this one were given before a restore, of which their holders cannot know.
+    restored_after: u64,
+    last_grant: u64,
+}
+
+impl Time {
+    pub(super) fn disturbed(&mut self) {
+        self.healed_at = None;
+    }
+
+    pub(super) fn healed(&mut self, at: WorldTime) {
+        self.healed_at = Some(at);
+    }
+
+    pub(super) fn restored(&mut self) {
+        *self = Time {
+            healed_at: self.healed_at,
+            restored_after: self.last_grant,
+            last_grant: self.last_grant,
+            ..Time::default()
+        };
+    }
+
+    /// What ends by time was due.
+    // Rule: never-early
+    pub(super) fn ends_when_due(&mut self, step: &Step<'_>, findings: &mut Findings) {
+        let ledger = step.ledger;
+        let deadline = match step.event {
+            Event::SessionEnded { session, how: SessionEnd::Expired } => ledger.deadline(Due::Session(*session)),
+            Event::Ended { grant, how: GrantEnd::Ttl, .. } => {
+                ledger.grants.get(grant).and_then(|grant| ledger.ttl_ends(grant))
+            }
+            Event::Ended { grant, how: GrantEnd::MaxHold, .. } => {
+                ledger.grants.get(grant).and_then(|grant| grant.hold_until)
+            }
+            Event::NotGranted { outcome: Outcome::TimedOut, .. } => {
+                step.waiter.and_then(|arrival| ledger.deadline(Due::Wait(arrival)))
+            }
+            Event::RestEnded { grant, waived: false, .. } => match ledger.deadline(Due::Rest(*grant)) {
+                None if ledger.is_restored => return,
+                deadline => deadline,
+            },
+            _ => return,
+        };
+        match step.event {
+            Event::NotGranted { .. } => findings.report.time_outs += 1,
+            Event::RestEnded { .. } => {}
+            _ => findings.report.expiries += 1,
+        }
+        let now = step.entry.stamp;
+        findings.ensure(deadline.is_some_and(|deadline| deadline <= now), "I9", || {
+            format!("ended at {}, due {deadline:?}: {:?}", now.0, step.event)
+        });
+        self.is_soon(deadline, now, step.event, findings);
+    }
+
+    fn is_soon(&self, deadline: Option<LogicalMs>, now: LogicalMs, event: &Event, findings: &mut Findings) {
+        let is_calm = self.healed_at.is_some_and(|healed| findings.now >= healed.after_ms(SETTLES_MS));
+        let Some(deadline) = deadline.filter(|_| is_calm) else { return };
+        let late_ms = now.0.saturating_sub(deadline.0);
+        findings.report.latest_ms = findings.report.latest_ms.max(late_ms);
+        findings.ensure(late_ms <= LATE_MS_MAX + IN_FLIGHT_MS, "I10", || {
+            format!("ended {late_ms} ms after its deadline while nothing was disturbed: {event:?}")
+        });
+    }
+
+    /// Remembers which grants ended by time.
+    pub(super) fn note(&mut self, step: &Step<'_>) {
+        match step.event {
+            Event::Granted { grant, .. } => self.last_grant = self.last_grant.max(grant.0),
+            Event::Ended {
+                grant,
+                how: GrantEnd::Ttl | GrantEnd::MaxHold | GrantEnd::Session(SessionEnd::Expired),
+                ..
+            } => {
+                self.ended.insert(*grant, step.entry.position.index);
+                self.ended_in_order.push_back(*grant);
+                if self.ended_in_order.len() > ENDED_MAX
+                    && let Some(oldest) = self.ended_in_order.pop_front()
+                {
+                    self.ended.remove(&oldest);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Somebody acts: its grant has not ended by time, and it is its own.
+    // Rule: holder-stops-first
+    pub(super) fn acts(
+        &self,
+        ledger: &Ledger,
+        session: SessionId,
+        grant: GrantId,
+        token: Token,
+        findings: &mut Findings,
+    ) {
+        findings.report.acts += 1;
+        if grant.0 <= self.restored_after {
+            return;
+        }
+        let what = || format!("{session:?} acts under grant {} with token {}", grant.0, token.0);
+        findings.ensure(grant.0 <= self.last_grant, "I4", || format!("the log knows no such grant: {}", what()));
+        let ended = self.ended.get(&grant);
+        findings.ensure(ended.is_none(), "I9", || format!("entry {ended:?} has ended it by time: {}", what()));
+        if let Some(held) = ledger.grants.get(&grant) {
+            let is_its_own = held.session == session && (grant.0..=held.token.0).contains(&token.0);
+            findings.ensure(is_its_own, "I3", || format!("it is {held:?}: {}", what()));
+        }
+    }
+}
+
+/// Everything that is due at an entry's stamp is gone after it.
+// Rule: within-an-entry
+pub(super) fn nothing_due_is_left(ledger: &mut Ledger, findings: &mut Findings) {
+    for due in ledger.overdue() {
+        findings.found("I10", || {
+            format!(
+                "{due:?} was due {:?} and is still there after entry {} at {}",
+                ledger.deadline(due),
+                ledger.index,
+                ledger.stamp.0
+            )
+        });
+    }
+}

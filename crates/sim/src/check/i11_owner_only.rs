@@ -1,0 +1,125 @@
+//! I11: release, extend, convert and set-value work only for the session of the grant and with its current epoch; refused operations
+//! change nothing.
+//!
+//! That a refused operation changes nothing is seen from the events: each needs an operation that was told that it did it.
+
+use fencepost_core::{
+    ActFacts, Action, Event, GrantEnd, GrantId, Operation, Outcome, Refusal, Renewal, Request, SessionEnd,
+};
+
+use super::findings::Findings;
+use super::ledger::Ledger;
+use super::step::Step;
+
+/// A sign of life counts only from the current connection, an attach only with the secret.
+// Rule: attach
+pub(super) fn who_renews(ledger: &Ledger, renewal: &Renewal, outcome: &Outcome, findings: &mut Findings) {
+    let (id, is_entitled) = match renewal {
+        Renewal::KeepAlive { session, epoch, .. } => (*session, ledger.session(*session).map(|it| it.epoch == *epoch)),
+        Renewal::Attach { session, secret_hash, .. } => {
+            (*session, ledger.session(*session).map(|it| it.secret_hash == *secret_hash))
+        }
+    };
+    let done = match outcome {
+        Outcome::Renewed => true,
+        Outcome::Attached(attached) => {
+            let next = ledger.session(id).map(|session| session.epoch.0 + 1);
+            findings.ensure(next == Some(attached.epoch.0), "I11", || {
+                format!("{id:?} is attached with {:?}", attached.epoch)
+            });
+            true
+        }
+        _ => false,
+    };
+    findings.ensure(!done || is_entitled == Some(true), "I11", || format!("{renewal:?} is told {outcome:?}"));
+}
+
+/// Nothing is done for an older epoch or a session that is not there.
+pub(super) fn who_asks(ledger: &Ledger, request: &Request, outcome: &Outcome, findings: &mut Findings) {
+    let refused = |what: &str| format!("{what}, and is told {outcome:?}: {request:?}");
+    match (ledger.session(request.session), outcome) {
+        (None, outcome) => {
+            let is_refused = *outcome == Outcome::Refused(Refusal::NoSession);
+            findings.ensure(is_refused, "I11", || refused("the session does not live"));
+        }
+        (Some(session), Outcome::Refused(Refusal::WrongEpoch { current })) => {
+            let is_so = *current == session.epoch && request.epoch != session.epoch;
+            findings.ensure(is_so, "I11", || refused("the epoch is right"));
+        }
+        (Some(session), outcome) => {
+            findings.ensure(request.epoch == session.epoch, "I11", || refused("the epoch is another"));
+            findings.ensure(*outcome != Outcome::Refused(Refusal::NoSession), "I11", || refused("the session lives"));
+        }
+    }
+}
+
+/// Who holds a grant is not told that it does not.
+pub(super) fn the_owner_is_known(ledger: &Ledger, request: &Request, outcome: &Outcome, findings: &mut Findings) {
+    let Some(grant) = grant_named(&request.action) else { return };
+    let is_its_own = ledger.grants.get(&grant).is_some_and(|grant| grant.session == request.session);
+    let says_no = matches!(outcome, Outcome::NotOwner | Outcome::AlreadyReleased | Outcome::Expired(_));
+    findings
+        .ensure(!(is_its_own && says_no), "I11", || format!("it holds the grant and is told {outcome:?}: {request:?}"));
+    if let Outcome::Extended { until } = outcome {
+        let extends = match request.action {
+            Action::Extend { max_hold, .. } => ledger.stamp.after(max_hold) == *until,
+            _ => false,
+        };
+        let has_end = ledger.grants.get(&grant).is_some_and(|grant| grant.hold_until.is_some());
+        findings.ensure(is_its_own && extends && has_end, "I11", || format!("told {outcome:?}: {request:?}"));
+    }
+}
+
+fn grant_named(action: &Action) -> Option<GrantId> {
+    match action {
+        Action::Release { grant }
+        | Action::Extend { grant, .. }
+        | Action::Convert { grant, .. }
+        | Action::SetValue { grant, .. } => Some(*grant),
+        _ => None,
+    }
+}
+
+/// Whatever is done to a grant is done by its session, or by an administrator who says so.
+// Rule: owner-only
+pub(super) fn only_the_owner_acts(step: &Step<'_>, findings: &mut Findings) {
+    let last_act = step.ledger.last_act.as_ref();
+    let grant = match step.event {
+        Event::Ended { grant, how: GrantEnd::Released, count_left, .. } => {
+            let said = step.reply().map(|reply| &reply.outcome);
+            let counts = matches!(said, Some(Outcome::Released { count_left: said } | Outcome::CancelReleased { count_left: said, .. })
+                if said == count_left);
+            findings.ensure(counts, "I11", || format!("released, but told {said:?}: {:?}", step.event));
+            grant
+        }
+        Event::Converted { grant, .. } if step.waiter.is_none() => grant,
+        Event::ValueSet { grant, .. } => grant,
+        Event::Ended { grant, how: GrantEnd::Broken, .. } => {
+            let by_act = matches!(last_act, Some(ActFacts::Broke { grant: broke, .. }) if broke == grant);
+            return findings.ensure(by_act, "I11", || format!("broken by nobody: {:?}", step.event));
+        }
+        Event::SessionEnded { session, how: SessionEnd::Evicted } => {
+            let by_act = last_act == Some(&ActFacts::Evicted(*session));
+            return findings.ensure(by_act, "I11", || format!("evicted by nobody: {:?}", step.event));
+        }
+        Event::RestEnded { grant, waived: true, .. } => {
+            let by_act = matches!(last_act, Some(ActFacts::WaivedRest { grant: waived, .. }) if waived == grant);
+            return findings.ensure(by_act, "I11", || format!("waived by nobody: {:?}", step.event));
+        }
+        Event::SessionEnded { how: SessionEnd::Closed, .. } | Event::Administered { .. } => {
+            return findings.ensure(step.cause.is_some(), "I11", || format!("nobody asked for it: {:?}", step.event));
+        }
+        Event::NotGranted { outcome, .. } if step.waiter.is_none() || *outcome == Outcome::Cancelled => {
+            return findings.ensure(step.cause.is_some(), "I11", || format!("nobody asked for it: {:?}", step.event));
+        }
+        _ => return,
+    };
+    let asker = match step.operation() {
+        Some(Operation::Request(request)) => Some(request.session),
+        _ => None,
+    };
+    let owner = step.ledger.grants.get(grant).map(|grant| grant.session);
+    findings.ensure(asker.is_some() && asker == owner, "I11", || {
+        format!("{asker:?} does this to a grant of {owner:?}: {:?}", step.event)
+    });
+}

@@ -1,0 +1,691 @@
+//! The state as it follows from the log's entries and events alone: who lives, holds, rests and waits.
+//!
+//! It is kept event by event, so that checkers can look at it just before each event and after each entry. It judges nothing and
+//! believes nothing: an event that contradicts it is followed as far as it makes sense, and it is for the checkers to say so.
+//! How events change it stands in `follow`.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::hash::{BuildHasherDefault, DefaultHasher};
+
+use fencepost_core::{
+    ActFacts, Arrival, Epoch, FreezeId, GrantId, Held, Lock, LogicalMs, Millis, Mode, Name, OwnerName, Permits,
+    RequestFacts, RequestNumber, Scope, SecretHash, SessionId, Terms, Token, Ttl, bounds,
+};
+
+use super::place::{Modes, Place, Stance, Stands, needs_of};
+
+/// A map that is only looked things up in, so that its order is never seen.
+pub(super) type Map<K, V> = HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
+
+/// A session that lives, or that ended in this entry and whose grants and waits are still to go.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) lives: bool,
+    pub(super) ttl: Ttl,
+    pub(super) secret_hash: SecretHash,
+    pub(super) renewed_at: LogicalMs,
+    pub(super) epoch: Epoch,
+    pub(super) grants: BTreeSet<GrantId>,
+    pub(super) waits: BTreeMap<RequestNumber, Arrival>,
+    pub(super) owners: BTreeMap<OwnerName, Owner>,
+}
+
+/// A named owner that holds something or waits.
+#[derive(Debug, Default)]
+pub(super) struct Owner {
+    /// What its grants take, name by name.
+    pub(super) held: BTreeMap<Name, Modes>,
+    pub(super) waits: Option<Arrival>,
+}
+
+/// How long a grant may last, as far as its request said.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lasts {
+    pub(super) ttl: Option<Ttl>,
+    pub(super) max_hold: Option<Millis>,
+    pub(super) lock_delay: Millis,
+}
+
+impl Lasts {
+    pub(super) fn of(terms: &Terms) -> Lasts {
+        Lasts { ttl: terms.ttl, max_hold: terms.max_hold, lock_delay: terms.lock_delay.millis() }
+    }
+}
+
+/// A held lock or permits.
+#[derive(Debug)]
+pub(super) struct Grant {
+    pub(super) id: GrantId,
+    pub(super) token: Token,
+    pub(super) session: SessionId,
+    pub(super) owner: Option<OwnerName>,
+    pub(super) held: Held,
+    /// What it takes, name by name; nothing for permits.
+    pub(super) needs: Vec<(Name, Mode)>,
+    pub(super) count: u32,
+    pub(super) granted_at: LogicalMs,
+    pub(super) hold_until: Option<LogicalMs>,
+    /// The entry that granted or extended it last: what is due at once is not due in that entry.
+    pub(super) timed_at_index: u64,
+    pub(super) lasts: Lasts,
+    pub(super) converting: Option<Arrival>,
+}
+
+/// What is left of a grant that ended against its holder's will.
+#[derive(Debug)]
+pub(super) struct Rest {
+    pub(super) held: Held,
+    pub(super) needs: Vec<(Name, Mode)>,
+    pub(super) until: LogicalMs,
+}
+
+/// A request that waits.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) request: RequestFacts,
+    pub(super) until: Option<LogicalMs>,
+    pub(super) lasts: Lasts,
+    /// The deadlock search gave up on it.
+    pub(super) unchecked: bool,
+    pub(super) stands: Stands,
+    /// Where it was blocked when it was last looked at. Invariant: it is parked there.
+    parked: Option<Blocked>,
+}
+
+/// A name of which permits are taken.
+#[derive(Debug, Default)]
+pub(super) struct Semaphore {
+    /// None if it was set before a backup that this one was restored from.
+    pub(super) limit: Option<Permits>,
+    pub(super) administered: bool,
+    pub(super) out: u64,
+    pub(super) queue: BTreeMap<Arrival, Permits>,
+}
+
+impl Semaphore {
+    pub(super) fn has_room(&self, permits: Permits) -> bool {
+        self.limit.is_none_or(|limit| self.out + u64::from(permits.get()) <= u64::from(limit.get()))
+    }
+}
+
+/// Something that ends by time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Due {
+    Session(SessionId),
+    Grant(GrantId),
+    Wait(Arrival),
+    Rest(GrantId),
+}
+
+/// Whose a request or a grant is, as far as conflicts go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose<'a> {
+    Named(SessionId, &'a OwnerName),
+    Grant(GrantId),
+    /// A new request without a named owner: nothing that exists is its own.
+    Its,
+}
+
+impl<'a> Whose<'a> {
+    pub(super) fn request(request: &'a RequestFacts) -> Whose<'a> {
+        match (&request.owner, request.converts) {
+            (Some(owner), _) => Whose::Named(request.session, owner),
+            (None, Some(grant)) => Whose::Grant(grant),
+            (None, None) => Whose::Its,
+        }
+    }
+
+    pub(super) fn grant(grant: &'a Grant) -> Whose<'a> {
+        match &grant.owner {
+            Some(owner) => Whose::Named(grant.session, owner),
+            None => Whose::Grant(grant.id),
+        }
+    }
+}
+
+/// The first place where a request cannot pass, in name order.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Blocked {
+    Freeze(FreezeId),
+    At(Name),
+}
+
+/// The state by the log.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    pub(super) index: u64,
+    pub(super) stamp: LogicalMs,
+    pub(super) grace_at: Option<LogicalMs>,
+    pub(super) last_arrival: u64,
+    /// The last arrival before this entry.
+    pub(super) arrivals_before: u64,
+    pub(super) sessions: Map<SessionId, Session>,
+    pub(super) grants: Map<GrantId, Grant>,
+    pub(super) rests: Map<GrantId, Rest>,
+    pub(super) waiters: BTreeMap<Arrival, Waiter>,
+    pub(super) semaphores: BTreeMap<Name, Semaphore>,
+    pub(super) freezes: BTreeMap<FreezeId, Scope>,
+    places: Map<Name, Place>,
+    parked_at_freeze: BTreeMap<FreezeId, BTreeSet<Arrival>>,
+    /// Earliest first. Invariant: whatever has a deadline stands here no later than it; entries of what is gone stay until then.
+    due: BinaryHeap<Reverse<(LogicalMs, Due)>>,
+
+    /// Names where somebody may pass since the last look.
+    touched: BTreeSet<Name>,
+    touched_semaphores: BTreeSet<Name>,
+    /// Waiters that are parked nowhere yet.
+    unparked: BTreeSet<Arrival>,
+    /// Waiters that wait for more than before since the last look: new ones, and those whose owner let go of something.
+    pub(super) further_back: Vec<Arrival>,
+    /// Sessions that ended and were not settled yet.
+    pub(super) dying: Vec<SessionId>,
+    /// What an administrator did last in this entry.
+    pub(super) last_act: Option<ActFacts>,
+
+    /// After a restore: rests that nobody told of may stand until this stamp.
+    pub(super) unknown_rests_until: Option<LogicalMs>,
+    /// After a restore: freezes and limits that nobody told of may stand.
+    pub(super) is_restored: bool,
+    pub(super) ever_froze: bool,
+}
+
+impl Ledger {
+    /// The session, if it lives.
+    pub(super) fn session(&self, id: SessionId) -> Option<&Session> {
+        self.sessions.get(&id).filter(|session| session.lives)
+    }
+
+    pub(super) fn waiting(&self, session: SessionId, number: RequestNumber) -> Option<Arrival> {
+        self.sessions.get(&session)?.waits.get(&number).copied()
+    }
+
+    /// Whether a waiter was queued before this entry.
+    pub(super) fn waited_before(&self, arrival: Arrival) -> bool {
+        arrival.0 <= self.arrivals_before
+    }
+
+    pub(super) fn place(&self, name: &Name) -> Option<&Place> {
+        self.places.get(name)
+    }
+
+    fn place_mut(&mut self, name: &Name) -> &mut Place {
+        if !self.places.contains_key(name) {
+            self.places.insert(name.clone(), Place::default());
+        }
+        self.places.get_mut(name).expect("it was put there")
+    }
+
+    // Rule: freeze
+    pub(super) fn freeze_over(&self, name: &Name) -> Option<FreezeId> {
+        self.freezes.iter().find(|(_, scope)| scope.covers(name)).map(|(freeze, _)| *freeze)
+    }
+
+    /// What an owner has on a name already.
+    pub(super) fn own_modes(&self, whose: Whose<'_>, name: &Name) -> Modes {
+        match whose {
+            Whose::Named(session, owner) => {
+                let owner = self.sessions.get(&session).and_then(|session| session.owners.get(owner));
+                owner.and_then(|owner| owner.held.get(name)).copied().unwrap_or_default()
+            }
+            Whose::Grant(grant) => {
+                let mut own = Modes::default();
+                if self.grants.contains_key(&grant)
+                    && let Some(mode) = self.places.get(name).and_then(|place| place.holders.get(&grant))
+                {
+                    own.add(*mode);
+                }
+                own
+            }
+            Whose::Its => Modes::default(),
+        }
+    }
+
+    /// What would be held if the request were granted, name by name; nothing for permits.
+    pub(super) fn needs_of_request(&self, request: &RequestFacts) -> Vec<(Name, Mode)> {
+        let Held::Locks(wanted) = &request.wants else { return Vec::new() };
+        let Some(grant) = request.converts.and_then(|grant| self.grants.get(&grant)) else { return needs_of(wanted) };
+        let Held::Locks(held) = &grant.held else { return Vec::new() };
+        let converted = |lock: &Lock| wanted.iter().find(|other| other.name == lock.name).unwrap_or(lock).clone();
+        needs_of(&held.iter().map(converted).collect::<Vec<Lock>>())
+    }
+
+    /// Where a request stands that is not queued.
+    pub(super) fn stands_of(&self, request: &RequestFacts) -> Stands {
+        let whose = Whose::request(request);
+        let stance =
+            |(name, need): (Name, Mode)| Stance::of(need, self.own_modes(whose, &name)).map(|stance| (name, stance));
+        self.needs_of_request(request).into_iter().filter_map(stance).collect()
+    }
+
+    /// The first thing that keeps a request for locks from being granted. `None` as its arrival is the newest of all.
+    pub(super) fn blocked(&self, whose: Whose<'_>, stands: &Stands, arrival: Option<Arrival>) -> Option<Blocked> {
+        stands.iter().find_map(|(name, stance)| {
+            if let Some(freeze) = self.freeze_over(name) {
+                return Some(Blocked::Freeze(freeze));
+            }
+            let place = self.places.get(name)?;
+            let is_blocked = place.is_held_against(*stance, self.own_modes(whose, name))
+                || place.ahead_of(*stance, arrival).is_some();
+            is_blocked.then(|| Blocked::At(name.clone()))
+        })
+    }
+
+    /// Whether the head of a semaphore's queue, which is this one, may be granted.
+    // Rule: semaphore
+    pub(super) fn permits_pass(&self, name: &Name, arrival: Arrival) -> bool {
+        let Some(semaphore) = self.semaphores.get(name) else { return false };
+        let is_head = semaphore.queue.first_key_value().is_some_and(|(head, permits)| {
+            *head == arrival && semaphore.limit.is_some() && semaphore.has_room(*permits)
+        });
+        is_head && self.freeze_over(name).is_none()
+    }
+
+    /// Whether nothing keeps a waiter from being granted.
+    pub(super) fn passes(&self, arrival: Arrival) -> bool {
+        let Some(waiter) = self.waiters.get(&arrival) else { return false };
+        match &waiter.request.wants {
+            Held::Permits { name, .. } => self.permits_pass(name, arrival),
+            Held::Locks(_) => self.blocked(Whose::request(&waiter.request), &waiter.stands, Some(arrival)).is_none(),
+        }
+    }
+
+    /// Whether somebody may wait here for a reason that is older than a restore.
+    pub(super) fn may_have_hidden_reasons(&self) -> bool {
+        self.is_restored && (self.ever_froze || self.unknown_rests_until.is_some_and(|until| self.stamp <= until))
+    }
+
+    /// Waiters that nothing keeps back, among those that anything was done for since the last look. Everybody else was looked at
+    /// before, and stays where it was found blocked.
+    // Rule: no-missed-wake-up
+    pub(super) fn look(&mut self) -> Vec<Arrival> {
+        let mut free = Vec::new();
+        while let Some(arrival) = self.unparked.pop_first() {
+            self.look_at(arrival, &mut free);
+        }
+        while let Some(name) = self.touched.pop_first() {
+            // Who is found blocked elsewhere is parked there, and then the next one here is seen.
+            loop {
+                let waiting = self.places.get(&name).map(Place::may_pass).unwrap_or_default();
+                let mut moved = false;
+                for arrival in waiting {
+                    moved |= self.look_at(arrival, &mut free);
+                }
+                if !moved {
+                    break;
+                }
+            }
+            if self.places.get(&name).is_some_and(Place::is_free) {
+                self.places.remove(&name);
+            }
+        }
+        while let Some(name) = self.touched_semaphores.pop_first() {
+            let head = self.semaphores.get(&name).and_then(|semaphore| semaphore.queue.keys().next().copied());
+            free.extend(head.filter(|head| self.permits_pass(&name, *head)));
+        }
+        free
+    }
+
+    /// Parks a waiter where it is blocked, or lists it as free. Says whether it has left the place where it was parked.
+    fn look_at(&mut self, arrival: Arrival, free: &mut Vec<Arrival>) -> bool {
+        let Some(waiter) = self.waiters.get(&arrival) else { return false };
+        if matches!(waiter.request.wants, Held::Permits { .. }) {
+            return false;
+        }
+        let parked = self.blocked(Whose::request(&waiter.request), &waiter.stands, Some(arrival));
+        if parked.is_none() {
+            free.push(arrival);
+        }
+        let has_moved = waiter.parked != parked;
+        if has_moved {
+            self.unpark(arrival);
+            self.park(arrival, parked);
+        }
+        has_moved
+    }
+
+    fn stance_at(&self, arrival: Arrival, name: &Name) -> Option<Stance> {
+        let stands = &self.waiters.get(&arrival)?.stands;
+        stands.iter().find(|(other, _)| other == name).map(|(_, stance)| *stance)
+    }
+
+    fn park(&mut self, arrival: Arrival, parked: Option<Blocked>) {
+        match &parked {
+            None => {}
+            Some(Blocked::Freeze(freeze)) => drop(self.parked_at_freeze.entry(*freeze).or_default().insert(arrival)),
+            Some(Blocked::At(name)) => {
+                if let Some(stance) = self.stance_at(arrival, name) {
+                    self.place_mut(name).park(arrival, stance);
+                }
+            }
+        }
+        if let Some(waiter) = self.waiters.get_mut(&arrival) {
+            waiter.parked = parked;
+        }
+    }
+
+    pub(super) fn unpark(&mut self, arrival: Arrival) {
+        let Some(waiter) = self.waiters.get_mut(&arrival) else { return };
+        match waiter.parked.take() {
+            None => {}
+            Some(Blocked::Freeze(freeze)) => {
+                if let Some(parked) = self.parked_at_freeze.get_mut(&freeze) {
+                    parked.remove(&arrival);
+                }
+            }
+            Some(Blocked::At(name)) => {
+                if let Some(stance) = self.stance_at(arrival, &name) {
+                    self.place_mut(&name).unpark(arrival, stance);
+                }
+            }
+        }
+    }
+
+    pub(super) fn touch(&mut self, name: &Name) {
+        if !self.touched.contains(name) {
+            self.touched.insert(name.clone());
+        }
+    }
+
+    pub(super) fn touch_semaphore(&mut self, name: &Name) {
+        self.touched_semaphores.insert(name.clone());
+    }
+
+    /// Everybody who was parked at a freeze is looked at again.
+    pub(super) fn thaw(&mut self, freeze: FreezeId) {
+        if let Some(scope) = self.freezes.remove(&freeze) {
+            let semaphores = self.semaphores.keys().filter(|name| scope.covers(name));
+            self.touched_semaphores.extend(semaphores.cloned());
+        }
+        for arrival in self.parked_at_freeze.remove(&freeze).unwrap_or_default() {
+            if let Some(waiter) = self.waiters.get_mut(&arrival) {
+                waiter.parked = None;
+                self.unparked.insert(arrival);
+            }
+        }
+    }
+
+    /// Puts a request into its queues.
+    pub(super) fn add_waiter(
+        &mut self,
+        arrival: Arrival,
+        request: RequestFacts,
+        until: Option<LogicalMs>,
+        lasts: Lasts,
+        unchecked: bool,
+    ) {
+        if let Some(session) = self.sessions.get_mut(&request.session) {
+            session.waits.insert(request.number, arrival);
+            if let Some(owner) = &request.owner {
+                session.owners.entry(owner.clone()).or_default().waits = Some(arrival);
+            }
+        }
+        if let Some(grant) = request.converts.and_then(|grant| self.grants.get_mut(&grant)) {
+            grant.converting = Some(arrival);
+        }
+        if let Some(until) = until {
+            self.will_be_due(until, Due::Wait(arrival));
+        }
+        if let Held::Permits { name, permits } = &request.wants {
+            self.semaphores.entry(name.clone()).or_default().queue.insert(arrival, *permits);
+            self.touch_semaphore(name);
+        }
+        let waiter = Waiter { request, until, lasts, unchecked, stands: Stands::new(), parked: None };
+        self.waiters.insert(arrival, waiter);
+        self.stand(arrival);
+    }
+
+    fn stand(&mut self, arrival: Arrival) {
+        let Some(waiter) = self.waiters.get(&arrival) else { return };
+        let stands = self.stands_of(&waiter.request);
+        for (name, stance) in &stands {
+            self.place_mut(name).stand(arrival, *stance);
+        }
+        self.waiters.get_mut(&arrival).expect("it is there").stands = stands;
+        self.unparked.insert(arrival);
+        self.further_back.push(arrival);
+    }
+
+    fn leave(&mut self, arrival: Arrival) {
+        self.unpark(arrival);
+        let Some(waiter) = self.waiters.get_mut(&arrival) else { return };
+        for (name, stance) in std::mem::take(&mut waiter.stands) {
+            self.place_mut(&name).leave(arrival, stance);
+            self.touch(&name);
+        }
+        self.unparked.remove(&arrival);
+    }
+
+    pub(super) fn remove_waiter(&mut self, arrival: Arrival) -> Option<Waiter> {
+        self.leave(arrival);
+        let waiter = self.waiters.remove(&arrival)?;
+        let request = &waiter.request;
+        if let Some(session) = self.sessions.get_mut(&request.session) {
+            session.waits.remove(&request.number);
+            if let Some(owner) = &request.owner {
+                session.owners.entry(owner.clone()).or_default().waits = None;
+                session.forget_idle(owner);
+            }
+        }
+        if let Some(grant) = request.converts.and_then(|grant| self.grants.get_mut(&grant)) {
+            grant.converting = None;
+        }
+        if let Held::Permits { name, .. } = &request.wants {
+            if let Some(semaphore) = self.semaphores.get_mut(name) {
+                semaphore.queue.remove(&arrival);
+            }
+            self.touch_semaphore(name);
+        }
+        Some(waiter)
+    }
+
+    /// The request that an owner waits for.
+    // Rule: deadlock
+    pub(super) fn waits_of(&self, whose: Whose<'_>) -> Option<Arrival> {
+        match whose {
+            Whose::Named(session, owner) => self.sessions.get(&session)?.owners.get(owner)?.waits,
+            Whose::Grant(grant) => self.grants.get(&grant)?.converting,
+            Whose::Its => None,
+        }
+    }
+
+    /// What an owner holds has changed: its waiting request may stand otherwise.
+    fn stand_anew(&mut self, session: SessionId, owner: Option<&OwnerName>, grant: GrantId) {
+        let whose = owner.map_or(Whose::Grant(grant), |owner| Whose::Named(session, owner));
+        let Some(arrival) = self.waits_of(whose) else { return };
+        let Some(waiter) = self.waiters.get(&arrival) else { return };
+        if waiter.stands != self.stands_of(&waiter.request) {
+            self.leave(arrival);
+            self.stand(arrival);
+        }
+    }
+
+    pub(super) fn add_grant(&mut self, grant: Grant) {
+        let id = grant.id;
+        if let Some(session) = self.sessions.get_mut(&grant.session) {
+            session.grants.insert(id);
+            if let Some(owner) = &grant.owner {
+                session.hold(owner, &grant.needs);
+            }
+        }
+        for (name, mode) in &grant.needs {
+            self.place_mut(name).hold(id, *mode);
+        }
+        if let Held::Permits { name, permits } = &grant.held {
+            self.semaphores.entry(name.clone()).or_default().out += u64::from(permits.get());
+        }
+        self.grants.insert(id, grant);
+        if let Some(until) = self.deadline(Due::Grant(id)) {
+            self.will_be_due(until, Due::Grant(id));
+        }
+    }
+
+    /// Ends a grant; until then, if that is said, it rests.
+    pub(super) fn remove_grant(&mut self, id: GrantId, rests_until: Option<LogicalMs>) {
+        let Some(grant) = self.grants.remove(&id) else { return };
+        if let Some(session) = self.sessions.get_mut(&grant.session) {
+            session.grants.remove(&id);
+            if let Some(owner) = &grant.owner {
+                session.let_go(owner, &grant.needs);
+            }
+        }
+        match rests_until {
+            None => self.vacate(id, &grant.held, &grant.needs),
+            Some(until) => {
+                self.rests.insert(id, Rest { held: grant.held, needs: grant.needs, until });
+                self.will_be_due(until, Due::Rest(id));
+            }
+        }
+        self.stand_anew(grant.session, grant.owner.as_ref(), id);
+    }
+
+    pub(super) fn remove_rest(&mut self, id: GrantId) {
+        if let Some(rest) = self.rests.remove(&id) {
+            self.vacate(id, &rest.held, &rest.needs);
+        }
+    }
+
+    fn vacate(&mut self, id: GrantId, held: &Held, needs: &[(Name, Mode)]) {
+        for (name, _) in needs {
+            self.place_mut(name).let_go(id);
+            self.touch(name);
+        }
+        if let Held::Permits { name, permits } = held {
+            let semaphore = self.semaphores.entry(name.clone()).or_default();
+            semaphore.out = semaphore.out.saturating_sub(u64::from(permits.get()));
+            self.touch_semaphore(name);
+            self.forget_unused(name);
+        }
+    }
+
+    /// A limit that came with a request lives while the name is in use.
+    pub(super) fn forget_unused(&mut self, name: &Name) {
+        if self.semaphores.get(name).is_some_and(|it| !it.administered && it.out == 0 && it.queue.is_empty()) {
+            self.semaphores.remove(name);
+        }
+    }
+
+    pub(super) fn change_mode(&mut self, id: GrantId, token: Token, held: &Held) {
+        let Held::Locks(locks) = held else { return };
+        let needs = needs_of(locks);
+        let Some(grant) = self.grants.get_mut(&id) else { return };
+        grant.token = token;
+        grant.held = held.clone();
+        let before = std::mem::replace(&mut grant.needs, needs.clone());
+        let (session, owner) = (grant.session, grant.owner.clone());
+        if let Some(owner) = &owner
+            && let Some(session) = self.sessions.get_mut(&session)
+        {
+            session.hold(owner, &needs);
+            session.let_go(owner, &before);
+        }
+        for (name, mode) in &needs {
+            self.place_mut(name).hold(id, *mode);
+            self.touch(name);
+        }
+        self.stand_anew(session, owner.as_ref(), id);
+    }
+
+    pub(super) fn will_be_due(&mut self, at: LogicalMs, due: Due) {
+        self.due.push(Reverse((at, due)));
+    }
+
+    /// When a lease ends that was renewed last then.
+    // Rule: failover-grace
+    pub(super) fn lease_ends(&self, renewed_at: LogicalMs, ttl: Ttl) -> LogicalMs {
+        let ttl_ms = ttl.millis().get();
+        let plain = renewed_at.0 + ttl_ms;
+        LogicalMs(match self.grace_at {
+            Some(grace_at) if grace_at >= renewed_at => {
+                (grace_at.0 + ttl_ms.min(bounds::FAILOVER_GRACE_MS)).clamp(plain, plain + bounds::FAILOVER_GRACE_MS)
+            }
+            _ => plain,
+        })
+    }
+
+    /// When the TTL of a grant's own ends it.
+    // Rule: ttl
+    pub(super) fn ttl_ends(&self, grant: &Grant) -> Option<LogicalMs> {
+        let session = self.sessions.get(&grant.session)?;
+        grant.lasts.ttl.map(|ttl| self.lease_ends(grant.granted_at.max(session.renewed_at), ttl))
+    }
+
+    /// When something ends by time, as things are.
+    pub(super) fn deadline(&self, due: Due) -> Option<LogicalMs> {
+        match due {
+            Due::Session(id) => self.session(id).map(|session| self.lease_ends(session.renewed_at, session.ttl)),
+            Due::Grant(id) => {
+                let grant = self.grants.get(&id)?;
+                self.ttl_ends(grant).into_iter().chain(grant.hold_until).min()
+            }
+            Due::Wait(arrival) => self.waiters.get(&arrival)?.until,
+            Due::Rest(id) => self.rests.get(&id).map(|rest| rest.until),
+        }
+    }
+
+    /// Whatever should have ended at the stamp of this entry and has not.
+    pub(super) fn overdue(&mut self) -> Vec<Due> {
+        let (mut overdue, mut not_yet) = (Vec::new(), Vec::new());
+        while let Some(Reverse((at, due))) = self.due.peek().copied()
+            && at <= self.stamp
+        {
+            self.due.pop();
+            let Some(deadline) = self.deadline(due) else { continue };
+            let is_of_this_entry = matches!(due, Due::Grant(id) if self.grants[&id].timed_at_index == self.index);
+            if deadline > self.stamp || is_of_this_entry {
+                not_yet.push(Reverse((deadline, due)));
+            } else {
+                overdue.push(due);
+            }
+        }
+        self.due.extend(not_yet);
+        overdue
+    }
+
+    /// Forgets a session that ended, with whatever should have gone with it.
+    pub(super) fn forget_session(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        let (waits, grants): (Vec<Arrival>, Vec<GrantId>) =
+            (session.waits.values().copied().collect(), session.grants.iter().copied().collect());
+        for arrival in waits {
+            self.remove_waiter(arrival);
+        }
+        for grant in grants {
+            self.remove_grant(grant, None);
+        }
+        self.sessions.remove(&id);
+    }
+
+    /// A backup was restored: a new log, without sessions, and with rests, freezes and limits that nobody tells of.
+    pub(super) fn restored(&mut self) {
+        *self = Ledger { is_restored: true, ever_froze: self.ever_froze, ..Ledger::default() };
+    }
+}
+
+impl Session {
+    fn hold(&mut self, owner: &OwnerName, needs: &[(Name, Mode)]) {
+        let owner = self.owners.entry(owner.clone()).or_default();
+        for (name, mode) in needs {
+            owner.held.entry(name.clone()).or_default().add(*mode);
+        }
+    }
+
+    fn let_go(&mut self, name: &OwnerName, needs: &[(Name, Mode)]) {
+        let Some(owner) = self.owners.get_mut(name) else { return };
+        for (name, mode) in needs {
+            if let Some(held) = owner.held.get_mut(name) {
+                held.take(*mode);
+                if held.is_empty() {
+                    owner.held.remove(name);
+                }
+            }
+        }
+        self.forget_idle(name);
+    }
+
+    fn forget_idle(&mut self, name: &OwnerName) {
+        if self.owners.get(name).is_some_and(|owner| owner.held.is_empty() && owner.waits.is_none()) {
+            self.owners.remove(name);
+        }
+    }
+}
