@@ -34,10 +34,10 @@ pub struct Line {
 }
 
 impl Observer {
-    /// With or without a trace for people.
-    pub fn new(traces: bool) -> Observer {
+    /// With or without a trace for people. If administrators break grants, holders cannot know at once that they have lost them.
+    pub fn new(traces: bool, administered: bool) -> Observer {
         Observer {
-            checkers: Checkers::default(),
+            checkers: Checkers::new(administered),
             hash: Xxh3::new(),
             lines: traces.then(Vec::new),
             faults: BTreeMap::new(),

@@ -75,6 +75,8 @@ pub(crate) struct Process {
     machine: Connection,
     reconnect: Reconnect,
     link: Link,
+    /// Who answers on the stream that is up.
+    cluster: u128,
     addresses: Vec<String>,
     /// The addresses are others than those that it began to dial with.
     moved: bool,
@@ -102,6 +104,7 @@ impl Process {
             machine: Connection::default(),
             reconnect: Reconnect::new(addresses.clone()),
             link: Link::Down,
+            cluster: 0,
             addresses,
             moved: false,
             random,
@@ -150,6 +153,7 @@ impl Process {
             Arrival::Connected(stream, hello) => {
                 if matches!(self.link, Link::Dialling { stream: dialled, .. } if dialled == stream) {
                     self.link = Link::Up { stream };
+                    self.cluster = api::whole(hello.cluster_high, hello.cluster_low);
                     self.reconnect.handle_connected(&crate::world::address(hello.node));
                     self.machine.handle_connected(&hello, local);
                 } else {
@@ -167,7 +171,7 @@ impl Process {
             }
             Arrival::Message(stream, message) => {
                 if matches!(self.link, Link::Up { stream: ours } if ours == stream) {
-                    hear(&message, now, observer);
+                    hear(self.cluster, &message, now, observer);
                     self.machine.handle_message(message, local).expect("a server of the same version");
                 }
             }
@@ -265,7 +269,7 @@ impl Process {
 }
 
 /// Tells what a message says.
-fn hear(message: &v1::ServerMessage, now: WorldTime, observer: &mut Observer) {
+fn hear(cluster: u128, message: &v1::ServerMessage, now: WorldTime, observer: &mut Observer) {
     for decided in &message.decided {
         let position = LogPosition { index: decided.index, term: decided.term };
         let stamp = LogicalMs(decided.stamp_ms);
@@ -273,13 +277,16 @@ fn hear(message: &v1::ServerMessage, now: WorldTime, observer: &mut Observer) {
             let api::Answer { session, number, outcome, repeat } =
                 api::answer_from_wire(answer.clone()).expect("a server of the same version");
             let outcome = &outcome;
-            observer.fact(now, &Fact::Heard { session, number, position, stamp, outcome, repeat });
+            observer.fact(now, &Fact::Heard { cluster, session, number, position, stamp, outcome, repeat });
         }
         for push in &decided.pushes {
             let push = api::push_from_wire(push.clone()).expect("a server of the same version");
             if let Push::Ended { session, number: RequestNumber(number), outcome } = &push {
                 let (number, outcome) = (Some(RequestNumber(*number)), outcome);
-                observer.fact(now, &Fact::Heard { session: *session, number, position, stamp, outcome, repeat: None });
+                observer.fact(
+                    now,
+                    &Fact::Heard { cluster, session: *session, number, position, stamp, outcome, repeat: None },
+                );
             }
         }
     }

@@ -1,10 +1,13 @@
 //! Somebody who watches events, now at one node and now at another, and resumes from where it was.
 
 use fencepost_core::Position;
-use fencepost_replica::Replica;
+use fencepost_replica::{GROUP_BEGINS, Replica};
 
 use crate::fact::{Fact, WorldTime};
 use crate::observer::Observer;
+
+/// Everything comes after this.
+const LOG_BEGINS: Position = Position { index: GROUP_BEGINS.index, ordinal: u32::MAX };
 
 /// A watcher.
 #[derive(Debug)]
@@ -17,12 +20,12 @@ pub(crate) struct Watcher {
 impl Watcher {
     /// Of this prefix, from the beginning.
     pub(crate) fn new(id: u64, prefix: &'static str) -> Watcher {
-        Watcher { id, prefix, after: Position::default() }
+        Watcher { id, prefix, after: LOG_BEGINS }
     }
 
     /// The cluster is another one now: its log begins anew.
     pub(crate) fn begin_anew(&mut self) {
-        self.after = Position::default();
+        self.after = LOG_BEGINS;
     }
 
     /// Looks at what is new at a node.

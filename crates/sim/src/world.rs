@@ -117,7 +117,7 @@ impl World {
         (settings.snapshot_every_entries, settings.entries_kept) = (random.between(30, 300), random.between(2, 40));
         let mut world = World {
             now: WorldTime(1_000_000_000),
-            observer: Observer::new(traces),
+            observer: Observer::new(traces, plan.administered),
             agenda: Agenda::default(),
             network: Network::default(),
             nodes: BTreeMap::new(),
@@ -129,7 +129,7 @@ impl World {
             settings,
             log: VecDeque::new(),
             witness: LockState::new(seed),
-            faults: Faults::new(plan.nodes),
+            faults: Faults::new(plan),
             next_node: plan.nodes + 1,
             watchers: Vec::new(),
             reads: 0,

@@ -49,6 +49,8 @@ use step::Step;
 pub struct Checkers {
     findings: Findings,
     ledger: Ledger,
+    /// The cluster, once it is another than in the beginning.
+    cluster: Option<u128>,
     /// Where the last entry stands.
     last: LogPosition,
     causes: Causes,
@@ -83,7 +85,8 @@ impl Checkers {
                 self.real_time.asked(request);
                 self.black_box.asked(request, action);
             }
-            Fact::Heard { session, number, position, stamp, outcome, repeat: _ } => {
+            Fact::Heard { cluster, .. } if self.cluster.is_some_and(|known| known != cluster) => {}
+            Fact::Heard { session, number, position, stamp, outcome, .. } => {
                 self.acknowledged.heard(session, number, position, stamp, outcome, findings);
                 self.real_time.heard(position.index);
             }
@@ -101,7 +104,7 @@ impl Checkers {
             Fact::Disturbed => self.time.disturbed(),
             Fact::Healed => self.time.healed(at),
             Fact::Serves { node, ready } => i19_liveness::it_serves(node, ready, findings),
-            Fact::Restored => self.restored(),
+            Fact::Restored { cluster } => self.restored(cluster),
             Fact::Over => i19_liveness::nobody_waits_for_what_is_free(&self.ledger, findings),
         }
     }
@@ -123,7 +126,8 @@ impl Checkers {
     }
 
     /// A new log begins. Tokens go on rising, and the store goes on guarding.
-    fn restored(&mut self) {
+    fn restored(&mut self, cluster: u128) {
+        self.cluster = Some(cluster);
         self.last = LogPosition::default();
         self.ledger.restored();
         self.acknowledged = Default::default();

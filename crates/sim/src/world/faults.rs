@@ -6,7 +6,7 @@ use fencepost_core::{
 use fencepost_replica::{LogPosition, MemberChange, Role, Ticket, restore_backup};
 
 use super::nodes::member;
-use super::{Happening, World, address};
+use super::{Happening, Plan, World, address};
 use crate::disk::{Durable, Speed};
 use crate::fact::{Fact, WorldTime};
 use crate::network::Place;
@@ -40,8 +40,14 @@ pub struct Faults {
 }
 
 impl Faults {
-    pub(super) fn new(size: u64) -> Faults {
-        Faults { size, is_on: false, administers: true, freezes: Vec::new(), reads: Vec::new() }
+    pub(super) fn new(plan: &Plan) -> Faults {
+        Faults {
+            size: plan.nodes,
+            is_on: false,
+            administers: plan.administered,
+            freezes: Vec::new(),
+            reads: Vec::new(),
+        }
     }
 }
 
@@ -342,7 +348,7 @@ impl World {
         let state = fencepost_replica::read_snapshot(group, &restored, 7).expect("it was just made").state;
         self.witness = state;
         self.faults.reads.clear();
-        self.observer.fact(self.now, &Fact::Restored);
+        self.observer.fact(self.now, &Fact::Restored { cluster: group.cluster });
         self.watchers.iter_mut().for_each(crate::watcher::Watcher::begin_anew);
         self.put_node(
             founder,

@@ -25,12 +25,15 @@ pub struct Plan {
     pub seconds: u64,
     /// Whether anything goes wrong.
     pub faults: bool,
+    /// Whether administrators break grants, evict sessions and freeze names.
+    pub administered: bool,
 }
 
 impl Plan {
-    /// What a seed runs if nobody says otherwise: every third has five nodes.
+    /// What a seed runs if nobody says otherwise: every third has five nodes, every second administrators.
     pub fn of_seed(seed: u64) -> Plan {
-        Plan { nodes: if seed % 3 == 0 { 5 } else { 3 }, clients: 3, workers: 3, seconds: 60, faults: true }
+        let nodes = if seed.is_multiple_of(3) { 5 } else { 3 };
+        Plan { nodes, clients: 3, workers: 3, seconds: 60, faults: true, administered: seed.is_multiple_of(2) }
     }
 }
 
