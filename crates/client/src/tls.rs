@@ -98,15 +98,18 @@ impl Tls {
 
 /// What to do about a connection that failed because the two sides did not mean the same, if that is why.
 pub(crate) fn hint(said: &str, has_tls: bool) -> &'static str {
+    let foreign = "; the node's certificate is not signed by the authority that was given: give the right one";
     let of_tls = [
         ("InvalidContentType", "; the node speaks plain text: connect without TLS, or give the node a certificate"),
-        ("UnknownIssuer", "; the node's certificate is not signed by the authority that was given: give the right one"),
+        ("UnknownIssuer", foreign),
+        ("BadSignature", foreign),
         ("not valid for name", "; connect by a name in the node's certificate, or say which name it bears"),
         ("CertificateRequired", "; the node wants to see a certificate: give one, with its key"),
         ("UnknownCA", "; the node does not know who signed the certificate that it was shown: give another"),
     ];
-    // What a node says that expected a greeting is no frame of HTTP/2.
-    let of_plain = [("frame with invalid size", "; if the node speaks TLS, connect with https:// and its authority")];
+    // A node that expected a greeting hangs up on anything else. There are other reasons to hang up, so it is a guess.
+    let perhaps = "; if the node speaks TLS, connect with https:// and its authority";
+    let of_plain = [("broken pipe", perhaps), ("onnection reset", perhaps), ("http2 error", perhaps)];
     let table = if has_tls { &of_tls[..] } else { &of_plain };
     table.iter().find(|(part, _)| said.contains(part)).map_or("", |(_, hint)| hint)
 }

@@ -5,15 +5,11 @@
 mod authority;
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use authority::Authority;
 use fencepost::testing::TestServer;
 use fencepost::{Client, ClientBuilder, Error, Failed, Tls};
 use fencepost_server::{Begin, Config, Server, TlsFiles};
-
-/// Long enough for every node to be tried; what must fail does so much sooner, and is told at the end of it.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A node on free ports of loopback that speaks TLS, and demands a certificate of clients.
 async fn node(directory: &std::path::Path, authority: &Authority) -> (SocketAddr, tokio::task::JoinHandle<()>) {
@@ -36,13 +32,11 @@ async fn node(directory: &std::path::Path, authority: &Authority) -> (SocketAddr
     (address, runs)
 }
 
-fn builder() -> ClientBuilder {
-    Client::builder().connect_timeout(PATIENCE)
-}
-
+/// What somebody hears who asks for a lock all the same.
 async fn refused(builder: ClientBuilder) -> String {
-    match builder.connect().await.expect_err("it must not connect") {
-        Error::Failed(failed) => failed.to_string(),
+    let client = builder.connect_in_background().expect("it could work");
+    match client.lock("a").acquire().await.expect_err("it must not connect") {
+        Error::Failed(failed @ Failed::Unreachable { .. }) => failed.to_string(),
         other => panic!("{other:?}"),
     }
 }
@@ -66,21 +60,21 @@ async fn a_client_takes_a_lock_over_tls_and_is_told_what_is_wrong_otherwise() {
 
     let foreign = other.sign(&["somebody"]);
     let cases = [
-        (builder().tls(Tls::new(other.pem())), "not signed by the authority that was given"),
-        (builder().tls(Tls::new(authority.pem())), "wants to see a certificate"),
+        (Client::builder().tls(Tls::new(other.pem())), "not signed by the authority that was given"),
+        (Client::builder().tls(Tls::new(authority.pem())), "wants to see a certificate"),
         (
-            builder().tls(Tls::new(authority.pem()).identity(foreign.certificate, foreign.key)),
+            Client::builder().tls(Tls::new(authority.pem()).identity(foreign.certificate, foreign.key)),
             "does not know who signed the certificate",
         ),
-        (builder().tls(good.clone().server_name("elsewhere.example")), "a name in the node's certificate"),
-        (builder(), "if the node speaks TLS, connect with https://"),
+        (Client::builder().tls(good.clone().server_name("elsewhere.example")), "a name in the node's certificate"),
+        (Client::builder(), "if the node speaks TLS, connect with https://"),
     ];
     for (builder, expected) in cases {
         let said = refused(builder.endpoint(address.to_string())).await;
         assert!(said.contains(expected), "{said:?} should say {expected:?}");
     }
     let plain = TestServer::start();
-    let said = refused(builder().endpoint(plain.address().to_string()).tls(good)).await;
+    let said = refused(Client::builder().endpoint(plain.address().to_string()).tls(good)).await;
     assert!(said.contains("the node speaks plain text"), "{said}");
 }
 
@@ -90,19 +84,19 @@ async fn what_can_never_work_is_refused_before_anything_is_sent() {
     let (mine, another) = (authority.sign(&["somebody"]), authority.sign(&["somebody"]));
     let tls = || Tls::new(authority.pem());
     let cases = [
-        (builder().endpoint("https://a"), "needs the authority"),
-        (builder().endpoint("https://a").endpoint("http://b").tls(tls()), "say one of them"),
-        (builder().endpoint("http://a").tls(tls()), "http:// is plain text"),
-        (builder().endpoint("a").tls(Tls::new("")), "no certificate of an authority"),
-        (builder().endpoint("a").tls(Tls::new("-----BEGIN CERTIFICATE-----\nnoise\n")), "cannot be read"),
-        (builder().endpoint("a").tls(Tls::new(mine.key.clone())), "no certificate of an authority"),
+        (Client::builder().endpoint("https://a"), "needs the authority"),
+        (Client::builder().endpoint("https://a").endpoint("http://b").tls(tls()), "say one of them"),
+        (Client::builder().endpoint("http://a").tls(tls()), "http:// is plain text"),
+        (Client::builder().endpoint("a").tls(Tls::new("")), "no certificate of an authority"),
+        (Client::builder().endpoint("a").tls(Tls::new("-----BEGIN CERTIFICATE-----\nnoise\n")), "cannot be read"),
+        (Client::builder().endpoint("a").tls(Tls::new(mine.key.clone())), "no certificate of an authority"),
         (
-            builder().endpoint("a").tls(tls().identity(mine.certificate.clone(), another.key)),
+            Client::builder().endpoint("a").tls(tls().identity(mine.certificate.clone(), another.key)),
             "the key that it was made for",
         ),
-        (builder().endpoint("a").tls(tls().identity("", mine.key.clone())), "give a certificate"),
-        (builder().endpoint("a").tls(tls().identity(mine.certificate.clone(), "")), "give a certificate"),
-        (builder().endpoint("a").tls(tls().server_name("no name")), "a server name that is one"),
+        (Client::builder().endpoint("a").tls(tls().identity("", mine.key.clone())), "give a certificate"),
+        (Client::builder().endpoint("a").tls(tls().identity(mine.certificate.clone(), "")), "give a certificate"),
+        (Client::builder().endpoint("a").tls(tls().server_name("no name")), "a server name that is one"),
     ];
     for (builder, expected) in cases {
         match builder.connect_in_background().expect_err(expected) {

@@ -1,8 +1,9 @@
 //! An authority that signs certificates for a test, and the files that they are kept in.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 
 pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -16,9 +17,13 @@ pub(crate) struct Signed {
 }
 
 impl Authority {
+    /// One that is called as no other is.
     pub(crate) fn new() -> Authority {
+        static MADE: AtomicU32 = AtomicU32::new(0);
         let mut params = CertificateParams::new(Vec::new()).expect("no names are good names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let name = format!("authority {}", MADE.fetch_add(1, Ordering::Relaxed));
+        params.distinguished_name.push(DnType::CommonName, name);
         let key = KeyPair::generate().expect("the system has random numbers");
         Authority { issuer: CertifiedIssuer::self_signed(params, key).expect("it signs itself") }
     }
