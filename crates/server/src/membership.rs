@@ -134,26 +134,36 @@ fn others(replica: &Replica) -> Vec<String> {
 /// been away while others came. Those who are asked are on the list, or were named by whoever started this node.
 pub(crate) async fn ask_about_strangers(shared: Shared, introduction: Introduction, mut closed: watch::Receiver<bool>) {
     let strangers = shared.engine().peers.strangers();
-    loop {
-        tokio::select! {
-            () = strangers.notified() => {}
-            _ = closed.wait_for(|closed| *closed) => return,
-        }
-        let (others, cluster) = {
-            let engine = shared.engine();
-            (others(engine.replica()), engine.replica().group().cluster)
-        };
-        for address in others.iter().chain(&introduction.ask) {
-            let Ok(status) = status_of(address, introduction.calling.as_ref()).await else { continue };
-            // Whoever has no list itself cannot help.
-            if api::whole(status.cluster_high, status.cluster_low) == cluster && !status.members.is_empty() {
-                let members = status.members.into_iter().map(|member| (member.node, member.name));
-                shared.engine().peers.vouch(members);
-                break;
+    let ask = async {
+        loop {
+            strangers.notified().await;
+            if let Some(members) = ask_for_members(&shared, &introduction).await {
+                shared.engine().peers.vouch(members.into_iter().map(|member| (member.node, member.name)));
             }
+            tokio::time::sleep(ASK_ABOUT_STRANGERS_AGAIN).await;
         }
-        tokio::time::sleep(ASK_ABOUT_STRANGERS_AGAIN).await;
+    };
+    tokio::select! {
+        () = ask => {}
+        _ = closed.wait_for(|closed| *closed) => {}
     }
+}
+
+/// The list of the first who answers for this cluster, and has one.
+async fn ask_for_members(shared: &Shared, introduction: &Introduction) -> Option<Vec<v1::MemberView>> {
+    let (others, cluster) = {
+        let engine = shared.engine();
+        (others(engine.replica()), engine.replica().group().cluster)
+    };
+    for address in others.iter().chain(&introduction.ask) {
+        if let Ok(status) = status_of(address, introduction.calling.as_ref()).await
+            && api::whole(status.cluster_high, status.cluster_low) == cluster
+            && !status.members.is_empty()
+        {
+            return Some(status.members);
+        }
+    }
+    None
 }
 
 /// The members as observers see them.

@@ -130,18 +130,20 @@ impl World {
         .await
     }
 
+    /// What a member with this id says first to that node.
+    async fn hello(&self, to: &str, from: u64) -> v1::PeerHello {
+        let status = self.status(self.node(to)).await.expect("it answers");
+        let (cluster_high, cluster_low) = (status.cluster_high, status.cluster_low);
+        v1::PeerHello { cluster_high, cluster_low, from, to: status.node, peer_address: "127.0.0.1:1".to_owned() }
+    }
+
+    fn peer(&self, to: &str, tls: ClientTlsConfig) -> PeerServiceClient<Channel> {
+        PeerServiceClient::new(channel(self.node(to).peer_listen, tls.domain_name(to)))
+    }
+
     /// What a peer with this certificate is told by a node when it says that it is that member.
     async fn call_as_peer(&self, to: &str, tls: ClientTlsConfig, from: u64) -> Result<(), Status> {
-        let node = self.node(to);
-        let status = self.status(node).await.expect("it answers");
-        let hello = v1::PeerHello {
-            cluster_high: status.cluster_high,
-            cluster_low: status.cluster_low,
-            from,
-            to: status.node,
-            peer_address: "127.0.0.1:1".to_owned(),
-        };
-        let mut peer = PeerServiceClient::new(channel(node.peer_listen, tls.domain_name(to)));
+        let (hello, mut peer) = (self.hello(to, from).await, self.peer(to, tls));
         let delivered = v1::DeliverRequest { hello: Some(hello.clone()), messages: Vec::new() };
         peer.deliver(tokio_stream::once(delivered)).await?;
         // The other way in has the same door. What follows the hello is no snapshot, so it is never taken.
@@ -295,6 +297,62 @@ async fn a_peer_is_the_member_whose_name_its_certificate_bears_or_nobody() {
         assert!(reason(&status).is_empty(), "{what} gets as far as the service: {status:?}");
     }
     world.wait_for_voters(2).await;
+}
+
+#[tokio::test]
+async fn a_member_speaks_for_itself_and_only_while_it_is_one() {
+    let mut world = World::new("tls-speaks");
+    world.grow("n1").await;
+    world.grow("n2").await;
+    world.grow("n3").await;
+    let ids = world.status(world.node("n1")).await.unwrap().members;
+    let id = |name: &str| ids.iter().find(|it| it.name == name).expect("it is a member").node;
+    let as_n3 = trusting(&world.authority).identity(identity(&world.authority.sign(&["n3"])));
+
+    let hello = world.hello("n1", id("n3")).await;
+    let message = heartbeat(&hello, id("n2"));
+    let in_anothers_name = v1::DeliverRequest { hello: Some(hello), messages: vec![message] };
+    let refused = world.peer("n1", as_n3.clone()).deliver(tokio_stream::once(in_anothers_name)).await;
+    assert_eq!(reason(&refused.expect_err("n3 speaks for n2")), "FOREIGN_NAME");
+
+    // The stream is open when its member is taken out.
+    world.end("n3").await;
+    let (say, said) = tokio::sync::mpsc::channel(4);
+    let hello = world.hello("n1", id("n3")).await;
+    say.send(v1::DeliverRequest { hello: Some(hello), messages: Vec::new() }).await.unwrap();
+    let mut peer = world.peer("n1", as_n3);
+    let call = tokio::spawn(async move { peer.deliver(tokio_stream::wrappers::ReceiverStream::new(said)).await });
+    until("n3 is taken out", async || {
+        for node in &world.nodes {
+            let mut admin = AdminServiceClient::new(world.channel(&node.config));
+            let _ = admin.remove_member(v1::RemoveMemberRequest { node: id("n3") }).await;
+        }
+        let members = world.status(world.node("n1")).await.ok()?.members;
+        members.iter().all(|it| it.name != "n3").then_some(())
+    })
+    .await;
+    // If the stream was refused already, it cannot be said any more.
+    let _ = say.send(v1::DeliverRequest::default()).await;
+    let refused = soon("it is refused", call).await.unwrap().expect_err("n3 is no member any more");
+    assert_eq!(reason(&refused), "UNKNOWN_PEER");
+}
+
+/// A message of consensus from that node, as its bytes: a heartbeat in term 1.
+fn heartbeat(hello: &v1::PeerHello, from: u64) -> Vec<u8> {
+    let mut bytes = vec![0x09];
+    bytes.extend(hello.cluster_high.to_le_bytes());
+    bytes.push(0x11);
+    bytes.extend(hello.cluster_low.to_le_bytes());
+    for (field, mut value) in [(3_u8, 1), (4, 6), (5, from), (6, hello.to), (7, 1)] {
+        bytes.push(field << 3);
+        while value > 0x7f {
+            bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        bytes.push(value as u8);
+    }
+    fencepost_wire::decode_peer(&bytes).expect("a good message");
+    bytes
 }
 
 #[tokio::test]
