@@ -137,9 +137,7 @@ pub(crate) async fn ask_about_strangers(shared: Shared, introduction: Introducti
     let ask = async {
         loop {
             strangers.notified().await;
-            if let Some(members) = ask_for_members(&shared, &introduction).await {
-                shared.engine().peers.vouch(members.into_iter().map(|member| (member.node, member.name)));
-            }
+            ask_for_members(&shared, &introduction).await;
             tokio::time::sleep(ASK_ABOUT_STRANGERS_AGAIN).await;
         }
     };
@@ -149,21 +147,21 @@ pub(crate) async fn ask_about_strangers(shared: Shared, introduction: Introducti
     }
 }
 
-/// The list of the first who answers for this cluster, and has one.
-async fn ask_for_members(shared: &Shared, introduction: &Introduction) -> Option<Vec<v1::MemberView>> {
+/// Takes the names of the first who answers for this cluster, and is not behind.
+async fn ask_for_members(shared: &Shared, introduction: &Introduction) {
     let (others, cluster) = {
         let engine = shared.engine();
         (others(engine.replica()), engine.replica().group().cluster)
     };
     for address in others.iter().chain(&introduction.ask) {
-        if let Ok(status) = status_of(address, introduction.calling.as_ref()).await
-            && api::whole(status.cluster_high, status.cluster_low) == cluster
-            && !status.members.is_empty()
-        {
-            return Some(status.members);
+        let Ok(status) = status_of(address, introduction.calling.as_ref()).await else { continue };
+        let applied_index = status.applied.map_or(0, |applied| applied.index);
+        let is_ours = api::whole(status.cluster_high, status.cluster_low) == cluster;
+        let peers = &mut shared.engine().peers;
+        if is_ours && !status.members.is_empty() && peers.may_vouch(applied_index) {
+            return peers.vouch(applied_index, status.members.into_iter().map(|member| (member.node, member.name)));
         }
     }
-    None
 }
 
 /// The members as observers see them.

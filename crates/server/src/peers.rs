@@ -65,6 +65,8 @@ pub(crate) struct Peers {
     peers: BTreeMap<u64, Peer>,
     /// The name of each member, from the list.
     names: BTreeMap<u64, String>,
+    /// How far the log was applied when the list was last read.
+    list_read_at: u64,
     /// Names that other members gave when they were asked, for when this node's list is not there yet or is behind.
     /// Invariant: forgotten when the list changes, so that whoever was removed stays so.
     vouched: BTreeMap<u64, String>,
@@ -94,7 +96,7 @@ pub(crate) enum Job {
 impl Peers {
     pub(crate) fn new(myself: Myself) -> Peers {
         let (peers, names, vouched) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Peers { myself, peers, names, vouched, strangers: Arc::default(), jobs: Vec::new() }
+        Peers { myself, peers, names, list_read_at: 0, vouched, strangers: Arc::default(), jobs: Vec::new() }
     }
 
     /// What is to be run beside the turns.
@@ -102,10 +104,11 @@ impl Peers {
         std::mem::take(&mut self.jobs)
     }
 
-    /// The members are now these: new ones are talked to, those that went are not any more.
-    pub(crate) fn follow(&mut self, members: impl Iterator<Item = Member>) {
+    /// The members are now these, with the log applied so far: new ones are talked to, those that went are not any more.
+    pub(crate) fn follow(&mut self, applied_index: u64, members: impl Iterator<Item = Member>) {
         let members: BTreeMap<u64, Member> = members.map(|member| (member.node(), member)).collect();
         self.names = members.values().map(|member| (member.node(), member.name().to_owned())).collect();
+        self.list_read_at = applied_index;
         self.vouched.clear();
         let way =
             |member: &Member| Way { address: member.peer_address().to_owned(), name: Some(member.name().to_owned()) };
@@ -161,8 +164,18 @@ impl Peers {
         self.strangers.clone()
     }
 
-    /// A member says that these are members.
-    pub(crate) fn vouch(&mut self, members: impl Iterator<Item = (u64, String)>) {
+    /// Whether somebody who has applied so much of the log knows the members at least as well as this node. Whoever is
+    /// behind would vouch for those that were removed.
+    pub(crate) fn may_vouch(&self, applied_index: u64) -> bool {
+        applied_index >= self.list_read_at
+    }
+
+    /// A member that has applied so much of the log says that these are members.
+    pub(crate) fn vouch(&mut self, applied_index: u64, members: impl Iterator<Item = (u64, String)>) {
+        // The list may have changed since it was asked.
+        if !self.may_vouch(applied_index) {
+            return;
+        }
         self.vouched = members.filter(|(node, name)| *node != self.myself.node && !name.is_empty()).collect();
     }
 
@@ -367,5 +380,33 @@ impl Stream for PeerOutbox {
         }
         pending.bytes -= bytes;
         Poll::Ready(Some(v1::DeliverRequest { hello: None, messages }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_counts_while_the_list_has_it_or_somebody_who_is_not_behind_says_so() {
+        let group = GroupId { cluster: 1, group: 1 };
+        let mut peers = Peers::new(Myself { group, node: 1, peer_address: "a:1".to_owned(), calling: None });
+        let member = |node, name| Member::new(node, name, "b:1", "b:2").expect("a good member");
+        let names = |name: &str| vec![name.to_owned()];
+        let says = |node, name: &str| std::iter::once((node, name.to_owned()));
+        assert!(!peers.knows(&names("n2")), "without a list nobody is known");
+        assert!(!peers.knows(&[]));
+
+        peers.follow(5, [member(2, "n2")].into_iter());
+        assert!(peers.knows(&names("n2")) && peers.knows_as(2, &names("n2")));
+        assert!(!peers.knows_as(3, &names("n2")) && !peers.knows_as(2, &names("n3")));
+        peers.vouch(4, says(3, "n3"));
+        assert!(!peers.knows_as(3, &names("n3")), "who is behind does not know who was removed");
+        peers.vouch(5, says(3, "n3"));
+        assert!(peers.knows(&names("n3")) && peers.knows_as(3, &names("n3")));
+        assert!(peers.knows_as(2, &names("n2")) && !peers.knows_as(2, &names("n3")));
+
+        peers.follow(6, [member(2, "n2")].into_iter());
+        assert!(!peers.knows(&names("n3")), "a list that changed knows better");
     }
 }
