@@ -15,8 +15,6 @@ fencepost_core::planted_bugs! {
         ReadsWithoutConsensus,
         /// Logical time runs faster than the leader's clock.
         TimeRunsFast,
-        /// What another leader's entry at the same index decided is taken for the answer to the own.
-        ForeignEntryAnswers,
         /// A sign of life is confirmed before it is in the log, and never gets there.
         RenewsWithoutTheLog,
     }

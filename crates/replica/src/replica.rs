@@ -602,11 +602,7 @@ impl Replica {
             self.lead = Lead::Running { term: entry.term, clock: StampClock::new(stamp, now) };
         }
         let position = self.applied;
-        let is_ours = |proposed: &LogPosition| match planted(Bug::ForeignEntryAnswers) {
-            true => proposed.index == position.index,
-            false => *proposed == position,
-        };
-        if let Some((_, tickets)) = self.in_flight.take_if(|(proposed, _)| is_ours(proposed)) {
+        if let Some((_, tickets)) = self.in_flight.take_if(|(proposed, _)| *proposed == position) {
             for reply in effects.replies {
                 let ticket = match reply.to {
                     ReplyTo::Renewal(place) => tickets.renewals[place],

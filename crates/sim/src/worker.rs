@@ -50,6 +50,8 @@ enum Task {
     Enter,
     /// Holds for long, and sets a value.
     Elect,
+    /// Tries to give back what others hold.
+    Steal,
 }
 
 #[derive(Clone, Debug)]
@@ -79,6 +81,7 @@ pub(crate) struct Worker {
     /// The one lock that it asks for, or asked for last, and for which owner.
     wanted: Option<(Lock, Option<OwnerName>)>,
     holds: Vec<Hold>,
+    last_grant: GrantId,
     /// Whether it asks its guard before it writes. Some users do not.
     careful: bool,
     calls: u64,
@@ -126,6 +129,7 @@ impl Worker {
             task: Task::Keep,
             wanted: None,
             holds: Vec::new(),
+            last_grant: GrantId(0),
             careful,
             calls: 0,
             random,
@@ -193,6 +197,7 @@ impl Worker {
         }
         match answer {
             Answer::Decided(Outcome::Granted { grant, token, .. }) => {
+                self.last_grant = *grant;
                 let lock = self.wanted.as_ref().map(|(lock, _)| lock.clone());
                 self.holds.push(Hold { grant: *grant, token: *token, lock, read: None });
                 self.go_on(hands);
@@ -364,7 +369,7 @@ impl Worker {
         terms.hear_contended = self.random.one_in(6);
         let owner = OwnerName::new(&format!("owner-{}", self.random.below(2))).expect("a plain name");
         let any_mode = *self.random.pick(&[LockMode::Shared, LockMode::Update, LockMode::Exclusive]);
-        let (task, name, mode, owner) = match self.random.below(16) {
+        let (task, name, mode, owner) = match self.random.below(17) {
             0..=5 => (Task::Write, self.account(), LockMode::Exclusive, None),
             6..=7 => (Task::Read, self.account(), LockMode::Shared, None),
             8..=9 => (Task::Upgrade, self.account(), LockMode::Update, None),
@@ -375,7 +380,8 @@ impl Worker {
                 terms.value = Some(Value::new(b"candidate").expect("a short value"));
                 (Task::Elect, Name::new("leader").expect("a plain name"), LockMode::Exclusive, None)
             }
-            14 => (Task::Nest, self.account(), LockMode::Exclusive, Some(owner)),
+            14 => return self.steal(hands),
+            15 => (Task::Nest, self.account(), LockMode::Exclusive, Some(owner)),
             _ => (Task::Enter, self.account(), LockMode::Exclusive, Some(owner)),
         };
         self.task = task;
@@ -413,6 +419,13 @@ impl Worker {
         let names = (0..ACCOUNTS).filter(|at| *at != without).map(account);
         let locks = names.map(|name| Lock { name, mode: *self.random.pick(&modes) }).collect();
         self.ask(Action::Acquire(Acquire { locks, owner: None, wait, terms }), Some(wait_ms), hands);
+    }
+
+    /// Asks to release a grant that it does not have: one whose number is near the last that it knows.
+    fn steal(&mut self, hands: &mut Hands<'_>) {
+        (self.task, self.wanted) = (Task::Steal, None);
+        let grant = GrantId(self.last_grant.0 + self.random.between(1, 4));
+        self.ask(Action::Release { grant }, None, hands);
     }
 
     fn take_permits(&mut self, wait: Wait, wait_ms: u64, terms: Terms, hands: &mut Hands<'_>) {

@@ -25,7 +25,7 @@ mod nodes;
 mod phases;
 
 pub use faults::Faults;
-pub use phases::{Outcome, Plan};
+pub use phases::{Outcome, Plan, SEEDS_DEFAULT};
 
 /// Something that is going to happen.
 #[derive(Debug)]

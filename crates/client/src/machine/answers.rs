@@ -68,7 +68,7 @@ impl Session {
         }
     }
 
-    pub(crate) fn renewed(&mut self, common: &mut Common, stamp: LogicalMs) {
+    fn renewed(&mut self, common: &mut Common, stamp: LogicalMs) {
         self.renewed_at = self.renewed_at.max(Some(stamp));
         if std::mem::take(&mut self.jeopardy) {
             common.events.push_back(Event::SessionChanged(self.id));

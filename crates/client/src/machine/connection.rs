@@ -255,9 +255,6 @@ impl Connection {
             return self.forget_if_over(answer.session);
         };
         // Rule: holder-stops-first. Only an answer to this very try proves anything.
-        if planted(Bug::AnyAnswerRenews) {
-            session.renewed(common, stamp);
-        }
         if repeats.is_none()
             && let Some(pending) = session.pending.get(&number.0)
             && pending.stage == Stage::Sent

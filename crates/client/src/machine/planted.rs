@@ -9,8 +9,6 @@ fencepost_core::planted_bugs! {
         IgnoresDeadlines,
         /// Only the session's TTL is looked at, not the lock's own or its longest hold.
         IgnoresLockTtl,
-        /// Any answer counts as a renewal.
-        AnyAnswerRenews,
         /// A grant that was pushed anchors, at the instant when the push came.
         PushesAnchor,
     }

@@ -14,7 +14,7 @@ pub struct Violation {
 }
 
 /// How much was looked at. A check that looked at nothing has found nothing, either.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Report {
     /// Entries of the log.
     pub entries: u64,

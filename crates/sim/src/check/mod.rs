@@ -183,6 +183,11 @@ impl Checkers {
     fn follows_the_last(&mut self, entry: &LoggedEntry) {
         let (last, position) = (self.last, entry.position);
         let rises = position.index > last.index && position.term >= last.term;
+        // Rule: failover-grace
+        let is_new_term = position.term > last.term;
+        self.findings.ensure(entry.batch.failover_grace == is_new_term, "I9", || {
+            format!("the first entry of a term lifts deadlines, and no other: {position:?} after {last:?}")
+        });
         self.findings.ensure(rises, "I3", || format!("an entry at {position:?} after one at {last:?}"));
         let goes_on = last == LogPosition::default() || entry.stamp >= self.ledger.stamp;
         self.findings.ensure(goes_on, "I9", || {

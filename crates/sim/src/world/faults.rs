@@ -11,6 +11,7 @@ use crate::disk::{Durable, Speed};
 use crate::fact::{Fact, WorldTime};
 use crate::network::Place;
 use crate::process::Arrival;
+use crate::random::Random;
 
 /// How far a restored cluster counts its tokens on.
 // Rule: token-order
@@ -48,6 +49,13 @@ impl Faults {
             freezes: Vec::new(),
             reads: Vec::new(),
         }
+    }
+}
+
+impl Faults {
+    /// Whether a message of a client arrives twice.
+    pub(super) fn doubles(&self, random: &mut Random) -> bool {
+        self.is_on && random.one_in(60)
     }
 }
 
@@ -139,7 +147,9 @@ impl World {
 
     fn go_wrong(&mut self) {
         let ids = self.ids();
-        let id = *self.random.pick(&ids);
+        // What happens to leaders is the most telling.
+        let leader = self.leader().filter(|_| self.random.percent(35));
+        let id = leader.unwrap_or(*self.random.pick(&ids));
         let other = *self.random.pick(&ids);
         let client = self.random.below(self.clients.len() as u64) as usize;
         let is_well = self.nodes[&id].runs();
@@ -225,7 +235,9 @@ impl World {
             16..=18 => {
                 self.observer.fault(now, "client paused", || format!("client {client}"));
                 self.clients[client].paused = true;
-                self.undo_later(500, 25_000, Undo::ClientPause(client));
+                // Now and then longer than any session lives.
+                let most_ms = if self.random.one_in(3) { 60_000 } else { 15_000 };
+                self.undo_later(500, most_ms, Undo::ClientPause(client));
             }
             19 => {
                 self.observer.fault(now, "client crashed", || format!("client {client}"));
@@ -368,15 +380,17 @@ impl World {
                 self.watchers[at].look(replica, count, self.now, &mut self.observer);
             }
         }
-        let id = *self.random.pick(&ids);
-        let node = self.nodes.get_mut(&id).expect("listed");
-        if node.runs()
-            && let Some(Ok(ticket)) = node.replica.as_mut().map(|replica| replica.submit_read())
-        {
-            self.reads += 1;
-            self.faults.reads.push(((id, ticket), self.reads));
-            self.observer.fact(self.now, &Fact::ReadAsked { read: self.reads });
-            self.turn(id);
+        // Whoever believes that it leads takes a read.
+        for id in ids {
+            let node = self.nodes.get_mut(&id).expect("listed");
+            if node.runs()
+                && let Some(Ok(ticket)) = node.replica.as_mut().map(|replica| replica.submit_read())
+            {
+                self.reads += 1;
+                self.faults.reads.push(((id, ticket), self.reads));
+                self.observer.fact(self.now, &Fact::ReadAsked { read: self.reads });
+                self.turn(id);
+            }
         }
     }
 
@@ -397,7 +411,7 @@ impl World {
                 _ => {}
             }
         }
-        let pick_grant = |from: &[GrantId], random: &mut crate::random::Random| *random.pick(from);
+        let pick_grant = |from: &[GrantId], random: &mut Random| *random.pick(from);
         let act = match self.random.below(8) {
             0 if !grants.is_empty() => Act::Break { grant: pick_grant(&grants, &mut self.random) },
             1 if !sessions.is_empty() => Act::Evict { session: *self.random.pick::<SessionId>(&sessions) },

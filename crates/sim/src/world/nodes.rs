@@ -146,7 +146,14 @@ impl World {
 
     pub(super) fn from_client(&mut self, stream: StreamId, message: v1::ClientMessage) {
         let Some(wire) = self.streams.get(&stream) else { return };
-        self.arrive(wire.node, NodeArrival::Said(stream, Box::new(message)));
+        let node = wire.node;
+        if self.faults.doubles(&mut self.random) {
+            // Something between the two that repeats what was not answered at once.
+            self.observer.fault(self.now, "request doubled", || format!("to node {node}"));
+            let at = self.now.after_ms(self.random.delay(1, 3_000));
+            self.agenda.put(at, Happening::FromClient { stream, message: Box::new(message.clone()) });
+        }
+        self.arrive(node, NodeArrival::Said(stream, Box::new(message)));
     }
 
     pub(super) fn hung_up(&mut self, stream: StreamId) {

@@ -2,9 +2,12 @@
 //! must be served.
 
 use super::{Happening, World};
-use crate::check::Violation;
+use crate::check::{Report, Violation};
 use crate::fact::{Fact, WorldTime};
 use crate::store::StoreTally;
+
+/// Seeds of a default test run: at least three times what the slowest of the planted bugs takes to be found.
+pub const SEEDS_DEFAULT: u64 = 300;
 
 /// How long after healing nodes must serve.
 const SERVES_WITHIN_MS: u64 = 5_000;
@@ -58,6 +61,8 @@ pub struct Outcome {
     pub served: u64,
     /// Snapshots that nodes made of themselves.
     pub snapshots: u64,
+    /// How much the checkers have looked at.
+    pub checked: Report,
 }
 
 impl World {
@@ -95,6 +100,7 @@ impl World {
             store: self.store.tally,
             served: self.clients.iter().flat_map(|client| &client.workers).map(|worker| worker.served).sum(),
             snapshots: self.snapshots_made,
+            checked: self.observer.checkers.report().clone(),
         }
     }
 
