@@ -174,6 +174,8 @@ pub(super) struct Ledger {
     /// Names where somebody may pass since the last look.
     touched: BTreeSet<Name>,
     touched_semaphores: BTreeSet<Name>,
+    /// How often a waiter was looked at.
+    pub(super) looks: u64,
     /// Waiters that are parked nowhere yet.
     unparked: BTreeSet<Arrival>,
     /// Waiters that wait for more than before since the last look: new ones, and those whose owner let go of something.
@@ -332,6 +334,7 @@ impl Ledger {
         if matches!(waiter.request.wants, Held::Permits { .. }) {
             return false;
         }
+        self.looks += 1;
         let parked = self.blocked(Whose::request(&waiter.request), &waiter.stands, Some(arrival));
         if parked.is_none() {
             free.push(arrival);
@@ -658,7 +661,7 @@ impl Ledger {
 
     /// A backup was restored: a new log, without sessions, and with rests, freezes and limits that nobody tells of.
     pub(super) fn restored(&mut self) {
-        *self = Ledger { is_restored: true, ever_froze: self.ever_froze, ..Ledger::default() };
+        *self = Ledger { is_restored: true, ever_froze: self.ever_froze, looks: self.looks, ..Ledger::default() };
     }
 }
 

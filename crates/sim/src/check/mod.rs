@@ -27,6 +27,7 @@ mod i19_liveness;
 mod i20_fenced;
 mod ledger;
 mod place;
+mod recent;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -45,7 +46,6 @@ use ledger::Ledger;
 use step::Step;
 
 /// All checkers.
-#[derive(Default)]
 pub struct Checkers {
     findings: Findings,
     ledger: Ledger,
@@ -65,11 +65,32 @@ pub struct Checkers {
     black_box: black_box::BlackBox,
 }
 
+impl Default for Checkers {
+    fn default() -> Checkers {
+        Checkers::new(false)
+    }
+}
+
 impl Checkers {
     /// Checkers of a new run. If an administrator may break grants or evict sessions in it, the clients alone cannot know why
     /// somebody acts too late, and the black-box checker stays silent.
     pub fn new(administered: bool) -> Checkers {
-        Checkers { black_box: black_box::BlackBox::new(administered), ..Checkers::default() }
+        Checkers {
+            findings: Findings::default(),
+            ledger: Ledger::default(),
+            last: LogPosition::default(),
+            causes: Causes::default(),
+            judged: Vec::new(),
+            tokens: Default::default(),
+            acknowledged: Default::default(),
+            time: Default::default(),
+            once: Default::default(),
+            watch: Default::default(),
+            hashes: Default::default(),
+            real_time: Default::default(),
+            fenced: Default::default(),
+            black_box: black_box::BlackBox::new(administered),
+        }
     }
 
     /// Checks one fact.
@@ -80,11 +101,11 @@ impl Checkers {
             Fact::Logged(entry) => self.logged(entry),
             Fact::Applied { node, position, state_hash } => self.hashes.applied(node, position, state_hash, findings),
             Fact::Asked { request, action } => {
-                self.real_time.asked(request);
+                self.real_time.asked(request, self.once.knows(request.session, request.number), findings);
                 self.black_box.asked(request, action);
             }
-            Fact::Heard { session, number, position, stamp, outcome, repeat: _ } => {
-                self.acknowledged.heard(session, number, position, stamp, outcome, findings);
+            Fact::Heard { session, number, position, stamp, outcome, repeat } => {
+                self.acknowledged.heard(session, number, position, stamp, (outcome, repeat), findings);
                 self.real_time.heard(position.index);
             }
             Fact::Told { request, answer } => self.black_box.told(request, answer),

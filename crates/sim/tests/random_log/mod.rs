@@ -108,7 +108,7 @@ impl World {
                 self.stamp = self.stamp.max(due.0 - before.min(due.0));
             }
         }
-        let renewals = 1 + self.size.sessions / 16;
+        let renewals = 1 + self.size.sessions / 64;
         for _ in 0..renewals {
             let at = self.random.below(self.size.sessions) as usize;
             batch.renewals.push(self.renewal(at));
