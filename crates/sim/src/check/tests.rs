@@ -124,11 +124,11 @@ fn name(text: &str) -> Name {
 }
 
 fn granted(entry: &LoggedEntry) -> GrantId {
-    let grants = entry.effects.events.iter().filter_map(|event| match event {
+    let mut grants = entry.effects.events.iter().filter_map(|event| match event {
         Event::Granted { grant, .. } => Some(*grant),
         _ => None,
     });
-    grants.last().expect("something was granted")
+    grants.next_back().expect("something was granted")
 }
 
 /// Tells that a request which was queued, last in the entry, was granted.
