@@ -33,7 +33,8 @@ fn check(seed: u64, entries: usize) -> Checkers {
 #[test]
 fn nothing_is_found_in_right_logs_and_everything_is_looked_at() {
     let mut total = [0; 12];
-    for seed in 1..=400 {
+    // In 959 a release ends the upgrade that an operation before it asks after again.
+    for seed in (1..=400).chain([959]) {
         let checkers = check(seed, 400);
         assert!(checkers.violations().is_empty(), "seed {seed}: {:#?}", &checkers.violations()[0]);
         let report = checkers.report();

@@ -106,6 +106,17 @@ impl Causes {
         Some(operation)
     }
 
+    /// The operation whose event is still to come, if this is the end of an upgrade that goes with its grant: it is told first.
+    pub(super) fn of_what_follows(&self, event: &Event) -> Option<usize> {
+        let Event::NotGranted { request, outcome: Outcome::GrantEnded(GrantEnd::Released) } = event else {
+            return None;
+        };
+        let cause = Cause::GivesBack(request.converts?);
+        let first = self.list.partition_point(|(other, _)| *other < cause);
+        let same = self.list[first..].iter().zip(&self.used[first..]).take_while(|((other, _), _)| *other == cause);
+        same.filter(|(_, used)| !**used).map(|((_, operation), _)| *operation).next()
+    }
+
     /// Operations that were answered with success, and no event tells of it.
     pub(super) fn unused<'a>(&'a self, entry: &'a LoggedEntry) -> impl Iterator<Item = usize> + 'a {
         let replies = &entry.effects.replies[entry.batch.renewals.len()..];

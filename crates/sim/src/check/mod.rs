@@ -176,7 +176,7 @@ impl Checkers {
         for event in &effects.events {
             i07_session_end::nothing_is_left(&mut self.ledger, Some(event), &mut self.findings);
             let cause = self.causes.of(event, entry, &self.ledger);
-            match cause {
+            match cause.or_else(|| self.causes.of_what_follows(event)) {
                 Some(at) if is_cancel_of_old_wait(&self.ledger, event) => self.judge(entry, at),
                 Some(at) => {
                     (judged_up_to..=at).for_each(|at| self.judge(entry, at));
