@@ -9,8 +9,9 @@ use fencepost_core::{Event, GrantEnd, GrantId, LogicalMs, Outcome, SessionEnd, S
 
 use crate::fact::WorldTime;
 
+use super::due::Due;
 use super::findings::Findings;
-use super::ledger::{Due, Ledger};
+use super::ledger::Ledger;
 use super::recent::Recent;
 use super::step::Step;
 

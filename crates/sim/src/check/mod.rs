@@ -6,6 +6,7 @@
 
 mod black_box;
 mod causes;
+mod due;
 mod findings;
 mod follow;
 mod i01_exclusion;
@@ -26,6 +27,7 @@ mod i17_real_time;
 mod i19_liveness;
 mod i20_fenced;
 mod ledger;
+mod looking;
 mod place;
 mod recent;
 mod step;
