@@ -9,13 +9,17 @@ use fencepost_core::{Action, GrantId, LockMode, Locks, Name, Outcome, OwnerName,
 
 use super::findings::Findings;
 use super::ledger::Map;
+use super::recent::Recent;
+
+/// Requests that were not answered yet, and grants, as far as they are remembered.
+const REMEMBERED_MAX: usize = 500_000;
 
 /// What clients asked for, hold and did.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct BlackBox {
     administered: bool,
-    asked: Map<RequestKey, Asked>,
-    grants: Map<(SessionId, GrantId), Belief>,
+    asked: Recent<RequestKey, Asked>,
+    grants: Recent<(SessionId, GrantId), Belief>,
     names: Map<Name, Acted>,
     last_token: u64,
     /// Tokens up to this one were given before a restore, of which their holders cannot know.
@@ -61,18 +65,25 @@ impl Actor {
 
 impl BlackBox {
     pub(super) fn new(administered: bool) -> BlackBox {
-        BlackBox { administered, ..BlackBox::default() }
+        BlackBox {
+            administered,
+            asked: Recent::up_to(REMEMBERED_MAX),
+            grants: Recent::up_to(REMEMBERED_MAX),
+            names: Map::default(),
+            last_token: 0,
+            restored_after: 0,
+        }
     }
 
     pub(super) fn asked(&mut self, request: RequestKey, action: &Action) {
         match action {
             Action::Acquire(acquire) => {
-                self.asked.insert(request, Asked::Acquire(acquire.locks.clone(), acquire.owner.clone()));
+                self.asked.note(request, Asked::Acquire(acquire.locks.clone(), acquire.owner.clone()));
             }
             Action::Convert { grant, name, mode, .. } => {
                 // A weakening may be done long before its answer is heard.
                 self.weaken(request.session, *grant, name, *mode);
-                self.asked.insert(request, Asked::Convert(name.clone(), *mode));
+                self.asked.note(request, Asked::Convert(name.clone(), *mode));
             }
             _ => {}
         }
@@ -86,11 +97,11 @@ impl BlackBox {
     }
 
     pub(super) fn told(&mut self, request: RequestKey, answer: &Answer) {
-        let asked = self.asked.remove(&request);
+        let asked = self.asked.take(&request);
         match (asked, answer) {
             (Some(Asked::Acquire(locks, owner)), Answer::Decided(Outcome::Granted { grant, token, .. })) => {
                 self.last_token = self.last_token.max(token.0);
-                self.grants.entry((request.session, *grant)).or_insert(Belief { locks, owner });
+                self.grants.note((request.session, *grant), Belief { locks, owner });
             }
             (Some(Asked::Convert(name, mode)), Answer::Decided(Outcome::Converted { grant, token })) => {
                 self.last_token = self.last_token.max(token.0);

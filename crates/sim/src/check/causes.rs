@@ -4,7 +4,10 @@
 //! its kind and its request, grant or session. What an event has no operation for happened by itself: by time, or because somebody
 //! else made room. What an answer has no event for did not happen.
 
-use fencepost_core::{Action, Event, GrantEnd, GrantId, Operation, Outcome, RequestNumber, SessionEnd, SessionId};
+use fencepost_core::{
+    Action, Event, GrantEnd, GrantId, Held, Lock, LockMode, Name, Operation, Outcome, RequestNumber, SessionEnd,
+    SessionId,
+};
 
 use crate::fact::LoggedEntry;
 
@@ -79,8 +82,19 @@ impl Causes {
             }
         };
         let first = self.list.partition_point(|(other, _)| *other < cause);
+        let replies = &entry.effects.replies[entry.batch.renewals.len()..];
         let is_it = |at: usize| match (event, &entry.batch.operations[at]) {
             (Event::Administered { act, .. }, Operation::Admin(admin)) => is_told_by(admin, act),
+            // Another conversion of the same grant in this entry may have been silent.
+            (Event::Converted { grant, token, held: Held::Locks(locks), .. }, Operation::Request(request)) => {
+                let told = replies[at].outcome == Outcome::Converted { grant: *grant, token: *token };
+                let changes = |name: &Name, mode: LockMode| {
+                    let lock = Lock { name: name.clone(), mode };
+                    let before = ledger.grants.get(grant).map(|grant| &grant.held);
+                    locks.contains(&lock) && !matches!(before, Some(Held::Locks(before)) if before.contains(&lock))
+                };
+                told && matches!(&request.action, Action::Convert { name, mode, .. } if changes(name, *mode))
+            }
             _ => true,
         };
         let same = self.list[first..].iter().take_while(|(other, _)| *other == cause);
@@ -90,6 +104,17 @@ impl Causes {
             .find(|(at, operation)| !self.used[*at] && is_it(*operation))?;
         self.used[at] = true;
         Some(operation)
+    }
+
+    /// The operation whose event is still to come, if this is the end of an upgrade that goes with its grant: it is told first.
+    pub(super) fn of_what_follows(&self, event: &Event) -> Option<usize> {
+        let Event::NotGranted { request, outcome: Outcome::GrantEnded(GrantEnd::Released) } = event else {
+            return None;
+        };
+        let cause = Cause::GivesBack(request.converts?);
+        let first = self.list.partition_point(|(other, _)| *other < cause);
+        let same = self.list[first..].iter().zip(&self.used[first..]).take_while(|((other, _), _)| *other == cause);
+        same.filter(|(_, used)| !**used).map(|((_, operation), _)| *operation).next()
     }
 
     /// Operations that were answered with success, and no event tells of it.

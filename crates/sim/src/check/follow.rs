@@ -10,7 +10,8 @@ use fencepost_core::{
 
 use crate::fact::LoggedEntry;
 
-use super::ledger::{Due, Grant, Lasts, Ledger, Semaphore, Session};
+use super::due::Due;
+use super::ledger::{Grant, Lasts, Ledger, Semaphore, Session};
 use super::place::needs_of;
 
 /// What a request says about its wait and its grant, and no event does.

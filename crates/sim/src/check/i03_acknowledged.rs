@@ -6,7 +6,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 
-use fencepost_core::{Event, GrantEnd, LogicalMs, Operation, Outcome, Push, Renewal, RequestNumber, SessionId};
+use fencepost_core::{Event, GrantEnd, LogicalMs, Operation, Outcome, Push, Renewal, Repeat, RequestNumber, SessionId};
 use fencepost_replica::LogPosition;
 
 use crate::fact::LoggedEntry;
@@ -59,9 +59,13 @@ pub(super) struct Acknowledged {
     ended_waits: Vec<(SessionId, RequestNumber, Outcome)>,
 }
 
-fn digest(index: u64, session: SessionId, number: Option<RequestNumber>, outcome: &Outcome) -> u64 {
+/// An answer, and what it says besides if it was given before.
+type Answer<'a> = (&'a Outcome, Option<Repeat>);
+
+fn digest(index: u64, session: SessionId, number: Option<RequestNumber>, (outcome, repeat): Answer<'_>) -> u64 {
+    let repeat = repeat.map(|repeat| (repeat.answered_at, repeat.stands));
     let mut hasher = DefaultHasher::new();
-    (index, session, number, outcome).hash(&mut hasher);
+    (index, session, number, outcome, repeat).hash(&mut hasher);
     hasher.finish()
 }
 
@@ -84,7 +88,7 @@ impl Acknowledged {
         let index = entry.position.index;
         for (who, reply) in renewals.chain(operations).zip(&entry.effects.replies) {
             if let Some((session, number)) = who {
-                self.said(index, digest(index, session, number, &reply.outcome));
+                self.said(index, digest(index, session, number, (&reply.outcome, reply.repeat)));
             }
         }
         let mut ended = std::mem::take(&mut self.ended_waits).into_iter();
@@ -93,7 +97,7 @@ impl Acknowledged {
                 let by_event = ended.next();
                 let same = by_event.as_ref().is_some_and(|(s, n, o)| (s, n, o) == (session, number, outcome));
                 findings.ensure(same, "I3", || format!("pushed {push:?}, but the events say {by_event:?}"));
-                self.said(index, digest(index, *session, Some(*number), outcome));
+                self.said(index, digest(index, *session, Some(*number), (outcome, None)));
             }
         }
         for left in ended {
@@ -122,11 +126,11 @@ impl Acknowledged {
         number: Option<RequestNumber>,
         position: LogPosition,
         stamp: LogicalMs,
-        outcome: &Outcome,
+        answer: Answer<'_>,
         findings: &mut Findings,
     ) {
         let index = position.index;
-        let what = || format!("{session:?} {number:?} heard {outcome:?} at {position:?}, stamp {}", stamp.0);
+        let what = || format!("{session:?} {number:?} heard {answer:?} at {position:?}, stamp {}", stamp.0);
         let oldest = |kept: Option<u64>| kept.is_none_or(|oldest| index <= oldest);
         let is_forgotten = (self.entries.len() == REMEMBERED_MAX
             && oldest(self.entries.front().map(|(it, _)| it.index)))
@@ -139,7 +143,7 @@ impl Acknowledged {
         let at = self.entries.partition_point(|(it, _)| it.index < index);
         let entry = self.entries.get(at).filter(|(it, _)| *it == position);
         findings.ensure(entry.is_some_and(|(_, of)| *of == stamp), "I3", || format!("no such entry: {}", what()));
-        let is_in_log = self.answers.contains(&digest(index, session, number, outcome));
+        let is_in_log = self.answers.contains(&digest(index, session, number, answer));
         findings.ensure(is_in_log, "I3", || format!("the log does not say so: {}", what()));
     }
 }

@@ -2,8 +2,8 @@
 
 use fencepost_core::{Event, GrantEnd, Outcome, SessionEnd};
 
+use super::due::Due;
 use super::findings::Findings;
-use super::ledger::Due;
 use super::step::Step;
 
 /// Whoever gets something, or a place in a queue, lives; and a request in the log asked for it.

@@ -5,14 +5,14 @@
 //! long after a deadline the next entry comes is only judged while the world is undisturbed. A holder never acts in the belief that it
 //! holds what the log has ended by time; what an administrator took from it, or a cancel of its own, it cannot know at once.
 
-use std::collections::VecDeque;
-
 use fencepost_core::{Event, GrantEnd, GrantId, LogicalMs, Outcome, SessionEnd, SessionId, Token};
 
 use crate::fact::WorldTime;
 
+use super::due::Due;
 use super::findings::Findings;
-use super::ledger::{Due, Ledger, Map};
+use super::ledger::Ledger;
+use super::recent::Recent;
 use super::step::Step;
 
 /// How late something may end, in logical time.
@@ -26,16 +26,21 @@ const SETTLES_MS: u64 = 10_000;
 const ENDED_MAX: usize = 1_000_000;
 
 /// What is remembered about time.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Time {
     /// Since when nothing is disturbed.
     healed_at: Option<WorldTime>,
     /// Grants that ended by time, with the entry that ended them.
-    ended: Map<GrantId, u64>,
-    ended_in_order: VecDeque<GrantId>,
+    ended: Recent<GrantId, u64>,
     /// Grants up to this one were given before a restore, of which their holders cannot know.
     restored_after: u64,
     last_grant: u64,
+}
+
+impl Default for Time {
+    fn default() -> Time {
+        Time { healed_at: None, ended: Recent::up_to(ENDED_MAX), restored_after: 0, last_grant: 0 }
+    }
 }
 
 impl Time {
@@ -48,12 +53,8 @@ impl Time {
     }
 
     pub(super) fn restored(&mut self) {
-        *self = Time {
-            healed_at: self.healed_at,
-            restored_after: self.last_grant,
-            last_grant: self.last_grant,
-            ..Time::default()
-        };
+        self.ended.clear();
+        self.restored_after = self.last_grant;
     }
 
     /// What ends by time was due.
@@ -108,13 +109,7 @@ impl Time {
                 how: GrantEnd::Ttl | GrantEnd::MaxHold | GrantEnd::Session(SessionEnd::Expired),
                 ..
             } => {
-                self.ended.insert(*grant, step.entry.position.index);
-                self.ended_in_order.push_back(*grant);
-                if self.ended_in_order.len() > ENDED_MAX
-                    && let Some(oldest) = self.ended_in_order.pop_front()
-                {
-                    self.ended.remove(&oldest);
-                }
+                self.ended.note(*grant, step.entry.position.index);
             }
             _ => {}
         }

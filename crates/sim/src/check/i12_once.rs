@@ -52,6 +52,11 @@ impl Once {
         self.sessions.clear();
     }
 
+    /// Whether a request was told anything.
+    pub(super) fn knows(&self, session: SessionId, number: RequestNumber) -> bool {
+        self.sessions.get(&session).is_some_and(|answers| answers.contains_key(&number))
+    }
+
     fn told(&mut self, session: SessionId, number: RequestNumber) -> &mut Told {
         let answers = self.sessions.entry(session).or_default();
         if answers.len() > ANSWERS_MAX {

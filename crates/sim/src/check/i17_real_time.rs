@@ -1,23 +1,26 @@
 //! I17 and I18: a linearizable read is at or after every position acknowledged before it began, and real-time order agrees with log
 //! order: what is asked after an answer was heard is decided after it.
 
-use std::collections::VecDeque;
-
 use fencepost::machine::RequestKey;
 
 use super::findings::Findings;
-use super::ledger::Map;
+use super::recent::Recent;
 
-/// Requests that were asked and not decided; the oldest are forgotten first.
+/// Requests and reads that were asked and not answered, as far as they are remembered.
 const ASKED_MAX: usize = 1_000_000;
 
 /// The highest index that anybody has heard of, and what it was when something began.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct RealTime {
     heard: u64,
-    reads: Map<u64, u64>,
-    asked: Map<RequestKey, u64>,
-    asked_in_order: VecDeque<RequestKey>,
+    reads: Recent<u64, u64>,
+    asked: Recent<RequestKey, u64>,
+}
+
+impl Default for RealTime {
+    fn default() -> RealTime {
+        RealTime { heard: 0, reads: Recent::up_to(ASKED_MAX), asked: Recent::up_to(ASKED_MAX) }
+    }
 }
 
 impl RealTime {
@@ -30,19 +33,15 @@ impl RealTime {
         self.heard = self.heard.max(index);
     }
 
-    pub(super) fn asked(&mut self, request: RequestKey) {
-        self.asked.entry(request).or_insert(self.heard);
-        self.asked_in_order.push_back(request);
-        if self.asked_in_order.len() > ASKED_MAX
-            && let Some(oldest) = self.asked_in_order.pop_front()
-        {
-            self.asked.remove(&oldest);
-        }
+    /// A request is asked for the first time; the log cannot have decided it already.
+    pub(super) fn asked(&mut self, request: RequestKey, is_decided: bool, findings: &mut Findings) {
+        findings.ensure(!is_decided, "I18", || format!("{request:?} was decided before it was asked"));
+        self.asked.note(request, self.heard);
     }
 
     /// A request is decided, for the first time, in the entry at this index.
     pub(super) fn decided(&mut self, request: RequestKey, index: u64, findings: &mut Findings) {
-        let Some(heard) = self.asked.remove(&request) else { return };
+        let Some(heard) = self.asked.take(&request) else { return };
         findings.report.ordered_requests += 1;
         findings.ensure(index > heard, "I18", || {
             format!("{request:?} is decided at {index}, and was asked after an answer from {heard} was heard")
@@ -50,12 +49,12 @@ impl RealTime {
     }
 
     pub(super) fn read_asked(&mut self, read: u64) {
-        self.reads.insert(read, self.heard);
+        self.reads.note(read, self.heard);
     }
 
     // Rule: read
     pub(super) fn read_answered(&mut self, read: u64, index: u64, findings: &mut Findings) {
-        let Some(heard) = self.reads.remove(&read) else { return };
+        let Some(heard) = self.reads.take(&read) else { return };
         findings.report.reads += 1;
         findings.ensure(index >= heard, "I17", || {
             format!("read {read} is answered as of {index}, and began after {heard} was acknowledged")

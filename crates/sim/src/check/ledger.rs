@@ -10,9 +10,11 @@ use std::hash::{BuildHasherDefault, DefaultHasher};
 
 use fencepost_core::{
     ActFacts, Arrival, Epoch, FreezeId, GrantId, Held, Lock, LogicalMs, Millis, Mode, Name, OwnerName, Permits,
-    RequestFacts, RequestNumber, Scope, SecretHash, SessionId, Terms, Token, Ttl, bounds,
+    RequestFacts, RequestNumber, Scope, SecretHash, SessionId, Terms, Token, Ttl,
 };
 
+use super::due::Due;
+use super::looking::Blocked;
 use super::place::{Modes, Place, Stance, Stands, needs_of};
 
 /// A map that is only looked things up in, so that its order is never seen.
@@ -90,7 +92,7 @@ pub(super) struct Waiter {
     pub(super) unchecked: bool,
     pub(super) stands: Stands,
     /// Where it was blocked when it was last looked at. Invariant: it is parked there.
-    parked: Option<Blocked>,
+    pub(super) parked: Option<Blocked>,
 }
 
 /// A name of which permits are taken.
@@ -107,15 +109,6 @@ impl Semaphore {
     pub(super) fn has_room(&self, permits: Permits) -> bool {
         self.limit.is_none_or(|limit| self.out + u64::from(permits.get()) <= u64::from(limit.get()))
     }
-}
-
-/// Something that ends by time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Due {
-    Session(SessionId),
-    Grant(GrantId),
-    Wait(Arrival),
-    Rest(GrantId),
 }
 
 /// Whose a request or a grant is, as far as conflicts go.
@@ -144,13 +137,6 @@ impl<'a> Whose<'a> {
     }
 }
 
-/// The first place where a request cannot pass, in name order.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Blocked {
-    Freeze(FreezeId),
-    At(Name),
-}
-
 /// The state by the log.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
@@ -166,16 +152,18 @@ pub(super) struct Ledger {
     pub(super) waiters: BTreeMap<Arrival, Waiter>,
     pub(super) semaphores: BTreeMap<Name, Semaphore>,
     pub(super) freezes: BTreeMap<FreezeId, Scope>,
-    places: Map<Name, Place>,
-    parked_at_freeze: BTreeMap<FreezeId, BTreeSet<Arrival>>,
+    pub(super) places: Map<Name, Place>,
+    pub(super) parked_at_freeze: BTreeMap<FreezeId, BTreeSet<Arrival>>,
     /// Earliest first. Invariant: whatever has a deadline stands here no later than it; entries of what is gone stay until then.
-    due: BinaryHeap<Reverse<(LogicalMs, Due)>>,
+    pub(super) due: BinaryHeap<Reverse<(LogicalMs, Due)>>,
 
     /// Names where somebody may pass since the last look.
-    touched: BTreeSet<Name>,
-    touched_semaphores: BTreeSet<Name>,
+    pub(super) touched: BTreeSet<Name>,
+    pub(super) touched_semaphores: BTreeSet<Name>,
+    /// How often a waiter was looked at.
+    pub(super) looks: u64,
     /// Waiters that are parked nowhere yet.
-    unparked: BTreeSet<Arrival>,
+    pub(super) unparked: BTreeSet<Arrival>,
     /// Waiters that wait for more than before since the last look: new ones, and those whose owner let go of something.
     pub(super) further_back: Vec<Arrival>,
     /// Sessions that ended and were not settled yet.
@@ -209,7 +197,7 @@ impl Ledger {
         self.places.get(name)
     }
 
-    fn place_mut(&mut self, name: &Name) -> &mut Place {
+    pub(super) fn place_mut(&mut self, name: &Name) -> &mut Place {
         if !self.places.contains_key(name) {
             self.places.insert(name.clone(), Place::default());
         }
@@ -258,129 +246,6 @@ impl Ledger {
         self.needs_of_request(request).into_iter().filter_map(stance).collect()
     }
 
-    /// The first thing that keeps a request for locks from being granted. `None` as its arrival is the newest of all.
-    pub(super) fn blocked(&self, whose: Whose<'_>, stands: &Stands, arrival: Option<Arrival>) -> Option<Blocked> {
-        stands.iter().find_map(|(name, stance)| {
-            if let Some(freeze) = self.freeze_over(name) {
-                return Some(Blocked::Freeze(freeze));
-            }
-            let place = self.places.get(name)?;
-            let is_blocked = place.is_held_against(*stance, self.own_modes(whose, name))
-                || place.ahead_of(*stance, arrival).is_some();
-            is_blocked.then(|| Blocked::At(name.clone()))
-        })
-    }
-
-    /// Whether the head of a semaphore's queue, which is this one, may be granted.
-    // Rule: semaphore
-    pub(super) fn permits_pass(&self, name: &Name, arrival: Arrival) -> bool {
-        let Some(semaphore) = self.semaphores.get(name) else { return false };
-        let is_head = semaphore.queue.first_key_value().is_some_and(|(head, permits)| {
-            *head == arrival && semaphore.limit.is_some() && semaphore.has_room(*permits)
-        });
-        is_head && self.freeze_over(name).is_none()
-    }
-
-    /// Whether nothing keeps a waiter from being granted.
-    pub(super) fn passes(&self, arrival: Arrival) -> bool {
-        let Some(waiter) = self.waiters.get(&arrival) else { return false };
-        match &waiter.request.wants {
-            Held::Permits { name, .. } => self.permits_pass(name, arrival),
-            Held::Locks(_) => self.blocked(Whose::request(&waiter.request), &waiter.stands, Some(arrival)).is_none(),
-        }
-    }
-
-    /// Whether somebody may wait here for a reason that is older than a restore.
-    pub(super) fn may_have_hidden_reasons(&self) -> bool {
-        self.is_restored && (self.ever_froze || self.unknown_rests_until.is_some_and(|until| self.stamp <= until))
-    }
-
-    /// Waiters that nothing keeps back, among those that anything was done for since the last look. Everybody else was looked at
-    /// before, and stays where it was found blocked.
-    // Rule: no-missed-wake-up
-    pub(super) fn look(&mut self) -> Vec<Arrival> {
-        let mut free = Vec::new();
-        while let Some(arrival) = self.unparked.pop_first() {
-            self.look_at(arrival, &mut free);
-        }
-        while let Some(name) = self.touched.pop_first() {
-            // Who is found blocked elsewhere is parked there, and then the next one here is seen.
-            loop {
-                let waiting = self.places.get(&name).map(Place::may_pass).unwrap_or_default();
-                let mut moved = false;
-                for arrival in waiting {
-                    moved |= self.look_at(arrival, &mut free);
-                }
-                if !moved {
-                    break;
-                }
-            }
-            if self.places.get(&name).is_some_and(Place::is_free) {
-                self.places.remove(&name);
-            }
-        }
-        while let Some(name) = self.touched_semaphores.pop_first() {
-            let head = self.semaphores.get(&name).and_then(|semaphore| semaphore.queue.keys().next().copied());
-            free.extend(head.filter(|head| self.permits_pass(&name, *head)));
-        }
-        free
-    }
-
-    /// Parks a waiter where it is blocked, or lists it as free. Says whether it has left the place where it was parked.
-    fn look_at(&mut self, arrival: Arrival, free: &mut Vec<Arrival>) -> bool {
-        let Some(waiter) = self.waiters.get(&arrival) else { return false };
-        if matches!(waiter.request.wants, Held::Permits { .. }) {
-            return false;
-        }
-        let parked = self.blocked(Whose::request(&waiter.request), &waiter.stands, Some(arrival));
-        if parked.is_none() {
-            free.push(arrival);
-        }
-        let has_moved = waiter.parked != parked;
-        if has_moved {
-            self.unpark(arrival);
-            self.park(arrival, parked);
-        }
-        has_moved
-    }
-
-    fn stance_at(&self, arrival: Arrival, name: &Name) -> Option<Stance> {
-        let stands = &self.waiters.get(&arrival)?.stands;
-        stands.iter().find(|(other, _)| other == name).map(|(_, stance)| *stance)
-    }
-
-    fn park(&mut self, arrival: Arrival, parked: Option<Blocked>) {
-        match &parked {
-            None => {}
-            Some(Blocked::Freeze(freeze)) => drop(self.parked_at_freeze.entry(*freeze).or_default().insert(arrival)),
-            Some(Blocked::At(name)) => {
-                if let Some(stance) = self.stance_at(arrival, name) {
-                    self.place_mut(name).park(arrival, stance);
-                }
-            }
-        }
-        if let Some(waiter) = self.waiters.get_mut(&arrival) {
-            waiter.parked = parked;
-        }
-    }
-
-    pub(super) fn unpark(&mut self, arrival: Arrival) {
-        let Some(waiter) = self.waiters.get_mut(&arrival) else { return };
-        match waiter.parked.take() {
-            None => {}
-            Some(Blocked::Freeze(freeze)) => {
-                if let Some(parked) = self.parked_at_freeze.get_mut(&freeze) {
-                    parked.remove(&arrival);
-                }
-            }
-            Some(Blocked::At(name)) => {
-                if let Some(stance) = self.stance_at(arrival, &name) {
-                    self.place_mut(&name).unpark(arrival, stance);
-                }
-            }
-        }
-    }
-
     pub(super) fn touch(&mut self, name: &Name) {
         if !self.touched.contains(name) {
             self.touched.insert(name.clone());
@@ -389,20 +254,6 @@ impl Ledger {
 
     pub(super) fn touch_semaphore(&mut self, name: &Name) {
         self.touched_semaphores.insert(name.clone());
-    }
-
-    /// Everybody who was parked at a freeze is looked at again.
-    pub(super) fn thaw(&mut self, freeze: FreezeId) {
-        if let Some(scope) = self.freezes.remove(&freeze) {
-            let semaphores = self.semaphores.keys().filter(|name| scope.covers(name));
-            self.touched_semaphores.extend(semaphores.cloned());
-        }
-        for arrival in self.parked_at_freeze.remove(&freeze).unwrap_or_default() {
-            if let Some(waiter) = self.waiters.get_mut(&arrival) {
-                waiter.parked = None;
-                self.unparked.insert(arrival);
-            }
-        }
     }
 
     /// Puts a request into its queues.
@@ -586,62 +437,6 @@ impl Ledger {
         self.stand_anew(session, owner.as_ref(), id);
     }
 
-    pub(super) fn will_be_due(&mut self, at: LogicalMs, due: Due) {
-        self.due.push(Reverse((at, due)));
-    }
-
-    /// When a lease ends that was renewed last then.
-    // Rule: failover-grace
-    pub(super) fn lease_ends(&self, renewed_at: LogicalMs, ttl: Ttl) -> LogicalMs {
-        let ttl_ms = ttl.millis().get();
-        let plain = renewed_at.0 + ttl_ms;
-        LogicalMs(match self.grace_at {
-            Some(grace_at) if grace_at >= renewed_at => {
-                (grace_at.0 + ttl_ms.min(bounds::FAILOVER_GRACE_MS)).clamp(plain, plain + bounds::FAILOVER_GRACE_MS)
-            }
-            _ => plain,
-        })
-    }
-
-    /// When the TTL of a grant's own ends it.
-    // Rule: ttl
-    pub(super) fn ttl_ends(&self, grant: &Grant) -> Option<LogicalMs> {
-        let session = self.sessions.get(&grant.session)?;
-        grant.lasts.ttl.map(|ttl| self.lease_ends(grant.granted_at.max(session.renewed_at), ttl))
-    }
-
-    /// When something ends by time, as things are.
-    pub(super) fn deadline(&self, due: Due) -> Option<LogicalMs> {
-        match due {
-            Due::Session(id) => self.session(id).map(|session| self.lease_ends(session.renewed_at, session.ttl)),
-            Due::Grant(id) => {
-                let grant = self.grants.get(&id)?;
-                self.ttl_ends(grant).into_iter().chain(grant.hold_until).min()
-            }
-            Due::Wait(arrival) => self.waiters.get(&arrival)?.until,
-            Due::Rest(id) => self.rests.get(&id).map(|rest| rest.until),
-        }
-    }
-
-    /// Whatever should have ended at the stamp of this entry and has not.
-    pub(super) fn overdue(&mut self) -> Vec<Due> {
-        let (mut overdue, mut not_yet) = (Vec::new(), Vec::new());
-        while let Some(Reverse((at, due))) = self.due.peek().copied()
-            && at <= self.stamp
-        {
-            self.due.pop();
-            let Some(deadline) = self.deadline(due) else { continue };
-            let is_of_this_entry = matches!(due, Due::Grant(id) if self.grants[&id].timed_at_index == self.index);
-            if deadline > self.stamp || is_of_this_entry {
-                not_yet.push(Reverse((deadline, due)));
-            } else {
-                overdue.push(due);
-            }
-        }
-        self.due.extend(not_yet);
-        overdue
-    }
-
     /// Forgets a session that ended, with whatever should have gone with it.
     pub(super) fn forget_session(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get(&id) else { return };
@@ -658,7 +453,7 @@ impl Ledger {
 
     /// A backup was restored: a new log, without sessions, and with rests, freezes and limits that nobody tells of.
     pub(super) fn restored(&mut self) {
-        *self = Ledger { is_restored: true, ever_froze: self.ever_froze, ..Ledger::default() };
+        *self = Ledger { is_restored: true, ever_froze: self.ever_froze, looks: self.looks, ..Ledger::default() };
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod black_box;
 mod causes;
+mod due;
 mod findings;
 mod follow;
 mod i01_exclusion;
@@ -26,7 +27,9 @@ mod i17_real_time;
 mod i19_liveness;
 mod i20_fenced;
 mod ledger;
+mod looking;
 mod place;
+mod recent;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -45,7 +48,6 @@ use ledger::Ledger;
 use step::Step;
 
 /// All checkers.
-#[derive(Default)]
 pub struct Checkers {
     findings: Findings,
     ledger: Ledger,
@@ -67,11 +69,33 @@ pub struct Checkers {
     black_box: black_box::BlackBox,
 }
 
+impl Default for Checkers {
+    fn default() -> Checkers {
+        Checkers::new(false)
+    }
+}
+
 impl Checkers {
     /// Checkers of a new run. If an administrator may break grants or evict sessions in it, the clients alone cannot know why
     /// somebody acts too late, and the black-box checker stays silent.
     pub fn new(administered: bool) -> Checkers {
-        Checkers { black_box: black_box::BlackBox::new(administered), ..Checkers::default() }
+        Checkers {
+            findings: Findings::default(),
+            ledger: Ledger::default(),
+            cluster: None,
+            last: LogPosition::default(),
+            causes: Causes::default(),
+            judged: Vec::new(),
+            tokens: Default::default(),
+            acknowledged: Default::default(),
+            time: Default::default(),
+            once: Default::default(),
+            watch: Default::default(),
+            hashes: Default::default(),
+            real_time: Default::default(),
+            fenced: Default::default(),
+            black_box: black_box::BlackBox::new(administered),
+        }
     }
 
     /// Checks one fact.
@@ -82,12 +106,12 @@ impl Checkers {
             Fact::Logged(entry) => self.logged(entry),
             Fact::Applied { node, position, state_hash } => self.hashes.applied(node, position, state_hash, findings),
             Fact::Asked { request, action } => {
-                self.real_time.asked(request);
+                self.real_time.asked(request, self.once.knows(request.session, request.number), findings);
                 self.black_box.asked(request, action);
             }
             Fact::Heard { cluster, .. } if self.cluster.is_some_and(|known| known != cluster) => {}
-            Fact::Heard { session, number, position, stamp, outcome, .. } => {
-                self.acknowledged.heard(session, number, position, stamp, outcome, findings);
+            Fact::Heard { session, number, position, stamp, outcome, repeat, .. } => {
+                self.acknowledged.heard(session, number, position, stamp, (outcome, repeat), findings);
                 self.real_time.heard(position.index);
             }
             Fact::Told { request, answer } => self.black_box.told(request, answer),
@@ -165,7 +189,7 @@ impl Checkers {
         for event in &effects.events {
             i07_session_end::nothing_is_left(&mut self.ledger, Some(event), &mut self.findings);
             let cause = self.causes.of(event, entry, &self.ledger);
-            match cause {
+            match cause.or_else(|| self.causes.of_what_follows(event)) {
                 Some(at) if is_cancel_of_old_wait(&self.ledger, event) => self.judge(entry, at),
                 Some(at) => {
                     (judged_up_to..=at).for_each(|at| self.judge(entry, at));

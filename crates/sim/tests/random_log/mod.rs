@@ -97,7 +97,7 @@ impl World {
     /// The next entry, applied.
     pub(crate) fn next_entry(&mut self) -> LoggedEntry {
         let mut batch = Batch { failover_grace: self.random.percent(1), ..Batch::default() };
-        let step_ms = self.random.one_of(&[0, 5, 50, 50, 400]);
+        let step_ms = if self.random.percent(2) { 20_000 } else { self.random.one_of(&[0, 5, 50, 50, 400]) };
         self.stamp += self.random.below(step_ms + 1);
         if self.random.percent(30)
             && let Some(due) = self.state.next_deadline()
@@ -108,7 +108,7 @@ impl World {
                 self.stamp = self.stamp.max(due.0 - before.min(due.0));
             }
         }
-        let renewals = 1 + self.size.sessions / 16;
+        let renewals = 1 + self.size.sessions / 64;
         for _ in 0..renewals {
             let at = self.random.below(self.size.sessions) as usize;
             batch.renewals.push(self.renewal(at));
