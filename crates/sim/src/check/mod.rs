@@ -208,8 +208,8 @@ impl Checkers {
         let (last, position) = (self.last, entry.position);
         let rises = position.index > last.index && position.term >= last.term;
         // Rule: failover-grace
-        let is_new_term = position.term > last.term;
-        self.findings.ensure(entry.batch.failover_grace == is_new_term, "I9", || {
+        let lifts_rightly = entry.batch.failover_grace == (position.term > last.term) || last == LogPosition::default();
+        self.findings.ensure(lifts_rightly, "I9", || {
             format!("the first entry of a term lifts deadlines, and no other: {position:?} after {last:?}")
         });
         self.findings.ensure(rises, "I3", || format!("an entry at {position:?} after one at {last:?}"));

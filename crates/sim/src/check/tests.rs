@@ -379,6 +379,7 @@ fn i9_a_fail_over_lifts_deadlines() {
     // Right with the grace, and early without.
     story("I9", |world, lie| {
         world.stamp += 9_000;
+        world.position.term += 1;
         let mut entry = world.apply_batch(Batch { failover_grace: true, ..Batch::default() });
         world.tell(&Fact::Logged(&entry));
         world.stamp += 3_000;

@@ -118,6 +118,7 @@ impl World {
             batch.operations.push(self.operation(at));
         }
         self.position.index += 1;
+        self.position.term += u64::from(batch.failover_grace);
         let stamp = LogicalMs(self.stamp);
         let effects = self.state.apply(stamp, batch.clone());
         self.learn(&batch, &effects);
