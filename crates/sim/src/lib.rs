@@ -8,6 +8,8 @@ pub mod check;
 pub mod fact;
 pub mod observer;
 pub mod random;
+pub mod run;
+pub mod scenario;
 pub mod world;
 
 mod agenda;
@@ -17,7 +19,11 @@ mod edge;
 mod network;
 mod node;
 mod process;
+mod redlock;
+mod scripted;
 mod store;
+mod telling;
+mod user;
 mod watcher;
 mod worker;
 

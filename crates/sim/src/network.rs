@@ -1,6 +1,6 @@
 //! The simulated network: which ways are cut, how long they take, and how much they lose.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::fact::WorldTime;
 use crate::random::Random;
@@ -14,6 +14,8 @@ pub(crate) enum Place {
     Client(usize),
     /// The store that the locks protect.
     Store,
+    /// A single Redis, of those that Redlock asks.
+    Master(usize),
 }
 
 const US: u64 = 1_000;
@@ -24,6 +26,8 @@ const MS: u64 = 1_000_000;
 pub(crate) struct Network {
     cut: BTreeSet<(Place, Place)>,
     slow: BTreeSet<(Place, Place)>,
+    /// Ways on which everything is held up for so many nanoseconds.
+    held_up: BTreeMap<(Place, Place), u64>,
     /// Of a hundred messages between nodes, so many are lost, and as many arrive twice.
     pub(crate) loss_percent: u64,
     /// How long a message takes at most, when the way is not slow.
@@ -32,7 +36,13 @@ pub(crate) struct Network {
 
 impl Default for Network {
     fn default() -> Network {
-        Network { cut: BTreeSet::new(), slow: BTreeSet::new(), loss_percent: 0, delay_max: 2 * MS }
+        Network {
+            cut: BTreeSet::new(),
+            slow: BTreeSet::new(),
+            held_up: BTreeMap::new(),
+            loss_percent: 0,
+            delay_max: 2 * MS,
+        }
     }
 }
 
@@ -47,6 +57,11 @@ impl Network {
         self.slow.insert((from, to));
     }
 
+    /// What is sent from one to the other from now on arrives so much later.
+    pub(crate) fn hold_up(&mut self, from: Place, to: Place, by_ms: u64) {
+        self.held_up.insert((from, to), by_ms * MS);
+    }
+
     /// Whether nothing gets through.
     pub(crate) fn is_cut(&self, from: Place, to: Place) -> bool {
         self.cut.contains(&(from, to))
@@ -56,15 +71,18 @@ impl Network {
     pub(crate) fn heal(&mut self) {
         self.cut.clear();
         self.slow.clear();
+        self.held_up.clear();
         (self.loss_percent, self.delay_max) = (0, 2 * MS);
     }
 
     /// How long a message takes that does get through.
     pub(crate) fn delay(&self, from: Place, to: Place, random: &mut Random) -> u64 {
-        match self.slow.contains(&(from, to)) {
-            true => random.between(20 * MS, 1_000 * MS),
-            false => random.delay(20 * US, self.delay_max),
-        }
+        let held_up = self.held_up.get(&(from, to)).copied().unwrap_or(0);
+        held_up
+            + match self.slow.contains(&(from, to)) {
+                true => random.between(20 * MS, 1_000 * MS),
+                false => random.delay(20 * US, self.delay_max),
+            }
     }
 
     /// When the copies of a message between nodes arrive: none if it is lost, two if it is doubled. Each goes its own way.

@@ -2,24 +2,44 @@
 
 use std::collections::BTreeMap;
 
+use fencepost_core::{Event, SessionId};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::check::Checkers;
 use crate::fact::{Fact, WorldTime};
+use crate::telling::Telling;
 
 /// Looks on.
 pub struct Observer {
     /// What must hold.
     pub checkers: Checkers,
     hash: Xxh3,
-    /// What happened, for people; none if nobody reads it.
-    lines: Option<Vec<Line>>,
+    /// What happened, for people; none if nobody reads it, and then nothing is worded.
+    trace: Option<Trace>,
     /// Faults by kind.
     pub faults: BTreeMap<&'static str, u64>,
     /// Operations that the log has decided.
     pub operations: u64,
     /// Entries of the log.
     pub entries: u64,
+    /// What sessions were told unasked.
+    pub pushes: u64,
+    /// Locks that went from one to another in one step: entries in which a grant ended and another was made.
+    pub hand_overs: u64,
+}
+
+#[derive(Default)]
+struct Trace {
+    lines: Vec<Line>,
+    telling: Telling,
+    /// What the trace calls zero.
+    begun: WorldTime,
+}
+
+impl Trace {
+    fn write(&mut self, at: WorldTime, who: String, what: String) {
+        self.lines.push(Line { at_ms: (at.0 as f64 - self.begun.0 as f64) / 1e6, who, what });
+    }
 }
 
 /// One line of a trace.
@@ -39,10 +59,12 @@ impl Observer {
         Observer {
             checkers: Checkers::new(administered),
             hash: Xxh3::new(),
-            lines: traces.then(Vec::new),
+            trace: traces.then(Trace::default),
             faults: BTreeMap::new(),
             operations: 0,
             entries: 0,
+            pushes: 0,
+            hand_overs: 0,
         }
     }
 
@@ -53,27 +75,24 @@ impl Observer {
                 self.mark(at, 1, entry.position.index, entry.effects.events.len() as u64);
                 self.entries += 1;
                 self.operations += (entry.batch.operations.len() + entry.batch.renewals.len()) as u64;
-                for event in &entry.effects.events {
-                    self.line(at, "log", || format!("{}: {event:?}", entry.position.index));
-                }
+                self.pushes += entry.effects.pushes.len() as u64;
+                let events = &entry.effects.events;
+                let ended = events.iter().any(|event| matches!(event, Event::Ended { .. }));
+                let granted = events.iter().any(|event| matches!(event, Event::Granted { .. }));
+                self.hand_overs += u64::from(ended && granted);
             }
             Fact::Applied { node, position, state_hash } => {
                 self.mark(at, *node, position.index, *state_hash);
             }
-            Fact::Acts { session, grant, token } => {
-                self.line(at, "user", || format!("{session:?} acts under {grant:?} with {token:?}"));
-            }
-            Fact::Told { request, answer } => {
-                self.line(at, "user", || format!("{:?} {:?} ended: {answer:?}", request.session, request.number));
-            }
-            Fact::Asked { request, action } => {
-                self.line(at, "user", || format!("{:?} {:?} asks: {action:?}", request.session, request.number));
-            }
             Fact::Store(access) => {
                 self.mark(at, 2, access.token.0, u64::from(access.accepted));
-                self.line(at, "store", || format!("{access:?}"));
             }
             _ => {}
+        }
+        if let Some(trace) = &mut self.trace {
+            for (who, what) in trace.telling.tell(fact) {
+                trace.write(at, who, what);
+            }
         }
         self.checkers.see(at, fact);
     }
@@ -93,8 +112,31 @@ impl Observer {
 
     /// A line for people.
     pub fn line(&mut self, at: WorldTime, who: &str, what: impl FnOnce() -> String) {
-        if let Some(lines) = &mut self.lines {
-            lines.push(Line { at_ms: at.0 as f64 / 1e6, who: who.to_owned(), what: what() });
+        if let Some(trace) = &mut self.trace {
+            trace.write(at, who.to_owned(), what());
+        }
+    }
+
+    /// A line for people that speaks of sessions.
+    pub(crate) fn line_with(&mut self, at: WorldTime, who: &str, what: impl FnOnce(&mut Telling) -> String) {
+        if let Some(trace) = &mut self.trace {
+            let what = what(&mut trace.telling);
+            trace.write(at, who.to_owned(), what);
+        }
+    }
+
+    /// A session of somebody who has a name.
+    pub(crate) fn introduce(&mut self, session: SessionId, name: &str) {
+        if let Some(trace) = &mut self.trace {
+            trace.telling.introduce(session, name);
+        }
+    }
+
+    /// What happened up to now is not worth telling: the trace begins here, at zero.
+    pub(crate) fn begin_trace(&mut self, now: WorldTime) {
+        if let Some(trace) = &mut self.trace {
+            trace.lines.clear();
+            trace.begun = now;
         }
     }
 
@@ -105,6 +147,6 @@ impl Observer {
 
     /// The trace, if there is one.
     pub fn lines(&self) -> &[Line] {
-        self.lines.as_deref().unwrap_or_default()
+        self.trace.as_ref().map_or(&[], |trace| &trace.lines)
     }
 }

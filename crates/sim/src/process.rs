@@ -14,7 +14,9 @@ use crate::edge::StreamId;
 use crate::fact::{Fact, WorldTime};
 use crate::observer::Observer;
 use crate::random::Random;
+use crate::scripted::{Order, ScriptedUser};
 use crate::store::Reply;
+use crate::user::User;
 use crate::worker::{Errand, Hands, Worker};
 
 /// How long a dial may take.
@@ -37,6 +39,13 @@ pub(crate) enum Arrival {
         call: u64,
         /// What it said.
         reply: Reply,
+    },
+    /// A scenario tells a user to do something.
+    Order {
+        /// Whom.
+        user: usize,
+        /// What.
+        order: Order,
     },
     /// Time has passed.
     Wake,
@@ -71,7 +80,7 @@ pub(crate) struct Process {
     /// What has arrived meanwhile.
     pub(crate) waiting: VecDeque<Arrival>,
     /// The users in it.
-    pub(crate) workers: Vec<Worker>,
+    users: Vec<User>,
     machine: Connection,
     reconnect: Reconnect,
     link: Link,
@@ -84,23 +93,23 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// A new process that knows these addresses.
+    /// A new process that knows these addresses, with so many users.
     pub(crate) fn new(
         id: usize,
-        workers: usize,
+        (users, make_user): (usize, &dyn Fn(usize, Random, Nanos) -> User),
         addresses: Vec<String>,
         mut random: Random,
         now: WorldTime,
     ) -> Process {
         let clock = Clock::draw(&mut random);
         let local = Nanos(clock.shows(now));
-        let workers = (0..workers).map(|at| Worker::new(at, random.fork(), local)).collect();
+        let users = (0..users).map(|at| make_user(at, random.fork(), local)).collect();
         Process {
             id,
             clock,
             paused: false,
             waiting: VecDeque::new(),
-            workers,
+            users,
             machine: Connection::default(),
             reconnect: Reconnect::new(addresses.clone()),
             link: Link::Down,
@@ -116,7 +125,7 @@ impl Process {
         let local = self.local(now);
         self.machine = Connection::default();
         self.reconnect = Reconnect::new(self.addresses.clone());
-        self.workers.iter_mut().for_each(|worker| worker.forget(local));
+        self.users.iter_mut().for_each(|user| user.forget(local));
         (self.paused, self.waiting) = (false, VecDeque::new());
         self.hang_up()
     }
@@ -125,6 +134,26 @@ impl Process {
     pub(crate) fn learn_addresses(&mut self, addresses: Vec<String>) {
         self.moved |= self.addresses != addresses;
         self.addresses = addresses;
+    }
+
+    /// Those of its users whom chance moves.
+    pub(crate) fn workers(&self) -> impl Iterator<Item = &Worker> {
+        self.users.iter().filter_map(|user| if let User::Worker(worker) = user { Some(&**worker) } else { None })
+    }
+
+    /// Those of its users who do what a scenario says.
+    pub(crate) fn scripted(&self) -> impl Iterator<Item = &ScriptedUser> {
+        self.users.iter().filter_map(|user| if let User::Scripted(user) = user { Some(user) } else { None })
+    }
+
+    /// What people call it: by those who use it, if they have names.
+    pub(crate) fn tell(&self) -> String {
+        let names: Vec<&str> = self.scripted().map(|user| user.name.as_str()).collect();
+        match names[..] {
+            [] => format!("client {}", self.id),
+            [name] => name.to_owned(),
+            [first, .., last] => format!("the process of {first} to {last}"),
+        }
     }
 
     fn hang_up(&mut self) -> Option<Deed> {
@@ -176,8 +205,28 @@ impl Process {
                 }
             }
             Arrival::Store { worker, call, reply } => {
-                let hands = &mut Hands { machine: &mut self.machine, observer, now, local, errands: &mut errands };
-                self.workers[worker].handle_store(call, reply, hands);
+                let hands = &mut Hands {
+                    client: self.id,
+                    machine: &mut self.machine,
+                    observer,
+                    now,
+                    local,
+                    errands: &mut errands,
+                };
+                self.users[worker].handle_store(call, reply, hands);
+            }
+            Arrival::Order { user, order } => {
+                let hands = &mut Hands {
+                    client: self.id,
+                    machine: &mut self.machine,
+                    observer,
+                    now,
+                    local,
+                    errands: &mut errands,
+                };
+                if let User::Scripted(user) = &mut self.users[user] {
+                    user.handle_order(order, hands);
+                }
             }
             Arrival::Wake => {}
         }
@@ -210,17 +259,17 @@ impl Process {
         next_stream: &mut u64,
     ) {
         self.machine.handle_timeout(local);
-        for at in 0..self.workers.len() {
-            let hands = &mut Hands { machine: &mut self.machine, observer, now, local, errands };
-            self.workers[at].handle_time(hands);
+        for at in 0..self.users.len() {
+            let hands = &mut Hands { client: self.id, machine: &mut self.machine, observer, now, local, errands };
+            self.users[at].handle_time(hands);
         }
         // What a worker does may end something for another one, and so on.
         while let Some(event) = self.machine.poll_event() {
             let Event::Answered(request, answer) = event else { continue };
-            let worker = self.workers.iter_mut().find(|worker| worker.session() == Some(request.session));
-            let hands = &mut Hands { machine: &mut self.machine, observer, now, local, errands };
-            match worker {
-                Some(worker) => worker.handle_answer(request, &answer, hands),
+            let user = self.users.iter_mut().find(|user| user.session() == Some(request.session));
+            let hands = &mut Hands { client: self.id, machine: &mut self.machine, observer, now, local, errands };
+            match user {
+                Some(user) => user.handle_answer(request, &answer, hands),
                 None => hands.observer.fact(now, &Fact::Told { request, answer: &answer }),
             }
         }
@@ -260,11 +309,11 @@ impl Process {
             Link::Dialling { until, .. } => Some(*until),
             Link::Up { .. } => None,
         };
-        let workers = self.workers.iter().filter_map(Worker::next_at);
+        let users = self.users.iter().filter_map(User::next_at);
         let machine = self.machine.poll_timeout();
         // At the latest after a second, as the driver does it.
         let latest = local.after(Duration::from_secs(1));
-        workers.chain(machine).chain(link).fold(latest, Nanos::min).max(Nanos(local.0 + 1))
+        users.chain(machine).chain(link).fold(latest, Nanos::min).max(Nanos(local.0 + 1))
     }
 }
 

@@ -76,6 +76,8 @@ pub(crate) struct Versions {
 pub(crate) struct Reply {
     /// The guard let it through.
     pub(crate) accepted: bool,
+    /// At the store without a guard, it was a write that undid another.
+    pub(crate) corrupted: bool,
     /// What is there now.
     pub(crate) versions: Versions,
 }
@@ -87,6 +89,7 @@ impl Store {
         let guarded = self.guarded.entry(call.name.clone()).or_default();
         let unguarded = self.unguarded.entry(call.name.clone()).or_default();
         let token = call.token.0;
+        let mut corrupted = false;
         let (accepted, what) = match call.what {
             CallKind::Read => {
                 let accepted = token >= guarded.read_floor;
@@ -109,7 +112,8 @@ impl Store {
                 }
                 self.tally.writes += 1;
                 self.tally.refused += u64::from(!accepted);
-                self.tally.corrupted += u64::from(based_on.unguarded != *unguarded);
+                corrupted = based_on.unguarded != *unguarded;
+                self.tally.corrupted += u64::from(corrupted);
                 // It writes what it made of what it read, whatever has been written since.
                 *unguarded += 1;
                 (accepted, AccessKind::Write { based_on: based_on.guarded, makes: guarded.version })
@@ -117,6 +121,6 @@ impl Store {
         };
         let versions = Versions { guarded: guarded.version, unguarded: *unguarded };
         let access = Access { name: call.name.clone(), session: call.session, token: call.token, what, accepted };
-        (Reply { accepted, versions }, access)
+        (Reply { accepted, corrupted, versions }, access)
     }
 }

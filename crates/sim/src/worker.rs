@@ -105,6 +105,8 @@ pub(crate) enum Errand {
 
 /// What a worker needs to act.
 pub(crate) struct Hands<'a> {
+    /// Its process.
+    pub(crate) client: usize,
     /// The machine of its process.
     pub(crate) machine: &'a mut Connection,
     /// Who looks on.
@@ -443,6 +445,10 @@ impl Worker {
         let secret_hash = SecretHash(Sha256::digest(secret).into());
         let ttl = Ttl::new(*self.random.pick(&[1_500, 4_000, 8_000, 15_000])).expect("in bounds");
         hands.machine.open_session(NewSession { id, secret, secret_hash, ttl, metadata: Metadata::default() });
+        let (client, user) = (hands.client, self.id);
+        hands.observer.line_with(hands.now, "client", |telling| {
+            format!("user {user} of client {client} opens session {} of {} ms", telling.session(id), ttl.millis().get())
+        });
         self.session = Some(id);
     }
 }

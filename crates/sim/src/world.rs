@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use fencepost::Nanos;
 use fencepost::machine::DialFailure;
 use fencepost_core::LockState;
 use fencepost_replica::{GroupId, LogPosition, Message, Settings};
@@ -16,16 +17,24 @@ use crate::node::SimNode;
 use crate::observer::Observer;
 use crate::process::{Arrival, Process};
 use crate::random::Random;
+use crate::redlock::{self, Redlock};
 use crate::store::{Call, Store};
+use crate::user::User;
 use crate::watcher::Watcher;
+use crate::worker::Worker;
 
 mod clients;
+mod expect;
 mod faults;
 mod nodes;
 mod phases;
+mod play;
 
 pub use faults::Faults;
 pub use phases::{Outcome, Plan, SEEDS_DEFAULT};
+
+/// When a run begins: not at zero, so that nothing works by accident.
+const BEGINNING: WorldTime = WorldTime(1_000_000_000);
 
 /// Something that is going to happen.
 #[derive(Debug)]
@@ -54,6 +63,8 @@ enum Happening {
     Chance,
     /// A fault is over.
     Undo(faults::Undo),
+    /// Something of the Redlock that a scenario shows beside ours.
+    Redlock(redlock::Event),
 }
 
 /// A stream between a client and a node. Each way is in order.
@@ -95,6 +106,7 @@ pub struct World {
     watchers: Vec<Watcher>,
     reads: u64,
     snapshots_made: u64,
+    redlock: Redlock,
     /// A node stopped by itself, which it must not.
     stopped: Option<String>,
 }
@@ -111,12 +123,22 @@ fn node_of(address: &str) -> Option<u64> {
 impl World {
     /// A world of so many nodes and clients, in which nothing has happened yet.
     pub fn new(seed: u64, plan: &Plan, traces: bool) -> World {
+        let (mut world, mut random) = World::without_clients(seed, plan, traces);
+        for _ in 0..plan.clients {
+            let make_user = |at, random, local| User::Worker(Box::new(Worker::new(at, random, local)));
+            world.add_client(plan.workers, &make_user, random.fork());
+        }
+        world
+    }
+
+    /// The nodes of a plan, and the chance that is left for its clients.
+    fn without_clients(seed: u64, plan: &Plan, traces: bool) -> (World, Random) {
         let mut random = Random::new(seed);
         let group = GroupId { cluster: 0xC0, group: 1 };
         let mut settings = Settings::new(0, group, 0);
         (settings.snapshot_every_entries, settings.entries_kept) = (random.between(30, 300), random.between(2, 40));
         let mut world = World {
-            now: WorldTime(1_000_000_000),
+            now: BEGINNING,
             observer: Observer::new(traces, plan.administered),
             agenda: Agenda::default(),
             network: Network::default(),
@@ -134,6 +156,7 @@ impl World {
             watchers: Vec::new(),
             reads: 0,
             snapshots_made: 0,
+            redlock: Redlock::default(),
             stopped: None,
             random: random.fork(),
         };
@@ -143,14 +166,15 @@ impl World {
         }
         world.watchers =
             ["", "account", "/a"].into_iter().zip(0..).map(|(prefix, id)| Watcher::new(id, prefix)).collect();
-        for id in 0..plan.clients {
-            let addresses = voters.iter().map(|node| address(*node)).collect();
-            let process = Process::new(id, plan.workers, addresses, random.fork(), world.now);
-            world.clients.push(process);
-            world.wakes.push(0);
-            world.reach(id, Arrival::Wake);
-        }
-        world
+        (world, random)
+    }
+
+    fn add_client(&mut self, users: usize, make_user: &dyn Fn(usize, Random, Nanos) -> User, random: Random) {
+        let id = self.clients.len();
+        let addresses = self.nodes.keys().map(|node| address(*node)).collect();
+        self.clients.push(Process::new(id, (users, make_user), addresses, random, self.now));
+        self.wakes.push(0);
+        self.reach(id, Arrival::Wake);
     }
 
     /// Lets time pass until then.
@@ -186,12 +210,17 @@ impl World {
             Happening::Store { client, worker, call, what } => {
                 let (reply, access) = self.store.call(&what);
                 self.observer.fact(self.now, &Fact::Store(&access));
+                if reply.corrupted {
+                    let line = || format!("without a guard {} is CORRUPTED: the write undid another", what.name);
+                    self.observer.line(self.now, "store", line);
+                }
                 let delay = self.network.delay(Place::Store, Place::Client(client), &mut self.random);
                 let arrival = Box::new(Arrival::Store { worker, call, reply });
                 self.agenda.put(WorldTime(self.now.0 + delay), Happening::ToClient { client, arrival });
             }
             Happening::Chance => self.chance(),
             Happening::Undo(undo) => self.undo(undo),
+            Happening::Redlock(event) => self.redlock_happens(event),
         }
     }
 

@@ -37,6 +37,8 @@ impl World {
         if !std::mem::replace(&mut self.clients[client].paused, false) {
             return;
         }
+        let process = &self.clients[client];
+        self.observer.line(self.now, "world", || format!("{} wakes up", process.tell()));
         // A process that wakes up first looks at its timers, then at its sockets.
         self.reach(client, Arrival::Wake);
         for arrival in std::mem::take(&mut self.clients[client].waiting) {

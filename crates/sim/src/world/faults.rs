@@ -315,7 +315,7 @@ impl World {
             }
         };
         if self.ask_for_change(leader, &changes) {
-            self.observer.fault(self.now, kind, || format!("{changes:?}"));
+            self.observer.fault(self.now, kind, || changed(&changes));
         }
     }
 
@@ -442,7 +442,7 @@ impl World {
         let Some(leader) = self.leader() else { return };
         let by = Principal::new("admin").expect("a plain word");
         let reason = Reason::new("chance").expect("a plain word");
-        self.observer.line(self.now, "admin", || format!("{act:?}"));
+        self.observer.line_with(self.now, "admin", |telling| telling.act(&act));
         let replica = self.nodes.get_mut(&leader).and_then(|node| node.replica.as_mut()).expect("it leads");
         // It may be lost with the leader; nobody asks again.
         let _ = replica.submit(Operation::Admin(Admin { by, reason, act }));
@@ -467,4 +467,14 @@ impl World {
             self.reach(client, Arrival::Wake);
         }
     }
+}
+
+fn changed(changes: &[MemberChange]) -> String {
+    let words = changes.iter().map(|change| match change {
+        MemberChange::AddLearner(member) => format!("node {} comes to learn", member.node()),
+        MemberChange::Promote(node) => format!("node {node} votes"),
+        MemberChange::Remove(node) => format!("node {node} leaves"),
+        MemberChange::Describe(member) => format!("node {} has other addresses", member.node()),
+    });
+    words.collect::<Vec<_>>().join(", ")
 }

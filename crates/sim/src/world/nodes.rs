@@ -86,7 +86,9 @@ impl World {
         if !std::mem::replace(&mut node.paused, false) {
             return;
         }
-        for arrival in std::mem::take(&mut node.waiting) {
+        let waiting = std::mem::take(&mut node.waiting);
+        self.observer.line(self.now, "world", || format!("node {id} wakes up"));
+        for arrival in waiting {
             self.take_in(id, arrival);
         }
         self.turn(id);

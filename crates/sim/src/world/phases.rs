@@ -10,7 +10,7 @@ use crate::store::StoreTally;
 pub const SEEDS_DEFAULT: u64 = 300;
 
 /// How long after healing nodes must serve.
-const SERVES_WITHIN_MS: u64 = 5_000;
+pub(super) const SERVES_WITHIN_MS: u64 = 5_000;
 /// How long after healing everybody must have been served: sessions of the dead live for up to 15 s and their locks rest for
 /// up to 3 s, and a queue of workers takes a while.
 const SERVED_WITHIN_MS: u64 = 60_000;
@@ -85,26 +85,35 @@ impl World {
             self.run_until(self.now.after_ms(1_000).min(served_by));
         }
         self.tell_who_was_not_served(healed_at);
+        self.end_run();
+        self.outcome()
+    }
+
+    pub(super) fn end_run(&mut self) {
         if let Some(why) = self.stopped.take() {
             self.observer.checkers.found("a node stopped", self.now, why);
         } else {
             self.observer.fact(self.now, &Fact::Over);
         }
+    }
+
+    /// What has come of it up to now.
+    pub fn outcome(&self) -> Outcome {
         Outcome {
             violations: self.observer.checkers.violations().to_vec(),
             trace_hash: self.observer.trace_hash(),
-            simulated_ms: self.now.ms() - begun.ms(),
+            simulated_ms: self.now.ms() - super::BEGINNING.ms(),
             operations: self.observer.operations,
             entries: self.observer.entries,
             faults: self.observer.faults.clone(),
             store: self.store.tally,
-            served: self.clients.iter().flat_map(|client| &client.workers).map(|worker| worker.served).sum(),
+            served: self.clients.iter().flat_map(|client| client.workers()).map(|worker| worker.served).sum(),
             snapshots: self.snapshots_made,
             checked: self.observer.checkers.report().clone(),
         }
     }
 
-    fn tell_who_serves(&mut self) {
+    pub(super) fn tell_who_serves(&mut self) {
         let Some(leader) = self.leader() else {
             let nodes: Vec<String> = self.nodes.iter().map(|(id, node)| node.tell(*id)).collect();
             let what = format!("nobody leads though everything works: {}", nodes.join("; "));
@@ -121,12 +130,12 @@ impl World {
     }
 
     fn is_anybody_unserved(&self, since: WorldTime) -> bool {
-        self.clients.iter().flat_map(|client| &client.workers).any(|worker| worker.served_at <= since)
+        self.clients.iter().flat_map(|client| client.workers()).any(|worker| worker.served_at <= since)
     }
 
     fn tell_who_was_not_served(&mut self, since: WorldTime) {
         for client in &self.clients {
-            for worker in client.workers.iter().filter(|worker| worker.served_at <= since) {
+            for worker in client.workers().filter(|worker| worker.served_at <= since) {
                 let what = format!("worker {} of client {} was not served: {worker:?}", worker.id, client.id);
                 self.observer.checkers.found("I19", self.now, what);
             }

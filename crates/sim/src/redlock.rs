@@ -1,0 +1,280 @@
+//! Redlock, small but faithful, to stand beside ours in a story: one key on each of several single masters, a majority of them,
+//! and a validity by the clock. <https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>
+//!
+//! A master's keys end by its wall clock, as those of Redis do; that is the point of the story. The clients count with a
+//! monotonic clock that does not drift, which is better than Redlock asks for. There is no token, so what the lock protects is a
+//! store without a guard, and that is here, too.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fencepost_core::Name;
+
+use crate::fact::WorldTime;
+use crate::network::{Network, Place};
+use crate::random::Random;
+
+/// How long a client waits for the masters' answers.
+const PATIENCE_MS: u64 = 50;
+
+/// Something of Redlock that is going to happen.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// `SET lock value NX PX ttl` reaches a master.
+    Set { client: usize, master: usize, lock: Name, value: u64, ttl_ms: u64 },
+    /// A master's answer to it reaches the client.
+    Answered { client: usize, value: u64, master: usize, taken: bool },
+    /// The client counts the answers that it has.
+    Count { client: usize, value: u64 },
+    /// The script that deletes the key if it still has this value reaches a master.
+    Delete { master: usize, lock: Name, value: u64 },
+    /// A read reaches the store.
+    Read { client: usize, lock: Name },
+    /// What was read reaches the client.
+    Seen { client: usize, lock: Name, version: u64 },
+    /// A write of what was made of this version reaches the store.
+    Write { client: usize, lock: Name, made_of: u64 },
+}
+
+/// What Redlock's parts need to act, and what they did.
+pub(crate) struct Ways<'a> {
+    pub(crate) now: WorldTime,
+    pub(crate) network: &'a Network,
+    pub(crate) random: &'a mut Random,
+    /// What comes of it, and when.
+    pub(crate) later: Vec<(WorldTime, Event)>,
+    /// What is worth a line in the trace: who, and what.
+    pub(crate) told: Vec<(String, String)>,
+}
+
+impl Ways<'_> {
+    fn send(&mut self, from: Place, to: Place, event: Event) {
+        if !self.network.is_cut(from, to) {
+            let delay = self.network.delay(from, to, self.random);
+            self.later.push((WorldTime(self.now.0 + delay), event));
+        }
+    }
+
+    fn tell(&mut self, who: &str, what: String) {
+        self.told.push((who.to_owned(), what));
+    }
+}
+
+#[derive(Debug, Default)]
+struct Master {
+    /// How far its wall clock is ahead of the world's time.
+    ahead_ms: i64,
+    keys: BTreeMap<Name, Key>,
+}
+
+#[derive(Debug)]
+struct Key {
+    value: u64,
+    /// By the master's wall clock.
+    ends_at_ms: i64,
+}
+
+impl Master {
+    fn wall_ms(&self, now: WorldTime) -> i64 {
+        now.ms() as i64 + self.ahead_ms
+    }
+
+    fn set(&mut self, lock: Name, value: u64, ttl_ms: u64, now: WorldTime) -> bool {
+        let wall = self.wall_ms(now);
+        if self.keys.get(&lock).is_some_and(|key| key.ends_at_ms > wall) {
+            return false;
+        }
+        self.keys.insert(lock, Key { value, ends_at_ms: wall + ttl_ms as i64 });
+        true
+    }
+}
+
+/// A client's try, or what it believes to hold.
+#[derive(Debug)]
+struct Try {
+    lock: Name,
+    value: u64,
+    ttl_ms: u64,
+    begun: WorldTime,
+    taken: BTreeSet<usize>,
+    answers: usize,
+    /// Until when it believes to hold the lock; none while it counts, and if it did not get it.
+    valid_until: Option<WorldTime>,
+    is_over: bool,
+}
+
+/// The masters, and what clients do with them.
+#[derive(Debug, Default)]
+pub(crate) struct Redlock {
+    masters: Vec<Master>,
+    names: Vec<String>,
+    tries: BTreeMap<usize, Try>,
+    read: BTreeMap<(usize, Name), u64>,
+    store: BTreeMap<Name, u64>,
+    /// Writes that undid others.
+    pub(crate) corrupted: u64,
+}
+
+impl Redlock {
+    /// So many masters, for clients with these names.
+    pub(crate) fn new(masters: usize, names: Vec<String>) -> Redlock {
+        Redlock { masters: (0..masters).map(|_| Master::default()).collect(), names, ..Redlock::default() }
+    }
+
+    /// Whether a client believes to hold the lock now.
+    pub(crate) fn holds(&self, client: usize, lock: &Name, now: WorldTime) -> bool {
+        let tried = self.tries.get(&client).filter(|tried| tried.lock == *lock);
+        tried.and_then(|tried| tried.valid_until).is_some_and(|until| now < until)
+    }
+
+    /// The wall clock of a master jumps.
+    pub(crate) fn jump(&mut self, master: usize, by_ms: i64) {
+        if let Some(master) = self.masters.get_mut(master) {
+            master.ahead_ms += by_ms;
+        }
+    }
+
+    /// How many masters there are.
+    pub(crate) fn masters(&self) -> usize {
+        self.masters.len()
+    }
+
+    /// A client asks all masters for the lock at once.
+    pub(crate) fn acquire(&mut self, client: usize, lock: Name, ttl_ms: u64, ways: &mut Ways<'_>) {
+        let value = ways.random.number();
+        let (taken, answers, valid_until, is_over) = (BTreeSet::new(), 0, None, false);
+        let tried = Try { lock: lock.clone(), value, ttl_ms, begun: ways.now, taken, answers, valid_until, is_over };
+        self.tries.insert(client, tried);
+        ways.tell(&self.names[client], format!("asks the masters of Redlock for {lock}, for {ttl_ms} ms"));
+        for master in 0..self.masters.len() {
+            let set = Event::Set { client, master, lock: lock.clone(), value, ttl_ms };
+            ways.send(Place::Client(client), Place::Master(master), set);
+        }
+        ways.later.push((ways.now.after_ms(PATIENCE_MS), Event::Count { client, value }));
+    }
+
+    /// A client reads what the lock protects.
+    pub(crate) fn read(&mut self, client: usize, lock: Name, ways: &mut Ways<'_>) {
+        ways.send(Place::Client(client), Place::Store, Event::Read { client, lock });
+    }
+
+    /// A client that believes to hold the lock writes what it made of what it read.
+    pub(crate) fn write(&mut self, client: usize, lock: Name, ways: &mut Ways<'_>) {
+        if !self.holds(client, &lock, ways.now) {
+            ways.tell(&self.names[client], format!("does not write {lock}: its Redlock is over"));
+            return;
+        }
+        let made_of = self.read.get(&(client, lock.clone())).copied().unwrap_or(0);
+        ways.send(Place::Client(client), Place::Store, Event::Write { client, lock, made_of });
+    }
+
+    /// Something happens.
+    pub(crate) fn handle(&mut self, event: Event, ways: &mut Ways<'_>) {
+        match event {
+            Event::Set { client, master, lock, value, ttl_ms } => {
+                let taken = self.masters[master].set(lock, value, ttl_ms, ways.now);
+                let answer = Event::Answered { client, value, master, taken };
+                ways.send(Place::Master(master), Place::Client(client), answer);
+            }
+            Event::Answered { client, value, master, taken } => {
+                let Some(tried) = self.tries.get_mut(&client).filter(|tried| tried.value == value) else { return };
+                tried.answers += 1;
+                if taken {
+                    tried.taken.insert(master);
+                }
+                if tried.answers == self.masters.len() {
+                    self.count(client, ways);
+                }
+            }
+            Event::Count { client, value } => {
+                if self.tries.get(&client).is_some_and(|tried| tried.value == value) {
+                    self.count(client, ways);
+                }
+            }
+            Event::Delete { master, lock, value } => {
+                let keys = &mut self.masters[master].keys;
+                if keys.get(&lock).is_some_and(|key| key.value == value) {
+                    keys.remove(&lock);
+                }
+            }
+            Event::Read { client, lock } => {
+                let version = self.store.get(&lock).copied().unwrap_or(0);
+                ways.send(Place::Store, Place::Client(client), Event::Seen { client, lock, version });
+            }
+            Event::Seen { client, lock, version } => {
+                self.read.insert((client, lock), version);
+            }
+            Event::Write { client, lock, made_of } => {
+                let who = &self.names[client];
+                let version = self.store.entry(lock.clone()).or_default();
+                let undoes = made_of != *version;
+                *version += 1;
+                self.corrupted += u64::from(undoes);
+                let said = if undoes { ": CORRUPTED, the write undid another" } else { "" };
+                ways.tell("redlock", format!("{who} writes {lock}, made of version {made_of}{said}"));
+            }
+        }
+    }
+
+    /// A majority, while the lock is still valid, or else everything is given back.
+    fn count(&mut self, client: usize, ways: &mut Ways<'_>) {
+        let Some(tried) = self.tries.get_mut(&client).filter(|tried| !tried.is_over) else { return };
+        tried.is_over = true;
+        let elapsed_ms = (ways.now.0 - tried.begun.0).div_ceil(1_000_000);
+        let drift_ms = tried.ttl_ms / 100 + 2;
+        let validity_ms = tried.ttl_ms.saturating_sub(elapsed_ms + drift_ms);
+        let on: Vec<String> = tried.taken.iter().map(|master| (master + 1).to_string()).collect();
+        let on = if on.is_empty() { "none".to_owned() } else { on.join(", ") };
+        if tried.taken.len() > self.masters.len() / 2 && validity_ms > 0 {
+            tried.valid_until = Some(ways.now.after_ms(validity_ms));
+            let what = format!("holds {} by Redlock for {validity_ms} ms, with masters {on}", tried.lock);
+            ways.tell(&self.names[client], what);
+            return;
+        }
+        ways.tell(&self.names[client], format!("does not get {} by Redlock: masters {on} said yes", tried.lock));
+        let (lock, value) = (tried.lock.clone(), tried.value);
+        for master in 0..self.masters.len() {
+            let delete = Event::Delete { master, lock: lock.clone(), value };
+            ways.send(Place::Client(client), Place::Master(master), delete);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lets everything happen that comes of what was begun.
+    fn settle(
+        redlock: &mut Redlock,
+        begin: impl FnOnce(&mut Redlock, &mut Ways<'_>),
+        network: &Network,
+        now: WorldTime,
+    ) {
+        let mut random = Random::new(1);
+        let mut ways = Ways { now, network, random: &mut random, later: Vec::new(), told: Vec::new() };
+        begin(redlock, &mut ways);
+        while !ways.later.is_empty() {
+            ways.later.sort_by_key(|(at, _)| *at);
+            let (at, event) = ways.later.remove(0);
+            ways.now = at;
+            redlock.handle(event, &mut ways);
+        }
+    }
+
+    #[test]
+    fn one_of_two_gets_the_lock_until_its_time_is_over() {
+        let lock = Name::new("account").expect("a plain name");
+        let mut redlock = Redlock::new(5, vec!["first".to_owned(), "second".to_owned()]);
+        let network = Network::default();
+        let acquire = |client| {
+            let lock = lock.clone();
+            move |redlock: &mut Redlock, ways: &mut Ways<'_>| redlock.acquire(client, lock, 1_000, ways)
+        };
+        let (soon, late) = (WorldTime(0).after_ms(500), WorldTime(0).after_ms(2_000));
+        settle(&mut redlock, acquire(0), &network, WorldTime(0));
+        settle(&mut redlock, acquire(1), &network, soon);
+        assert!(redlock.holds(0, &lock, soon) && !redlock.holds(1, &lock, soon));
+        settle(&mut redlock, acquire(1), &network, late);
+        assert!(!redlock.holds(0, &lock, late) && redlock.holds(1, &lock, late.after_ms(100)));
+    }
+}

@@ -1,0 +1,92 @@
+//! One run from beginning to end, whatever happens in it: a panic is a finding like any other, with the seed that repeats it.
+
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+
+use crate::observer::Line;
+use crate::scenario::{BadScenario, Scenario};
+use crate::world::{Outcome, Plan, World};
+
+/// What is run.
+#[derive(Clone, Copy, Debug)]
+pub enum Subject<'a> {
+    /// Chance decides.
+    Chance(Plan),
+    /// A story.
+    Scenario(&'a Scenario),
+}
+
+/// A run that is over.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// What came of it.
+    pub outcome: Outcome,
+    /// The trace, if one was asked for.
+    pub lines: Vec<Line>,
+}
+
+thread_local! {
+    static RUNS: Cell<bool> = const { Cell::new(false) };
+    static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Runs it, with or without a trace.
+///
+/// # Errors
+/// [`BadScenario`] if the scenario says something that cannot be.
+pub fn run(subject: Subject<'_>, seed: u64, traces: bool) -> Result<Run, BadScenario> {
+    listen_to_panics();
+    let mut world = match subject {
+        Subject::Chance(plan) => World::new(seed, &plan, traces),
+        Subject::Scenario(scenario) => World::of_scenario(seed, scenario, traces)?,
+    };
+    RUNS.set(true);
+    // A world that has panicked is only looked at: what it has seen up to then is true.
+    let ran = catch_unwind(AssertUnwindSafe(|| match subject {
+        Subject::Chance(plan) => Ok(world.run(&plan)),
+        Subject::Scenario(scenario) => world.play(scenario),
+    }));
+    RUNS.set(false);
+    let outcome = match ran {
+        Ok(outcome) => outcome?,
+        Err(_) => {
+            let (now, what) = (world.now, PANIC.take());
+            world.observer.line(now, "world", || format!("PANIC: {what}"));
+            world.observer.checkers.found("panic", now, what);
+            world.outcome()
+        }
+    };
+    Ok(Run { outcome, lines: world.observer.lines().to_vec() })
+}
+
+/// How many seconds of faults are enough for this seed to fail, if fewer than the plan has: halves are tried, each a run of
+/// its own. A shorter run has the same beginning, but need not fail the same way.
+pub fn shortest_failing_seconds(plan: Plan, seed: u64) -> u64 {
+    let (mut passes, mut fails) = (0, plan.seconds);
+    while fails - passes > 1 {
+        let seconds = passes + (fails - passes) / 2;
+        let ran = run(Subject::Chance(Plan { seconds, ..plan }), seed, false);
+        match ran.is_ok_and(|run| run.outcome.violations.is_empty()) {
+            true => passes = seconds,
+            false => fails = seconds,
+        }
+    }
+    fails
+}
+
+/// From now on a panic inside a run is kept to be reported with it, instead of being printed.
+fn listen_to_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let others = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| match RUNS.get() {
+            true => {
+                let place = panic.location().map_or(String::new(), |at| format!(" at {}:{}", at.file(), at.line()));
+                let what = panic.payload_as_str().unwrap_or("something that is no text");
+                PANIC.set(format!("panicked{place}: {what}"));
+            }
+            false => others(panic),
+        }));
+    });
+}

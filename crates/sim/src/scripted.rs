@@ -1,0 +1,238 @@
+//! A user who does what a scenario says, when it says it, and keeps notes of what came of it.
+//!
+//! It decides nothing. What the process forgets in a crash it forgets, too; the notes are the reader's, and stay.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fencepost::Nanos;
+use fencepost::machine::{Answer, GrantKey, GrantState, LetGo, NewSession, RequestKey};
+use fencepost_core::{
+    Acquire, Action, GrantId, Lock, LockMode, Locks, Metadata, Name, Outcome, OwnerName, SecretHash, SessionId, Terms,
+    Token, Ttl, Wait,
+};
+use sha2::{Digest, Sha256};
+
+use crate::fact::Fact;
+use crate::random::Random;
+use crate::store::{Call, CallKind, Reply, Versions};
+use crate::worker::{Errand, Hands};
+
+/// How much longer than the cluster it waits before it gives up by itself.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// Something that a user is told to do. A process that is paused does it when it wakes up.
+#[derive(Clone, Debug)]
+pub(crate) enum Order {
+    /// Asks for a lock, and gives it back so long after it got it, if that is said.
+    Acquire { lock: Name, owner: Option<OwnerName>, wait: Wait, hold_ms: Option<u64> },
+    /// Gives a lock back.
+    Release { lock: Name },
+    /// Looks at its guard.
+    Check { lock: Name },
+    /// Goes to the store with the token of this lock.
+    Go { lock: Name, to: Visit },
+    /// Ends its session.
+    Close,
+}
+
+/// What it does at the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Visit {
+    /// Reads.
+    Read,
+    /// Claims, and reads.
+    Claim,
+    /// Writes what it made of what it read last.
+    Write,
+}
+
+#[derive(Clone, Debug)]
+struct Hold {
+    grant: GrantId,
+    token: Token,
+    read: Versions,
+    release_at: Option<Nanos>,
+}
+
+/// What came of what it did.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    /// What it was told last about a request for a lock.
+    pub(crate) answer: Option<Answer>,
+    /// What its guard said when it last looked, for each lock.
+    pub(crate) guard: BTreeMap<Name, Option<GrantState>>,
+    /// What the store said last, for each kind of visit.
+    pub(crate) store: Vec<(Visit, Reply)>,
+    /// The token that it was given last, for each lock.
+    pub(crate) tokens: BTreeMap<Name, Token>,
+    /// How often it got a lock.
+    pub(crate) served: u64,
+}
+
+/// One user.
+#[derive(Debug)]
+pub(crate) struct ScriptedUser {
+    id: usize,
+    /// What the scenario calls it.
+    pub(crate) name: String,
+    ttl: Ttl,
+    session: Option<SessionId>,
+    asked: BTreeMap<RequestKey, (Name, Option<u64>)>,
+    holds: BTreeMap<Name, Hold>,
+    /// Where it was going with each call, and for which lock.
+    calls: BTreeMap<u64, (Name, Visit)>,
+    random: Random,
+    /// What came of it all.
+    pub(crate) notes: Notes,
+}
+
+impl ScriptedUser {
+    /// A user without a session.
+    pub(crate) fn new(id: usize, name: String, ttl: Ttl, random: Random) -> ScriptedUser {
+        let (asked, holds, calls) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        ScriptedUser { id, name, ttl, session: None, asked, holds, calls, random, notes: Notes::default() }
+    }
+
+    /// Its session, if it has one.
+    pub(crate) fn session(&self) -> Option<SessionId> {
+        self.session
+    }
+
+    /// The process died.
+    pub(crate) fn forget(&mut self) {
+        self.session = None;
+        self.asked.clear();
+        self.holds.clear();
+    }
+
+    /// When it has to give something back.
+    pub(crate) fn next_at(&self) -> Option<Nanos> {
+        self.holds.values().filter_map(|hold| hold.release_at).min()
+    }
+
+    /// Time has passed.
+    pub(crate) fn handle_time(&mut self, hands: &mut Hands<'_>) {
+        let due = self.holds.iter().filter(|(_, hold)| hold.release_at.is_some_and(|at| at <= hands.local));
+        for lock in due.map(|(lock, _)| lock.clone()).collect::<Vec<_>>() {
+            self.release(&lock, hands);
+        }
+    }
+
+    /// It is told to do something.
+    pub(crate) fn handle_order(&mut self, order: Order, hands: &mut Hands<'_>) {
+        match order {
+            Order::Acquire { lock, owner, wait, hold_ms } => {
+                let locks = Locks::from_buf([Lock { name: lock.clone(), mode: LockMode::Exclusive }]);
+                let action = Action::Acquire(Acquire { locks, owner, wait, terms: Terms::default() });
+                let limit = match wait {
+                    Wait::No => Some(hands.local.after(PATIENCE)),
+                    Wait::UpTo(ms) => Some(hands.local.after(PATIENCE + Duration::from_millis(ms.get()))),
+                    Wait::Forever => None,
+                };
+                let session = self.living_session(hands);
+                let request = hands.machine.request(session, action.clone(), limit);
+                hands.observer.fact(hands.now, &Fact::Asked { request, action: &action });
+                self.notes.answer = None;
+                self.asked.insert(request, (lock, hold_ms));
+            }
+            Order::Release { lock } => self.release(&lock, hands),
+            Order::Check { lock } => self.check(lock, hands),
+            Order::Go { lock, to } => self.go(lock, to, hands),
+            Order::Close => {
+                if let Some(session) = self.session {
+                    hands.machine.close_session(session, Some(hands.local.after(PATIENCE)));
+                }
+            }
+        }
+    }
+
+    /// A request is over.
+    pub(crate) fn handle_answer(&mut self, request: RequestKey, answer: &Answer, hands: &mut Hands<'_>) {
+        hands.observer.fact(hands.now, &Fact::Told { request, answer });
+        let Some((lock, hold_ms)) = self.asked.remove(&request) else { return };
+        self.notes.answer = Some(answer.clone());
+        if let Answer::Decided(Outcome::Granted { grant, token, .. }) = answer {
+            let release_at = hold_ms.map(|ms| hands.local.after(Duration::from_millis(ms)));
+            self.notes.served += 1;
+            self.notes.tokens.insert(lock.clone(), *token);
+            self.holds.insert(lock, Hold { grant: *grant, token: *token, read: Versions::default(), release_at });
+        }
+    }
+
+    /// The store has answered.
+    pub(crate) fn handle_store(&mut self, call: u64, reply: Reply) {
+        let Some((lock, visit)) = self.calls.remove(&call) else { return };
+        self.notes.store.retain(|(noted, _)| *noted != visit);
+        self.notes.store.push((visit, reply));
+        if let Some(hold) = self.holds.get_mut(&lock).filter(|_| visit != Visit::Write) {
+            hold.read = reply.versions;
+        }
+    }
+
+    /// The session that there is, or a new one.
+    fn living_session(&mut self, hands: &mut Hands<'_>) -> SessionId {
+        if let Some(session) = self.session.filter(|session| hands.machine.is_alive(*session)) {
+            return session;
+        }
+        let id = SessionId(u128::from(self.random.number()) << 64 | u128::from(self.random.number()));
+        let mut secret = [0; 32];
+        secret.chunks_mut(8).for_each(|part| part.copy_from_slice(&self.random.number().to_le_bytes()));
+        let secret_hash = SecretHash(Sha256::digest(secret).into());
+        hands.observer.introduce(id, &self.name);
+        hands.machine.open_session(NewSession {
+            id,
+            secret,
+            secret_hash,
+            ttl: self.ttl,
+            metadata: Metadata::default(),
+        });
+        self.session = Some(id);
+        id
+    }
+
+    fn release(&mut self, lock: &Name, hands: &mut Hands<'_>) {
+        let Some((hold, session)) = self.holds.remove(lock).zip(self.session) else { return };
+        let limit = Some(hands.local.after(PATIENCE));
+        match hands.machine.let_go(GrantKey::new(session, hold.grant), limit, true, hands.local) {
+            LetGo::Asked(request) => {
+                let action = Action::Release { grant: hold.grant };
+                hands.observer.fact(hands.now, &Fact::Asked { request, action: &action });
+            }
+            LetGo::Lost(lost) => {
+                hands.observer.line(hands.now, &self.name, || format!("has nothing to release on {lock}: {lost}"));
+            }
+        }
+    }
+
+    fn check(&mut self, lock: Name, hands: &mut Hands<'_>) {
+        let held = self.holds.get(&lock).zip(self.session);
+        let state = held.map(|(hold, session)| {
+            let state = hands.machine.grant_state(GrantKey::new(session, hold.grant), hands.local);
+            if let GrantState::Lost(lost) = state {
+                let line = || format!("looks at its guard of {lock}: LOST, {lost}");
+                hands.observer.line(hands.now, &self.name, line);
+            } else {
+                let (grant, token) = (hold.grant, hold.token);
+                hands.observer.fact(hands.now, &Fact::Acts { session, grant, token });
+            }
+            state
+        });
+        self.notes.guard.insert(lock, state);
+    }
+
+    fn go(&mut self, lock: Name, to: Visit, hands: &mut Hands<'_>) {
+        let Some((hold, session)) = self.holds.get(&lock).zip(self.session) else { return };
+        let what = match to {
+            Visit::Read => CallKind::Read,
+            Visit::Claim => CallKind::Claim,
+            Visit::Write => CallKind::Write(hold.read),
+        };
+        // Not counted from the calls that are open: a late answer must find the call that it belongs to.
+        let call = self.random.number();
+        let what = Call { name: lock.clone(), session, token: hold.token, what };
+        hands.errands.push((self.id, Errand::Store { call, what }));
+        self.calls.insert(call, (lock, to));
+    }
+}

@@ -1,0 +1,319 @@
+//! How a trace speaks: what happened, in the words that people have for it, with short names for sessions.
+//!
+//! Nothing here decides anything or is part of a run's hash. It is asked only when somebody reads the trace.
+
+use std::collections::BTreeMap;
+
+use fencepost::machine::{Answer, Failure};
+use fencepost_core::{
+    Act, ActFacts, Action, Busy, BusyWhy, Cycle, Event, GrantEnd, Held, Lock, LockMode, Names, Outcome, OwnerName,
+    RequestFacts, Scope, SessionEnd, SessionId, TakePermits, Takes, Wait,
+};
+
+use crate::fact::{Access, AccessKind, Fact};
+
+/// The names that this trace has for sessions.
+#[derive(Debug, Default)]
+pub(crate) struct Telling {
+    names: BTreeMap<SessionId, String>,
+    /// Names that were given by somebody, and to how many sessions.
+    given: BTreeMap<String, u64>,
+}
+
+impl Telling {
+    /// A session of somebody who has a name. A second session of the same one is told apart by a number.
+    pub(crate) fn introduce(&mut self, session: SessionId, name: &str) {
+        let times = self.given.entry(name.to_owned()).or_default();
+        *times += 1;
+        let name = if *times == 1 { name.to_owned() } else { format!("{name}#{times}") };
+        self.names.insert(session, name);
+    }
+
+    /// What a session is called here: `s1`, `s2` in the order of appearance, if nobody has introduced it.
+    pub(crate) fn session(&mut self, session: SessionId) -> String {
+        let next = self.names.len() + 1;
+        self.names.entry(session).or_insert_with(|| format!("s{next}")).clone()
+    }
+
+    /// Who did what, for facts that are worth a line; several for an entry with several events.
+    pub(crate) fn tell(&mut self, fact: &Fact<'_>) -> Vec<(String, String)> {
+        match fact {
+            Fact::Logged(entry) => {
+                let index = entry.position.index;
+                let grace = entry.batch.failover_grace.then(|| {
+                    let term = entry.position.term;
+                    ("log".to_owned(), format!("[{index}] a new leader begins term {term} and gives everybody grace"))
+                });
+                let events = entry.effects.events.iter();
+                let told = events.map(|event| ("log".to_owned(), format!("[{index}] {}", self.event(event))));
+                let told: Vec<_> = told.collect();
+                grace.into_iter().chain(told).collect()
+            }
+            Fact::Asked { request, action } => {
+                let number = request.number.0;
+                vec![(self.session(request.session), format!("asks (#{number}) {}", asked(action)))]
+            }
+            Fact::Told { request, answer } => {
+                let number = request.number.0;
+                vec![(self.session(request.session), format!("is told (#{number}): {}", self.answer(answer)))]
+            }
+            Fact::Acts { session, grant, token } => {
+                let what = format!("looks at its guard and acts under grant {} with token {}", grant.0, token.0);
+                vec![(self.session(*session), what)]
+            }
+            Fact::Store(access) => vec![("store".to_owned(), self.access(access))],
+            Fact::Restored { .. } => vec![("world".to_owned(), "the cluster was restored from a backup".to_owned())],
+            _ => Vec::new(),
+        }
+    }
+
+    fn event(&mut self, event: &Event) -> String {
+        match event {
+            Event::SessionOpened { session, .. } => format!("session {} opened", self.session(*session)),
+            Event::SessionEnded { session, how } => {
+                format!("session {} ended: {}", self.session(*session), session_end(*how))
+            }
+            Event::Queued { request, arrival } => {
+                format!("{} waits for {} as arrival {}", self.asker(request), held(&request.wants), arrival.0)
+            }
+            Event::Granted { request, token, count, .. } => {
+                let times = if *count > 1 { format!(", entered {count} times now") } else { String::new() };
+                format!("granted {} to {}, token {}{times}", held(&request.wants), self.asker(request), token.0)
+            }
+            Event::NotGranted { request, outcome } => {
+                let (asker, wanted) = (self.asker(request), held(&request.wants));
+                format!("{asker} does not get {wanted}: {}", self.outcome(outcome))
+            }
+            Event::Ended { token, session, owner, held: what, count_left, how, rests_until, .. } => {
+                let (what, whose) = (held(what), self.owner(*session, owner.as_ref()));
+                let how = grant_end(*how);
+                let left = if *count_left > 0 { format!(", but {count_left} more to release") } else { String::new() };
+                let rests = if rests_until.is_some() { ", and rests" } else { "" };
+                format!("{what} of {whose} ended, token {}: {how}{left}{rests}", token.0)
+            }
+            Event::RestEnded { names, waived, .. } => {
+                let why = if *waived { " (waived)" } else { "" };
+                format!("{} rests no more{why}", list(names))
+            }
+            Event::Converted { token, session, owner, held: what, .. } => {
+                let whose = self.owner(*session, owner.as_ref());
+                format!("{whose} now holds {}, token {}", held(what), token.0)
+            }
+            Event::Contended { grant, names } => format!("somebody waits for {} of grant {}", list(names), grant.0),
+            Event::ValueSet { name, value, .. } => {
+                format!("the value of {name} is now \"{}\"", String::from_utf8_lossy(value.as_bytes()).escape_debug())
+            }
+            Event::Administered { by, act, .. } => format!("{} {}", by.as_str(), self.act_facts(act)),
+        }
+    }
+
+    fn act_facts(&mut self, act: &ActFacts) -> String {
+        match act {
+            ActFacts::Broke { grant, names } => format!("broke grant {} on {}", grant.0, list(names)),
+            ActFacts::Evicted(session) => format!("evicted {}", self.session(*session)),
+            ActFacts::Froze { scope: what, .. } => format!("froze {}", scope(what)),
+            ActFacts::Thawed { scope: what, .. } => format!("thawed {}", scope(what)),
+            ActFacts::LimitChanged { name, limit: Some(limit) } => {
+                format!("set the limit of {name} to {}", limit.get())
+            }
+            ActFacts::LimitChanged { name, limit: None } => format!("took the limit of {name} away"),
+            ActFacts::WaivedRest { names, .. } => format!("waived the rest of {}", list(names)),
+        }
+    }
+
+    /// What an administrator asks for.
+    pub(crate) fn act(&mut self, act: &Act) -> String {
+        match act {
+            Act::Break { grant } => format!("asks to break grant {}", grant.0),
+            Act::Evict { session } => format!("asks to evict {}", self.session(*session)),
+            Act::WaiveRest { grant } => format!("asks to waive the rest of grant {}", grant.0),
+            Act::Freeze { scope: what, .. } => format!("asks to freeze {}", scope(what)),
+            Act::Thaw { .. } => "asks to thaw".to_owned(),
+            Act::SetLimit { name, limit: Some(limit) } => format!("asks for the limit {} of {name}", limit.get()),
+            Act::SetLimit { name, limit: None } => format!("asks for no limit of {name}"),
+        }
+    }
+
+    fn owner(&mut self, session: SessionId, owner: Option<&OwnerName>) -> String {
+        let session = self.session(session);
+        owner.map_or(session.clone(), |owner| format!("{session} ({})", owner.as_str()))
+    }
+
+    fn asker(&mut self, request: &RequestFacts) -> String {
+        let owner = self.owner(request.session, request.owner.as_ref());
+        format!("{owner} #{}", request.number.0)
+    }
+
+    fn answer(&mut self, answer: &Answer) -> String {
+        match answer {
+            Answer::Decided(outcome) => self.outcome(outcome),
+            Answer::Failed(Failure::Unreachable) => "failed, no node can be reached".to_owned(),
+            Answer::Failed(Failure::NotTaken { message, .. }) => {
+                format!("failed, the cluster did not take it: {message}")
+            }
+            Answer::Failed(Failure::GrantedTooLate) => "failed, it was granted but its time was over".to_owned(),
+            Answer::Failed(Failure::TooManyPending) => "failed, too many requests are not over".to_owned(),
+            Answer::Failed(Failure::ShutDown) => "failed, the client is shut down".to_owned(),
+            Answer::Unknown => "the outcome is unknown".to_owned(),
+            Answer::SessionEnded { how: Some(how), .. } => format!("the session has ended: {}", session_end(*how)),
+            Answer::SessionEnded { how: None, .. } => "the session has ended".to_owned(),
+        }
+    }
+
+    fn outcome(&mut self, outcome: &Outcome) -> String {
+        match outcome {
+            Outcome::Opened { .. } => "the session is open".to_owned(),
+            Outcome::Renewed => "renewed".to_owned(),
+            Outcome::Attached(_) => "the session goes on here".to_owned(),
+            Outcome::Closed => "the session is closed".to_owned(),
+            Outcome::Granted { grant, token, .. } => format!("granted, grant {}, token {}", grant.0, token.0),
+            Outcome::Queued { arrival, .. } => format!("waits as arrival {}", arrival.0),
+            Outcome::Busy(busy) => self.busy(busy),
+            Outcome::TimedOut => "the wait timed out".to_owned(),
+            Outcome::Cancelled => "cancelled".to_owned(),
+            Outcome::Deadlock(cycle) => self.cycle(cycle),
+            Outcome::SessionEnded(how) => format!("the session has ended: {}", session_end(*how)),
+            Outcome::GrantEnded(how) => format!("the grant has ended: {}", grant_end(*how)),
+            Outcome::Converted { token, .. } => format!("converted, token {}", token.0),
+            Outcome::Released { count_left: 0 } => "released".to_owned(),
+            Outcome::Released { count_left } => format!("released once, {count_left} more to release"),
+            Outcome::NotOwner => "not the owner".to_owned(),
+            Outcome::AlreadyReleased => "was released before".to_owned(),
+            Outcome::Expired(how) => format!("the grant had ended: {}", grant_end(*how)),
+            Outcome::Extended { .. } => "extended".to_owned(),
+            Outcome::ValueSet => "the value is set".to_owned(),
+            Outcome::CancelTooLate(_) => "too late to cancel".to_owned(),
+            Outcome::CancelReleased { .. } => "cancelled after the grant, which was given back".to_owned(),
+            Outcome::Done => "done".to_owned(),
+            Outcome::NotFound => "there is no such thing".to_owned(),
+            Outcome::Refused(why) => format!("refused, {why}"),
+        }
+    }
+
+    fn busy(&mut self, busy: &Busy) -> String {
+        let why = match busy.why {
+            BusyWhy::Frozen => "frozen",
+            BusyWhy::Held => "held",
+            BusyWhy::Resting => "resting",
+            BusyWhy::Queued => "waited for",
+        };
+        let holder = busy.holders.first().map(|holder| {
+            let who = holder.session.map_or("nobody".to_owned(), |session| self.owner(session, holder.owner.as_ref()));
+            let takes = match holder.takes {
+                Takes::Mode(mode) => format!("{mode:?}"),
+                Takes::Permits(permits) => format!("{} permits", permits.get()),
+            };
+            format!(" by {who} ({takes}, token {})", holder.token.0)
+        });
+        let others = match busy.holder_count {
+            0 | 1 => String::new(),
+            count => format!(" and {} more", count - 1),
+        };
+        format!("busy, {} is {why}{}{others}", busy.name, holder.unwrap_or_default())
+    }
+
+    /// Who waits for whom, and around to the first.
+    fn cycle(&mut self, cycle: &Cycle) -> String {
+        let next = cycle.links.iter().cycle().skip(1);
+        let links = cycle.links.iter().zip(next).map(|(link, next)| {
+            let who = self.owner(link.session, link.owner.as_ref());
+            let whom = self.owner(next.session, next.owner.as_ref());
+            let has = if link.blocked_by.is_some() { "holds" } else { "was there for earlier" };
+            format!("{who} waits for {}, which {whom} {has}", link.waits_for)
+        });
+        format!("refused as a deadlock: {}", links.collect::<Vec<_>>().join("; "))
+    }
+
+    fn access(&mut self, access: &Access) -> String {
+        let Access { name, token, .. } = access;
+        let who = self.session(access.session);
+        let said = if access.accepted { "accepted" } else { "REFUSED, a higher token was here" };
+        let what = match access.what {
+            AccessKind::Read => format!("{who} reads {name}"),
+            AccessKind::Claim => format!("{who} claims {name}"),
+            AccessKind::Write { based_on, .. } => format!("{who} writes {name}, made of version {based_on}"),
+        };
+        format!("{what}, with token {}: guarded {said}", token.0)
+    }
+}
+
+fn asked(action: &Action) -> String {
+    match action {
+        Action::Acquire(acquire) => {
+            let locks: Vec<String> = acquire.locks.iter().map(lock).collect();
+            let owner = acquire.owner.as_ref().map_or(String::new(), |owner| format!(" as {}", owner.as_str()));
+            format!("for {}{owner}{}", locks.join(" and "), waits(acquire.wait))
+        }
+        Action::TakePermits(TakePermits { name, permits, wait, .. }) => {
+            format!("for {} permits of {name}{}", permits.get(), waits(*wait))
+        }
+        Action::Cancel { request, .. } => format!("to cancel #{}", request.0),
+        Action::Release { grant } => format!("to release grant {}", grant.0),
+        Action::Extend { grant, max_hold } => format!("to extend grant {} by {} ms", grant.0, max_hold.get()),
+        Action::Convert { grant, name, mode: to, wait } => {
+            format!("to make grant {} on {name} {}{}", grant.0, mode(*to), waits(*wait))
+        }
+        Action::SetValue { grant, .. } => format!("to set the value of grant {}", grant.0),
+        Action::Close => "to close the session".to_owned(),
+    }
+}
+
+fn waits(wait: Wait) -> String {
+    match wait {
+        Wait::No => ", without waiting".to_owned(),
+        Wait::UpTo(ms) => format!(", and waits up to {} ms", ms.get()),
+        Wait::Forever => ", and waits".to_owned(),
+    }
+}
+
+fn mode(mode: LockMode) -> &'static str {
+    match mode {
+        LockMode::Shared => "shared",
+        LockMode::Update => "for update",
+        LockMode::Exclusive => "exclusive",
+    }
+}
+
+fn lock(lock: &Lock) -> String {
+    format!("{} {}", lock.name, mode(lock.mode))
+}
+
+fn held(held: &Held) -> String {
+    match held {
+        Held::Locks(locks) => locks.iter().map(lock).collect::<Vec<_>>().join(" and "),
+        Held::Permits { name, permits } => format!("{} permits of {name}", permits.get()),
+    }
+}
+
+fn list(names: &Names) -> String {
+    names.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(" and ")
+}
+
+fn scope(scope: &Scope) -> String {
+    match scope {
+        Scope::Name(name) => name.as_str().to_owned(),
+        Scope::Prefix(prefix) => format!("every name that begins with \"{}\"", prefix.escape_ascii()),
+    }
+}
+
+fn session_end(how: SessionEnd) -> &'static str {
+    match how {
+        SessionEnd::Closed => "closed",
+        SessionEnd::Expired => "expired",
+        SessionEnd::Evicted => "evicted",
+        SessionEnd::Restored => "the cluster was restored from a backup",
+    }
+}
+
+fn grant_end(how: GrantEnd) -> &'static str {
+    match how {
+        GrantEnd::Released => "released",
+        GrantEnd::Session(SessionEnd::Closed) => "its session was closed",
+        GrantEnd::Session(SessionEnd::Expired) => "its session expired",
+        GrantEnd::Session(SessionEnd::Evicted) => "its session was evicted",
+        GrantEnd::Session(SessionEnd::Restored) => "the cluster was restored from a backup",
+        GrantEnd::Ttl => "its own TTL ran out",
+        GrantEnd::MaxHold => "its longest hold was over",
+        GrantEnd::Broken => "broken by an administrator",
+    }
+}

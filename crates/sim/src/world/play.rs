@@ -1,0 +1,341 @@
+//! Plays a scenario: a quiet world in which nothing goes wrong but what the story says.
+
+use fencepost_core::{Millis, Wait};
+
+use super::phases::SERVES_WITHIN_MS;
+use super::{Happening, Outcome, Plan, World};
+use crate::fact::{Fact, WorldTime};
+use crate::network::Place;
+use crate::process::Arrival;
+use crate::redlock::{self, Redlock, Ways};
+use crate::scenario::{Actor, BadScenario, Deed, Scenario, Step, lock_name, owner_name, ttl};
+use crate::scripted::{Order, ScriptedUser, Visit};
+use crate::user::User;
+
+/// How long a cluster may take to begin, and how much longer its clients have to reach it.
+const BEGINS_WITHIN_MS: u64 = 20_000;
+const REACHED_WITHIN_MS: u64 = 1_000;
+
+/// A scenario that is being played.
+pub(super) struct Player<'a> {
+    pub(super) world: &'a mut World,
+    pub(super) scenario: &'a Scenario,
+    /// The node that a deed last found leading.
+    pub(super) old_leader: Option<u64>,
+}
+
+impl World {
+    /// The world of a scenario, in which nothing has happened yet.
+    ///
+    /// # Errors
+    /// [`BadScenario`] if it says something that cannot be.
+    pub fn of_scenario(seed: u64, scenario: &Scenario, traces: bool) -> Result<World, BadScenario> {
+        // Somebody may be hurt, but nobody by chance.
+        let quiet =
+            Plan { nodes: scenario.nodes, clients: 0, workers: 0, seconds: 0, faults: true, administered: false };
+        let (mut world, mut random) = World::without_clients(seed, &quiet, traces);
+        let mut names = Vec::new();
+        for client in &scenario.clients {
+            let ttl = ttl(client.ttl_ms)?;
+            for process in 0..client.processes {
+                names.push(client.user_name(process, 0));
+                let make_user =
+                    |at, random, _| User::Scripted(ScriptedUser::new(at, client.user_name(process, at), ttl, random));
+                world.add_client(client.users, &make_user, random.fork());
+            }
+        }
+        world.redlock = Redlock::new(scenario.masters, names);
+        Ok(world)
+    }
+
+    /// Plays it. An expectation that is not met is a violation like any other.
+    ///
+    /// # Errors
+    /// [`BadScenario`] if a step says something that cannot be.
+    pub fn play(&mut self, scenario: &Scenario) -> Result<Outcome, BadScenario> {
+        self.observer.fact(self.now, &Fact::Disturbed);
+        let begins_by = self.now.after_ms(BEGINS_WITHIN_MS);
+        while self.leader().is_none() && self.stopped.is_none() && self.now < begins_by {
+            self.run_until(self.now.after_ms(100));
+        }
+        self.run_until(self.now.after_ms(REACHED_WITHIN_MS));
+        let begun = self.now;
+        self.observer.begin_trace(begun);
+        let leader = self.leader().map_or("nobody leads".to_owned(), |leader| format!("node {leader} leads"));
+        self.observer.line(begun, "world", || format!("{} nodes, {leader}", scenario.nodes));
+        let mut player = Player { world: self, scenario, old_leader: None };
+        for step in &scenario.steps {
+            player.world.run_until(begun.after_ms(step.at_ms));
+            player.step(step)?;
+        }
+        self.heal();
+        self.wake_everybody();
+        self.run_until(self.now.after_ms(SERVES_WITHIN_MS));
+        self.tell_who_serves();
+        self.end_run();
+        Ok(self.outcome())
+    }
+
+    pub(super) fn redlock_happens(&mut self, event: redlock::Event) {
+        self.with_redlock(|redlock, ways| redlock.handle(event, ways));
+    }
+
+    fn with_redlock(&mut self, act: impl FnOnce(&mut Redlock, &mut Ways<'_>)) {
+        let random = &mut self.random;
+        let mut ways = Ways { now: self.now, network: &self.network, random, later: Vec::new(), told: Vec::new() };
+        act(&mut self.redlock, &mut ways);
+        let Ways { later, told, .. } = ways;
+        for (at, event) in later {
+            self.agenda.put(at, Happening::Redlock(event));
+        }
+        for (who, what) in told {
+            self.observer.line(self.now, &who, || what);
+        }
+    }
+}
+
+impl Player<'_> {
+    fn now(&self) -> WorldTime {
+        self.world.now
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), BadScenario> {
+        if let Some(say) = &step.say {
+            self.world.observer.line(self.now(), "story", || say.clone());
+        }
+        if let Some(deed) = &step.deed {
+            self.act(deed)?;
+        }
+        if let Some(expectation) = &step.expect {
+            let found = self.look(expectation)?;
+            let now = self.now();
+            match found {
+                Ok(so) => self.world.observer.line(now, "expect", || format!("{so}, as it must be")),
+                Err(but) => {
+                    self.world.observer.line(now, "expect", || format!("NOT SO: {but}"));
+                    self.world.observer.checkers.found("expectation", now, but);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, deed: &Deed) -> Result<(), BadScenario> {
+        let go = |lock: &str, to| lock_name(lock).map(|lock| Order::Go { lock, to });
+        match deed {
+            Deed::Acquire { who, lock, owner, wait_ms, hold_ms } => {
+                let wait = match wait_ms {
+                    Some(ms) => Wait::UpTo(Millis::new(*ms).map_err(|wrong| BadScenario(wrong.to_string()))?),
+                    None => Wait::Forever,
+                };
+                let (lock, owner) = (lock_name(lock)?, owner_name(owner.as_deref())?);
+                self.order(who, &Order::Acquire { lock, owner, wait, hold_ms: *hold_ms })
+            }
+            Deed::Try { who, lock } => {
+                let lock = lock_name(lock)?;
+                self.order(who, &Order::Acquire { lock, owner: None, wait: Wait::No, hold_ms: None })
+            }
+            Deed::Release { who, lock } => self.order(who, &Order::Release { lock: lock_name(lock)? }),
+            Deed::Check { who, lock } => self.order(who, &Order::Check { lock: lock_name(lock)? }),
+            Deed::Claim { who, lock } => self.order(who, &go(lock, Visit::Claim)?),
+            Deed::Read { who, lock } => self.order(who, &go(lock, Visit::Read)?),
+            Deed::Write { who, lock } => self.order(who, &go(lock, Visit::Write)?),
+            Deed::Close { who } => self.order(who, &Order::Close),
+            Deed::Pause { who } => self.hurt(who, "paused", |world, place| match place {
+                Place::Node(node) => world.nodes.get_mut(&node).expect("named").paused = true,
+                Place::Client(client) => world.clients[client].paused = true,
+                Place::Store | Place::Master(_) => {}
+            }),
+            Deed::Crash { who } => self.hurt(who, "crashed", |world, place| match place {
+                Place::Node(node) => world.crash(node),
+                Place::Client(client) => world.crash_client(client),
+                Place::Store | Place::Master(_) => {}
+            }),
+            Deed::Resume { who } => {
+                for place in self.places(who)? {
+                    match place {
+                        Place::Node(node) => self.world.resume(node),
+                        Place::Client(client) => self.world.resume_client(client),
+                        Place::Store | Place::Master(_) => {}
+                    }
+                }
+                Ok(())
+            }
+            Deed::Restart { who } => {
+                for place in self.places(who)? {
+                    if let Place::Node(node) = place {
+                        self.world.undo(super::faults::Undo::Crash(node));
+                    }
+                }
+                Ok(())
+            }
+            Deed::Cut { between, and } => {
+                let (these, those) = (self.all_places(between)?, self.all_places(and)?);
+                let line = || format!("nothing gets through between {} and {}", between.join(", "), and.join(", "));
+                self.world.observer.fault(self.now(), "cut", line);
+                self.cut(&these, &those);
+                Ok(())
+            }
+            Deed::Partition { apart } => {
+                let these = self.all_places(apart)?;
+                let everybody = self.everybody();
+                let those: Vec<Place> = everybody.into_iter().filter(|place| !these.contains(place)).collect();
+                let line = || format!("{} cut off from everybody else", apart.join(" and "));
+                self.world.observer.fault(self.now(), "partition", line);
+                self.cut(&these, &those);
+                Ok(())
+            }
+            Deed::HoldUp { from, to, by_ms } => {
+                let line = || format!("what {from} sends to {to} takes {by_ms} ms longer from now on");
+                self.world.observer.fault(self.now(), "held up", line);
+                for from in self.places(from)? {
+                    for to in self.places(to)? {
+                        self.world.network.hold_up(from, to, *by_ms);
+                    }
+                }
+                Ok(())
+            }
+            Deed::Heal => {
+                self.world.observer.line(self.now(), "world", || "every way works again".to_owned());
+                self.world.network.heal();
+                Ok(())
+            }
+            Deed::JumpClock { of, by_ms } => self.jump_clocks(of, *by_ms),
+            Deed::RedlockAcquire { who, lock, ttl_ms } => {
+                let (lock, ttl_ms) = (lock_name(lock)?, *ttl_ms);
+                self.by_redlock(who, |redlock, client, ways| redlock.acquire(client, lock.clone(), ttl_ms, ways))
+            }
+            Deed::RedlockRead { who, lock } => {
+                let lock = lock_name(lock)?;
+                self.by_redlock(who, |redlock, client, ways| redlock.read(client, lock.clone(), ways))
+            }
+            Deed::RedlockWrite { who, lock } => {
+                let lock = lock_name(lock)?;
+                self.by_redlock(who, |redlock, client, ways| redlock.write(client, lock.clone(), ways))
+            }
+        }
+    }
+
+    /// Tells users to do something. Those whose process is paused do it when it wakes up.
+    fn order(&mut self, who: &str, order: &Order) -> Result<(), BadScenario> {
+        for (client, user) in self.users(who)? {
+            self.world.reach(client, Arrival::Order { user, order: order.clone() });
+        }
+        Ok(())
+    }
+
+    fn hurt(&mut self, who: &str, how: &str, hurt: impl Fn(&mut World, Place)) -> Result<(), BadScenario> {
+        for place in self.places(who)? {
+            let kind = match (place, how) {
+                (Place::Node(_), "paused") => "node paused",
+                (Place::Node(_), _) => "node crashed",
+                (Place::Client(_), "paused") => "client paused",
+                (Place::Client(_), _) => "client crashed",
+                (Place::Store | Place::Master(_), _) => {
+                    return Err(BadScenario(format!("{who:?} cannot be {how}: name a node or a client")));
+                }
+            };
+            let told = self.told(place);
+            self.world.observer.fault(self.now(), kind, || told);
+            hurt(self.world, place);
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self, these: &[Place], those: &[Place]) {
+        for this in these {
+            for that in those {
+                self.world.network.cut(*this, *that);
+                self.world.network.cut(*that, *this);
+            }
+        }
+    }
+
+    /// Nodes and clients have monotonic clocks only, so for them there is nothing to do: that is the story.
+    fn jump_clocks(&mut self, of: &[String], by_ms: i64) -> Result<(), BadScenario> {
+        let places = match of {
+            [all] if all == "everybody" => {
+                let masters = (0..self.world.redlock.masters()).map(Place::Master);
+                self.everybody().into_iter().chain(masters).collect()
+            }
+            _ => self.all_places(of)?,
+        };
+        let (by, whose) = (by_ms / 1_000, of.join(", "));
+        self.world.observer.fault(self.now(), "wall clock jumped", || format!("{whose}, by {by} s"));
+        for place in places {
+            if let Place::Master(master) = place {
+                self.world.redlock.jump(master, by_ms);
+            }
+        }
+        Ok(())
+    }
+
+    fn by_redlock(&mut self, who: &str, act: impl Fn(&mut Redlock, usize, &mut Ways<'_>)) -> Result<(), BadScenario> {
+        if self.world.redlock.masters() == 0 {
+            return Err(BadScenario("there is no Redlock here: say how many masters it has".to_owned()));
+        }
+        for (client, _) in self.users(who)? {
+            self.world.with_redlock(|redlock, ways| act(redlock, client, ways));
+        }
+        Ok(())
+    }
+
+    /// Every node and every client.
+    fn everybody(&self) -> Vec<Place> {
+        let nodes = self.world.nodes.keys().map(|node| Place::Node(*node));
+        nodes.chain((0..self.world.clients.len()).map(Place::Client)).collect()
+    }
+
+    pub(super) fn users(&self, who: &str) -> Result<Vec<(usize, usize)>, BadScenario> {
+        match self.scenario.actor(who)? {
+            Actor::Users(users) => Ok(users),
+            _ => Err(BadScenario(format!("{who:?} is no client: only clients use locks"))),
+        }
+    }
+
+    pub(super) fn places(&mut self, who: &str) -> Result<Vec<Place>, BadScenario> {
+        Ok(match self.scenario.actor(who)? {
+            Actor::Leader => {
+                let nobody = || BadScenario(format!("nobody leads at {} ms of the world", self.now().ms()));
+                let leader = self.world.leader().ok_or_else(nobody)?;
+                self.old_leader = Some(leader);
+                vec![Place::Node(leader)]
+            }
+            Actor::OldLeader => {
+                let nobody =
+                    || BadScenario("there is no old leader before something was done to the leader".to_owned());
+                vec![Place::Node(self.old_leader.ok_or_else(nobody)?)]
+            }
+            Actor::Follower(at) => {
+                let leader = self.world.leader();
+                let mut followers = self.world.nodes.keys().filter(|node| Some(**node) != leader);
+                followers.nth(at).map(|node| Place::Node(*node)).into_iter().collect()
+            }
+            Actor::Node(node) => vec![Place::Node(node)],
+            Actor::Master(master) => vec![Place::Master(master)],
+            Actor::Store => vec![Place::Store],
+            Actor::Users(users) => {
+                let mut processes: Vec<usize> = users.into_iter().map(|(client, _)| client).collect();
+                processes.dedup();
+                processes.into_iter().map(Place::Client).collect()
+            }
+        })
+    }
+
+    fn all_places(&mut self, who: &[String]) -> Result<Vec<Place>, BadScenario> {
+        let mut places = Vec::new();
+        for who in who {
+            places.extend(self.places(who)?);
+        }
+        Ok(places)
+    }
+
+    fn told(&self, place: Place) -> String {
+        match place {
+            Place::Node(node) => format!("node {node}"),
+            Place::Client(client) => self.world.clients[client].tell(),
+            Place::Store => "store".to_owned(),
+            Place::Master(master) => format!("master {}", master + 1),
+        }
+    }
+}
