@@ -1,40 +1,114 @@
-//! Runs the simulation: one seed with a trace to read, or many with a summary.
+//! Runs the simulation: one seed with a trace to read, many with a summary, or a story.
 
-use fencepost_sim::world::{Plan, World};
+use std::path::PathBuf;
+use std::process::ExitCode;
 
-fn main() {
-    let mut total = 0;
-    let started = std::time::Instant::now();
-    let (mut corrupted, mut refused, mut ops) = (0, 0, 0);
-    let seeds: u64 = std::env::args().nth(1).map_or(10, |n| n.parse().expect("a number"));
-    let first: u64 = std::env::args().nth(2).map_or(1, |n| n.parse().expect("a number"));
-    let traces = std::env::args().nth(3).is_some();
-    for seed in first..first + seeds {
-        let plan = Plan::of_seed(seed);
-        let mut world = World::new(seed, &plan, traces);
-        let outcome = world.run(&plan);
-        total += outcome.simulated_ms;
-        corrupted += outcome.store.corrupted;
-        refused += outcome.store.refused;
-        ops += outcome.operations;
-        for line in world.observer.lines() {
-            println!("{:10.3} {:6} {}", line.at_ms, line.who, line.what);
-        }
-        println!(
-            "{seed}: {:x} {} ms, {} ops, {} entries, served {}, {:?}",
-            outcome.trace_hash,
-            outcome.simulated_ms,
-            outcome.operations,
-            outcome.entries,
-            outcome.served,
-            outcome.store
-        );
-        for violation in &outcome.violations {
-            println!("   {violation:?}");
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+use fencepost_sim::run::Subject;
+use fencepost_sim::scenario::{SCENARIOS, Scenario};
+use fencepost_sim::world::Plan;
+
+mod command {
+    pub(crate) mod many;
+    pub(crate) mod one;
+    pub(crate) mod replay;
+}
+
+/// A whole cluster with its clients from one seed, and everything that it promises checked while it runs
+#[derive(Debug, Parser)]
+#[command(name = "fencepost-sim", version)]
+struct Arguments {
+    /// Run this seed and print its trace
+    #[arg(long, value_name = "N", conflicts_with = "seeds")]
+    seed: Option<u64>,
+    /// Run so many seeds and print a summary
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: Option<u64>,
+    /// The first of the seeds
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "seeds")]
+    first: u64,
+    /// Run each seed twice, and fail if the two runs differ
+    #[arg(long)]
+    twice: bool,
+    /// Nodes in the beginning (default: 3, and 5 for every third seed)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=9), conflicts_with = "scenario")]
+    nodes: Option<u64>,
+    /// Seconds of the world in which things go wrong, before everything is healed
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "scenario")]
+    seconds: Option<u64>,
+    /// Play a story: one of those that --scenarios lists, or a file of your own (name.toml)
+    #[arg(long, value_name = "NAME")]
+    scenario: Option<String>,
+    /// List the stories
+    #[arg(long, conflicts_with_all = ["seed", "seeds", "scenario"])]
+    scenarios: bool,
+    /// Write the trace to this file as JSON, too
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seeds", "scenarios"])]
+    json: Option<PathBuf>,
+}
+
+/// What was asked for, with everything that it needs.
+pub(crate) struct Asked {
+    nodes: Option<u64>,
+    seconds: Option<u64>,
+    twice: bool,
+    /// The story, by the name that was asked for.
+    story: Option<(String, Scenario)>,
+}
+
+impl Asked {
+    /// What this seed runs.
+    pub(crate) fn subject(&self, seed: u64) -> Subject<'_> {
+        match &self.story {
+            Some((_, scenario)) => Subject::Scenario(scenario),
+            None => {
+                let plan = Plan::of_seed(seed);
+                let (nodes, seconds) = (self.nodes.unwrap_or(plan.nodes), self.seconds.unwrap_or(plan.seconds));
+                Subject::Chance(Plan { nodes, seconds, ..plan })
+            }
         }
     }
-    println!(
-        "{ops} ops, corrupted {corrupted} refused {refused}; {} x",
-        total as f64 / 1000.0 / started.elapsed().as_secs_f64()
-    );
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if arguments.scenarios {
+        return list();
+    }
+    let story = arguments.scenario.as_deref().map(|name| match story(name) {
+        Ok(scenario) => (name.to_owned(), scenario),
+        Err(wrong) => refuse(&wrong),
+    });
+    let Arguments { nodes, seconds, twice, .. } = arguments;
+    let asked = Asked { nodes, seconds, twice, story };
+    match (arguments.seed, arguments.seeds) {
+        (_, Some(seeds)) => command::many::run(&asked, arguments.first, seeds),
+        (None, None) if asked.story.is_none() => {
+            refuse("nothing to run: say --seed N, --seeds N, --scenario NAME, or --scenarios for a list")
+        }
+        (seed, None) => command::one::run(&asked, seed.unwrap_or(1), arguments.json.as_deref()),
+    }
+}
+
+fn story(name: &str) -> Result<Scenario, String> {
+    if !name.ends_with(".toml") {
+        return Scenario::named(name).map_err(|wrong| wrong.to_string());
+    }
+    let text = std::fs::read_to_string(name).map_err(|wrong| format!("{name} cannot be read: {wrong}"))?;
+    Scenario::parse(&text).map_err(|wrong| format!("{name} is no scenario: {wrong}"))
+}
+
+/// Says what is wrong with the command line, as clap does, and exits.
+pub(crate) fn refuse(wrong: &str) -> ! {
+    Arguments::command().error(ErrorKind::ValueValidation, wrong).exit()
+}
+
+fn list() -> ExitCode {
+    let width = SCENARIOS.map(|(name, _)| name.len()).into_iter().max().unwrap_or(0);
+    for (name, text) in SCENARIOS {
+        let title = Scenario::parse(text).map_or_else(|wrong| wrong.to_string(), |scenario| scenario.title);
+        println!("{name:width$}  {title}");
+    }
+    ExitCode::SUCCESS
 }

@@ -1,0 +1,109 @@
+//! One seed with its trace: what happened on standard output, and as JSON for a viewer.
+
+use std::collections::BTreeMap;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use fencepost_sim::observer::Line;
+use fencepost_sim::run::Run;
+use serde::Serialize;
+
+use super::replay;
+use crate::{Asked, refuse};
+
+/// A trace as a viewer reads it.
+#[derive(Serialize)]
+struct Page<'a> {
+    title: String,
+    tells: Option<&'a str>,
+    seed: u64,
+    lines: &'a [Line],
+    outcome: PageOutcome<'a>,
+}
+
+#[derive(Serialize)]
+struct PageOutcome<'a> {
+    simulated_ms: u64,
+    operations: u64,
+    entries: u64,
+    snapshots: u64,
+    faults: &'a BTreeMap<&'static str, u64>,
+    writes: u64,
+    guarded_refusals: u64,
+    unguarded_corruptions: u64,
+    /// In hexadecimal, since not every reader of JSON has numbers of 64 bits.
+    trace_hash: String,
+    violations: Vec<PageViolation<'a>>,
+}
+
+#[derive(Serialize)]
+struct PageViolation<'a> {
+    invariant: &'a str,
+    at_ms: u64,
+    what: &'a str,
+}
+
+/// Runs it and prints it.
+pub(crate) fn run(asked: &Asked, seed: u64, json: Option<&Path>) -> ExitCode {
+    let run = replay::run_seed(asked, seed, true);
+    // Whoever reads only the beginning has closed the pipe, and that is nobody's fault.
+    let _ = print(asked, seed, &run);
+    if let Some(path) = json
+        && let Err(wrong) = write(asked, seed, &run, path)
+    {
+        refuse(&format!("{} cannot be written: {wrong}", path.display()));
+    }
+    ExitCode::from(u8::from(!run.outcome.violations.is_empty()))
+}
+
+fn print(asked: &Asked, seed: u64, run: &Run) -> std::io::Result<()> {
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    if let Some((_, scenario)) = &asked.story {
+        writeln!(out, "{}\n\n{}\n", scenario.title, scenario.tells.trim())?;
+    }
+    let width = run.lines.iter().map(|line| line.who.chars().count()).max().unwrap_or(0);
+    for Line { at_ms, who, what } in &run.lines {
+        writeln!(out, "{:>9.3} s  {who:width$}  {what}", at_ms / 1_000.0)?;
+    }
+    let outcome = &run.outcome;
+    writeln!(
+        out,
+        "\nseed {seed}: {} ms simulated, {} operations in {} entries, trace {:016x}",
+        outcome.simulated_ms, outcome.operations, outcome.entries, outcome.trace_hash
+    )?;
+    match outcome.violations.is_empty() {
+        true => writeln!(out, "everything was as it must be")?,
+        false => write!(out, "{}", replay::explain(asked, seed, &outcome.violations, true))?,
+    }
+    out.flush()
+}
+
+fn write(asked: &Asked, seed: u64, run: &Run, path: &Path) -> std::io::Result<()> {
+    let outcome = &run.outcome;
+    let violations = outcome.violations.iter();
+    let violations = violations.map(|it| PageViolation { invariant: it.invariant, at_ms: it.at.ms(), what: &it.what });
+    let scenario = asked.story.as_ref().map(|(_, scenario)| scenario);
+    let page = Page {
+        title: scenario.map_or(format!("seed {seed}"), |scenario| scenario.title.clone()),
+        tells: scenario.map(|scenario| scenario.tells.trim()),
+        seed,
+        lines: &run.lines,
+        outcome: PageOutcome {
+            simulated_ms: outcome.simulated_ms,
+            operations: outcome.operations,
+            entries: outcome.entries,
+            snapshots: outcome.snapshots,
+            faults: &outcome.faults,
+            writes: outcome.store.writes,
+            guarded_refusals: outcome.store.refused,
+            unguarded_corruptions: outcome.store.corrupted,
+            trace_hash: format!("{:016x}", outcome.trace_hash),
+            violations: violations.collect(),
+        },
+    };
+    let mut file = BufWriter::new(std::fs::File::create(path)?);
+    serde_json::to_writer_pretty(&mut file, &page)?;
+    writeln!(file)?;
+    file.flush()
+}

@@ -1,0 +1,61 @@
+//! How a run that failed is run again: the command, and the shortest run that still fails.
+
+use fencepost_sim::check::Violation;
+use fencepost_sim::run::{Run, Subject, run, shortest_failing_seconds};
+use fencepost_sim::world::Plan;
+
+use crate::{Asked, refuse};
+
+/// Runs a seed, twice if that was asked for: another trace the second time is a violation.
+pub(crate) fn run_seed(asked: &Asked, seed: u64, traces: bool) -> Run {
+    let once = || run(asked.subject(seed), seed, traces).unwrap_or_else(|wrong| refuse(&wrong.to_string()));
+    let mut first = once();
+    if asked.twice {
+        let (one, other) = (first.outcome.trace_hash, once().outcome.trace_hash);
+        if one != other {
+            let what = format!("the same seed gave the trace {one:016x} and then {other:016x}");
+            let at = fencepost_sim::fact::WorldTime(first.outcome.simulated_ms * 1_000_000);
+            first.outcome.violations.push(Violation { invariant: "determinism", at, what });
+        }
+    }
+    first
+}
+
+/// The command that runs this seed again, with its trace.
+pub(crate) fn command(asked: &Asked, seed: u64, seconds: Option<u64>) -> String {
+    let mut command = format!("cargo run --release -p fencepost-sim -- --seed {seed}");
+    if let Some((name, _)) = &asked.story {
+        command += &format!(" --scenario {name}");
+    }
+    if let Some(nodes) = asked.nodes {
+        command += &format!(" --nodes {nodes}");
+    }
+    if let Some(seconds) = seconds.or(asked.seconds) {
+        command += &format!(" --seconds {seconds}");
+    }
+    if asked.twice {
+        command += " --twice";
+    }
+    command
+}
+
+/// What was wrong with a seed, and how to see it again. The search for a shorter run is left out where it would cost too much.
+pub(crate) fn explain(asked: &Asked, seed: u64, violations: &[Violation], search: bool) -> String {
+    let mut text = format!("seed {seed} FAILED\n");
+    for Violation { invariant, at, what } in violations.iter().take(5) {
+        text += &format!("  {invariant} at {} ms: {what}\n", at.ms());
+    }
+    if violations.len() > 5 {
+        text += &format!("  and {} more\n", violations.len() - 5);
+    }
+    text += &format!("  replay: {}\n", command(asked, seed, None));
+    if let Subject::Chance(plan @ Plan { seconds: planned, .. }) = asked.subject(seed)
+        && search
+    {
+        let seconds = shortest_failing_seconds(plan, seed);
+        if seconds < planned {
+            text += &format!("  shorter: {}\n", command(asked, seed, Some(seconds)));
+        }
+    }
+    text
+}
