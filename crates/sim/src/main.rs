@@ -23,10 +23,10 @@ struct Arguments {
     #[arg(long, value_name = "N", conflicts_with = "seeds")]
     seed: Option<u64>,
     /// Run so many seeds and print a summary
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     seeds: Option<u64>,
     /// The first of the seeds
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "seeds")]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "seeds", conflicts_with = "seed")]
     first: u64,
     /// Run each seed twice, and fail if the two runs differ
     #[arg(long)]
@@ -35,7 +35,7 @@ struct Arguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=9), conflicts_with = "scenario")]
     nodes: Option<u64>,
     /// Seconds of the world in which things go wrong, before everything is healed
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "scenario")]
+    #[arg(long, value_name = "N", value_parser = at_least_one, conflicts_with = "scenario")]
     seconds: Option<u64>,
     /// Play a story: one of those that --scenarios lists, or a file of your own (name.toml)
     #[arg(long, value_name = "NAME")]
@@ -88,6 +88,14 @@ fn main() -> ExitCode {
             refuse("nothing to run: say --seed N, --seeds N, --scenario NAME, or --scenarios for a list")
         }
         (seed, None) => command::one::run(&asked, seed.unwrap_or(1), arguments.json.as_deref()),
+    }
+}
+
+fn at_least_one(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(0) => Err("that would run nothing: say 1 or more".to_owned()),
+        Ok(number) => Ok(number),
+        Err(_) => Err("say a whole number".to_owned()),
     }
 }
 

@@ -36,17 +36,19 @@ thread_local! {
 /// # Errors
 /// [`BadScenario`] if the scenario says something that cannot be.
 pub fn run(subject: Subject<'_>, seed: u64, traces: bool) -> Result<Run, BadScenario> {
+    match subject {
+        Subject::Chance(plan) => finish(World::new(seed, &plan, traces), |world| Ok(world.run(&plan))),
+        Subject::Scenario(scenario) => {
+            finish(World::of_scenario(seed, scenario, traces)?, |world| world.play(scenario))
+        }
+    }
+}
+
+fn finish(mut world: World, act: impl FnOnce(&mut World) -> Result<Outcome, BadScenario>) -> Result<Run, BadScenario> {
     listen_to_panics();
-    let mut world = match subject {
-        Subject::Chance(plan) => World::new(seed, &plan, traces),
-        Subject::Scenario(scenario) => World::of_scenario(seed, scenario, traces)?,
-    };
     RUNS.set(true);
     // A world that has panicked is only looked at: what it has seen up to then is true.
-    let ran = catch_unwind(AssertUnwindSafe(|| match subject {
-        Subject::Chance(plan) => Ok(world.run(&plan)),
-        Subject::Scenario(scenario) => world.play(scenario),
-    }));
+    let ran = catch_unwind(AssertUnwindSafe(|| act(&mut world)));
     RUNS.set(false);
     let outcome = match ran {
         Ok(outcome) => outcome?,
@@ -89,4 +91,19 @@ fn listen_to_panics() {
             false => others(panic),
         }));
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_found_with_the_place_where_it_was() {
+        let world = World::new(1, &Plan::of_seed(1), true);
+        let run = finish(world, |_| panic!("an invariant is broken")).expect("no scenario, so no bad one");
+        let [violation] = &run.outcome.violations[..] else { panic!("one violation: {:?}", run.outcome.violations) };
+        assert_eq!(violation.invariant, "panic");
+        assert!(violation.what.contains("run.rs") && violation.what.contains("an invariant is broken"));
+        assert!(run.lines.last().is_some_and(|line| line.what.contains("an invariant is broken")));
+    }
 }
