@@ -138,7 +138,7 @@ impl Process {
 
     /// Those of its users whom chance moves.
     pub(crate) fn workers(&self) -> impl Iterator<Item = &Worker> {
-        self.users.iter().filter_map(|user| if let User::Worker(worker) = user { Some(&**worker) } else { None })
+        self.users.iter().filter_map(|user| if let User::Worker(worker) = user { Some(worker) } else { None })
     }
 
     /// Those of its users who do what a scenario says.

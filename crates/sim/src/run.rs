@@ -65,16 +65,23 @@ fn finish(mut world: World, act: impl FnOnce(&mut World) -> Result<Outcome, BadS
 /// How many seconds of faults are enough for this seed to fail, if fewer than the plan has: halves are tried, each a run of
 /// its own. A shorter run has the same beginning, but need not fail the same way.
 pub fn shortest_failing_seconds(plan: Plan, seed: u64) -> u64 {
-    let (mut passes, mut fails) = (0, plan.seconds);
-    while fails - passes > 1 {
-        let seconds = passes + (fails - passes) / 2;
+    shortest(plan.seconds, |seconds| {
         let ran = run(Subject::Chance(Plan { seconds, ..plan }), seed, false);
-        match ran.is_ok_and(|run| run.outcome.violations.is_empty()) {
-            true => passes = seconds,
-            false => fails = seconds,
+        ran.is_ok_and(|run| !run.outcome.violations.is_empty())
+    })
+}
+
+/// The end of a search by halves for the least number that fails. The greatest is known to.
+fn shortest(known: u64, mut fails: impl FnMut(u64) -> bool) -> u64 {
+    let (mut passes, mut failing) = (0, known);
+    while failing - passes > 1 {
+        let half = passes + (failing - passes) / 2;
+        match fails(half) {
+            true => failing = half,
+            false => passes = half,
         }
     }
-    fails
+    failing
 }
 
 /// From now on a panic inside a run is kept to be reported with it, instead of being printed.
@@ -96,6 +103,19 @@ fn listen_to_panics() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_search_by_halves_ends_at_the_least_that_fails() {
+        for least in 1..=60 {
+            let mut tried = 0;
+            let found = shortest(60, |seconds| {
+                tried += 1;
+                seconds >= least
+            });
+            assert_eq!(found, least);
+            assert!(tried <= 6, "{tried} runs for {least}");
+        }
+    }
 
     #[test]
     fn a_panic_is_found_with_the_place_where_it_was() {

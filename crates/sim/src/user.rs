@@ -11,7 +11,7 @@ use crate::worker::{Hands, Worker};
 /// A user.
 pub(crate) enum User {
     /// Chance decides what it does.
-    Worker(Box<Worker>),
+    Worker(Worker),
     /// It does what it is told.
     Scripted(ScriptedUser),
 }

@@ -376,7 +376,7 @@ impl Worker {
             6..=7 => (Task::Read, self.account(), LockMode::Shared, None),
             8..=9 => (Task::Upgrade, self.account(), LockMode::Update, None),
             10 => return self.take_several(wait, wait_ms, terms, hands),
-            11 => (Task::Keep, Name::new(*self.random.pick::<&str>(&PATHS)).expect("a path"), any_mode, None),
+            11 => (Task::Keep, Name::new(self.random.pick::<&str>(&PATHS)).expect("a path"), any_mode, None),
             12 => return self.take_permits(wait, wait_ms, terms, hands),
             13 => {
                 terms.value = Some(Value::new(b"candidate").expect("a short value"));

@@ -125,7 +125,7 @@ impl World {
     pub fn new(seed: u64, plan: &Plan, traces: bool) -> World {
         let (mut world, mut random) = World::without_clients(seed, plan, traces);
         for _ in 0..plan.clients {
-            let make_user = |at, random, local| User::Worker(Box::new(Worker::new(at, random, local)));
+            let make_user = |at, random, local| User::Worker(Worker::new(at, random, local));
             world.add_client(plan.workers, &make_user, random.fork());
         }
         world
@@ -199,7 +199,7 @@ impl World {
             Happening::Synced { node, life } => self.synced(node, life),
             Happening::SnapshotMade { node, life } => self.snapshot_made(node, life),
             Happening::Dialled { stream } => self.dialled(stream),
-            Happening::FromClient { stream, message } => self.from_client(stream, *message),
+            Happening::FromClient { stream, message } => self.client_said(stream, *message),
             Happening::HungUp { stream } => self.hung_up(stream),
             Happening::ToClient { client, arrival } => self.reach(client, *arrival),
             Happening::Wake { client, serial } => {

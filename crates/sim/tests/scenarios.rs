@@ -101,6 +101,7 @@ fn an_expectation_that_is_not_met_is_a_violation() {
         ("expect.store = { who = \"first\", did = \"write\", guarded = \"refused\" }", "what it said was None"),
         ("expect.token-rose = { lock = \"account\", from = \"first\", to = \"second\" }", "second None"),
         ("expect.cycle = { who = \"first\", through = [\"first\"] }", "the cycle was nobody"),
+        ("expect = \"new-leader\"", "leads, and None did"),
         ("expect.does-not-serve = { who = \"leader\" }", "it does"),
         ("expect.redlock-holders = { lock = \"account\", who = [\"first\"] }", "it is the clients []"),
         ("expect.redlock-corrupted = { count = 1 }", "it was 0"),

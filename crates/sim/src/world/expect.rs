@@ -111,7 +111,7 @@ impl Player<'_> {
             }
             Expectation::NewLeader => {
                 let (old, new) = (self.old_leader, self.world.leader());
-                let is_so = new.is_some() && new != old;
+                let is_so = old.is_some() && new.is_some() && new != old;
                 found(is_so, "another node leads".to_owned(), || format!("{new:?} leads, and {old:?} did"))
             }
             Expectation::DoesNotServe { who } => {

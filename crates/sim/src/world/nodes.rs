@@ -146,7 +146,7 @@ impl World {
         self.arrive(wire.node, NodeArrival::Dial(stream));
     }
 
-    pub(super) fn from_client(&mut self, stream: StreamId, message: v1::ClientMessage) {
+    pub(super) fn client_said(&mut self, stream: StreamId, message: v1::ClientMessage) {
         let Some(wire) = self.streams.get(&stream) else { return };
         let node = wire.node;
         if self.faults.doubles(&mut self.random) {
