@@ -295,6 +295,12 @@ impl Replica {
             // Of no use without its bytes.
             MessageType::MsgSnapshot => Ok(()),
             MessageType::MsgAppend if self.has_no_room_for(&message) => Ok(()),
+            MessageType::MsgTimeoutNow => {
+                // Consensus does not stand for election while a change of the members is committed and not applied, and the
+                // word of a leader that was taken out comes right behind the commit of that change.
+                self.handle_everything_ready(self.last_turn)?;
+                self.step(message)
+            }
             MessageType::MsgRequestVote | MessageType::MsgRequestPreVote if self.is_of_a_stranger(&message) => Ok(()),
             _ => self.step(message),
         }
@@ -602,6 +608,7 @@ impl Replica {
         let is_through = self.members.voters_outgoing.is_empty();
         let votes = self.members.voters.contains(&self.settings.id) || !is_through;
         if !votes && self.raft.raft.state == StateRole::Leader {
+            self.name_successor();
             // It was taken out while it led. Consensus would let it lead on, without taking anything any more.
             self.raft.raft.become_follower(self.term(), raft::INVALID_ID);
         }
@@ -609,6 +616,15 @@ impl Replica {
         let ours = self.changing.take_if(|(begins, _)| is_through && begins.index <= applied.index);
         self.outputs.push(Output::MembersChanged { position: applied, ticket: ours.map(|(_, ticket)| ticket) });
         Ok(())
+    }
+
+    /// Tells the voter that has the most of the log to stand for election now. If the word is lost, an election time-out passes.
+    fn name_successor(&mut self) {
+        let matched = |voter: &u64| self.raft.raft.prs().get(*voter).map(|progress| progress.matched);
+        let Some(to) = self.members.voters.iter().copied().max_by_key(matched) else { return };
+        let (from, term) = (self.settings.id, self.term());
+        let word = Message { msg_type: MessageType::MsgTimeoutNow, from, to, term, ..Message::default() };
+        self.outputs.push(Output::Send(word));
     }
 
     /// Whoever asked for the change that is under way cannot be told here what becomes of it.
