@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use fencepost_core::{Act, Action, Batch, EventRing, LockState, LogicalMs, Operation, Renewal, ReplyTo};
 use fencepost_wire::{Entry as LockEntry, MemberChanges, Members};
-use raft::eraftpb::{ConfChangeV2, Entry, Message, MessageType};
+use raft::eraftpb::{ConfChangeV2, Entry, EntryType, Message, MessageType};
 use raft::{Config, RawNode, StateRole};
 
 use crate::apply::{Applied, apply_to, read_entry, read_member_changes};
@@ -523,8 +523,11 @@ impl Replica {
         if snapshot.is_some() {
             self.installing = Some((number, self.applied.index));
         }
-        if snapshot.is_some() || !entries.is_empty() || hard_state.is_some() {
-            let must_sync = ready.must_sync();
+        // How far the log is committed is otherwise written with the next entries. To a node that is taken out none will come,
+        // and it must know that it was when it is started again.
+        let changes_members = ready.committed_entries().iter().any(|entry| entry.entry_type != EntryType::EntryNormal);
+        if snapshot.is_some() || !entries.is_empty() || hard_state.is_some() || changes_members {
+            let must_sync = ready.must_sync() || changes_members;
             self.outputs.push(Output::Write(LogWrite { number, snapshot, hard_state, entries, must_sync }));
             self.last_write = number;
         }

@@ -76,7 +76,7 @@ pub(crate) async fn introduce(shared: Shared, introduction: Introduction, mut cl
 /// Whether there is nothing left to do.
 async fn step(shared: &Shared, introduction: &Introduction) -> Result<bool, Status> {
     let member = &introduction.member;
-    let (is_described, votes, leads, leader, others) = {
+    let (is_described, votes, was_removed, leads, leader, others) = {
         let engine = shared.engine();
         let replica = engine.replica();
         let members = replica.members();
@@ -84,9 +84,14 @@ async fn step(shared: &Shared, introduction: &Introduction) -> Result<bool, Stat
         // The others may not find this node where it is now, so it must find them where they were.
         let others = members.into_iter().filter(|it| it.node != member.node()).filter_map(|it| it.member);
         let others: Vec<String> = others.map(|other| other.client_address().to_owned()).collect();
-        (replica.member(member.node()) == Some(member), votes, replica.serves(), engine.leader_address(), others)
+        let (is_described, was_removed) = (replica.member(member.node()) == Some(member), replica.was_removed());
+        (is_described, votes, was_removed, replica.serves(), engine.leader_address(), others)
     };
     if is_described && votes {
+        return Ok(true);
+    }
+    if was_removed {
+        tracing::warn!("this node was removed from the cluster, and its id never comes back: stop it and delete its directory");
         return Ok(true);
     }
     if leads {
