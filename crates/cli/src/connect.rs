@@ -64,7 +64,7 @@ pub(crate) fn unreachable(nodes: &str, error: Error) -> Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         match &error {
-            Error::Refused(Refused::BadWord(_)) => Failure::usage(error),
+            Error::Refused(Refused::BadName { .. } | Refused::BadWord(_)) => Failure::usage(error),
             Error::Refused(_) => Failure::refused(error),
             _ => Failure::failed(error),
         }
