@@ -241,7 +241,8 @@ fn a_leader_that_is_taken_out_names_its_successor_and_the_others_go_on() {
         // Nobody waits for an election time-out, which is a second at least.
         cluster.run_ms(300);
         assert!(!cluster.replica(old).serves());
-        let leader = cluster.leader().filter(|leader| *leader != old).unwrap_or_else(|| panic!("nobody leads, seed {seed}"));
+        let leader =
+            cluster.leader().filter(|leader| *leader != old).unwrap_or_else(|| panic!("nobody leads, seed {seed}"));
         cluster.ask(lock(1, 1, "r", Wait::No));
         let term = cluster.replica(old).term();
         cluster.run_ms(20_000);

@@ -91,7 +91,9 @@ async fn step(shared: &Shared, introduction: &Introduction) -> Result<bool, Stat
         return Ok(true);
     }
     if was_removed {
-        tracing::warn!("this node was removed from the cluster, and its id never comes back: stop it and delete its directory");
+        tracing::warn!(
+            "this node was removed from the cluster, and its id never comes back: stop it and delete its directory"
+        );
         return Ok(true);
     }
     if leads {
