@@ -298,7 +298,23 @@ mod tests {
     fn the_picture_shows_who_leads_how_much_happens_and_what_is_wanted_most() {
         let (before, now) = seen();
         let shown = screen(&View::of(&now, Some(&before)));
-        assert_eq!(shown, Vec::<String>::new(), "{}", shown.join("\n"));
+        let expected = [
+            "┌ fencepost ─────────────────────────────────────────────────────────────────────────────┐",
+            "│leader n2 (000000000002)   term 7   members 3                                           │",
+            "│log 1000 (50/s)   tokens 60 (10/s)                                                      │",
+            "│sessions 4   held 3   waiting 6   resting 1   freezes 2                                 │",
+            "└────────────────────────────────────────────────────────────────────────────────────────┘",
+            "┌ most wanted ───────────────────────────────────────────────────────────────────────────┐",
+            "│LOCK                                      WAITING MODE       TOKEN HELD BY              │",
+            "│nightly                                   3       exclusive  42    3fa2b71c0000 for 5.0s│",
+            "│frozen                                    2       -          -     nobody               │",
+            "│stock                                     1       shared     17    3fa2b71c0000 for 1.0s│",
+            "│licences                                  0       permits: 2 12    3fa2b71c0000 for 1m  │",
+            "│                                                                                        │",
+            "└────────────────────────────────────────────────────────────────────────────────────────┘",
+            "q quits",
+        ];
+        assert_eq!(shown, expected, "{}", shown.join("\n"));
     }
 
     #[test]
