@@ -193,10 +193,8 @@ fn a_disk_fills_up_and_is_freed() {
         let session = run.cluster.client("dies").session().ttl(Duration::from_secs(3)).open().expect("a valid TTL");
         session.lock("left by the dead").acquire().await.expect("the disk is well")
     });
-    let heir = waits.block_on(async {
-        let client = run.cluster.client("waits");
-        waits.handle().spawn(client.lock("left by the dead").wait(PATIENCE).acquire())
-    });
+    let wanted = waits.block_on(async { run.cluster.client("waits").lock("left by the dead") });
+    let heir = waits.handle().spawn(wanted.wait(PATIENCE).acquire());
     wait_until("it waits", || {
         let waiters = run.cluster.ask(async |client| client.waiters("left by the dead", None).await.ok())?;
         (waiters.rows.len() == 1).then_some(())
