@@ -73,7 +73,9 @@ pub(crate) fn unreachable(nodes: &str, error: Error) -> Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         match &error {
-            Error::Refused(Refused::BadWord(_)) | Error::Failed(Failed::BadTls(_)) => Failure::usage(error),
+            Error::Refused(Refused::BadName { .. } | Refused::BadWord(_)) | Error::Failed(Failed::BadTls(_)) => {
+                Failure::usage(error)
+            }
             Error::Refused(_) => Failure::refused(error),
             _ => Failure::failed(error),
         }

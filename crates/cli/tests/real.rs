@@ -20,7 +20,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use fencepost::Error;
-use real::cluster::{say, wait_until};
+use real::background::Background;
+use real::cluster::{PATIENCE, say, wait_until};
 use real::proxy::Link;
 use real::run::Run;
 
@@ -186,6 +187,18 @@ fn a_disk_fills_up_and_is_freed() {
     // Held before the disk is full, to be given back after.
     let held =
         run.cluster.ask(async |client| client.lock("held on a full disk").acquire().await).expect("the disk is well");
+    // One whose holder dies while the disk is full, and one who waits for it.
+    let (dies, waits) = (Background::start(), Background::start());
+    let left = dies.block_on(async {
+        let session = run.cluster.client("dies").session().ttl(Duration::from_secs(3)).open().expect("a valid TTL");
+        session.lock("left by the dead").acquire().await.expect("the disk is well")
+    });
+    let wanted = waits.block_on(async { run.cluster.client("waits").lock("left by the dead") });
+    let heir = waits.handle().spawn(wanted.wait(PATIENCE).acquire());
+    wait_until("it waits", || {
+        let waiters = run.cluster.ask(async |client| client.waiters("left by the dead", None).await.ok())?;
+        (waiters.rows.len() == 1).then_some(())
+    });
     run.fault("disk of the leader full");
     fill(&filler);
     // The log has some room of its own left. Large entries use it up sooner.
@@ -204,6 +217,15 @@ fn a_disk_fills_up_and_is_freed() {
         run.cluster.ask(async |client| client.lock("on a full disk").wait(Duration::ZERO).try_acquire().await);
     assert!(refused.as_ref().is_err_and(Error::is_failed), "new locks are not taken on a full disk: {refused:?}");
     run.cluster.ask(async |_| held.release().await).expect("locks can be given back on a full disk");
+    run.fault("a holder dies while the disk is full");
+    let dead = left.session();
+    drop(dies);
+    let heir = waits.block_on(heir).expect("it is not cancelled").expect("what the dead held is handed on");
+    let found = run.cluster.ask(async |client| client.find_session(dead).await.map(|found| found.what));
+    assert!(matches!(found, Ok(None)), "the dead session has expired: {found:?}");
+    waits.block_on(heir.release()).expect("and can be given back");
+    assert!(run.cluster.status().is_some_and(|status| status.disk_short), "all of that on a full disk");
+    drop(left);
     let freed_at = run.fault("disk freed");
     std::fs::remove_file(&filler).expect("it was made above");
     run.first_grant("disk freed", freed_at);

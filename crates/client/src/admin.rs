@@ -3,16 +3,16 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use fencepost_core::{Act, FreezeId, GrantId, Name, Permits, Reason, Scope, SessionId};
+use fencepost_core::{Act, FreezeId, GrantId, Permits, Reason, Scope, SessionId};
 use fencepost_wire::api::admin;
 use fencepost_wire::v1;
 use futures_core::Stream;
 use tonic::Streaming;
 
-use crate::calls::Kind::{Once, Repeatable};
+use crate::calls::Kind::{Long, Once, Repeatable};
 use crate::calls::refusal;
 use crate::client::Client;
-use crate::error::{Error, Failed, refusals};
+use crate::error::{self, Error, Failed, refusals};
 use crate::rpc::admin_service_client::AdminServiceClient;
 
 /// What administrators do. Begin with [`Client::admin`].
@@ -89,7 +89,7 @@ impl Admin {
     /// # Errors
     /// [`crate::Refused::Rule`] if there are too many freezes.
     pub async fn freeze_name(&self, name: impl AsRef<str>) -> Result<FreezeId, Error> {
-        self.freeze(Scope::Name(Name::new(name.as_ref())?)).await
+        self.freeze(Scope::Name(error::name(name.as_ref())?)).await
     }
 
     /// Lets new grants and upgrades of every name with this prefix wait; the empty prefix is every name.
@@ -131,7 +131,7 @@ impl Admin {
     /// # Errors
     /// [`crate::Refused::Rule`] if the name is in use as a lock, or there are too many limits.
     pub async fn set_limit(&self, name: impl AsRef<str>, limit: Option<u32>) -> Result<(), Error> {
-        let (name, limit) = (Name::new(name.as_ref())?, limit.map(Permits::new).transpose()?);
+        let (name, limit) = (error::name(name.as_ref())?, limit.map(Permits::new).transpose()?);
         self.act(Act::SetLimit { name, limit }).await
     }
 
@@ -196,7 +196,7 @@ impl Admin {
     /// [`Error::Failed`] if nobody could be asked.
     pub async fn backup(&self) -> Result<Backup, Error> {
         let ask = |channel| async move { AdminServiceClient::new(channel).backup(v1::BackupRequest {}).await };
-        Ok(Backup { chunks: self.client.call(Repeatable, ask).await? })
+        Ok(Backup { chunks: self.client.call(Long, ask).await? })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
+use fencepost_wire::v1;
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 use tonic_types::StatusExt;
@@ -10,17 +11,22 @@ use tonic_types::StatusExt;
 use crate::client::Client;
 use crate::driver::{Way, chain, endpoint, not_leader, reason};
 use crate::error::{Error, Failed, Refused, Unknown};
+use crate::rpc::observe_service_client::ObserveServiceClient;
 
 /// How often one call is sent before its failure is told.
 const TRIES: usize = 6;
 /// Between two tries when nobody knows who leads.
 const PAUSE: Duration = Duration::from_millis(200);
+/// One node gets this part of the whole time, if there are others to ask: a node that hangs takes connections and says nothing.
+const SHARE: u32 = 4;
 
 /// What may be concluded if a call breaks off.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// It changes nothing, or doing it twice is doing it once: it is sent again.
     Repeatable,
+    /// The same, and it may take long.
+    Long,
     /// Nobody knows whether it was done.
     Once,
 }
@@ -33,16 +39,27 @@ impl Client {
     {
         let mut hint = None;
         let mut last = Error::Failed(Failed::Unreachable { last: self.shared().last_failure() });
+        let share = self.call_timeout() / if self.shared().endpoints.len() > 1 { SHARE } else { 1 };
         for tried in 0..TRIES {
             let way = self.way(hint.take(), tried)?;
-            let status = match tokio::time::timeout(self.call_timeout(), call(way)).await {
-                Ok(Ok(response)) => return Ok(response.into_inner()),
-                Ok(Err(status)) => status,
-                Err(_) => Status::unavailable("no answer in time"),
+            let limit = if kind == Kind::Repeatable { share } else { self.call_timeout() };
+            // Whatever cannot simply be asked elsewhere after a while goes only to a node that is known to answer.
+            if kind != Kind::Repeatable
+                && let Err(status) = answers(way.clone(), share).await
+            {
+                last = Failed::Unreachable { last: reason(&status, self.shared()) }.into();
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+            let status = match within(limit, call(way)).await {
+                Ok(response) => return Ok(response.into_inner()),
+                Err(status) => status,
             };
             match not_leader(&status) {
                 Some(Some(leader)) => hint = Some(leader),
                 Some(None) => tokio::time::sleep(PAUSE).await,
+                // It did nothing, and never will.
+                None if was_removed(&status) => {}
                 None if status.code() != Code::Unavailable => return Err(refusal(&status)),
                 None if kind == Kind::Once => return Err(Unknown::BrokeOff(status.message().to_owned()).into()),
                 None => tokio::time::sleep(PAUSE).await,
@@ -69,6 +86,24 @@ impl Client {
             Err(error) => Err(Failed::BadAddress(format!("{address}: {}", chain(&error))).into()),
         }
     }
+}
+
+async fn within<T>(limit: Duration, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    let in_time = tokio::time::timeout(limit, call).await;
+    in_time.unwrap_or_else(|_| Err(Status::unavailable("no answer in time")))
+}
+
+/// Whether a node answers at all, whatever it says.
+async fn answers(way: Way, limit: Duration) -> Result<(), Status> {
+    let asked = async { ObserveServiceClient::new(way).get_status(v1::GetStatusRequest::default()).await };
+    match within(limit, asked).await {
+        Err(status) if status.code() == Code::Unavailable => Err(status),
+        _ => Ok(()),
+    }
+}
+
+fn was_removed(status: &Status) -> bool {
+    status.get_details_error_info().is_some_and(|info| info.reason == "REMOVED")
 }
 
 /// What a status says.

@@ -307,7 +307,8 @@ impl ClientBuilder {
         self
     }
 
-    /// How long an answer may take beyond what was asked to wait: 10 s by default.
+    /// How long an answer may take beyond what was asked to wait: 10 s by default. A read gives one of several nodes a quarter of
+    /// it, and then asks the next.
     pub fn call_timeout(mut self, timeout: Duration) -> ClientBuilder {
         self.call_timeout = timeout;
         self

@@ -52,8 +52,16 @@ pub enum Refused {
     /// A rule of the lock semantics.
     #[error("{0}")]
     Rule(Refusal),
-    /// A name, an owner, a duration or the like is not valid.
-    #[error("not valid: {0}")]
+    /// The name of a resource is none.
+    #[error("the name {name:?} is not valid: {why}")]
+    BadName {
+        /// What was said, or the beginning of it.
+        name: String,
+        /// Why it is no name.
+        why: BadWord,
+    },
+    /// An owner, a duration, a number or the like is not valid.
+    #[error("a value is not valid: {0}")]
     BadWord(BadWord),
     /// A lock on several names cannot change its mode in one step.
     #[error("this lock holds several names: only a lock on one name changes its mode")]
@@ -67,8 +75,8 @@ pub enum Refused {
     /// The caller may not do that.
     #[error("not allowed: {0}")]
     Denied(String),
-    /// The service does not accept the call as it is.
-    #[error("the service does not accept this: {0}")]
+    /// The service does not accept the call as it is, and says why in a sentence of its own.
+    #[error("{0}")]
     Invalid(String),
 }
 
@@ -132,6 +140,15 @@ fn ended(how: &Option<SessionEnd>) -> &'static str {
         Some(SessionEnd::Restored) => "the cluster was restored from a backup",
         None => "the cluster no longer knows it",
     }
+}
+
+/// How much of a name that is none is shown.
+const BAD_NAME_CHARS_MAX: usize = 64;
+
+/// The name of a resource.
+pub(crate) fn name(text: &str) -> Result<Name, Error> {
+    let name = || text.chars().take(BAD_NAME_CHARS_MAX).collect();
+    Name::new(text).map_err(|why| Refused::BadName { name: name(), why }.into())
 }
 
 impl From<BadWord> for Error {

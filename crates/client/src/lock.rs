@@ -6,12 +6,12 @@ use std::pin::pin;
 use std::time::Duration;
 
 use fencepost_core::{
-    Acquire, Action, Busy, GrantId, Lock, LockDelay, LockMode, Locks, Metadata, Name, Outcome, OwnerName, SessionId,
-    Terms, Token, Ttl, Value, Wait,
+    Acquire, Action, Busy, GrantId, Lock, LockDelay, LockMode, Locks, Metadata, Outcome, OwnerName, SessionId, Terms,
+    Token, Ttl, Value, Wait,
 };
 
 use crate::client::millis;
-use crate::error::{Error, Refused};
+use crate::error::{self, Error, Refused};
 use crate::guard::{Exclusive, Guard, Hold, Mode, Shared, Update};
 use crate::machine::{Answer, GrantKey};
 use crate::session::Home;
@@ -122,7 +122,7 @@ pub(crate) async fn ask(home: &Home, action: Action, wait: Wait) -> Result<Grant
 impl<M> LockRequest<M> {
     pub(crate) fn new<N: AsRef<str>>(home: Home, names: impl IntoIterator<Item = (N, LockMode)>) -> LockRequest<M> {
         let mut asking = Asking::default();
-        let lock = |(name, mode): (N, LockMode)| Ok(Lock { name: Name::new(name.as_ref())?, mode });
+        let lock = |(name, mode): (N, LockMode)| Ok(Lock { name: error::name(name.as_ref())?, mode });
         let locks: Result<Locks, Error> = names.into_iter().map(lock).collect();
         let locks = asking.take(locks).unwrap_or_default();
         LockRequest { home, locks, owner: None, asking, mode: PhantomData }

@@ -3,14 +3,14 @@
 //! Every answer says as of which log entry it is; deadlines are to be compared with its stamp.
 
 use fencepost_core::{
-    Counts, Explanation, FreezeRecord, GrantId, GrantView, Name, Page, SessionId, Token, TokenCheck, WaiterRecord,
+    Counts, Explanation, FreezeRecord, GrantId, GrantView, Page, SessionId, Token, TokenCheck, WaiterRecord,
 };
 use fencepost_wire::api::observe::{self, ReadAt};
 use fencepost_wire::v1;
 
 use crate::calls::Kind::Repeatable;
 use crate::client::Client;
-use crate::error::Error;
+use crate::error::{self, Error};
 use crate::rpc::observe_service_client::ObserveServiceClient;
 
 /// A session as observers see it. What only its client knows is not in it.
@@ -102,7 +102,7 @@ impl Client {
     /// # Errors
     /// [`Error::Failed`] if nobody could be asked.
     pub async fn explain(&self, name: impl AsRef<str>) -> Result<AsOf<Explanation>, Error> {
-        let name = Name::new(name.as_ref())?;
+        let name = error::name(name.as_ref())?;
         let request = v1::ExplainRequest { name: name.as_str().to_owned(), ..v1::ExplainRequest::default() };
         let ask = |channel| {
             let request = request.clone();
@@ -117,7 +117,7 @@ impl Client {
     /// # Errors
     /// [`Error::Failed`] if nobody could be asked.
     pub async fn check(&self, name: impl AsRef<str>, token: impl Into<Token>) -> Result<AsOf<TokenCheck>, Error> {
-        let request = observe::check_request_to_wire(&Name::new(name.as_ref())?, token.into());
+        let request = observe::check_request_to_wire(&error::name(name.as_ref())?, token.into());
         let ask = |channel| {
             let request = request.clone();
             async move { ObserveServiceClient::new(channel).check(request).await }

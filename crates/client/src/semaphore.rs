@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fencepost_core::{Action, Busy, Lock, LockMode, Locks, Name, Permits, TakePermits, Wait};
 
-use crate::error::{Error, Refused};
+use crate::error::{self, Error, Refused};
 use crate::guard::{Guard, PermitGuard};
 use crate::lock::{Asking, ask};
 use crate::session::Home;
@@ -31,7 +31,7 @@ pub struct SemaphoreRequest {
 impl SemaphoreRequest {
     pub(crate) fn new(home: Home, name: &str) -> SemaphoreRequest {
         let mut asking = Asking::default();
-        let name = asking.take(Name::new(name));
+        let name = asking.take(error::name(name));
         SemaphoreRequest { home, name, permits: 1, limit: None, asking }
     }
 

@@ -8,7 +8,7 @@ use fencepost_core::{LockMode, Metadata, SessionId, Ttl};
 use crate::client::{Client, millis};
 use crate::election::Election;
 use crate::error::Error;
-use crate::guard::Exclusive;
+use crate::guard::{Exclusive, Mixed};
 use crate::lock::LockRequest;
 use crate::semaphore::SemaphoreRequest;
 
@@ -94,6 +94,11 @@ impl Session {
     /// As [`Client::lock_all`].
     pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockRequest<Exclusive> {
         LockRequest::new(Home::Session(self.clone()), names.into_iter().map(|name| (name, LockMode::Exclusive)))
+    }
+
+    /// As [`Client::lock_each`].
+    pub fn lock_each<N: AsRef<str>>(&self, locks: impl IntoIterator<Item = (N, LockMode)>) -> LockRequest<Mixed> {
+        LockRequest::new(Home::Session(self.clone()), locks)
     }
 
     /// As [`Client::semaphore`].

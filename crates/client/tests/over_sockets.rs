@@ -53,7 +53,7 @@ async fn a_wait_ends_in_time_and_says_so() {
     let error = client.lock("a").wait(Duration::from_millis(50)).acquire().await.unwrap_err();
     assert!(error.is_timed_out(), "{error}");
     let error = client.lock("").acquire().await.unwrap_err();
-    assert!(matches!(error, Error::Refused(Refused::BadWord(_))), "{error}");
+    assert!(matches!(error, Error::Refused(Refused::BadName { .. })), "{error}");
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use fencepost::testing::TestServer;
-use fencepost::{Error, GrantState, NewMember, Refused};
+use fencepost::{Client, Error, GrantState, NewMember, Refused};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -93,6 +93,59 @@ async fn members_that_cannot_be_are_refused_with_the_reason() {
         NewMember { node: 42, name: "spare".to_owned(), peer_address: address.clone(), client_address: address };
     assert_eq!(admin.add_member(learner).await.unwrap().learners, [42]);
     assert!(admin.remove_member(42).await.unwrap().learners.is_empty());
+}
+
+/// A node that hangs: it takes connections and never says a word.
+fn silent() -> (std::net::TcpListener, String) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    (listener, address)
+}
+
+#[tokio::test]
+async fn a_node_that_hangs_costs_a_call_only_a_share_of_its_time() {
+    let server = TestServer::start();
+    let (_hangs, silent) = silent();
+    let (call_timeout, began) = (Duration::from_secs(20), std::time::Instant::now());
+    let client = Client::builder().endpoint(&silent).endpoint(server.address().to_string()).call_timeout(call_timeout);
+    // The stream has not found the leader when the calls are made.
+    let client = client.connect_timeout(call_timeout).connect_in_background().unwrap();
+    let admin = client.admin();
+    let calls = (client.status(), admin.set_limit("pool", Some(3)), admin.promote_member(42, None));
+    let (status, limit, members) = tokio::join!(calls.0, calls.1, calls.2);
+    status.unwrap();
+    limit.unwrap();
+    // It was not given to a node of which nobody knows whether it heard it.
+    let members = members.expect_err("it is no member");
+    assert!(matches!(members, Error::Refused(Refused::NotFound)), "{members}");
+    assert!(began.elapsed() < call_timeout / 2, "it took {:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn where_every_node_hangs_a_call_fails_and_changes_nothing() {
+    let ((_one, one), (_other, other)) = (silent(), silent());
+    let client = Client::builder().endpoint(one).endpoint(other).call_timeout(Duration::from_millis(200));
+    let client = client.connect_in_background().unwrap();
+    let admin = client.admin();
+    let (read, changed) = tokio::join!(client.status(), admin.remove_member(1));
+    assert!(read.as_ref().is_err_and(Error::is_failed), "{read:?}");
+    assert!(changed.as_ref().is_err_and(Error::is_failed), "{changed:?}");
+}
+
+#[tokio::test]
+async fn what_is_not_valid_is_told_in_one_sentence() {
+    let server = TestServer::start();
+    let client = server.client().await.unwrap();
+    let refused = async |name: &str| client.lock(name).try_acquire().await.expect_err("no name").to_string();
+    assert_eq!(refused("").await, "the name \"\" is not valid: empty: say at least one character");
+    assert_eq!(refused("a\nb").await, "the name \"a\\nb\" is not valid: control characters are not allowed");
+    let long = refused(&"n".repeat(10_000)).await;
+    assert!(long.len() < 200 && long.contains("512"), "{long}");
+    let ttl = client.lock("a").ttl(Duration::from_millis(1)).acquire().await.expect_err("too short").to_string();
+    assert!(ttl.starts_with("a value is not valid: "), "{ttl}");
+    // What the service finds, it says itself.
+    let last = client.admin().remove_member(client.status().await.unwrap().node).await.expect_err("nobody is left");
+    assert_eq!(last.to_string(), "no voter would be left: add another first");
 }
 
 #[tokio::test]

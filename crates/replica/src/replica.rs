@@ -11,7 +11,7 @@ use fencepost_core::{
     Act, Action, Batch, EventRing, LockState, LogicalMs, Operation, Outcome, Renewal, Reply, ReplyTo,
 };
 use fencepost_wire::{Entry as LockEntry, MemberChanges, Members};
-use raft::eraftpb::{ConfChangeV2, Entry, Message, MessageType};
+use raft::eraftpb::{ConfChangeV2, Entry, EntryType, Message, MessageType};
 use raft::{Config, RawNode, StateRole};
 
 use crate::apply::{Applied, apply_to, read_entry, read_member_changes};
@@ -311,6 +311,12 @@ impl Replica {
             // As in `turn`: it would stand for election.
             MessageType::MsgTimeoutNow if self.installing.is_some() => Ok(()),
             MessageType::MsgAppend if self.has_no_room_for(&message) => Ok(()),
+            MessageType::MsgTimeoutNow => {
+                // Consensus does not stand for election while a change of the members is committed and not applied, and the
+                // word of a leader that was taken out comes right behind the commit of that change.
+                self.handle_everything_ready(self.last_turn)?;
+                self.step(message)
+            }
             MessageType::MsgRequestVote | MessageType::MsgRequestPreVote if self.is_of_a_stranger(&message) => Ok(()),
             _ => self.step(message),
         }
@@ -538,8 +544,11 @@ impl Replica {
         if snapshot.is_some() {
             self.installing = Some((number, self.applied.index));
         }
-        if snapshot.is_some() || !entries.is_empty() || hard_state.is_some() {
-            let must_sync = ready.must_sync();
+        // How far the log is committed is otherwise written with the next entries. To a node that is taken out none will come,
+        // and it must know that it was when it is started again.
+        let changes_members = ready.committed_entries().iter().any(|entry| entry.entry_type != EntryType::EntryNormal);
+        if snapshot.is_some() || !entries.is_empty() || hard_state.is_some() || changes_members {
+            let must_sync = ready.must_sync() || changes_members;
             self.outputs.push(Output::Write(LogWrite { number, snapshot, hard_state, entries, must_sync }));
             self.last_write = number;
         }
@@ -623,6 +632,7 @@ impl Replica {
         let is_through = self.members.voters_outgoing.is_empty();
         let votes = self.members.voters.contains(&self.settings.id) || !is_through;
         if !votes && self.raft.raft.state == StateRole::Leader {
+            self.name_successor();
             // It was taken out while it led. Consensus would let it lead on, without taking anything any more.
             self.raft.raft.become_follower(self.term(), raft::INVALID_ID);
         }
@@ -630,6 +640,15 @@ impl Replica {
         let ours = self.changing.take_if(|(begins, _)| is_through && begins.index <= applied.index);
         self.outputs.push(Output::MembersChanged { position: applied, ticket: ours.map(|(_, ticket)| ticket) });
         Ok(())
+    }
+
+    /// Tells the voter that has the most of the log to stand for election now. If the word is lost, an election time-out passes.
+    fn name_successor(&mut self) {
+        let matched = |voter: &u64| self.raft.raft.prs().get(*voter).map(|progress| progress.matched);
+        let Some(to) = self.members.voters.iter().copied().max_by_key(matched) else { return };
+        let (from, term) = (self.settings.id, self.term());
+        let word = Message { msg_type: MessageType::MsgTimeoutNow, from, to, term, ..Message::default() };
+        self.outputs.push(Output::Send(word));
     }
 
     /// Whoever asked for the change that is under way cannot be told here what becomes of it.

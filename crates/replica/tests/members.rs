@@ -232,19 +232,74 @@ fn a_learner_gets_a_vote_only_when_it_has_caught_up() {
 }
 
 #[test]
-fn a_leader_that_is_taken_out_steps_down_and_the_others_go_on() {
-    let mut cluster = described(74);
+fn a_leader_that_is_taken_out_names_its_successor_and_the_others_go_on() {
+    for seed in 74..94 {
+        let mut cluster = described(seed);
+        let old = cluster.run_until_leader();
+        let ticket = cluster.replica(old).change_members(&[MemberChange::Remove(old)]).unwrap();
+        cluster.run_until("it is through", |cluster| cluster.node(old).changed.contains(&ticket).then_some(()));
+        // Nobody waits for an election time-out, which is a second at least.
+        cluster.run_ms(300);
+        assert!(!cluster.replica(old).serves());
+        let leader =
+            cluster.leader().filter(|leader| *leader != old).unwrap_or_else(|| panic!("nobody leads, seed {seed}"));
+        cluster.ask(lock(1, 1, "r", Wait::No));
+        let term = cluster.replica(old).term();
+        cluster.run_ms(20_000);
+        assert_eq!(cluster.replica(old).term(), term, "it never stands for election again");
+        assert_eq!(cluster.leader(), Some(leader), "and disturbs nobody");
+    }
+}
+
+#[test]
+fn a_leader_that_is_replaced_names_its_successor_too() {
+    let mut cluster = described(94);
+    add_learner(&mut cluster, 4);
     let old = cluster.run_until_leader();
-    let ticket = cluster.replica(old).change_members(&[MemberChange::Remove(old)]).unwrap();
+    let (_, ticket) = begin_replacement(&mut cluster, old, 4);
     cluster.run_until("it is through", |cluster| cluster.node(old).changed.contains(&ticket).then_some(()));
-    cluster.run_ms(10);
-    assert!(!cluster.replica(old).serves());
-    cluster.run_until("another node leads", |cluster| cluster.leader().filter(|leader| *leader != old));
+    cluster.run_ms(300);
+    assert!(cluster.leader().is_some_and(|leader| leader != old));
+}
+
+#[test]
+fn a_node_that_is_taken_out_knows_it_unless_it_was_cut_off() {
+    let mut cluster = described(95);
+    let leader = cluster.run_until_leader();
+    let follower = if leader == 1 { 2 } else { 1 };
+    let cut_off = 6 - leader - follower;
+    cluster.join(4);
+    assert!(!cluster.replica(4).was_removed(), "it is no member yet");
+    cluster.change(&[MemberChange::Remove(follower)]);
+    cluster.run_ms(300);
+    assert!(cluster.replica(follower).was_removed());
+    cluster.crash(follower);
+    cluster.restart(follower);
+    cluster.run_ms(300);
+    assert!(cluster.replica(follower).was_removed(), "also after it was started again");
+    assert!(!cluster.replica(leader).was_removed() && !cluster.replica(cut_off).was_removed());
+
+    // Two are left. The one that leads takes itself out, and the other hears it before it leads alone.
+    cluster.change(&[MemberChange::Remove(leader)]);
+    cluster.run_ms(300);
+    assert!(cluster.replica(leader).was_removed() && !cluster.replica(cut_off).was_removed());
     cluster.ask(lock(1, 1, "r", Wait::No));
-    let (term, leader) = (cluster.replica(old).term(), cluster.run_until_leader());
-    cluster.run_ms(20_000);
-    assert_eq!(cluster.replica(old).term(), term, "it never stands for election again");
-    assert_eq!(cluster.leader(), Some(leader), "and disturbs nobody");
+}
+
+#[test]
+fn a_node_that_was_cut_off_when_it_was_taken_out_leads_nobody_and_disturbs_nobody() {
+    let mut cluster = described(96);
+    let leader = cluster.run_until_leader();
+    let gone = if leader == 1 { 2 } else { 1 };
+    cluster.isolate(gone);
+    cluster.change(&[MemberChange::Remove(gone)]);
+    cluster.ask(lock(1, 1, "r", Wait::No));
+    cluster.heal();
+    let term = cluster.replica(leader).term();
+    cluster.run_ms(5_000);
+    assert!(!cluster.replica(gone).was_removed(), "nobody told it");
+    assert_eq!(cluster.replica(gone).leader(), None, "but it knows of no leader");
+    assert_eq!((cluster.leader(), cluster.replica(leader).term()), (Some(leader), term));
 }
 
 /// Everything that a node could say without being a member, in a term far ahead.

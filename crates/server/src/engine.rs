@@ -60,6 +60,8 @@ pub(crate) struct Progress {
     pub(crate) leader: Option<u64>,
     /// The newest snapshot.
     pub(crate) snapshot: Option<LogPosition>,
+    /// Whether this node is no member any more. Consensus still names the leader that it had then.
+    pub(crate) was_removed: bool,
 }
 
 pub(crate) struct Engine {
@@ -192,6 +194,7 @@ fn progress_of(node: &Node) -> Progress {
         serves_in: replica.serves().then(|| replica.term()),
         leader: replica.leader(),
         snapshot: replica.newest_snapshot(),
+        was_removed: replica.was_removed(),
     }
 }
 
@@ -228,6 +231,8 @@ impl Engine {
     pub(crate) fn not_leader(&self) -> Status {
         if self.is_shutting_down {
             status::shutting_down()
+        } else if self.replica().was_removed() {
+            status::removed()
         } else {
             status::not_leader(self.leader_address().as_deref())
         }
@@ -235,7 +240,21 @@ impl Engine {
 
     /// As a status, with where to ask instead.
     pub(crate) fn refusal(&self, why: &NotTaken) -> Status {
-        status::not_taken(why, self.leader_address().as_deref())
+        match why {
+            NotTaken::NotLeader { .. } if self.replica().was_removed() => status::removed(),
+            NotTaken::NotLeader { .. } => status::not_leader(self.leader_address().as_deref()),
+            why => status::not_taken(why),
+        }
+    }
+
+    /// Nothing if this node is a member, or about to be one.
+    ///
+    /// # Errors
+    /// A status if it was removed: what it knows is as of then, and will not change any more. A node that was cut off when it
+    /// was removed cannot know. It answers stale reads as any node that is behind, and is not ready, since it hears of no
+    /// leader.
+    pub(crate) fn check_member(&self) -> Result<(), Status> {
+        if self.replica().was_removed() { Err(status::removed()) } else { Ok(()) }
     }
 
     fn submit(&mut self, operation: Operation) -> Result<Ticket, Status> {

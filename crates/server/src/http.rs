@@ -22,11 +22,15 @@ async fn health() -> &'static str {
     "ok\n"
 }
 
-/// The node can serve: it leads, or knows who does.
+/// The node can serve: it is a member, and leads or knows who does.
 async fn readiness(State(shared): State<Shared>) -> Response {
     let engine = shared.engine();
     let replica = engine.replica();
     match replica.leader() {
+        _ if replica.was_removed() => {
+            let text = "not ready: this node was removed from the cluster; stop it and delete its directory\n";
+            (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+        }
         Some(leader) if leader == replica.id() && replica.serves() => "ready: this node leads\n".into_response(),
         Some(leader) if leader != replica.id() => format!("ready: node {leader:x} leads\n").into_response(),
         _ => {

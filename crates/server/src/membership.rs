@@ -86,15 +86,22 @@ pub(crate) async fn introduce(shared: Shared, introduction: Introduction, mut cl
 /// Whether there is nothing left to do.
 async fn step(shared: &Shared, introduction: &Introduction) -> Result<bool, Status> {
     let member = &introduction.member;
-    let (is_described, votes, leads, leader, others) = {
+    let (is_described, votes, was_removed, leads, leader, others) = {
         let engine = shared.engine();
         let replica = engine.replica();
         let votes = replica.members().iter().any(|it| it.node == member.node() && it.role == Role::Voter);
         // The others may not find this node where it is now, so it must find them where they were.
         let others = others(replica);
-        (replica.member(member.node()) == Some(member), votes, replica.serves(), engine.leader_address(), others)
+        let (is_described, was_removed) = (replica.member(member.node()) == Some(member), replica.was_removed());
+        (is_described, votes, was_removed, replica.serves(), engine.leader_address(), others)
     };
     if is_described && votes {
+        return Ok(true);
+    }
+    if was_removed {
+        tracing::warn!(
+            "this node was removed from the cluster, and its id never comes back: stop it and delete its directory"
+        );
         return Ok(true);
     }
     if leads {

@@ -39,6 +39,7 @@ impl ObserveEdge {
             self.shared.linearize().await?;
         }
         let engine = self.shared.engine();
+        engine.check_member()?;
         let at = read_at(&engine);
         Ok(Response::new(read(&engine, at)))
     }
@@ -163,6 +164,7 @@ impl ObserveService for ObserveEdge {
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<WatchStream>, Status> {
         let v1::WatchRequest { prefix, after } = request.into_inner();
+        self.shared.engine().check_member()?;
         if self.watchers.load(Ordering::Relaxed) >= WATCHERS_MAX {
             let message = format!("this node has {WATCHERS_MAX} watchers already: watch on another node");
             return Err(status::reason(Code::ResourceExhausted, "TOO_MANY_WATCHERS", message));
@@ -188,6 +190,7 @@ impl ObserveService for ObserveEdge {
 
     async fn get_status(&self, _: Request<v1::GetStatusRequest>) -> Result<Response<v1::GetStatusResponse>, Status> {
         let engine = self.shared.engine();
+        engine.check_member()?;
         let replica = engine.replica();
         let (state, group) = (replica.state(), replica.group());
         let (cluster_high, cluster_low) = api::halves(group.cluster);
@@ -246,10 +249,12 @@ async fn watch_from(
     let mut last_said = after;
     loop {
         applied.mark_unchanged();
+        let is_over;
         let found = {
             let engine = shared.engine();
             let replica = engine.replica();
             let through = end_of(replica.applied().index);
+            is_over = replica.was_removed();
             replica.events().after(after, &prefix, EVENTS_PER_MESSAGE_MAX).map(|events| {
                 let events: Vec<v1::WatchEvent> = events.map(events::event_to_wire).collect();
                 (events, through)
@@ -266,6 +271,8 @@ async fn watch_from(
                 after = through;
                 Ok(v1::WatchResponse { events, through: Some(events::position_to_wire(through)) })
             }
+            // Nothing will come here any more.
+            Ok(_) if is_over => Err(status::removed()),
             // Nothing new, or this node is behind: it will come.
             Ok(_) => {
                 tokio::select! {
@@ -277,8 +284,8 @@ async fn watch_from(
             Err(compacted) => Err(status::reason(Code::OutOfRange, "COMPACTED", compacted.to_string())),
         };
         last_said = after;
-        let is_over = response.is_err();
-        if sender.send(response).await.is_err() || is_over {
+        let ends = response.is_err();
+        if sender.send(response).await.is_err() || ends {
             return;
         }
     }

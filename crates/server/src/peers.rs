@@ -363,7 +363,8 @@ impl Stream for PeerOutbox {
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<v1::DeliverRequest>> {
         let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if pending.is_closed || !pending.is_open {
+        // Whoever is no member any more still gets what was said before: also that it is none.
+        if !pending.is_open || (pending.is_closed && pending.messages.is_empty()) {
             return Poll::Ready(None);
         }
         if pending.messages.is_empty() {

@@ -309,7 +309,10 @@ fn client_routes(shared: &Shared, closed: &watch::Receiver<bool>) -> Routes {
     let mut progress = shared.progress();
     tokio::spawn(async move {
         loop {
-            let ready = progress.borrow_and_update().leader.is_some();
+            let ready = {
+                let now = progress.borrow_and_update();
+                now.leader.is_some() && !now.was_removed
+            };
             let status =
                 if ready { tonic_health::ServingStatus::Serving } else { tonic_health::ServingStatus::NotServing };
             reporter.set_service_status("", status).await;

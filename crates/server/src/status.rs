@@ -34,16 +34,21 @@ pub(crate) fn outcome_unknown() -> Status {
     Status::with_error_details(Code::Unavailable, message, details)
 }
 
+/// This node is no member any more, and knows it.
+pub(crate) fn removed() -> Status {
+    let message = "this node was removed from the cluster: ask another one, and stop this one and delete its directory";
+    reason(Code::FailedPrecondition, "REMOVED", message)
+}
+
 pub(crate) fn shutting_down() -> Status {
     let mut details = ErrorDetails::with_error_info("SHUTTING_DOWN", DOMAIN, HashMap::new());
     details.set_retry_info(Some(NO_LEADER_RETRY));
     Status::with_error_details(Code::Unavailable, "this node is shutting down: ask another one", details)
 }
 
-/// The command was not taken. `leader` is where to ask instead.
-pub(crate) fn not_taken(why: &NotTaken, leader: Option<&str>) -> Status {
+/// The command was not taken, though this node leads.
+pub(crate) fn not_taken(why: &NotTaken) -> Status {
     let (code, reason, retry) = match why {
-        NotTaken::NotLeader { .. } => return not_leader(leader),
         NotTaken::Overloaded => (Code::ResourceExhausted, "OVERLOADED", Some(OVERLOADED_RETRY)),
         NotTaken::DiskShort => (Code::ResourceExhausted, "DISK_SHORT", Some(NO_LEADER_RETRY)),
         NotTaken::ChangeUnderWay => (Code::FailedPrecondition, "CHANGE_UNDER_WAY", Some(NO_LEADER_RETRY)),

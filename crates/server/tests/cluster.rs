@@ -5,7 +5,7 @@ mod client;
 use std::collections::BTreeMap;
 
 use client::{
-    AdminServiceClient, Client, Place, attach, channel, config, lock, one_node, soon, status_of, token, until,
+    AdminServiceClient, Client, Place, attach, channel, config, get, lock, one_node, soon, status_of, token, until,
 };
 use fencepost_core::{Action, GrantId, Outcome, Wait};
 use fencepost_server::{Begin, Config, Server, StartError};
@@ -212,6 +212,57 @@ async fn a_member_that_lost_its_disk_is_refused_under_its_name_until_it_is_remov
     cluster.wait_for_voters(3).await;
     let members = status_of(&leader).await.unwrap().members;
     assert!(members.iter().all(|member| member.node != old_id), "{members:?}");
+}
+
+#[tokio::test]
+async fn a_node_that_was_removed_says_so_and_does_not_come_back() {
+    let mut cluster = Cluster::new("removed", 3).await;
+    // First the one that leads, then one that follows.
+    for leads in [true, false] {
+        let leader = cluster.leader().await;
+        let addresses = cluster.addresses();
+        let gone = addresses.into_iter().find(|address| (*address == leader) == leads).expect("there are several");
+        let node = status_of(&gone).await.unwrap().node;
+        let mut observe = client::ObserveServiceClient::new(channel(&gone));
+        let mut watch = observe.watch(v1::WatchRequest::default()).await.unwrap().into_inner();
+        let mut admin = AdminServiceClient::new(channel(&leader));
+        let left = soon("it is removed", admin.remove_member(v1::RemoveMemberRequest { node })).await.unwrap();
+        assert!(!left.into_inner().voters.contains(&node));
+
+        let told = soon("its watchers hear it", watch.message()).await.expect_err("nothing happens here any more");
+        let stale = v1::ListSessionsRequest { stale: true, ..Default::default() };
+        let errors = [
+            told,
+            observe.list_sessions(stale).await.expect_err("it is no member"),
+            observe.list_sessions(v1::ListSessionsRequest::default()).await.expect_err("it is no member"),
+            observe.watch(v1::WatchRequest::default()).await.map(drop).expect_err("it is no member"),
+            status_of(&gone).await.expect_err("it is no member"),
+            Client::connect(&gone).await.err().expect("it is no member"),
+        ];
+        for error in errors {
+            assert!(error.message().contains("removed from the cluster"), "{error}");
+        }
+        let name = cluster.name_of(&gone);
+        let http = cluster.nodes[&name].config.http_listen;
+        let ready = get(http, "/readyz").await;
+        assert!(ready.starts_with("HTTP/1.1 503") && ready.contains("removed from the cluster"), "{ready}");
+
+        // Nor does it ask to be a member again when it is started anew.
+        let config = cluster.end(&name).await;
+        let members = status_of(cluster.leader().await).await.unwrap().members.len();
+        let again = Server::start(Config { begin: Begin::Never, ..config }).await.unwrap();
+        until("it knows that it was removed", async || {
+            get(again.http_address(), "/readyz").await.contains("removed from the cluster").then_some(())
+        })
+        .await;
+        // It would ask at once, and again every 300 ms.
+        let leader = cluster.leader().await;
+        for _ in 0..10 {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            assert_eq!(status_of(&leader).await.unwrap().members.len(), members);
+        }
+        drop(again);
+    }
 }
 
 #[tokio::test]

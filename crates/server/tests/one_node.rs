@@ -2,7 +2,7 @@
 
 mod client;
 
-use client::{Client, Heard, attach, channel, lock, one_node, open, request, secret, soon, status_of, token};
+use client::{Client, Heard, attach, channel, get, lock, one_node, open, request, secret, soon, status_of, token};
 use fencepost_core::{Action, BusyWhy, Epoch, GrantId, Outcome, Refusal, RequestNumber, Wait};
 use fencepost_wire::{api, v1};
 
@@ -189,15 +189,7 @@ async fn health_readiness_and_metrics_are_served() {
     let mut client = Client::connect(server.client_address()).await.unwrap();
     client.open(1, 30_000).await;
     client.ask(1, 1, 1, lock("metered", Wait::No)).await;
-    let get = async |path: &str| {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let mut socket = tokio::net::TcpStream::connect(server.http_address()).await.unwrap();
-        let ask = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-        socket.write_all(ask.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        soon("HTTP answers", socket.read_to_string(&mut answer)).await.unwrap();
-        answer
-    };
+    let get = async |path| get(server.http_address(), path).await;
     assert!(get("/healthz").await.starts_with("HTTP/1.1 200"));
     assert!(get("/readyz").await.contains("this node leads"));
     let metrics = get("/metrics").await;

@@ -20,6 +20,9 @@ const REFRESH: Duration = Duration::from_secs(1);
 /// Pages of those who wait that are counted: a state of a million waiters is not read every second.
 const WAITER_PAGES_MAX: usize = 10;
 const HOT_LOCKS_MAX: usize = 100;
+const HOT_HEADER: [&str; 5] = ["LOCK", "WAITING", "MODE", "TOKEN", "HELD BY"];
+/// The modes of a lock on many names must not push its name off the screen.
+const HOT_CELL_CHARS_MAX: usize = 26;
 
 /// Watch the cluster: who leads, how much happens, which locks are wanted most (q quits)
 #[derive(Debug, clap::Args)]
@@ -190,16 +193,16 @@ fn draw(frame: &mut Frame<'_>, view: &View) {
     let lines: Vec<Line<'_>> = view.head.iter().map(|line| Line::from(line.as_str())).collect();
     frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(" fencepost ")), head);
     let bold = Style::new().add_modifier(Modifier::BOLD);
-    let widths = [
-        Constraint::Fill(2),
-        Constraint::Length(8),
-        Constraint::Length(18),
-        Constraint::Length(10),
-        Constraint::Fill(1),
-    ];
+    // As wide as what stands there. The lock's name gets the rest.
+    let width = |column: usize| {
+        let cells = view.hot.iter().map(|cells| cells[column].chars().count());
+        let widest = cells.chain([HOT_HEADER[column].len()]).max().unwrap_or_default();
+        Constraint::Length(widest.min(HOT_CELL_CHARS_MAX) as u16)
+    };
+    let widths = [Constraint::Fill(1), width(1), width(2), width(3), width(4)];
     let rows = view.hot.iter().map(|cells| Row::new(cells.clone()));
     let table = Table::new(rows, widths)
-        .header(Row::new(["LOCK", "WAITING", "MODE", "TOKEN", "HELD BY"]).style(bold))
+        .header(Row::new(HOT_HEADER).style(bold))
         .block(Block::bordered().title(" most wanted "));
     frame.render_widget(table, body);
     let foot_text = match &view.problem {
@@ -212,17 +215,116 @@ fn draw(frame: &mut Frame<'_>, view: &View) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fencepost::{Counts, GrantId, MemberRole, MemberStatus, Name, ReadAt, SessionId, Token};
+    use fencepost_core::{GrantRecord, Held, Lock, LockMode, Locks, Permits};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
+    fn status(index: u64, last_token: u64) -> ClusterStatus {
+        let member = |node: u64, leads| MemberStatus {
+            node,
+            name: format!("n{node}"),
+            peer_address: String::new(),
+            client_address: String::new(),
+            role: MemberRole::Voter,
+            leads,
+            matched_index: None,
+        };
+        ClusterStatus {
+            cluster: 1,
+            group: 1,
+            node: 2,
+            version: String::new(),
+            term: 7,
+            leader: Some(2),
+            leader_address: None,
+            applied: ReadAt { index, term: 7, stamp: LogicalMs(100_000) },
+            members: vec![member(1, false), member(2, true), member(3, false)],
+            counts: Counts {
+                sessions: 4,
+                grants: 3,
+                rests: 1,
+                waiters: 6,
+                resources: 5,
+                semaphores: 1,
+                freezes: 2,
+                last_token: Token(last_token),
+            },
+            oldest_live_token: Token(1),
+            disk_short: false,
+        }
+    }
+
+    fn grant(id: u64, held: Held, granted_at: u64) -> GrantView {
+        let (session, granted_at) = (SessionId(0x3fa2_b71c << 96), LogicalMs(granted_at));
+        let (id, token) = (GrantId(id), Token(id));
+        let record =
+            GrantRecord { id, token, session, owner: None, held, count: 1, granted_at, hold_until: None, terms: None };
+        GrantView { record, deadline: LogicalMs(130_000) }
+    }
+
+    fn lock(name: &str, mode: LockMode) -> Held {
+        Held::Locks(Locks::from_iter([Lock { name: Name::new(name).unwrap(), mode }]))
+    }
+
+    /// A quiet second before, and now.
+    fn seen() -> (Seen, Seen) {
+        let at = Instant::now();
+        let before =
+            Seen { at, status: status(900, 40), waiting: BTreeMap::new(), grants: Vec::new(), now: LogicalMs(0) };
+        let permits = Held::Permits { name: Name::new("licences").unwrap(), permits: Permits::new(2).unwrap() };
+        let now = Seen {
+            at: at + Duration::from_secs(2),
+            status: status(1_000, 60),
+            waiting: BTreeMap::from([("nightly".to_owned(), 3), ("frozen".to_owned(), 2), ("stock".to_owned(), 1)]),
+            grants: vec![
+                grant(17, lock("stock", LockMode::Shared), 99_000),
+                grant(12, permits, 40_000),
+                grant(42, lock("nightly", LockMode::Exclusive), 95_000),
+            ],
+            now: LogicalMs(100_000),
+        };
+        (before, now)
+    }
+
+    fn screen(view: &View) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(90, 14)).unwrap();
+        terminal.draw(|frame| draw(frame, view)).unwrap();
+        let rows = terminal.backend().buffer().content().chunks(90);
+        rows.map(|row| row.iter().map(|cell| cell.symbol()).collect::<String>().trim_end().to_owned()).collect()
+    }
+
     #[test]
-    fn the_picture_shows_who_leads_and_what_is_wanted() {
-        let mut terminal = Terminal::new(TestBackend::new(100, 14)).unwrap();
-        let cells = ["nightly", "3", "exclusive", "17", "3fa2 for 5s"].map(str::to_owned);
-        let view = View { head: vec!["leader n1".to_owned()], hot: vec![cells], problem: Some("no answer".to_owned()) };
-        terminal.draw(|frame| draw(frame, &view)).unwrap();
-        let shown = terminal.backend().to_string();
-        for part in ["leader n1", "nightly", "exclusive", "WAITING", "old: no answer"] {
+    fn the_picture_shows_who_leads_how_much_happens_and_what_is_wanted_most() {
+        let (before, now) = seen();
+        let shown = screen(&View::of(&now, Some(&before)));
+        let expected = [
+            "┌ fencepost ─────────────────────────────────────────────────────────────────────────────┐",
+            "│leader n2 (000000000002)   term 7   members 3                                           │",
+            "│log 1000 (50/s)   tokens 60 (10/s)                                                      │",
+            "│sessions 4   held 3   waiting 6   resting 1   freezes 2                                 │",
+            "└────────────────────────────────────────────────────────────────────────────────────────┘",
+            "┌ most wanted ───────────────────────────────────────────────────────────────────────────┐",
+            "│LOCK                                      WAITING MODE       TOKEN HELD BY              │",
+            "│nightly                                   3       exclusive  42    3fa2b71c0000 for 5.0s│",
+            "│frozen                                    2       -          -     nobody               │",
+            "│stock                                     1       shared     17    3fa2b71c0000 for 1.0s│",
+            "│licences                                  0       permits: 2 12    3fa2b71c0000 for 1m  │",
+            "│                                                                                        │",
+            "└────────────────────────────────────────────────────────────────────────────────────────┘",
+            "q quits",
+        ];
+        assert_eq!(shown, expected, "{}", shown.join("\n"));
+    }
+
+    #[test]
+    fn a_picture_that_is_old_or_of_a_full_disk_says_so() {
+        let (_, mut now) = seen();
+        now.status.disk_short = true;
+        now.status.members.iter_mut().for_each(|member| member.leads = false);
+        let view = View { problem: Some("no answer".to_owned()), ..View::of(&now, None) };
+        let shown = screen(&view).join("\n");
+        for part in ["leader nobody", "log 1000 (-)", "disk is nearly full", "old: no answer (q quits)"] {
             assert!(shown.contains(part), "{part} is not in\n{shown}");
         }
     }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::history::{Answer, Asked, Attempt, End, History, Hold, Kind, LogEvent, Mode, Request, What};
+use super::history::{Answer, Asked, Attempt, End, History, Hold, Kind, Lease, LogEvent, Mode, Request, Taken, What};
 
 /// How late something may end, in logical time.
 // Rule: bounded-late
@@ -25,8 +25,16 @@ pub(crate) struct Report {
     pub(crate) operations: usize,
     pub(crate) events: usize,
     pub(crate) grants: usize,
+    /// Grants of several names at once.
+    pub(crate) multi_locks: usize,
+    /// Grants of permits.
+    pub(crate) permits: usize,
+    pub(crate) conversions: usize,
+    /// Sessions that expired.
     pub(crate) expiries: usize,
-    /// Expired sessions whose deadline was known to the millisecond.
+    /// Locks that ended at a TTL of their own.
+    pub(crate) lock_expiries: usize,
+    /// Those of both whose deadline was known to the millisecond.
     pub(crate) expiries_timed: usize,
     /// How long after its deadline the latest of them ended, in logical time.
     pub(crate) latest_ms: u64,
@@ -97,12 +105,21 @@ fn check_order(history: &History, report: &mut Report) {
 struct Granted<'a> {
     event: &'a LogEvent,
     request: Request,
-    resource: &'a str,
-    mode: Mode,
+    /// As it was granted.
+    first_taken: &'a Taken,
+    /// As it is now, after conversions.
+    taken: Taken,
+    first_token: u64,
     token: u64,
-    /// The tokens it got when its mode became stronger.
-    upgrades: Vec<u64>,
+    /// The modes that it was changed to, each with the token it has from then on.
+    conversions: Vec<(Mode, u64)>,
     end: Option<(&'a LogEvent, End)>,
+}
+
+impl Granted<'_> {
+    fn had_token(&self, token: u64) -> bool {
+        self.first_token == token || self.conversions.iter().any(|(_, since)| *since == token)
+    }
 }
 
 /// What the event log says, by grant.
@@ -145,8 +162,10 @@ fn replay<'a>(history: &'a History, report: &mut Report) -> Log<'a> {
                         report.found("I12", format!("a request was decided twice: {event:?}"));
                     }
                 }
-                What::Granted { request, resource, mode, grant, token } => {
+                What::Granted { request, taken, grant, token } => {
                     report.grants += 1;
+                    report.multi_locks += usize::from(taken.len() > 1);
+                    report.permits += usize::from(taken.iter().any(|(_, mode)| mode.permits() > 0));
                     waits.remove(request);
                     if !decided.insert(*request) {
                         report.found("I12", format!("a request was decided twice: {event:?}"));
@@ -158,9 +177,17 @@ fn replay<'a>(history: &'a History, report: &mut Report) -> Log<'a> {
                         report.found("I2", format!("token {token} came after {last_token}: {event:?}"));
                     }
                     last_token = last_token.max(*token);
-                    let (request, mode, token) = (*request, *mode, *token);
-                    let granted = Granted { event, request, resource, mode, token, upgrades: Vec::new(), end: None };
-                    check_alone(*grant, &granted, &log, &live, event, report);
+                    let granted = Granted {
+                        event,
+                        request: *request,
+                        first_taken: taken,
+                        taken: taken.clone(),
+                        first_token: *token,
+                        token: *token,
+                        conversions: Vec::new(),
+                        end: None,
+                    };
+                    check_alone(*grant, &granted, history, &log, &live, event, report);
                     live.insert(*grant);
                     if log.insert(*grant, granted).is_some() {
                         report.found("I2", format!("a grant's id came back: {event:?}"));
@@ -173,15 +200,20 @@ fn replay<'a>(history: &'a History, report: &mut Report) -> Log<'a> {
                         report.found("I4", format!("what does not stand was converted: {event:?}"));
                         continue;
                     };
-                    if *mode == Mode::Exclusive {
-                        if *token <= last_token {
-                            report.found("I2", format!("token {token} came after {last_token}: {event:?}"));
-                        }
-                        last_token = last_token.max(*token);
-                        granted.upgrades.push(*token);
+                    report.conversions += 1;
+                    // Rule: conversion. A stronger mode has a new token, a weaker one keeps it.
+                    let is_stronger = granted.taken.iter().any(|(_, before)| mode > before);
+                    if is_stronger && *token <= last_token {
+                        report.found("I2", format!("token {token} came after {last_token}: {event:?}"));
                     }
-                    granted.mode = *mode;
-                    check_alone(*grant, &granted, &log, &live, event, report);
+                    if !is_stronger && *token != granted.token {
+                        report.found("I2", format!("weakened, and its token {} changed: {event:?}", granted.token));
+                    }
+                    last_token = last_token.max(*token);
+                    granted.token = *token;
+                    granted.conversions.push((*mode, *token));
+                    granted.taken.iter_mut().for_each(|(_, taken)| *taken = *mode);
+                    check_alone(*grant, &granted, history, &log, &live, event, report);
                     log.insert(*grant, granted);
                 }
                 What::Ended { grant, session, how } => {
@@ -217,106 +249,120 @@ fn replay<'a>(history: &'a History, report: &mut Report) -> Log<'a> {
     log
 }
 
-/// I1: nobody whose mode does not go with this one holds the resource.
+/// I1: nobody whose mode does not go with this one holds any of the resources, and no more permits are out than there are.
 fn check_alone(
     grant: u64,
     granted: &Granted<'_>,
+    history: &History,
     log: &Log<'_>,
     live: &BTreeSet<u64>,
     at: &LogEvent,
     report: &mut Report,
 ) {
-    for other in live.iter().filter(|other| **other != grant) {
-        let Some(held) = log.get(other) else { continue };
-        if held.resource == granted.resource && !held.mode.goes_with(granted.mode) {
-            report.found("I1", format!("{at:?} while grant {other} holds it as {:?}", held.mode));
+    for (name, mode) in &granted.taken {
+        let others = live.iter().filter(|other| **other != grant).filter_map(|other| Some((other, log.get(other)?)));
+        let mut permits = mode.permits();
+        for (other, held) in others {
+            for (_, held) in held.taken.iter().filter(|(held, _)| held == name) {
+                permits += held.permits();
+                if !held.goes_with(*mode) {
+                    report.found("I1", format!("{at:?} while grant {other} holds {name} as {held:?}"));
+                }
+            }
+        }
+        if let Some(limit) = history.limits.get(name)
+            && permits > *limit
+        {
+            report.found("I1", format!("{at:?}, and with it {permits} permits of {limit} are out"));
         }
     }
 }
 
-/// I3, I4, I11, I12: what clients were told is what the log says, and nothing else is in it.
+/// I3, I4, I8, I11, I12: what clients were told is what the log says, and nothing else is in it.
 fn check_answers(history: &History, log: &Log<'_>, report: &mut Report) {
-    // Grants in the log that nobody has accounted for yet, by session and resource. Sessions that asked for nothing here
+    // Grants in the log that nobody has accounted for yet, by session and what was taken. Sessions that asked for nothing here
     // belong to those who only look whether the cluster serves.
-    let mut unexplained: BTreeMap<(u128, &str), Vec<u64>> = BTreeMap::new();
+    let mut unexplained: BTreeMap<(u128, &Taken), Vec<u64>> = BTreeMap::new();
     let ours: BTreeSet<u128> = history.asks.iter().map(|ask| ask.session).collect();
-    for (grant, granted) in log.iter().filter(|(_, granted)| ours.contains(&granted.request.0)) {
-        unexplained.entry((granted.request.0, granted.resource)).or_default().push(*grant);
+    let of_ours = || log.iter().filter(|(_, granted)| ours.contains(&granted.request.0));
+    for (grant, granted) in of_ours() {
+        unexplained.entry((granted.request.0, granted.first_taken)).or_default().push(*grant);
     }
-    let mut upgrades_unexplained: BTreeSet<u64> = log.values().flat_map(|granted| granted.upgrades.clone()).collect();
-    let mut releases: BTreeMap<u64, &Answer> = BTreeMap::new();
+    let conversions = |(grant, granted): (&u64, &Granted<'_>)| {
+        let grant = *grant;
+        granted.conversions.clone().into_iter().map(move |(mode, token)| (grant, mode, token))
+    };
+    let mut conversions_unexplained: Vec<(u64, Mode, u64)> = of_ours().flat_map(conversions).collect();
     for ask in &history.asks {
         match (&ask.what, &ask.answer) {
-            (Asked::Acquire(_), Answer::Granted { grant, token }) => {
+            (Asked::Acquire(taken), Answer::Granted { grant, token }) => {
                 let Some(granted) = log.get(grant) else {
                     report.found("I3", format!("an acknowledged grant is not in the log: {ask:?}"));
                     continue;
                 };
-                let same = granted.request.0 == ask.session && granted.resource == ask.resource;
-                if !same || granted.token != *token {
+                if granted.request.0 != ask.session || granted.first_token != *token {
                     report.found("I3", format!("the log says {:?}, the client heard {ask:?}", granted.event));
                 }
-                let open = unexplained.entry((ask.session, &ask.resource)).or_default();
+                if granted.first_taken != taken {
+                    let invariant = if taken.len() > 1 { "I8" } else { "I3" };
+                    report.found(invariant, format!("not what was asked for: {:?}, {ask:?}", granted.event));
+                }
+                let open = unexplained.entry((ask.session, granted.first_taken)).or_default();
                 match open.iter().position(|it| it == grant) {
                     Some(at) => drop(open.swap_remove(at)),
                     None => report.found("I12", format!("one grant answered two requests: {ask:?}")),
                 }
             }
-            (Asked::Upgrade, Answer::Granted { token, .. }) if !upgrades_unexplained.remove(token) => {
-                report.found("I3", format!("an acknowledged upgrade is not in the log: {ask:?}"));
+            (Asked::Convert { grant, mode }, Answer::Granted { token, .. }) => {
+                match conversions_unexplained.iter().position(|it| *it == (*grant, *mode, *token)) {
+                    Some(at) => _ = conversions_unexplained.swap_remove(at),
+                    None => report.found("I3", format!("an acknowledged conversion is not in the log: {ask:?}")),
+                }
             }
-            (Asked::Release { grant }, answer) => {
-                releases.insert(*grant, answer);
+            (Asked::Release { grant }, Answer::Released) => {
+                // Otherwise the SDK lets go of a lost lock in the background: that may still be what ended it.
                 let end = log.get(grant).and_then(|granted| granted.end);
-                match (answer, end) {
-                    (Answer::Released, Some((_, End::Released))) => {}
-                    (Answer::Released, end) => {
-                        report.found("I3", format!("an acknowledged release is not in the log ({end:?}): {ask:?}"));
-                    }
-                    // The SDK lets go of a lost lock in the background: that may still be what ended it.
-                    _ => {}
+                if !matches!(end, Some((_, End::Released))) {
+                    report.found("I3", format!("an acknowledged release is not in the log ({end:?}): {ask:?}"));
                 }
             }
             _ => {}
         }
     }
     // What is left must belong to requests whose outcome the client does not know, or was told that it came too late.
-    let mut open: BTreeMap<(u128, &str), usize> = BTreeMap::new();
-    for ask in &history.asks {
-        match (&ask.what, &ask.answer) {
-            (Asked::Acquire(_), Answer::Unknown(_) | Answer::TooLate) => {
-                *open.entry((ask.session, &ask.resource)).or_default() += 1;
+    let mut open: BTreeMap<(u128, &Taken), usize> = BTreeMap::new();
+    for ask in history.asks.iter().filter(|ask| matches!(ask.answer, Answer::Unknown(_) | Answer::TooLate)) {
+        match &ask.what {
+            Asked::Acquire(taken) => *open.entry((ask.session, taken)).or_default() += 1,
+            Asked::Convert { grant, mode } => {
+                if let Some(at) = conversions_unexplained.iter().position(|it| (it.0, it.1) == (*grant, *mode)) {
+                    conversions_unexplained.swap_remove(at);
+                }
             }
-            (Asked::Upgrade, Answer::Unknown(_)) => {
-                upgrades_unexplained.retain(|token| {
-                    !log.values().any(|granted| granted.request.0 == ask.session && granted.upgrades.contains(token))
-                });
-            }
-            _ => {}
+            Asked::Release { .. } => {}
         }
     }
-    for ((session, resource), grants) in unexplained {
-        let allowed = open.get(&(session, resource)).copied().unwrap_or_default();
+    for ((session, taken), grants) in unexplained {
+        let allowed = open.get(&(session, taken)).copied().unwrap_or_default();
         if grants.len() > allowed {
             report.found(
                 "I11",
                 format!(
-                    "grants {grants:?} on {resource} to {session:x}, who was told of no such and left {allowed} open"
+                    "grants {grants:?} of {taken:?} to {session:x}, who was told of no such and left {allowed} open"
                 ),
             );
         }
     }
-    if !upgrades_unexplained.is_empty() {
-        report.found("I11", format!("upgrades that nobody was told of: {upgrades_unexplained:?}"));
+    if !conversions_unexplained.is_empty() {
+        report.found("I11", format!("conversions that nobody was told of: {conversions_unexplained:?}"));
     }
     for hold in &history.holds {
         let Some(granted) = log.get(&hold.grant) else { continue };
-        if granted.request.0 != hold.session || !(granted.token == hold.token || granted.upgrades.contains(&hold.token))
-        {
+        if granted.request.0 != hold.session || !granted.had_token(hold.token) {
             report.found("I3", format!("the log knows another holder, or other tokens: {hold:?}, {:?}", granted.event));
         }
-        // What was held for reading goes on as what is held for writing.
-        let goes_on = history.holds.iter().any(|other| other.grant == hold.grant && other.token > hold.token);
+        // What was held in one mode goes on in another.
+        let goes_on = history.holds.iter().any(|other| other.grant == hold.grant && other.from > hold.from);
         if let (false, Some((end, End::Released))) = (goes_on, granted.end)
             && hold.gave_up_at.is_none_or(|gave_up| end.seen_at < gave_up)
             && end.seen_at < hold.believed_until
@@ -345,22 +391,35 @@ fn check_beliefs(history: &History, log: &Log<'_>, report: &mut Report) {
         let mut believing: Vec<&Hold> = Vec::new();
         for hold in holds.iter() {
             believing.retain(|other| other.until() > hold.from);
-            for other in believing.iter().filter(|other| other.grant != hold.grant) {
-                if !other.mode.goes_with(hold.mode) && hold.until() > hold.from {
+            let mut permits = hold.mode.permits();
+            for other in believing.iter().filter(|other| other.grant != hold.grant && hold.until() > hold.from) {
+                permits += other.mode.permits();
+                if !other.mode.goes_with(hold.mode) {
                     report.found("I9", format!("two believe to hold it at the same time: {other:?} and {hold:?}"));
                 }
+            }
+            if history.limits.get(&hold.resource).is_some_and(|limit| permits > *limit) {
+                report.found("I9", format!("with it, {permits} permits are believed in: {hold:?}"));
             }
             believing.push(hold);
         }
     }
 }
 
-/// I9, I10 by stamps: a session ends at its deadline or a little later, as the last read before its end showed it.
+/// I9, I10 by stamps: a session, and a lock with a TTL of its own, ends at its deadline or a little later, as the last read
+/// before its end showed it.
 fn check_deadlines(history: &History, report: &mut Report) {
     for event in &history.events {
-        let What::SessionEnded { session, expired: true } = event.what else { continue };
-        report.expiries += 1;
-        let of_it = history.samples.iter().filter(|sample| sample.session == session);
+        let (lease, session) = match event.what {
+            What::SessionEnded { session, expired: true } => (Lease::Session(session), session),
+            What::Ended { grant, session, how: End::Ttl } => (Lease::Grant(grant), session),
+            _ => continue,
+        };
+        match lease {
+            Lease::Session(_) => report.expiries += 1,
+            Lease::Grant(_) => report.lock_expiries += 1,
+        }
+        let of_it = history.samples.iter().filter(|sample| sample.lease == lease);
         let Some(last) = of_it.max_by_key(|sample| (sample.stamp_ms, sample.deadline_ms)) else { continue };
         if event.stamp_ms < last.deadline_ms {
             report.found("I9", format!("expired before its deadline: {event:?}, {last:?}"));
@@ -414,6 +473,7 @@ fn check_store(attempts: &[Attempt], report: &mut Report) {
 mod tests {
     use super::super::history::{Ask, Sample, Stall};
     use super::*;
+    use Mode::{Exclusive, Permits, Shared, Update};
 
     const A: u128 = 0xA;
     const B: u128 = 0xB;
@@ -422,10 +482,16 @@ mod tests {
         LogEvent { index, ordinal: 0, stamp_ms: index * 1_000, seen_at: index * 1_000, what }
     }
 
+    fn names(taken: &[(&str, Mode)]) -> Taken {
+        taken.iter().map(|(name, mode)| ((*name).to_owned(), *mode)).collect()
+    }
+
     fn granted(index: u64, session: u128, number: u64, token: u64) -> LogEvent {
-        let resource = "r".to_owned();
-        let what = What::Granted { request: (session, number), resource, mode: Mode::Exclusive, grant: token, token };
-        event(index, what)
+        granted_as(index, session, number, token, &[("r", Exclusive)])
+    }
+
+    fn granted_as(index: u64, session: u128, number: u64, token: u64, taken: &[(&str, Mode)]) -> LogEvent {
+        event(index, What::Granted { request: (session, number), taken: names(taken), grant: token, token })
     }
 
     fn ended(index: u64, session: u128, grant: u64, how: End) -> LogEvent {
@@ -433,12 +499,11 @@ mod tests {
     }
 
     fn ask(session: u128, what: Asked, at: u64, answer: Answer) -> Ask {
-        let (client, resource) = (format!("{session:x}"), "r".to_owned());
-        Ask { client, session, resource, what, asked_at: at, answered_at: at + 10, answer }
+        Ask { client: format!("{session:x}"), session, what, asked_at: at, answered_at: at + 10, answer }
     }
 
     fn hold(session: u128, token: u64, from: u64, believed_until: u64, gave_up_at: Option<u64>) -> Hold {
-        let (client, resource, mode) = (format!("{session:x}"), "r".to_owned(), Mode::Exclusive);
+        let (client, resource, mode) = (format!("{session:x}"), "r".to_owned(), Exclusive);
         Hold { client, session, resource, mode, grant: token, token, from, believed_until, gave_up_at }
     }
 
@@ -446,7 +511,9 @@ mod tests {
         Attempt { resource: "r".to_owned(), token, kind, accepted }
     }
 
-    const ACQUIRE: Asked = Asked::Acquire(Mode::Exclusive);
+    fn acquire() -> Asked {
+        Asked::Acquire(names(&[("r", Exclusive)]))
+    }
 
     /// A has the lock and gives it back; B has it and stands still until its session is over, and writes too late; then A again.
     fn good() -> History {
@@ -464,12 +531,12 @@ mod tests {
                 ended(11, A, 3, End::Released),
             ],
             asks: vec![
-                ask(A, ACQUIRE, 2_900, Answer::Granted { grant: 1, token: 1 }),
+                ask(A, acquire(), 2_900, Answer::Granted { grant: 1, token: 1 }),
                 ask(A, Asked::Release { grant: 1 }, 4_900, Answer::Released),
-                ask(B, ACQUIRE, 3_900, Answer::Granted { grant: 2, token: 2 }),
-                ask(A, ACQUIRE, 9_100, Answer::Granted { grant: 3, token: 3 }),
+                ask(B, acquire(), 3_900, Answer::Granted { grant: 2, token: 2 }),
+                ask(A, acquire(), 9_100, Answer::Granted { grant: 3, token: 3 }),
                 ask(A, Asked::Release { grant: 3 }, 10_900, Answer::Released),
-                ask(A, ACQUIRE, 11_900, Answer::Refused("busy".into())),
+                ask(A, acquire(), 11_900, Answer::Refused("busy".into())),
             ],
             holds: vec![
                 hold(A, 1, 3_010, 20_000, Some(4_900)),
@@ -479,7 +546,7 @@ mod tests {
             stalls: vec![Stall { session: B, from: 5_020, until: 1_000_000_000 }],
             samples: vec![Sample {
                 asked_at: 400_000_000,
-                session: B,
+                lease: Lease::Session(B),
                 ttl_ms: 3_500,
                 renewed_ms: 5_000,
                 deadline_ms: 8_500,
@@ -552,6 +619,204 @@ mod tests {
             ("I20", "a stale write is let in", with(|history| history.attempts[4].accepted = true)),
             ("I20", "an update is lost", with(|history| history.attempts[5].kind = Kind::Write(1))),
             ("logical-time", "a stamp goes back", with_events(|events| events[9].stamp_ms = 1)),
+        ];
+        for (invariant, story, history) in planted {
+            let found = check(&history).violations;
+            assert!(found.iter().any(|it| it.starts_with(&format!("{invariant}:"))), "{story}: {found:#?}");
+        }
+    }
+
+    /// What goes on beside the plain locks: A has three names at once, and then an update lock that becomes exclusive and
+    /// shared again; A and B share a semaphore of three; B holds a lock with a TTL of its own and stands still, but its session
+    /// lives on.
+    fn rich() -> History {
+        let three = [("a", Exclusive), ("b", Shared), ("c", Exclusive)];
+        let hold = |session, resource: &str, mode, grant, token, from, until| Hold {
+            resource: resource.to_owned(),
+            mode,
+            grant,
+            ..hold(session, token, from, until, Some(until))
+        };
+        let expired =
+            Hold { gave_up_at: None, believed_until: 16_900, ..hold(B, "d", Exclusive, 7, 7, 15_010, 16_900) };
+        let convert = |mode, at, token| {
+            let what = Asked::Convert { grant: 2, mode };
+            ask(A, what, at, Answer::Granted { grant: 2, token })
+        };
+        let taken = |taken: &[(&str, Mode)], session, at, grant| {
+            ask(session, Asked::Acquire(names(taken)), at, Answer::Granted { grant, token: grant })
+        };
+        let release = |session, grant, at| ask(session, Asked::Release { grant }, at, Answer::Released);
+        let mut history = History {
+            events: vec![
+                event(1, What::SessionOpened { session: A }),
+                event(2, What::SessionOpened { session: B }),
+                granted_as(3, A, 1, 1, &three),
+                ended(4, A, 1, End::Released),
+                granted_as(5, A, 2, 2, &[("r", Update)]),
+                event(6, What::Queued { request: (A, 3), converts: Some(2) }),
+                event(7, What::Converted { grant: 2, token: 3, mode: Exclusive }),
+                event(8, What::Converted { grant: 2, token: 3, mode: Shared }),
+                granted_as(9, B, 1, 4, &[("r", Shared)]),
+                ended(10, A, 2, End::Released),
+                ended(11, B, 4, End::Released),
+                granted_as(12, A, 5, 5, &[("s", Permits(1))]),
+                granted_as(13, B, 2, 6, &[("s", Permits(2))]),
+                ended(14, A, 5, End::Released),
+                granted_as(15, B, 3, 7, &[("d", Exclusive)]),
+                ended(17, B, 7, End::Ttl),
+                ended(18, B, 6, End::Released),
+            ],
+            asks: vec![
+                taken(&three, A, 2_900, 1),
+                release(A, 1, 3_900),
+                taken(&[("r", Update)], A, 4_900, 2),
+                convert(Exclusive, 5_900, 3),
+                convert(Shared, 7_900, 3),
+                release(A, 2, 9_900),
+                taken(&[("r", Shared)], B, 8_900, 4),
+                release(B, 4, 10_900),
+                taken(&[("s", Permits(1))], A, 11_900, 5),
+                taken(&[("s", Permits(2))], B, 12_900, 6),
+                release(A, 5, 13_900),
+                taken(&[("d", Exclusive)], B, 14_900, 7),
+                release(B, 6, 17_900),
+            ],
+            holds: vec![
+                hold(A, "a", Exclusive, 1, 1, 3_010, 3_900),
+                hold(A, "b", Shared, 1, 1, 3_010, 3_900),
+                hold(A, "c", Exclusive, 1, 1, 3_010, 3_900),
+                hold(A, "r", Update, 2, 2, 5_010, 7_010),
+                hold(A, "r", Exclusive, 2, 3, 7_020, 7_900),
+                hold(A, "r", Shared, 2, 3, 8_010, 9_900),
+                hold(B, "r", Shared, 4, 4, 9_010, 10_900),
+                hold(A, "s", Permits(1), 5, 5, 12_010, 13_900),
+                hold(B, "s", Permits(2), 6, 6, 13_010, 17_900),
+                expired,
+            ],
+            samples: vec![Sample {
+                asked_at: 400_000_000,
+                lease: Lease::Grant(7),
+                ttl_ms: 1_500,
+                renewed_ms: 15_000,
+                deadline_ms: 16_500,
+                stamp_ms: 16_000,
+                term: 1,
+            }],
+            stalls: vec![Stall { session: B, from: 15_020, until: 1_000_000_000 }],
+            limits: BTreeMap::from([("s".to_owned(), 3)]),
+            ..History::default()
+        };
+        history.replayed = vec![history.events.clone()];
+        history
+    }
+
+    fn rich_with(change: impl FnOnce(&mut History)) -> History {
+        let mut history = rich();
+        change(&mut history);
+        history.replayed = vec![history.events.clone()];
+        history
+    }
+
+    #[test]
+    fn a_rich_history_that_keeps_every_promise_is_found_to() {
+        let report = check(&rich());
+        assert_eq!(report.violations, Vec::<String>::new());
+        let counted = (report.grants, report.multi_locks, report.permits, report.conversions, report.lock_expiries);
+        assert_eq!(counted, (6, 1, 2, 2, 1));
+        assert_eq!((report.expiries, report.expiries_timed, report.latest_ms), (0, 1, 500));
+    }
+
+    #[test]
+    fn every_violation_planted_in_a_rich_history_is_found() {
+        let three = |b| [("a", Exclusive), ("b", b), ("c", Exclusive)];
+        let planted: Vec<(&str, &str, History)> = vec![
+            (
+                "I1",
+                "a lock on three names is given while one of them is held",
+                rich_with(|history| {
+                    history.events[3] = granted_as(4, B, 9, 9, &[("c", Shared)]);
+                }),
+            ),
+            (
+                "I1",
+                "readers are let in before a lock is weakened",
+                rich_with(|history| {
+                    history.events.swap(7, 8);
+                    (history.events[7].index, history.events[8].index) = (8, 9);
+                }),
+            ),
+            (
+                "I1",
+                "an upgrade does not wait for a reader",
+                rich_with(|history| {
+                    history.events[5] = granted_as(6, B, 9, 2_000, &[("r", Shared)]);
+                }),
+            ),
+            (
+                "I1",
+                "one permit too many",
+                rich_with(|history| history.events[12] = granted_as(13, B, 2, 6, &[("s", Permits(3))])),
+            ),
+            (
+                "I9",
+                "more permits are believed in than there are",
+                rich_with(|history| history.holds[8].mode = Permits(3)),
+            ),
+            (
+                "I2",
+                "an upgrade keeps its token",
+                rich_with(|history| {
+                    history.events[6] = event(7, What::Converted { grant: 2, token: 2, mode: Exclusive });
+                }),
+            ),
+            (
+                "I2",
+                "a weakened lock has another token",
+                rich_with(|history| {
+                    history.events[7] = event(8, What::Converted { grant: 2, token: 4, mode: Shared });
+                }),
+            ),
+            ("I3", "an acknowledged weakening is not in the log", rich_with(|history| drop(history.events.remove(7)))),
+            (
+                "I8",
+                "one of the three names was not granted",
+                rich_with(|history| history.events[2] = granted_as(3, A, 1, 1, &three(Shared)[..2])),
+            ),
+            (
+                "I8",
+                "one of the three names was granted in another mode",
+                rich_with(|history| history.events[2] = granted_as(3, A, 1, 1, &three(Exclusive))),
+            ),
+            (
+                "I12",
+                "the three names were granted one after the other",
+                rich_with(|history| {
+                    history.events[2] = granted_as(3, A, 1, 1, &three(Shared)[..2]);
+                    history.events[3] = granted_as(4, A, 1, 2, &three(Shared)[2..]);
+                }),
+            ),
+            (
+                "I11",
+                "a lock on three names was refused, and left one of them held",
+                rich_with(|history| {
+                    history.asks[0].answer = Answer::Refused("not in time".into());
+                    history.events[2] = granted_as(3, A, 1, 1, &three(Shared)[2..]);
+                }),
+            ),
+            (
+                "I11",
+                "a conversion that was refused was made",
+                rich_with(|history| history.asks[3].answer = Answer::Refused("conflict".into())),
+            ),
+            (
+                "I9",
+                "two believe in one of the three names",
+                rich_with(|history| history.holds.push(Hold { grant: 9, ..history.holds[2].clone() })),
+            ),
+            ("I9", "a TTL ends early", rich_with(|history| history.samples[0].deadline_ms = 17_001)),
+            ("I9", "a TTL ends while it is believed in", rich_with(|history| history.holds[9].believed_until = 17_001)),
+            ("I10", "a TTL ends much too late", rich_with(|history| history.samples[0].deadline_ms = 4_000)),
         ];
         for (invariant, story, history) in planted {
             let found = check(&history).violations;

@@ -9,13 +9,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fencepost::{Client, Error, Exclusive, Failed, Guard, Hold as Held, Refused, Session, Shared, Update};
+use fencepost::{
+    Client, Error, Exclusive, Failed, Guard, Hold as Held, LockMode, Mixed, NotConverted, Permit, Refused, Session,
+    Shared, Update,
+};
 
-use super::history::{Answer, Ask, Asked, Attempt, History, Hold, Instant, Mode, Stall};
+use super::history::{Answer, Ask, Asked, Attempt, History, Hold, Instant, Mode, Stall, Taken};
 use super::store::Store;
 
 /// The locks that everyone wants. The sleepers want the first two only.
 const RESOURCES: [&str; 4] = ["orders", "invoices", "stock", "wallet"];
+/// The semaphore that everyone wants, and how many permits it has.
+const SEMAPHORE: (&str, u32) = ("licences", 3);
+
+/// What a sleeper outlives.
+const SLEEPERS_TTL: Duration = Duration::from_secs(2);
 
 /// Where everyone writes down what happened.
 #[derive(Clone)]
@@ -26,7 +34,9 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     pub(crate) fn new() -> Recorder {
-        Recorder { began: std::time::Instant::now(), history: Arc::default() }
+        let limits = [(SEMAPHORE.0.to_owned(), SEMAPHORE.1)].into();
+        let history = History { limits, ..History::default() };
+        Recorder { began: std::time::Instant::now(), history: Arc::new(Mutex::new(history)) }
     }
 
     pub(crate) fn now(&self) -> Instant {
@@ -62,6 +72,8 @@ enum Manner {
     Polite,
     /// Stands still while it holds a lock, for longer than its session lives, and then writes.
     Sleeper,
+    /// The same with a lock that has a TTL of its own. Its session lives on.
+    LeaseSleeper,
     /// Takes a lock that nobody else wants, again and again: to see when the cluster grants again.
     Prober,
 }
@@ -72,7 +84,7 @@ impl Clients {
         // The file is made before two want to make it.
         drop(Store::open(store));
         let manners =
-            [Manner::Polite, Manner::Polite, Manner::Polite, Manner::Sleeper, Manner::Sleeper, Manner::Prober];
+            [Manner::Polite, Manner::Polite, Manner::Polite, Manner::Sleeper, Manner::LeaseSleeper, Manner::Prober];
         let mut threads = Vec::new();
         for (number, manner) in manners.into_iter().enumerate() {
             let worker = Worker {
@@ -144,7 +156,7 @@ impl Worker {
         let builder = self.endpoints.iter().fold(Client::builder(), |builder, endpoint| builder.endpoint(endpoint));
         let client = builder.name(&self.name).connect_in_background().expect("valid addresses");
         // Short, so that a sleeper outlives it; but a TTL below 5 s may not survive a fail-over.
-        let ttl = Duration::from_secs(if self.manner == Manner::Sleeper { 2 } else { 12 });
+        let ttl = if self.manner == Manner::Sleeper { SLEEPERS_TTL } else { Duration::from_secs(12) };
         let open = || client.session().ttl(ttl).open().expect("a valid TTL");
         let mut session = open();
         while !self.stop.load(Ordering::Relaxed) {
@@ -153,7 +165,7 @@ impl Worker {
             }
             match self.manner {
                 Manner::Prober => self.probe(&session).await,
-                Manner::Sleeper => self.sleep_on_it(&session).await,
+                Manner::Sleeper | Manner::LeaseSleeper => self.sleep_on_it(&session).await,
                 Manner::Polite => self.take_and_give_back(&session).await,
             }
             tokio::time::sleep(Duration::from_millis(2 + self.random.below(8))).await;
@@ -172,53 +184,119 @@ impl Worker {
             Ok(None) => Err(Answer::Refused("busy".to_owned())),
             Err(error) => Err(answer(&error)),
         };
-        if let Some(guard) = self.acquired(session, &name, Mode::Exclusive, asked_at, granted) {
-            let hold = self.begin_hold(&guard, &name, Mode::Exclusive, guard.token().get());
-            self.give_back(guard, hold).await;
+        if let Some(guard) = self.acquired(session, one(&name, Mode::Exclusive), asked_at, granted) {
+            let hold = self.begin_hold(&guard, &name, Mode::Exclusive);
+            self.give_back(guard, vec![hold]).await;
         }
     }
 
     async fn take_and_give_back(&mut self, session: &Session) {
-        // Now and then one that a sleeper may sit on.
-        let name = match self.random.below(4) {
-            0 => RESOURCES[self.random.below(2) as usize],
-            _ => RESOURCES[2 + self.random.below(2) as usize],
-        };
+        let name = self.a_resource();
         let wait = Duration::from_millis(300 + self.random.below(2_500));
-        let asked_at = self.recorder.now();
-        match self.random.below(10) {
-            0..=3 => {
-                let granted = session.lock(name).wait(wait).acquire().await.map_err(|error| answer(&error));
-                if let Some(guard) = self.acquired(session, name, Mode::Exclusive, asked_at, granted) {
-                    self.use_exclusive(guard, name).await;
-                }
-            }
-            4..=5 => {
-                let granted = match session.lock(name).try_acquire().await {
-                    Ok(Some(guard)) => Ok(guard),
-                    Ok(None) => Err(Answer::Refused("busy".to_owned())),
-                    Err(error) => Err(answer(&error)),
-                };
-                if let Some(guard) = self.acquired(session, name, Mode::Exclusive, asked_at, granted) {
-                    self.use_exclusive(guard, name).await;
-                }
-            }
-            6..=7 => {
-                let granted = session.lock(name).shared().wait(wait).acquire().await.map_err(|error| answer(&error));
-                if let Some(guard) = self.acquired::<Shared>(session, name, Mode::Shared, asked_at, granted) {
-                    let mut hold = self.begin_hold(&guard, name, Mode::Shared, guard.token().get());
-                    self.keep_a_while(&guard, &mut hold).await;
-                    self.give_back(guard, hold).await;
-                }
-            }
-            8 => {
+        match self.random.below(16) {
+            0..=2 => self.take_exclusive(session, name, wait, None).await,
+            3 => self.take_exclusive(session, name, Duration::ZERO, None).await,
+            // Renewed in time, so it never ends by itself here.
+            4 => self.take_exclusive(session, name, wait, Some(Duration::from_secs(6))).await,
+            5..=7 => self.take_shared(session, name, wait).await,
+            8..=9 => {
+                let asked_at = self.recorder.now();
                 let granted = session.lock(name).update().wait(wait).acquire().await.map_err(|error| answer(&error));
-                if let Some(guard) = self.acquired::<Update>(session, name, Mode::Update, asked_at, granted) {
-                    self.upgrade(session, guard, name, wait).await;
+                let Some(guard) = self.acquired(session, one(name, Mode::Update), asked_at, granted) else { return };
+                let hold = self.begin_hold(&guard, name, Mode::Update);
+                if self.random.below(4) == 0 {
+                    let down = |guard: Guard<Update>| guard.downgrade();
+                    if let Some((guard, hold)) = self.convert(guard, hold, Mode::Shared, down).await {
+                        self.give_back(guard, vec![hold]).await;
+                    }
+                } else {
+                    self.upgrade(guard, hold, name, |guard| guard.upgrade(wait)).await;
                 }
             }
+            10..=12 => self.take_several(session, wait).await,
+            13..=14 => self.take_permits(session, wait).await,
             _ => self.write_late(),
         }
+    }
+
+    /// Now and then one that a sleeper may sit on.
+    fn a_resource(&mut self) -> &'static str {
+        match self.random.below(4) {
+            0 => RESOURCES[self.random.below(2) as usize],
+            _ => RESOURCES[2 + self.random.below(2) as usize],
+        }
+    }
+
+    async fn take_exclusive(&mut self, session: &Session, name: &str, wait: Duration, ttl: Option<Duration>) {
+        let lock = session.lock(name);
+        let lock = ttl.into_iter().fold(lock, |lock, ttl| lock.ttl(ttl));
+        let asked_at = self.recorder.now();
+        let granted = match wait {
+            Duration::ZERO => match lock.try_acquire().await {
+                Ok(Some(guard)) => Ok(guard),
+                Ok(None) => Err(Answer::Refused("busy".to_owned())),
+                Err(error) => Err(answer(&error)),
+            },
+            wait => lock.wait(wait).acquire().await.map_err(|error| answer(&error)),
+        };
+        if let Some(guard) = self.acquired(session, one(name, Mode::Exclusive), asked_at, granted) {
+            self.use_exclusive(guard, name).await;
+        }
+    }
+
+    /// Reads; then lets go and comes back to write, or becomes exclusive where it is, or just goes.
+    async fn take_shared(&mut self, session: &Session, name: &str, wait: Duration) {
+        let asked_at = self.recorder.now();
+        let granted = session.lock(name).shared().wait(wait).acquire().await.map_err(|error| answer(&error));
+        let Some(guard) = self.acquired(session, one(name, Mode::Shared), asked_at, granted) else { return };
+        let mut hold = self.begin_hold(&guard, name, Mode::Shared);
+        self.keep_a_while(&guard, &mut hold).await;
+        match self.random.below(4) {
+            0 => self.upgrade(guard, hold, name, |guard| guard.upgrade(wait)).await,
+            1 => {
+                self.give_back(guard, vec![hold]).await;
+                self.take_exclusive(session, name, wait, None).await;
+            }
+            _ => self.give_back(guard, vec![hold]).await,
+        }
+    }
+
+    /// Two or three names at once, not all in the same mode.
+    async fn take_several(&mut self, session: &Session, wait: Duration) {
+        let first = self.random.below(4) as usize;
+        let count = 2 + self.random.below(2) as usize;
+        let chosen = (0..count).map(|step| RESOURCES[(first + step) % RESOURCES.len()]);
+        let mut taken: Taken = Vec::new();
+        for name in chosen {
+            let mode = if self.random.below(3) == 0 { Mode::Shared } else { Mode::Exclusive };
+            taken.push((name.to_owned(), mode));
+        }
+        taken.sort();
+        let mode = |mode| if mode == Mode::Shared { LockMode::Shared } else { LockMode::Exclusive };
+        let locks = session.lock_each(taken.iter().map(|(name, it)| (name, mode(*it))));
+        let asked_at = self.recorder.now();
+        let granted = locks.wait(wait).acquire().await.map_err(|error| answer(&error));
+        let Some(guard) = self.acquired(session, taken.clone(), asked_at, granted) else { return };
+        let first = self.begin_hold(&guard, "", Mode::Shared);
+        let as_hold = |(name, mode): &(String, Mode)| Hold { resource: name.clone(), mode: *mode, ..first.clone() };
+        let mut holds: Vec<Hold> = taken.iter().map(as_hold).collect();
+        for hold in holds.iter_mut().filter(|hold| hold.mode == Mode::Exclusive) {
+            self.write_under(&guard, hold).await;
+        }
+        self.give_back(guard, holds).await;
+    }
+
+    async fn take_permits(&mut self, session: &Session, wait: Duration) {
+        let (name, limit) = SEMAPHORE;
+        let permits = 1 + self.random.below(2) as u32;
+        let asked_at = self.recorder.now();
+        let granted = session.semaphore(name).limit(limit).permits(permits).wait(wait).acquire().await;
+        let granted = granted.map_err(|error| answer(&error));
+        let mode = Mode::Permits(permits);
+        let Some(guard) = self.acquired(session, one(name, mode), asked_at, granted) else { return };
+        let mut hold = self.begin_hold(&guard, name, mode);
+        self.keep_a_while(&guard, &mut hold).await;
+        self.give_back(guard, vec![hold]).await;
     }
 
     /// With a token of long ago: nobody holds that lock any more.
@@ -231,50 +309,104 @@ impl Worker {
         self.store.write_late(&resource, token);
     }
 
-    async fn upgrade(&mut self, session: &Session, guard: Guard<Update>, name: &str, wait: Duration) {
-        let mut hold = self.begin_hold(&guard, name, Mode::Update, guard.token().get());
+    /// Becomes exclusive, if the others let it.
+    async fn upgrade<M, F>(&mut self, guard: Guard<M>, mut hold: Hold, name: &str, up: impl FnOnce(Guard<M>) -> F)
+    where
+        F: Future<Output = Result<Guard<Exclusive>, NotConverted<M>>>,
+        Held<M>: Tokened,
+        Held<Exclusive>: Tokened,
+    {
         self.keep_a_while(&guard, &mut hold).await;
+        if let Some((guard, _)) = self.convert(guard, hold, Mode::Exclusive, up).await {
+            self.use_exclusive(guard, name).await;
+        }
+    }
+
+    /// Asks for another mode. What was held ends there, and begins anew in the mode that it has then. If the mode cannot be had,
+    /// the lock is given back.
+    async fn convert<M, T, F>(
+        &mut self,
+        guard: Guard<M>,
+        mut hold: Hold,
+        mode: Mode,
+        convert: impl FnOnce(Guard<M>) -> F,
+    ) -> Option<(Guard<T>, Hold)>
+    where
+        F: Future<Output = Result<Guard<T>, NotConverted<M>>>,
+        Held<M>: Tokened,
+        Held<T>: Tokened,
+    {
+        let (session, grant) = (guard.session().0, guard.grant().0);
         let asked_at = self.recorder.now();
-        let upgraded = guard.upgrade(wait).await;
-        let (granted, guard) = match upgraded {
-            Ok(guard) => (Answer::Granted { grant: guard.grant().0, token: guard.token().get() }, Ok(guard)),
-            Err(not) => (answer(&not.error), Err(not.guard)),
+        let converted = convert(guard).await;
+        // Until it is known, a lock that becomes stronger is held as it was. One that becomes weaker may be weaker already.
+        hold.gave_up_at = Some(if mode > hold.mode { self.recorder.now() } else { asked_at });
+        let (answer, left) = match &converted {
+            Ok(guard) => (Answer::Granted { grant, token: guard.number() }, true),
+            Err(not) => (answer(&not.error), not.guard.is_some()),
         };
-        self.asked(session, name, Asked::Upgrade, asked_at, granted);
-        match guard {
+        // What became of it is not known: from the moment of asking on nothing is certain.
+        if !left {
+            hold.gave_up_at = Some(asked_at);
+        }
+        let (resource, before) = (hold.resource.clone(), hold.mode);
+        self.recorder.with(|history| history.holds.push(hold));
+        self.asked(session, Asked::Convert { grant, mode }, asked_at, answer);
+        match converted {
             Ok(guard) => {
-                // What it held for reading ends here, and begins anew for writing.
-                hold.gave_up_at = Some(self.recorder.now());
-                self.recorder.with(|history| history.holds.push(hold));
-                self.use_exclusive(guard, name).await;
+                let hold = self.begin_hold(&guard, &resource, mode);
+                Some((guard, hold))
             }
-            Err(Some(guard)) => self.give_back(guard, hold).await,
-            Err(None) => {
-                hold.gave_up_at = Some(asked_at);
-                self.recorder.with(|history| history.holds.push(hold));
+            Err(not) => {
+                if let Some(guard) = not.guard {
+                    let hold = self.begin_hold(&guard, &resource, before);
+                    self.give_back(guard, vec![hold]).await;
+                }
+                None
             }
         }
     }
 
-    /// Claims, works, and writes; as often as the lock says that it is still held.
+    /// Claims, works, and writes; then goes, or stays a while as a reader.
     async fn use_exclusive(&mut self, guard: Guard<Exclusive>, name: &str) {
-        let token = guard.token().get();
-        let mut hold = self.begin_hold(&guard, name, Mode::Exclusive, token);
+        let mut hold = self.begin_hold(&guard, name, Mode::Exclusive);
+        self.write_under(&guard, &mut hold).await;
+        match self.random.below(6) {
+            0 => {
+                let down = |guard: Guard<Exclusive>| guard.downgrade();
+                if let Some((guard, mut hold)) = self.convert(guard, hold, Mode::Shared, down).await {
+                    self.keep_a_while(&guard, &mut hold).await;
+                    self.give_back(guard, vec![hold]).await;
+                }
+            }
+            1 => {
+                let down = |guard: Guard<Exclusive>| guard.downgrade_to_update();
+                if let Some((guard, mut hold)) = self.convert(guard, hold, Mode::Update, down).await {
+                    self.keep_a_while(&guard, &mut hold).await;
+                    self.give_back(guard, vec![hold]).await;
+                }
+            }
+            _ => self.give_back(guard, vec![hold]).await,
+        }
+    }
+
+    /// Writes as often as the lock says that it is still held.
+    async fn write_under<M>(&mut self, guard: &Held<M>, hold: &mut Hold) {
+        let (name, token) = (hold.resource.clone(), hold.token);
         if guard.is_held()
-            && let Some(read) = self.store.claim(name, token)
+            && let Some(read) = self.store.claim(&name, token)
         {
-            self.keep_a_while(&guard, &mut hold).await;
+            self.keep_a_while(guard, hold).await;
             for value in 1..=1 + self.random.below(2) as i64 {
-                if !guard.is_held() || !self.store.write(name, token, read + value) {
+                if !guard.is_held() || !self.store.write(&name, token, read + value) {
                     break;
                 }
             }
         }
-        self.old_tokens.push((name.to_owned(), token));
+        self.old_tokens.push((name, token));
         if self.old_tokens.len() > 8 {
             self.old_tokens.remove(0);
         }
-        self.give_back(guard, hold).await;
     }
 
     /// The program is paused in the middle of its work, and knows nothing of it when it goes on.
@@ -282,10 +414,12 @@ impl Worker {
         let name = RESOURCES[self.number % 2];
         let asked_at = self.recorder.now();
         let wait = Duration::from_secs(5);
-        let granted = session.lock(name).wait(wait).acquire().await.map_err(|error| answer(&error));
-        let Some(guard) = self.acquired(session, name, Mode::Exclusive, asked_at, granted) else { return };
+        let lock = session.lock(name).wait(wait);
+        let lock = if self.manner == Manner::LeaseSleeper { lock.ttl(SLEEPERS_TTL) } else { lock };
+        let granted = lock.acquire().await.map_err(|error| answer(&error));
+        let Some(guard) = self.acquired(session, one(name, Mode::Exclusive), asked_at, granted) else { return };
         let token = guard.token().get();
-        let mut hold = self.begin_hold(&guard, name, Mode::Exclusive, token);
+        let mut hold = self.begin_hold(&guard, name, Mode::Exclusive);
         if let Some(read) = self.store.claim(name, token) {
             self.look(&guard, &mut hold);
             let from = self.recorder.now();
@@ -296,7 +430,7 @@ impl Worker {
             let stall = Stall { session: guard.session().0, from, until: self.recorder.now() };
             self.recorder.with(|history| history.stalls.push(stall));
         }
-        self.give_back(guard, hold).await;
+        self.give_back(guard, vec![hold]).await;
         // Others want it, too.
         let pause = Duration::from_millis(500 + self.random.below(1_500));
         tokio::time::sleep(pause).await;
@@ -317,7 +451,10 @@ impl Worker {
         }
     }
 
-    fn begin_hold<M>(&self, guard: &Held<M>, resource: &str, mode: Mode, token: u64) -> Hold {
+    fn begin_hold<M>(&self, guard: &Held<M>, resource: &str, mode: Mode) -> Hold
+    where
+        Held<M>: Tokened,
+    {
         let now = self.recorder.now();
         let mut hold = Hold {
             client: self.name.clone(),
@@ -325,7 +462,7 @@ impl Worker {
             resource: resource.to_owned(),
             mode,
             grant: guard.grant().0,
-            token,
+            token: guard.number(),
             from: now,
             believed_until: now,
             gave_up_at: None,
@@ -334,47 +471,47 @@ impl Worker {
         hold
     }
 
-    async fn give_back<M>(&mut self, guard: Guard<M>, mut hold: Hold) {
-        self.look(&guard, &mut hold);
+    /// Gives a lock back, with all that was held by it.
+    async fn give_back<M>(&mut self, guard: Guard<M>, mut holds: Vec<Hold>) {
+        holds.iter_mut().for_each(|hold| self.look(&guard, hold));
         let (session, grant) = (guard.session().0, guard.grant().0);
         let asked_at = self.recorder.now();
-        hold.gave_up_at = Some(asked_at);
-        let resource = hold.resource.clone();
-        self.recorder.with(|history| history.holds.push(hold));
+        holds.iter_mut().for_each(|hold| hold.gave_up_at = Some(asked_at));
+        self.recorder.with(|history| history.holds.extend(holds));
         let answer = match guard.release().await {
             Ok(_) => Answer::Released,
             Err(error) => answer(&error),
         };
-        let (client, answered_at) = (self.name.clone(), self.recorder.now());
-        let what = Asked::Release { grant };
-        let ask = Ask { client, session, resource, what, asked_at, answered_at, answer };
-        self.recorder.with(|history| history.asks.push(ask));
+        self.asked(session, Asked::Release { grant }, asked_at, answer);
     }
 
     fn acquired<M>(
         &self,
         session: &Session,
-        resource: &str,
-        mode: Mode,
+        taken: Taken,
         asked_at: Instant,
         granted: Result<Guard<M>, Answer>,
     ) -> Option<Guard<M>>
     where
-        Guard<M>: Tokened,
+        Held<M>: Tokened,
     {
         let (answer, guard) = match granted {
             Ok(guard) => (Answer::Granted { grant: guard.grant().0, token: guard.number() }, Some(guard)),
             Err(answer) => (answer, None),
         };
-        self.asked(session, resource, Asked::Acquire(mode), asked_at, answer);
+        self.asked(session.id().0, Asked::Acquire(taken), asked_at, answer);
         guard
     }
 
-    fn asked(&self, session: &Session, resource: &str, what: Asked, asked_at: Instant, answer: Answer) {
-        let (client, session, resource) = (self.name.clone(), session.id().0, resource.to_owned());
-        let ask = Ask { client, session, resource, what, asked_at, answered_at: self.recorder.now(), answer };
+    fn asked(&self, session: u128, what: Asked, asked_at: Instant, answer: Answer) {
+        let (client, answered_at) = (self.name.clone(), self.recorder.now());
+        let ask = Ask { client, session, what, asked_at, answered_at, answer };
         self.recorder.with(|history| history.asks.push(ask));
     }
+}
+
+fn one(name: &str, mode: Mode) -> Taken {
+    vec![(name.to_owned(), mode)]
 }
 
 /// The number of a guard's token, whatever it is good for.
@@ -382,19 +519,30 @@ trait Tokened {
     fn number(&self) -> u64;
 }
 
-impl Tokened for Guard<Exclusive> {
+impl Tokened for Held<Exclusive> {
     fn number(&self) -> u64 {
         self.token().get()
     }
 }
-impl Tokened for Guard<Shared> {
+impl Tokened for Held<Shared> {
     fn number(&self) -> u64 {
         self.token().get()
     }
 }
-impl Tokened for Guard<Update> {
+impl Tokened for Held<Update> {
     fn number(&self) -> u64 {
         self.token().get()
+    }
+}
+impl Tokened for Held<Mixed> {
+    fn number(&self) -> u64 {
+        self.read_token().get()
+    }
+}
+/// Permits show no token. In the log it is the grant's id, until a lock is upgraded.
+impl Tokened for Held<Permit> {
+    fn number(&self) -> u64 {
+        self.grant().0
     }
 }
 

@@ -277,6 +277,12 @@ impl Cluster {
         PathBuf::from(format!("/proc/{}/root{}", child.id(), data.display()))
     }
 
+    /// A client that is not part of the history, on the runtime from which this is called.
+    pub(crate) fn client(&self, name: &str) -> Client {
+        let builder = self.endpoints().into_iter().fold(Client::builder(), |builder, it| builder.endpoint(it));
+        builder.name(name).connect_in_background().expect("valid addresses")
+    }
+
     /// Does something with a client that is not part of the history.
     pub(crate) fn ask<T>(&self, ask: impl AsyncFnOnce(&Client) -> T) -> T {
         let control = self.control.as_ref().expect("there is a node");

@@ -3,6 +3,8 @@
 //!
 //! These are plain words of their own, so that the checker can be tested with histories written by hand.
 
+use std::collections::BTreeMap;
+
 /// Nanoseconds since the run began.
 pub(crate) type Instant = u64;
 
@@ -21,16 +23,31 @@ pub(crate) struct History {
     pub(crate) attempts: Vec<Attempt>,
     /// The grants that stand at the end, as a linearizable read says.
     pub(crate) grants_at_end: Vec<u64>,
+    /// How many permits each semaphore has.
+    pub(crate) limits: BTreeMap<String, u32>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a resource is taken. A stronger lock is the greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Mode {
     Shared,
     Update,
     Exclusive,
+    /// So many permits. They conflict with nobody, and are counted.
+    Permits(u32),
 }
 
+/// What one grant takes, by name.
+pub(crate) type Taken = Vec<(String, Mode)>;
+
 impl Mode {
+    pub(crate) fn permits(self) -> u32 {
+        match self {
+            Mode::Permits(permits) => permits,
+            _ => 0,
+        }
+    }
+
     // Rule: exclusion
     pub(crate) fn goes_with(self, other: Mode) -> bool {
         !matches!((self, other), (Mode::Exclusive, _) | (_, Mode::Exclusive) | (Mode::Update, Mode::Update))
@@ -56,7 +73,7 @@ pub(crate) enum What {
     SessionOpened { session: u128 },
     SessionEnded { session: u128, expired: bool },
     Queued { request: Request, converts: Option<u64> },
-    Granted { request: Request, resource: String, mode: Mode, grant: u64, token: u64 },
+    Granted { request: Request, taken: Taken, grant: u64, token: u64 },
     NotGranted { request: Request },
     Converted { grant: u64, token: u64, mode: Mode },
     Ended { grant: u64, session: u128, how: End },
@@ -78,18 +95,20 @@ pub(crate) enum End {
 pub(crate) struct Ask {
     pub(crate) client: String,
     pub(crate) session: u128,
-    pub(crate) resource: String,
     pub(crate) what: Asked,
     pub(crate) asked_at: Instant,
     pub(crate) answered_at: Instant,
     pub(crate) answer: Answer,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    Acquire(Mode),
-    /// From update to exclusive.
-    Upgrade,
+    Acquire(Taken),
+    /// To a stronger mode, or to a weaker one.
+    Convert {
+        grant: u64,
+        mode: Mode,
+    },
     Release {
         grant: u64,
     },
@@ -111,7 +130,7 @@ pub(crate) enum Answer {
     Unknown(String),
 }
 
-/// What a client believed that it held.
+/// What a client believed that it held: one of these for each name.
 #[derive(Clone, Debug)]
 #[allow(dead_code, reason = "the client's name is for those who read a violation")]
 pub(crate) struct Hold {
@@ -144,11 +163,19 @@ pub(crate) struct Stall {
     pub(crate) until: Instant,
 }
 
-/// A living session as a linearizable read showed it.
+/// What ends if nobody renews it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lease {
+    Session(u128),
+    /// A grant with a TTL of its own.
+    Grant(u64),
+}
+
+/// A lease as a linearizable read showed it.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
     pub(crate) asked_at: Instant,
-    pub(crate) session: u128,
+    pub(crate) lease: Lease,
     pub(crate) ttl_ms: u64,
     pub(crate) renewed_ms: u64,
     pub(crate) deadline_ms: u64,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::checker;
 use super::clients::{Clients, Recorder};
 use super::cluster::{Cluster, say, wait_until};
-use super::history::{Answer, Instant};
+use super::history::{Answer, Ask, Asked, History, Instant, Mode};
 use super::store::Store;
 use super::watcher::Watcher;
 
@@ -117,9 +117,10 @@ impl Run {
     pub(crate) fn finish(mut self) {
         // Without somebody who slept past its deadline and came too late, the store was not put to the test.
         let store = Store::open(&self.cluster.directory().join("store.sqlite"));
-        wait_until("two have come too late", || {
+        wait_until("two have come too late, and everything was done that clients do", || {
             let stale = checker::stale_attempts(&store.attempts());
-            (stale >= 2 && self.recorder.with(|history| history.stalls.len() >= 2)).then_some(())
+            (stale >= 2 && self.recorder.with(|history| history.stalls.len() >= 2 && has_everything(history)))
+                .then_some(())
         });
         let attempts = self.clients.take().expect("they run until here").finish();
         self.every_node_serves();
@@ -161,8 +162,9 @@ impl Run {
         figures.latest_expiry_ms = report.latest_ms;
         say(&format!("{}: {figures}", self.title));
         say(&format!(
-            "  answers: {by_answer:?}; {} expiries timed; the event log was read again from {read_again} nodes",
-            report.expiries_timed
+            "  answers: {by_answer:?}; {} grants of several names, {} of permits, {} conversions, {} locks ended at their own TTL; \
+             {} expiries timed; the event log was read again from {read_again} nodes",
+            report.multi_locks, report.permits, report.conversions, report.lock_expiries, report.expiries_timed
         ));
         let shown = report.violations.iter().take(20).cloned().collect::<Vec<_>>().join("\n  ");
         assert!(report.violations.is_empty(), "{} violations:\n  {shown}", report.violations.len());
@@ -171,6 +173,16 @@ impl Run {
         total.add(figures);
         say(&format!("so far: {total}"));
     }
+}
+
+/// Whether each kind of thing that clients do has succeeded.
+fn has_everything(history: &History) -> bool {
+    let granted = |ask: &&Ask| matches!(ask.answer, Answer::Granted { .. });
+    let some = |kind: fn(&Asked) -> bool| history.asks.iter().filter(granted).any(|ask| kind(&ask.what));
+    some(|what| matches!(what, Asked::Acquire(taken) if taken.len() > 1))
+        && some(|what| matches!(what, Asked::Acquire(taken) if taken[0].1.permits() > 0))
+        && some(|what| matches!(what, Asked::Convert { mode: Mode::Exclusive, .. }))
+        && some(|what| matches!(what, Asked::Convert { mode: Mode::Shared | Mode::Update, .. }))
 }
 
 impl Figures {

@@ -10,7 +10,7 @@ use fencepost::{Client, Error, Event, GrantEnd, Held, LockMode, Position, Positi
 use super::background::Background;
 use super::clients::Recorder;
 use super::cluster::wait_until;
-use super::history::{End, LogEvent, Mode, Sample, What};
+use super::history::{End, Lease, LogEvent, Mode, Sample, Taken, What};
 
 /// How often the sessions are looked at.
 const SAMPLE_EVERY: Duration = Duration::from_millis(150);
@@ -150,12 +150,23 @@ async fn sample(client: Client, recorder: Recorder, stop: Arc<AtomicBool>) {
             let (stamp_ms, term) = (sessions.at.stamp.0, sessions.at.term);
             let samples = sessions.what.rows.into_iter().map(|session| Sample {
                 asked_at,
-                session: session.id.0,
+                lease: Lease::Session(session.id.0),
                 ttl_ms: session.ttl.millis().get(),
                 renewed_ms: session.renewed_at.0,
                 deadline_ms: session.deadline.0,
                 stamp_ms,
                 term,
+            });
+            recorder.with(|history| history.samples.extend(samples));
+        }
+        let asked_at = recorder.now();
+        if let Ok(grants) = client.grants("", None).await {
+            let (stamp_ms, term) = (grants.at.stamp.0, grants.at.term);
+            let samples = grants.what.rows.into_iter().filter_map(|grant| {
+                let ttl_ms = grant.record.terms.as_ref()?.ttl?.millis().get();
+                let (lease, deadline_ms) = (Lease::Grant(grant.record.id.0), grant.deadline.0);
+                let renewed_ms = deadline_ms.saturating_sub(ttl_ms);
+                Some(Sample { asked_at, lease, ttl_ms, renewed_ms, deadline_ms, stamp_ms, term })
             });
             recorder.with(|history| history.samples.extend(samples));
         }
@@ -176,12 +187,12 @@ fn translate(event: &PositionedEvent, seen_at: u64) -> Option<LogEvent> {
         }
         Event::NotGranted { request, .. } => What::NotGranted { request: (request.session.0, request.number.0) },
         Event::Granted { request, grant, token, .. } => {
-            let (resource, mode) = only_lock(&request.wants);
+            let taken = taken(&request.wants);
             let request = (request.session.0, request.number.0);
-            What::Granted { request, resource, mode, grant: grant.0, token: token.0 }
+            What::Granted { request, taken, grant: grant.0, token: token.0 }
         }
         Event::Converted { grant, token, held, .. } => {
-            What::Converted { grant: grant.0, token: token.0, mode: only_lock(held).1 }
+            What::Converted { grant: grant.0, token: token.0, mode: taken(held)[0].1 }
         }
         Event::Ended { grant, session, how, .. } => {
             let how = match how {
@@ -197,13 +208,20 @@ fn translate(event: &PositionedEvent, seen_at: u64) -> Option<LogEvent> {
     Some(LogEvent { index: position.index, ordinal: position.ordinal, stamp_ms: stamp.0, seen_at, what })
 }
 
-/// Our clients lock one name at a time.
-fn only_lock(held: &Held) -> (String, Mode) {
-    let Held::Locks(locks) = held else { panic!("nobody here takes permits: {held:?}") };
-    let mode = match locks[0].mode {
-        LockMode::Shared => Mode::Shared,
-        LockMode::Update => Mode::Update,
-        _ => Mode::Exclusive,
+/// In the order of the names. Only a lock on one name is converted here.
+fn taken(held: &Held) -> Taken {
+    let lock = |lock: &fencepost_core::Lock| {
+        let mode = match lock.mode {
+            LockMode::Shared => Mode::Shared,
+            LockMode::Update => Mode::Update,
+            _ => Mode::Exclusive,
+        };
+        (lock.name.as_str().to_owned(), mode)
     };
-    (locks[0].name.as_str().to_owned(), mode)
+    let mut taken: Taken = match held {
+        Held::Locks(locks) => locks.iter().map(lock).collect(),
+        Held::Permits { name, permits } => vec![(name.as_str().to_owned(), Mode::Permits(permits.get()))],
+    };
+    taken.sort();
+    taken
 }

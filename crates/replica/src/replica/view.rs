@@ -73,6 +73,13 @@ impl Replica {
         self.members.directory.get(&node)
     }
 
+    /// Whether this node was a member and, as of the last applied entry, is none any more. One that was cut off when it was
+    /// taken out does not know it; one that is about to join is not meant.
+    pub fn was_removed(&self) -> bool {
+        let members = self.members.nodes();
+        !members.is_empty() && !members.contains(&self.settings.id)
+    }
+
     /// Who leads, as far as this node knows.
     pub fn leader(&self) -> Option<u64> {
         Some(self.raft.raft.leader_id).filter(|leader| *leader != raft::INVALID_ID)

@@ -102,6 +102,17 @@ pub(crate) async fn status_of(address: impl std::fmt::Display) -> Result<v1::Get
     Ok(answer.into_inner())
 }
 
+/// What a node says over HTTP, head and all.
+pub(crate) async fn get(address: SocketAddr, path: &str) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut socket = tokio::net::TcpStream::connect(address).await.expect("it listens");
+    let ask = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    socket.write_all(ask.as_bytes()).await.expect("it reads");
+    let mut answer = String::new();
+    soon("HTTP answers", socket.read_to_string(&mut answer)).await.expect("text");
+    answer
+}
+
 /// A stream, and what came down it.
 pub(crate) struct Client {
     to_server: mpsc::Sender<v1::ClientMessage>,

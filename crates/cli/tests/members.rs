@@ -1,0 +1,142 @@
+//! Members that come and go by hand, and a rest that is waived, as an operator types it.
+
+mod harness;
+
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+use harness::{Dev, Finished, Process, command, wait_until};
+
+/// A way to a server that lets one connection through, and no other.
+fn lets_one_through(server: String) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("there are free ports");
+    let address = listener.local_addr().expect("a listener has an address");
+    std::thread::spawn(move || {
+        let mut connections = listener.incoming().flatten();
+        let Some(client) = connections.next() else { return };
+        let upstream = TcpStream::connect(server).expect("it listens");
+        for (mut from, mut to) in [(client.try_clone().unwrap(), upstream.try_clone().unwrap()), (upstream, client)] {
+            // It ends with either side.
+            std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+        }
+        connections.for_each(drop);
+    });
+    address
+}
+
+fn ask(server: &str, args: &[&str]) -> Finished {
+    let mut command = command(args);
+    command.env("FENCEPOST_SERVER", server);
+    Process::start(command).finish()
+}
+
+/// The part of a line between two words.
+fn between<'a>(line: &'a str, before: &str, after: &str) -> &'a str {
+    line.split(before).nth(1).and_then(|rest| rest.split(after).next()).unwrap_or_else(|| panic!("{before} in {line}"))
+}
+
+/// A node of `serve` on free ports, where its clients connect and where its peers do.
+fn serve(directory: &std::path::Path, name: &str, more: &[&str]) -> (Process, String, String) {
+    let free = "127.0.0.1:0";
+    let mut command = Command::new("sh");
+    // Its log is read while it runs.
+    command.args(["-c", "exec \"$@\" 2>\"$0\""]).arg(directory.join(format!("{name}.log")));
+    command.arg(env!("CARGO_BIN_EXE_fencepost")).args(["serve", "--log-format", "json", "--name", name]);
+    command.arg("--data").arg(directory.join(name)).args(["--listen-http", free, "--listen-peer", free]).args(more);
+    command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::piped());
+    let mut node = Process::start({
+        command.stderr(std::process::Stdio::piped());
+        command
+    });
+    let ready = node.wait_for_line("ready: ");
+    (node, between(&ready, "clients on ", ",").to_owned(), between(&ready, "peers on ", ",").trim().to_owned())
+}
+
+fn roles(server: &str) -> Vec<(String, String)> {
+    let seen = ask(server, &["members", "-o", "json"]).ok().json();
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    seen["members"].as_array().unwrap().iter().map(|it| (text(&it["name"]), text(&it["role"]))).collect()
+}
+
+/// A node that joins asks for all this by itself. Here it finds the cluster and then cannot reach it, so an operator does it.
+#[test]
+fn a_node_is_added_and_promoted_by_hand() {
+    let directory = tempfile::tempdir().unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = free.local_addr().unwrap().to_string();
+    drop(free);
+    let door = lets_one_through(client.clone()).to_string();
+    let found = ["--new-cluster", "--listen-client", &client, "--advertise-client", &door];
+    let (_first, first, _) = serve(directory.path(), "n1", &found);
+    assert_eq!(first, client);
+    wait_until("it leads", || (ask(&client, &["members"]).code == 0).then_some(()));
+    let (_second, its_client, its_peer) =
+        serve(directory.path(), "n2", &["--listen-client", "127.0.0.1:0", "--join", &door]);
+    let mut log = String::new();
+    std::fs::File::open(directory.path().join("n2.log")).unwrap().read_to_string(&mut log).unwrap();
+    let up = log.lines().find(|line| line.contains("the node is up")).expect("its log says so");
+    let id = between(up, "\"node\":\"", "\"");
+
+    ask(&client, &["member", "promote", "n2"]).with_code(1).says("there is no member \"n2\"");
+    let add = ["member", "add", id, "--name", "n2", "--peer", &its_peer, "--client", &its_client];
+    ask(&client, &add).ok().says("is a learner");
+    ask(&client, &["member", "add", "2a", "--name", "n2", "--peer", "h:1", "--client", "h:1"])
+        .with_code(1)
+        .says("a member named n2 exists under another id");
+    let member = |name: &str, role: &str| (name.to_owned(), role.to_owned());
+    let mut seen = roles(&client);
+    seen.sort();
+    assert_eq!(seen, [member("n1", "voter"), member("n2", "learner")]);
+    // Refused until it has the log.
+    let promoted = wait_until("it has caught up", || {
+        let promoted = ask(&client, &["member", "promote", "n2"]);
+        if promoted.code != 0 {
+            assert!(promoted.stderr.contains("wait until it has caught up"), "{promoted:?}");
+            return None;
+        }
+        Some(promoted)
+    });
+    promoted.says("n2 (").says("votes");
+    assert!(roles(&client).contains(&member("n2", "voter")));
+}
+
+#[test]
+fn a_leader_is_removed_and_the_others_go_on() {
+    let dev = Dev::with(&["--nodes", "3"]);
+    let seen = dev.fencepost(&["members", "-o", "json"]).ok().json();
+    let leader = seen["members"].as_array().unwrap().iter().find(|it| it["leads"] == true).unwrap().clone();
+    let (name, address) = (leader["name"].as_str().unwrap(), leader["client_address"].as_str().unwrap());
+    let _holder = dev.hold("a");
+    dev.fencepost(&["member", "remove", name]).ok().says("is out; stop it and delete its directory");
+    let left = dev.fencepost(&["members", "-o", "json"]).ok().json();
+    let left = left["members"].as_array().unwrap();
+    assert_eq!(left.len(), 2, "{left:?}");
+    assert!(left.iter().any(|it| it["leads"] == true) && left.iter().all(|it| it["name"] != name), "{left:?}");
+    // A lock outlives it, and new ones are given.
+    dev.fencepost(&["run", "-n", "a", "--", "true"]).with_code(124);
+    dev.fencepost(&["run", "b", "--", "true"]).ok();
+    // Whoever asks the one that went hears why it knows nothing.
+    ask(address, &["members"]).with_code(125).says("removed from the cluster");
+    dev.fencepost(&["member", "remove", name]).with_code(1).says("there is no member");
+}
+
+#[test]
+fn a_rest_is_waived() {
+    let dev = Dev::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let held = runtime.block_on(async {
+        let client = fencepost::Client::connect(&format!("fencepost://{}", dev.server)).await.unwrap();
+        client.lock("machine").lock_delay(Duration::from_secs(60)).acquire().await.unwrap()
+    });
+    let break_it =
+        |more: &[&str]| dev.fencepost(&[&["break", "machine", "--reason", "the host is gone", "--yes"], more].concat());
+    break_it(&["--waive-rest"]).with_code(1).says("does not rest");
+    break_it(&[]).ok().says("break: grant");
+    dev.fencepost(&["run", "-n", "machine", "--", "true"]).with_code(124);
+    break_it(&[]).with_code(1).says("it rests: --waive-rest ends that");
+    break_it(&["--waive-rest"]).ok().says("waive: the rest of grant");
+    dev.fencepost(&["run", "-n", "machine", "--", "true"]).ok();
+    drop(held);
+}
