@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fencepost::{Client, ClientBuilder, Error, Refused};
+use fencepost::{Client, ClientBuilder, Error, Failed, Refused};
 use fencepost_core::Name;
 
 use crate::failure::{Failure, Result};
-use crate::settings::{self, NodeFlags, Settings};
+use crate::settings::{self, ClientFlags, NodeFlags, Settings};
 
 /// How long to look for a node that answers. People wait for it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -15,18 +15,17 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The options that every command that asks a cluster has.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ServerArgs {
-    /// Nodes of the cluster; one is enough to find the others [env: FENCEPOST_SERVER] [default: 127.0.0.1:7420]
-    #[arg(long, value_name = "HOST:PORT,...")]
-    pub(crate) server: Option<String>,
+    #[command(flatten)]
+    flags: ClientFlags,
     /// A TOML file with settings, `server` among them [env: FENCEPOST_CONFIG]
     #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
+    config: Option<PathBuf>,
 }
 
 impl ServerArgs {
     /// A client to be.
     pub(crate) fn builder(&self) -> Result<(ClientBuilder, String)> {
-        let settings = Settings::gather(&NodeFlags::default(), self.server.as_deref(), self.config.as_deref())?;
+        let settings = Settings::gather(&NodeFlags::default(), &self.flags, self.config.as_deref())?;
         if std::env::var_os("FENCEPOST_LOG_LEVEL").is_some() {
             crate::logs::begin(&settings, None)?;
         }
@@ -37,8 +36,17 @@ impl ServerArgs {
         }
         let mut builder = Client::builder().name("fencepost").connect_timeout(CONNECT_TIMEOUT);
         for node in &nodes {
-            settings::check_host_port(node).map_err(|why| settings.refuse("server", &why))?;
+            let host_port = node.strip_prefix("https://").or_else(|| node.strip_prefix("http://")).unwrap_or(node);
+            settings::check_host_port(host_port).map_err(|why| settings.refuse("server", &why))?;
             builder = builder.endpoint(node);
+        }
+        let tls = settings.client_tls()?;
+        if tls.is_none() && said.contains("https://") {
+            let why = "https:// needs the authority that signed the nodes' certificates: give --ca FILE";
+            return Err(settings.refuse("server", why));
+        }
+        if let Some(tls) = tls {
+            builder = builder.tls(tls);
         }
         Ok((builder, nodes.join(",")))
     }
@@ -53,9 +61,10 @@ impl ServerArgs {
 /// Nobody answers.
 pub(crate) fn unreachable(nodes: &str, error: Error) -> Failure {
     match error {
+        Error::Failed(Failed::BadTls(_)) => error.into(),
         Error::Failed(_) => Failure::failed(format!(
             "no leader was found at {nodes}: {error}. `fencepost dev` starts a node to try things out; --server or \
-             FENCEPOST_SERVER name another cluster"
+             FENCEPOST_SERVER name another cluster; --ca, --cert and --key are for TLS"
         )),
         other => other.into(),
     }
@@ -64,7 +73,7 @@ pub(crate) fn unreachable(nodes: &str, error: Error) -> Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         match &error {
-            Error::Refused(Refused::BadWord(_)) => Failure::usage(error),
+            Error::Refused(Refused::BadWord(_)) | Error::Failed(Failed::BadTls(_)) => Failure::usage(error),
             Error::Refused(_) => Failure::refused(error),
             _ => Failure::failed(error),
         }

@@ -8,7 +8,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches};
-use fencepost_server::{Begin, Config};
+use fencepost::Tls;
+use fencepost_server::{Begin, Config, TlsFiles};
 
 use crate::failure::{Failure, Result};
 
@@ -40,6 +41,13 @@ const NODE: &[Key] = &[
     key("listen-peer", "IP:PORT", "Where peers connect [default: 127.0.0.1:7422]"),
     key("advertise-client", "HOST:PORT", "What clients are told to connect to [default: where this node listens]"),
     key("advertise-peer", "HOST:PORT", "What peers are told to connect to [default: where this node listens]"),
+    key("tls-cert", "FILE", "TLS for clients and HTTP: the certificate, in PEM"),
+    key("tls-key", "FILE", "Its private key, in PEM"),
+    key("tls-client-ca", "FILE", "Serve only clients with a certificate of these authorities, in PEM"),
+    key("peer-cert", "FILE", "TLS among nodes: the certificate with this node's name, in PEM"),
+    key("peer-key", "FILE", "Its private key, in PEM"),
+    key("peer-ca", "FILE", "The authorities that sign the nodes' certificates, in PEM"),
+    key("join-ca", "FILE", "The authorities that sign what other nodes show to clients [default: peer-ca]"),
     switch("insecure", "Listen without TLS where others can hear it"),
     key("snapshot-every-entries", "N", "Make a snapshot after so many log entries [default: 100000]"),
     key("snapshot-every-bytes", "N", "Make a snapshot after so many bytes of log [default: 67108864]"),
@@ -48,15 +56,16 @@ const NODE: &[Key] = &[
 ];
 
 /// What every client command can be told, and not a node.
-const CLIENT: &[Key] = &[key(
-    "server",
-    "HOST:PORT,...",
-    "Nodes of the cluster; one is enough to find the others [default: 127.0.0.1:7420]",
-)];
+const CLIENT: &[Key] = &[
+    key("server", "HOST:PORT,...", "Nodes of the cluster; one is enough to find the others [default: 127.0.0.1:7420]"),
+    key("ca", "FILE", "Speak TLS, and believe nodes with a certificate of these authorities, in PEM"),
+    key("cert", "FILE", "The certificate to show to nodes that want one, in PEM"),
+    key("key", "FILE", "Its private key, in PEM"),
+    key("server-name", "NAME", "The name that the nodes' certificates bear [default: the host in the node's address]"),
+];
 
 /// `FENCEPOST_*` variables that are no settings: what `run` tells its command, and where the file is.
-const OTHER_VARIABLES: &[&str] =
-    &["FENCEPOST_CONFIG", "FENCEPOST_LOCK", "FENCEPOST_TOKEN", "FENCEPOST_DEADLINE", "FENCEPOST_SERVER"];
+const OTHER_VARIABLES: &[&str] = &["FENCEPOST_CONFIG", "FENCEPOST_LOCK", "FENCEPOST_TOKEN", "FENCEPOST_DEADLINE"];
 
 impl Key {
     pub(crate) fn variable(&self) -> String {
@@ -95,36 +104,53 @@ fn host_name() -> String {
     name.filter(|name| !name.is_empty()).unwrap_or_else(|| "node".to_owned())
 }
 
+/// What was said by flags.
+type Flags = BTreeMap<&'static str, String>;
+
+fn read_flags(keys: &'static [Key], matches: &ArgMatches) -> Flags {
+    let value = |key: &Key| match key.value {
+        Some(_) => matches.get_one::<String>(key.name).cloned(),
+        None => matches.get_flag(key.name).then(|| "true".to_owned()),
+    };
+    keys.iter().filter_map(|key| Some((key.name, value(key)?))).collect()
+}
+
 /// The flags of a node, made from the table.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct NodeFlags {
-    values: BTreeMap<&'static str, String>,
+pub(crate) struct NodeFlags(Flags);
+
+/// The flags of every client command, made from the table.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ClientFlags(Flags);
+
+/// What clap asks of flags that it did not make itself.
+macro_rules! flags_of {
+    ($flags:ident, $keys:ident) => {
+        impl clap::FromArgMatches for $flags {
+            fn from_arg_matches(matches: &ArgMatches) -> std::result::Result<$flags, clap::Error> {
+                Ok($flags(read_flags($keys, matches)))
+            }
+
+            fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> std::result::Result<(), clap::Error> {
+                *self = $flags::from_arg_matches(matches)?;
+                Ok(())
+            }
+        }
+
+        impl clap::Args for $flags {
+            fn augment_args(command: clap::Command) -> clap::Command {
+                command.args($keys.iter().map(Key::flag))
+            }
+
+            fn augment_args_for_update(command: clap::Command) -> clap::Command {
+                $flags::augment_args(command)
+            }
+        }
+    };
 }
 
-impl clap::FromArgMatches for NodeFlags {
-    fn from_arg_matches(matches: &ArgMatches) -> std::result::Result<NodeFlags, clap::Error> {
-        let value = |key: &Key| match key.value {
-            Some(_) => matches.get_one::<String>(key.name).cloned(),
-            None => matches.get_flag(key.name).then(|| "true".to_owned()),
-        };
-        Ok(NodeFlags { values: NODE.iter().filter_map(|key| Some((key.name, value(key)?))).collect() })
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> std::result::Result<(), clap::Error> {
-        *self = NodeFlags::from_arg_matches(matches)?;
-        Ok(())
-    }
-}
-
-impl clap::Args for NodeFlags {
-    fn augment_args(command: clap::Command) -> clap::Command {
-        command.args(NODE.iter().map(Key::flag))
-    }
-
-    fn augment_args_for_update(command: clap::Command) -> clap::Command {
-        NodeFlags::augment_args(command)
-    }
-}
+flags_of!(NodeFlags, NODE);
+flags_of!(ClientFlags, CLIENT);
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -165,15 +191,15 @@ impl Settings {
     ///
     /// # Errors
     /// The file cannot be read or has a key that is not known, or a variable is not UTF-8.
-    pub(crate) fn gather(flags: &NodeFlags, server: Option<&str>, file: Option<&Path>) -> Result<Settings> {
+    pub(crate) fn gather(node: &NodeFlags, client: &ClientFlags, file: Option<&Path>) -> Result<Settings> {
         let file_path = file.map(Path::to_owned).or_else(|| std::env::var_os("FENCEPOST_CONFIG").map(PathBuf::from));
         let from_file = file_path.as_deref().map(read_file).transpose()?.unwrap_or_default();
         let mut all = Vec::new();
         for key in NODE.iter().chain(CLIENT) {
-            let flag = if key.name == "server" { server } else { flags.values.get(key.name).map(String::as_str) };
+            let flag = node.0.get(key.name).or_else(|| client.0.get(key.name));
             let variable = key.variable();
             let (value, source) = if let Some(value) = flag {
-                (value.to_owned(), Source::Flag(key.name))
+                (value.clone(), Source::Flag(key.name))
             } else if let Some(value) = std::env::var_os(&variable) {
                 let value = value.into_string().map_err(|value| {
                     Failure::usage(format!("{variable} is {value:?}, which is not UTF-8: set it anew, or unset it"))
@@ -193,12 +219,22 @@ impl Settings {
         self.all.iter().find(|setting| setting.name == name).expect("every key of the table was gathered")
     }
 
+    /// Those that a node goes by.
+    pub(crate) fn of_node(&self) -> impl Iterator<Item = &Setting> {
+        self.all.iter().filter(|setting| NODE.iter().any(|key| key.name == setting.name))
+    }
+
+    /// A value, if there is one.
+    fn text(&self, name: &str) -> Option<String> {
+        Some(self.get(name).value.clone()).filter(|text| !text.is_empty())
+    }
+
     /// What the server library is told.
     ///
     /// # Errors
     /// A value that cannot be read, with where it stands and what to write instead.
     pub(crate) fn node_config(&self) -> Result<Config> {
-        let text = |name| Some(self.get(name).value.clone()).filter(|text| !text.is_empty());
+        let text = |name| self.text(name);
         let join = list(&self.get("join").value);
         for address in &join {
             check_host_port(address).map_err(|why| self.refuse("join", &why))?;
@@ -228,10 +264,64 @@ impl Settings {
             peer_listen: self.address("listen-peer")?,
             client_advertise: text("advertise-client"),
             peer_advertise: text("advertise-peer"),
+            tls: self.tls_files(["tls-cert", "tls-key"], "tls-client-ca")?,
+            peer_tls: self.tls_files(["peer-cert", "peer-key", "peer-ca"], "peer-ca")?,
+            join_authority: self.path("join-ca", "tls-cert")?,
             insecure: self.switch("insecure")?,
             snapshot_every_entries: self.number("snapshot-every-entries")?,
             snapshot_every_bytes: self.number("snapshot-every-bytes")?,
         })
+    }
+
+    /// The files of a port, if it has TLS. Some of them are of no use without the others.
+    fn tls_files(&self, together: impl AsRef<[&'static str]>, authority: &str) -> Result<Option<TlsFiles>> {
+        let together = together.as_ref();
+        if together.iter().all(|name| self.text(name).is_none()) {
+            return self.path(authority, together[0]).map(|_| None);
+        }
+        let mut missing = together.iter().filter(|name| self.text(name).is_none());
+        if let Some(missing) = missing.next() {
+            let all: Vec<String> = together.iter().map(|name| format!("--{name}")).collect();
+            return Err(Failure::usage(format!("{} belong together: give --{missing}, too", all.join(", "))));
+        }
+        let path = |name| PathBuf::from(&self.get(name).value);
+        let authority = self.text(authority).map(PathBuf::from);
+        Ok(Some(TlsFiles { certificate: path(together[0]), key: path(together[1]), authority }))
+    }
+
+    /// A file that means nothing without another.
+    fn path(&self, name: &str, needs: &str) -> Result<Option<PathBuf>> {
+        match self.text(name) {
+            Some(_) if self.text(needs).is_none() => {
+                Err(self.refuse(name, &format!("it means nothing without TLS: give --{needs}, too")))
+            }
+            path => Ok(path.map(PathBuf::from)),
+        }
+    }
+
+    /// How a client speaks TLS, if it does.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or one that means nothing without another.
+    pub(crate) fn client_tls(&self) -> Result<Option<Tls>> {
+        let read = |name: &str| match self.path(name, "ca")? {
+            Some(path) => std::fs::read(path).map(Some).map_err(|error| {
+                self.refuse(name, &format!("cannot be read: {error}; say a file that this user may read"))
+            }),
+            None => Ok(None),
+        };
+        let (authority, certificate, key) = (read("ca")?, read("cert")?, read("key")?);
+        let name = self.path("server-name", "ca").map(|_| self.text("server-name"))?;
+        let Some(authority) = authority else { return Ok(None) };
+        let tls = match (certificate, key) {
+            (Some(certificate), Some(key)) => Tls::new(authority).identity(certificate, key),
+            (None, None) => Tls::new(authority),
+            _ => return Err(Failure::usage("--cert and --key belong together: give both, or none")),
+        };
+        Ok(Some(match name {
+            Some(name) => tls.server_name(name),
+            None => tls,
+        }))
     }
 
     fn address(&self, name: &str) -> Result<SocketAddr> {

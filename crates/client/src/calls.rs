@@ -8,7 +8,7 @@ use tonic::{Code, Response, Status};
 use tonic_types::StatusExt;
 
 use crate::client::Client;
-use crate::driver::{Way, chain, endpoint, not_leader};
+use crate::driver::{Way, chain, endpoint, not_leader, reason};
 use crate::error::{Error, Failed, Refused, Unknown};
 
 /// How often one call is sent before its failure is told.
@@ -47,7 +47,7 @@ impl Client {
                 None if kind == Kind::Once => return Err(Unknown::BrokeOff(status.message().to_owned()).into()),
                 None => tokio::time::sleep(PAUSE).await,
             }
-            last = Failed::Unreachable { last: status.message().to_owned() }.into();
+            last = Failed::Unreachable { last: reason(&status, self.shared()) }.into();
         }
         Err(last)
     }
@@ -64,7 +64,7 @@ impl Client {
             return Ok(say(channel));
         }
         let address = hint.unwrap_or_else(|| shared.endpoints[tried % shared.endpoints.len()].clone());
-        match endpoint(&address, shared.connect_timeout) {
+        match endpoint(shared, &address) {
             Ok(endpoint) => Ok(say(endpoint.connect_lazy())),
             Err(error) => Err(Failed::BadAddress(format!("{address}: {}", chain(&error))).into()),
         }

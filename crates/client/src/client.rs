@@ -17,6 +17,7 @@ use crate::machine::NewSession;
 use crate::semaphore::SemaphoreRequest;
 use crate::session::{Home, SessionBuilder};
 use crate::shared::{Asked, Shared};
+use crate::tls::Tls;
 use crate::watch::WatchRequest;
 
 /// The port for clients if an address names none.
@@ -67,6 +68,11 @@ impl Drop for Inner {
 #[derive(Clone, Debug)]
 pub struct ClientBuilder {
     endpoints: Vec<String>,
+    tls: Option<Tls>,
+    /// Whether a node was named with `https://`,
+    says_https: bool,
+    /// and whether one was with `http://`.
+    says_http: bool,
     ttl: Duration,
     name: Option<String>,
     labels: Vec<(String, String)>,
@@ -75,7 +81,8 @@ pub struct ClientBuilder {
 }
 
 impl Client {
-    /// Connects to the cluster at `fencepost://host:port,host:port`. Any of its nodes will do: the leader is found.
+    /// Connects to the cluster at `fencepost://host:port,host:port`. Any of its nodes will do: the leader is found. For TLS
+    /// see [`ClientBuilder::tls`].
     ///
     /// # Errors
     /// [`Failed::Unreachable`] if no node could be reached within ten seconds, [`Failed::BadAddress`] if it is no address.
@@ -100,6 +107,9 @@ impl Client {
     pub fn builder() -> ClientBuilder {
         ClientBuilder {
             endpoints: Vec::new(),
+            tls: None,
+            says_https: false,
+            says_http: false,
             ttl: Duration::from_millis(bounds::SESSION_TTL_MS_DEFAULT),
             name: None,
             labels: Vec::new(),
@@ -223,25 +233,39 @@ impl Client {
 }
 
 impl ClientBuilder {
-    /// The nodes of `fencepost://host:port,host:port`.
+    /// The nodes of `fencepost://host:port,host:port`; `https://` in its place demands TLS, and `http://` plain text.
     ///
     /// # Errors
     /// [`Failed::BadAddress`] if it is no address.
     pub fn address(mut self, address: &str) -> Result<ClientBuilder, Error> {
         let bad = || Failed::BadAddress(address.to_owned());
-        let nodes = address.strip_prefix("fencepost://").ok_or_else(bad)?.trim_end_matches('/');
+        let (scheme, nodes) = address.split_once("://").ok_or_else(bad)?;
+        let nodes = nodes.trim_end_matches('/');
+        if !["fencepost", "https", "http"].contains(&scheme) {
+            return Err(bad().into());
+        }
         for node in nodes.split(',') {
             if node.is_empty() || node.contains(['/', '@', '?', ' ']) {
                 return Err(bad().into());
             }
-            self = self.endpoint(node);
+            self = match scheme {
+                "fencepost" => self.endpoint(node),
+                _ => self.endpoint(format!("{scheme}://{node}")),
+            };
         }
         Ok(self)
     }
 
-    /// One more node, as `host:port`; the port is 7420 if it is left out.
+    /// One more node, as `host:port`; the port is 7420 if it is left out. `https://host:port` demands TLS, and
+    /// `http://host:port` plain text; without either it is TLS if [`ClientBuilder::tls`] says how.
     pub fn endpoint(mut self, node: impl Into<String>) -> ClientBuilder {
         let mut node = node.into();
+        for (scheme, is_said) in [("https://", &mut self.says_https), ("http://", &mut self.says_http)] {
+            if let Some(rest) = node.strip_prefix(scheme) {
+                node = rest.trim_end_matches('/').to_owned();
+                *is_said = true;
+            }
+        }
         let has_port = node
             .rsplit_once(':')
             .is_some_and(|(host, port)| (!host.contains(':') || host.ends_with(']')) && port.parse::<u16>().is_ok());
@@ -249,6 +273,12 @@ impl ClientBuilder {
             node = format!("{node}:{PORT}");
         }
         self.endpoints.push(node);
+        self
+    }
+
+    /// Speaks TLS with every node: with those that are named here, and with those that they send the client to.
+    pub fn tls(mut self, tls: Tls) -> ClientBuilder {
+        self.tls = Some(tls);
         self
     }
 
@@ -309,7 +339,8 @@ impl ClientBuilder {
     /// A client that connects while it is used already. What is asked meanwhile waits for the connection.
     ///
     /// # Errors
-    /// [`Failed::BadAddress`] if no node is named, [`crate::Refused::BadWord`] if the TTL is too short.
+    /// [`Failed::BadAddress`] if no node is named, [`Failed::BadTls`] if what was said about TLS cannot work,
+    /// [`crate::Refused::BadWord`] if the TTL is too short.
     ///
     /// # Panics
     /// Outside of a Tokio runtime.
@@ -317,14 +348,31 @@ impl ClientBuilder {
         if self.endpoints.is_empty() {
             return Err(Failed::BadAddress(String::new()).into());
         }
+        self.check_tls()?;
         let ttl = Ttl::new(millis(self.ttl)?.get())?;
         let metadata = Metadata::new(self.metadata().as_bytes())?;
         let caller = driver::Caller::new(self.name.as_deref());
         let dial_timeout = self.connect_timeout.min(DIAL_TIMEOUT);
-        let shared = Arc::new(Shared::new(self.endpoints, dial_timeout, caller));
+        let shared = Arc::new(Shared::new(self.endpoints, dial_timeout, caller, self.tls));
         tokio::spawn(driver::drive(shared.clone()));
         let (call_timeout, session) = (self.call_timeout, Mutex::new(None));
         Ok(Client { inner: Arc::new(Inner { shared, ttl, metadata, call_timeout, session }) })
+    }
+
+    /// A client follows the leader from node to node, so it speaks with all of them alike.
+    fn check_tls(&self) -> Result<(), Error> {
+        let refused = |why: &str| Err(Failed::BadTls(why.to_owned()).into());
+        match &self.tls {
+            _ if self.says_https && self.says_http => {
+                refused("some nodes are https:// and some http://: say one of them")
+            }
+            None if self.says_https => refused(
+                "https:// needs the authority that signed the nodes' certificates: give it with ClientBuilder::tls",
+            ),
+            Some(_) if self.says_http => refused("http:// is plain text: say https://, or nothing"),
+            Some(tls) => tls.check(),
+            None => Ok(()),
+        }
     }
 
     /// One line `key=value` for each thing to know.

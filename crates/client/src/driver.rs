@@ -21,6 +21,7 @@ use crate::clock::{self, Nanos};
 use crate::machine::{DialFailure, Reconnect, Step};
 use crate::rpc::lock_service_client::LockServiceClient;
 use crate::shared::Shared;
+use crate::tls;
 
 /// Messages that wait for the network. While it is slow the machine gathers, so few and large are better than many and small.
 const MESSAGES_BUFFERED: usize = 4;
@@ -148,10 +149,13 @@ async fn sleep_to(at: Option<Nanos>) {
 }
 
 /// How a node is reached: the one place for everything that has to do with it.
-pub(crate) fn endpoint(address: &str, connect_timeout: Duration) -> Result<Endpoint, tonic::transport::Error> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}"))?;
+pub(crate) fn endpoint(shared: &Shared, address: &str) -> Result<Endpoint, tonic::transport::Error> {
+    let endpoint = match &shared.tls {
+        Some(tls) => tls.apply(Endpoint::from_shared(format!("https://{address}"))?)?,
+        None => Endpoint::from_shared(format!("http://{address}"))?,
+    };
     Ok(endpoint
-        .connect_timeout(connect_timeout)
+        .connect_timeout(shared.connect_timeout)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_PATIENCE)
@@ -163,10 +167,10 @@ pub(crate) fn endpoint(address: &str, connect_timeout: Duration) -> Result<Endpo
 
 async fn dial(shared: &Shared, address: &str) -> Result<Stream, (DialFailure, String)> {
     let unreachable = |said: String| (DialFailure::Unreachable, format!("{address}: {said}"));
-    let refused = |status: Status| (failure(&status), format!("{address}: {}", status.message()));
+    let refused = |status: Status| (failure(&status), format!("{address}: {}", reason(&status, shared)));
     let connect = async {
-        let endpoint = endpoint(address, shared.connect_timeout).map_err(|error| unreachable(error.to_string()))?;
-        let channel = endpoint.connect().await.map_err(|error| unreachable(chain(&error)))?;
+        let endpoint = endpoint(shared, address).map_err(|error| unreachable(chain(&error)))?;
+        let channel = endpoint.connect().await.map_err(|error| unreachable(explained(chain(&error), shared)))?;
         let (outbound, messages) = mpsc::channel(MESSAGES_BUFFERED);
         let mut client = LockServiceClient::with_interceptor(channel.clone(), shared.caller.clone())
             .max_decoding_message_size(ANSWER_BYTES_MAX);
@@ -252,6 +256,19 @@ fn failure(status: &Status) -> DialFailure {
 pub(crate) fn not_leader(status: &Status) -> Option<Option<String>> {
     let info = status.get_details_error_info().filter(|info| info.reason == "NOT_LEADER")?;
     Some(info.metadata.get("leader").filter(|leader| !leader.is_empty()).cloned())
+}
+
+/// What a status says, with what caused it and what to do.
+pub(crate) fn reason(status: &Status, shared: &Shared) -> String {
+    match std::error::Error::source(status) {
+        Some(source) => explained(format!("{}: {}", status.message(), chain(source)), shared),
+        None => status.message().to_owned(),
+    }
+}
+
+fn explained(said: String, shared: &Shared) -> String {
+    let hint = tls::hint(&said, shared.tls.is_some());
+    said + hint
 }
 
 /// An error with what caused it: the outermost alone says only that it did not work.

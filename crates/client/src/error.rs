@@ -102,6 +102,9 @@ pub enum Failed {
     /// The address is none.
     #[error("{0:?} is no address: say fencepost://host:port,host:port")]
     BadAddress(String),
+    /// What was said about TLS cannot work.
+    #[error("TLS cannot be used so: {0}")]
+    BadTls(String),
     /// The server speaks a language that this version does not know.
     #[error("the server sent what this version does not understand ({0}): use a newer client")]
     NotUnderstood(String),

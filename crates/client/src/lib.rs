@@ -55,6 +55,7 @@ mod observe;
 mod semaphore;
 mod session;
 mod shared;
+mod tls;
 mod token;
 mod watch;
 
@@ -75,6 +76,7 @@ pub use machine::{GrantState, Lost};
 pub use observe::{AsOf, ClusterStatus, MemberRole, MemberStatus, SessionView};
 pub use semaphore::SemaphoreRequest;
 pub use session::{Session, SessionBuilder};
+pub use tls::Tls;
 pub use token::{FencingToken, ReadToken};
 pub use watch::{Watch, WatchRequest};
 

@@ -17,6 +17,7 @@ use tonic::transport::Channel;
 use crate::clock::{self, Nanos};
 use crate::driver::Caller;
 use crate::machine::{Answer, Connection, Event, Failure, GrantKey, GrantState, LetGo, RequestKey};
+use crate::tls::Tls;
 
 /// How long the last good-bye may take.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -31,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) endpoints: Vec<String>,
     pub(crate) connect_timeout: Duration,
     pub(crate) caller: Caller,
+    /// None speaks plain text.
+    pub(crate) tls: Option<Tls>,
 }
 
 #[derive(Debug, Default)]
@@ -57,10 +60,10 @@ enum Slot {
 }
 
 impl Shared {
-    pub(crate) fn new(endpoints: Vec<String>, connect_timeout: Duration, caller: Caller) -> Shared {
+    pub(crate) fn new(endpoints: Vec<String>, connect_timeout: Duration, caller: Caller, tls: Option<Tls>) -> Shared {
         let last_failure = "not tried yet".to_owned();
         let state = Mutex::new(State { last_failure, ..State::default() });
-        Shared { state, wake: Notify::new(), connected: Notify::new(), endpoints, connect_timeout, caller }
+        Shared { state, wake: Notify::new(), connected: Notify::new(), endpoints, connect_timeout, caller, tls }
     }
 
     /// The state. A machine that has panicked has said so where it did; the others must still be able to let go.

@@ -20,7 +20,7 @@ fn every_planted_bug_is_caught() {
     plant(None);
     assert_eq!(commands_until_caught(make_state, COMMANDS_MAX), None, "caught without a planted bug");
     let mut missed = Vec::new();
-    for bug in Bug::ALL {
+    for bug in Bug::ALL.iter().copied() {
         plant(Some(bug));
         match commands_until_caught(make_state, COMMANDS_MAX) {
             Some(commands) => println!("{commands:>8} commands until {bug:?} was caught"),

@@ -7,6 +7,7 @@ use fencepost_wire::{Entry as LockEntry, MemberChanges, StateProof};
 use raft::eraftpb::{Entry, EntryType};
 
 use crate::error::Stop;
+use crate::planted::{Bug, planted};
 
 /// What came of an entry.
 pub(crate) struct Applied {
@@ -19,7 +20,7 @@ pub(crate) struct Applied {
 pub(crate) fn apply_to(state: &mut LockState, entry: &Entry) -> Result<Option<Applied>, Stop> {
     let Some(LockEntry { term, stamp, batch, proof, .. }) = read_entry(entry)? else { return Ok(None) };
     // Rule: one-proposer
-    if term != entry.term {
+    if term != entry.term && !planted(Bug::DeposedLeaderProposes) {
         return Ok(None);
     }
     Ok(Some(Applied { stamp, effects: state.apply(stamp, batch), proof }))
@@ -35,7 +36,7 @@ pub(crate) fn read_member_changes(entry: &Entry) -> Result<Option<MemberChanges>
 }
 
 /// The lock entry in an entry of the log; none in what consensus writes for itself.
-pub(crate) fn read_entry(entry: &Entry) -> Result<Option<LockEntry>, Stop> {
+pub fn read_entry(entry: &Entry) -> Result<Option<LockEntry>, Stop> {
     if entry.entry_type != EntryType::EntryNormal || entry.data.is_empty() {
         return Ok(None);
     }

@@ -10,6 +10,7 @@ mod gather;
 mod log;
 mod members;
 mod node;
+mod planted;
 mod ports;
 mod proof;
 mod replica;
@@ -17,11 +18,14 @@ mod snapshot;
 mod stamp;
 pub mod store;
 
+pub use apply::read_entry;
 pub use error::{NotTaken, Stop};
 pub use gather::{BEAT_MS, ENTRY_COMMANDS_MAX, Ticket, WAITING_OPERATIONS_MAX, WAITING_WANTS_MAX};
 pub use log::{GROUP_BEGINS, Log, LogPosition};
 pub use members::{MemberChange, MemberView, PROMOTE_BEHIND_ENTRIES_MAX, Role};
 pub use node::{Node, Place, Snapshots, Wake};
+#[cfg(feature = "planted-bugs")]
+pub use planted::{Bug, plant};
 pub use ports::{LogWrite, Output};
 pub use proof::PROOF_EVERY_ENTRIES;
 pub use raft::eraftpb::Message;

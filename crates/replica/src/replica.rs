@@ -7,7 +7,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use fencepost_core::{Act, Action, Batch, EventRing, LockState, LogicalMs, Operation, Renewal, ReplyTo};
+use fencepost_core::{
+    Act, Action, Batch, EventRing, LockState, LogicalMs, Operation, Outcome, Renewal, Reply, ReplyTo,
+};
 use fencepost_wire::{Entry as LockEntry, MemberChanges, Members};
 use raft::eraftpb::{ConfChangeV2, Entry, Message, MessageType};
 use raft::{Config, RawNode, StateRole};
@@ -17,6 +19,7 @@ use crate::error::{NotTaken, Stop};
 use crate::gather::{Gather, Ticket, Tickets};
 use crate::log::{GROUP_BEGINS, Log, LogPosition, entry_bytes};
 use crate::members::{MemberChange, apply_changes, from_conf_state, plan, to_conf_change};
+use crate::planted::{Bug, planted};
 use crate::ports::{LogWrite, Output};
 use crate::proof::Proofs;
 use crate::snapshot::{GroupId, Restored, SnapshotInfo, events_begin, read_snapshot};
@@ -211,7 +214,6 @@ impl Replica {
             events: EventRing::new(EVENTS_KEPT_MAX, events_begin(applied)),
             outputs: Vec::new(),
         };
-        replica.draw_election_timeout();
         if replica.members.voters.iter().eq([&settings.id]) && replica.members.voters_outgoing.is_empty() {
             // Nobody else could lead, so there is nobody to wait for.
             replica.raft.campaign()?;
@@ -247,6 +249,14 @@ impl Replica {
     /// [`NotTaken`] if this node does not lead.
     pub fn submit_renewal(&mut self, renewal: Renewal) -> Result<Ticket, NotTaken> {
         let ticket = self.ticket()?;
+        if planted(Bug::RenewsWithoutTheLog)
+            && let (Renewal::KeepAlive { .. }, Lead::Running { clock, .. }) = (&renewal, &self.lead)
+        {
+            let reply = Reply { to: ReplyTo::Renewal(0), outcome: Outcome::Renewed, repeat: None };
+            let (position, stamp) = (self.applied, clock.stamp());
+            self.outputs.push(Output::Reply { ticket, position, stamp, reply });
+            return Ok(ticket);
+        }
         self.gather.renewal(ticket, renewal);
         Ok(ticket)
     }
@@ -279,6 +289,10 @@ impl Replica {
         if self.reads_asked.len() >= READS_WAITING_MAX {
             return Err(NotTaken::Overloaded);
         }
+        if planted(Bug::ReadsWithoutConsensus) {
+            self.outputs.push(Output::ReadReady { ticket, position: self.applied });
+            return Ok(ticket);
+        }
         self.raft.read_index(ticket.0.to_le_bytes().to_vec());
         self.reads_asked.push(ticket);
         Ok(ticket)
@@ -291,9 +305,11 @@ impl Replica {
     pub fn handle_message(&mut self, message: Message) -> Result<(), Stop> {
         match message.msg_type {
             // Rule: one-proposer
-            MessageType::MsgPropose => Ok(()),
+            MessageType::MsgPropose if !planted(Bug::DeposedLeaderProposes) => Ok(()),
             // Of no use without its bytes.
             MessageType::MsgSnapshot => Ok(()),
+            // As in `turn`: it would stand for election.
+            MessageType::MsgTimeoutNow if self.installing.is_some() => Ok(()),
             MessageType::MsgAppend if self.has_no_room_for(&message) => Ok(()),
             MessageType::MsgRequestVote | MessageType::MsgRequestPreVote if self.is_of_a_stranger(&message) => Ok(()),
             _ => self.step(message),
@@ -303,11 +319,9 @@ impl Replica {
     fn step(&mut self, message: Message) -> Result<(), Stop> {
         match self.raft.step(message) {
             // Somebody who is no longer, or not yet, a member: not for us.
-            Err(raft::Error::StepPeerNotFound | raft::Error::StepLocalMsg) => {}
-            stepped => stepped?,
+            Err(raft::Error::StepPeerNotFound | raft::Error::StepLocalMsg) => Ok(()),
+            stepped => Ok(stepped?),
         }
-        self.draw_election_timeout();
-        Ok(())
     }
 
     /// Whether somebody asks for a vote who is no member and lacks entries that are here: a node that was removed, or one that
@@ -397,8 +411,12 @@ impl Replica {
         if now >= self.next_tick {
             // One tick, however long the process slept: a stalled node is not owed an election.
             self.next_tick = now.after_ms(TICK_MS);
-            self.raft.tick();
-            self.draw_election_timeout();
+            self.set_election_timeout();
+            // A node whose log has just been replaced does not stand for election before that is durable. Consensus would
+            // look for entries that went with the old log, and panic.
+            if self.installing.is_none() {
+                self.raft.tick();
+            }
             // Consensus forgets reads that came before its first commit of the term, so all are asked again.
             for ticket in &self.reads_asked {
                 self.raft.read_index(ticket.0.to_le_bytes().to_vec());
@@ -437,7 +455,7 @@ impl Replica {
             Lead::No => None,
             Lead::Starting { term } | Lead::Running { term, .. } => Some(*term),
         };
-        if led.is_some() && led != Some(term).filter(|_| leads) {
+        if led.is_some() && led != Some(term).filter(|_| leads) && !planted(Bug::DeposedLeaderProposes) {
             self.lead = Lead::No;
             let in_flight = self.in_flight.take().map(|(_, tickets)| tickets).unwrap_or_default();
             let waiting = self.gather.abandon();
@@ -453,7 +471,7 @@ impl Replica {
                 term,
                 stamp: self.highest_stamp()?,
                 wall_clock_ms: None,
-                batch: Batch { failover_grace: true, ..Batch::default() },
+                batch: Batch { failover_grace: !planted(Bug::NoGrace), ..Batch::default() },
                 proof: None,
             };
             self.raft.propose(Vec::new(), fencepost_wire::encode(&entry))?;
@@ -465,6 +483,9 @@ impl Replica {
     /// The highest stamp in the log, committed or not: the base of a new leader's time.
     // Rule: logical-time
     fn highest_stamp(&self) -> Result<LogicalMs, Stop> {
+        if planted(Bug::BaseFromApplied) {
+            return Ok(self.state.stamp());
+        }
         for entry in self.raft.store().newest_first().take_while(|entry| entry.index > self.applied.index) {
             if let Some(lock_entry) = read_entry(entry)? {
                 return Ok(lock_entry.stamp.max(self.state.stamp()));
@@ -529,7 +550,7 @@ impl Replica {
         let committed = ready.take_committed_entries();
         self.raft.advance_append_async(ready);
 
-        if self.last_write <= self.last_persisted {
+        if self.last_write <= self.last_persisted || planted(Bug::AcknowledgesBeforeSync) {
             // Nothing was to be written: it is as durable as what was.
             self.raft.on_persist_ready(number);
             self.outputs.extend(after.into_iter().map(Output::Send));
@@ -581,7 +602,11 @@ impl Replica {
             self.lead = Lead::Running { term: entry.term, clock: StampClock::new(stamp, now) };
         }
         let position = self.applied;
-        if let Some((_, tickets)) = self.in_flight.take_if(|(proposed, _)| *proposed == position) {
+        let is_ours = |proposed: &LogPosition| match planted(Bug::ForeignEntryAnswers) {
+            true => proposed.index == position.index,
+            false => *proposed == position,
+        };
+        if let Some((_, tickets)) = self.in_flight.take_if(|(proposed, _)| is_ours(proposed)) {
             for reply in effects.replies {
                 let ticket = match reply.to {
                     ReplyTo::Renewal(place) => tickets.renewals[place],
@@ -632,15 +657,14 @@ impl Replica {
         self.outputs.extend(ready.map(|(_, ticket)| Output::ReadReady { ticket, position }));
     }
 
-    /// Consensus draws its election timeout from the thread's generator; this draws it from the replica's own seed, so
-    /// that a simulation can repeat itself.
-    fn draw_election_timeout(&mut self) {
-        if self.raft.raft.randomized_election_timeout() == self.election_ticks {
-            return;
+    /// Consensus draws its election timeout from the thread's generator, and looks at it in a tick. Before that it is set from the
+    /// replica's own seed, so that a simulation can repeat itself: to a new one whenever the wait has begun anew.
+    fn set_election_timeout(&mut self) {
+        if self.raft.raft.election_elapsed == 0 || self.election_ticks == 0 {
+            self.election_seed =
+                self.election_seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            self.election_ticks = ELECTION_TICKS + (self.election_seed >> 33) as usize % ELECTION_TICKS;
         }
-        self.election_seed =
-            self.election_seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.election_ticks = ELECTION_TICKS + (self.election_seed >> 33) as usize % ELECTION_TICKS;
         self.raft.raft.set_randomized_election_timeout(self.election_ticks);
     }
 }

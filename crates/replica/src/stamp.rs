@@ -6,6 +6,8 @@
 
 use fencepost_core::LogicalMs;
 
+use crate::planted::{Bug, planted};
+
 /// What one turn of the loop may add at most, however long the process slept.
 // Rule: logical-time
 pub const TURN_MS_MAX: u64 = 500;
@@ -50,7 +52,8 @@ impl StampClock {
 
     /// The stamp as of the last turn.
     pub(crate) fn stamp(&self) -> LogicalMs {
-        LogicalMs(self.base.0 + self.counted_ns / 1_000_000)
+        let faster = if planted(Bug::TimeRunsFast) { self.counted_ns / 20 } else { 0 };
+        LogicalMs(self.base.0 + (self.counted_ns + faster) / 1_000_000)
     }
 }
 

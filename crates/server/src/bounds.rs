@@ -28,3 +28,7 @@ pub(crate) const EXPLAIN_QUEUE_MAX: usize = 1_000;
 pub(crate) const HEADER_BYTES_MAX: u32 = 16 << 10;
 /// Resets that a peer of HTTP/2 may have pending: the defence against rapid reset.
 pub(crate) const PENDING_RESETS_MAX: usize = 20;
+/// TLS handshakes at the same time on one port: those who connect and say nothing hold up the others no longer than a time-out.
+pub(crate) const HANDSHAKES_MAX: usize = 512;
+/// How long one handshake may take.
+pub(crate) const HANDSHAKE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);

@@ -31,12 +31,30 @@ pub struct Config {
     pub client_advertise: Option<String>,
     /// What peers are told to connect to, if it is not where this node listens.
     pub peer_advertise: Option<String>,
+    /// TLS for clients and for HTTP. With an authority, only clients with a certificate of it are served.
+    pub tls: Option<TlsFiles>,
+    /// Mutual TLS among peers; the authority must be given.
+    pub peer_tls: Option<TlsFiles>,
+    /// Who signs what the other nodes show to clients, if it is not the authority of the peers: this node asks them as a
+    /// client does.
+    pub join_authority: Option<PathBuf>,
     /// Listen without TLS where others can hear it.
     pub insecure: bool,
     /// A snapshot is made when so many entries have been applied since the last one,
     pub snapshot_every_entries: u64,
     /// or so many bytes.
     pub snapshot_every_bytes: u64,
+}
+
+/// Where a port's certificate and its key are, in PEM. They are read again when they change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate, followed by those that lead to its authority, if there are any between.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Who signs the certificates of those on the other side: one or several authorities.
+    pub authority: Option<PathBuf>,
 }
 
 /// What to do where there is no log yet. Where there is one, the node goes on with it.
@@ -66,6 +84,9 @@ impl Default for Config {
             peer_listen: loopback(PEER_PORT),
             client_advertise: None,
             peer_advertise: None,
+            tls: None,
+            peer_tls: None,
+            join_authority: None,
             insecure: false,
             snapshot_every_entries: 100_000,
             snapshot_every_bytes: 64 << 20,
@@ -80,15 +101,29 @@ impl Config {
     /// [`StartError::Config`] says what to say instead.
     pub fn check(&self) -> Result<(), StartError> {
         let refused = |message: String| Err(StartError::Config { message });
-        for (what, address) in
-            [("clients", self.client_listen), ("HTTP", self.http_listen), ("peers", self.peer_listen)]
-        {
-            if !address.ip().is_loopback() && !self.insecure {
+        let (tls, peer_tls) = (self.tls.is_some(), self.peer_tls.is_some());
+        let (for_clients, for_peers) = ("--tls-cert and --tls-key", "--peer-cert, --peer-key and --peer-ca");
+        for (what, address, is_safe, flags) in [
+            ("clients", self.client_listen, tls, for_clients),
+            ("HTTP", self.http_listen, tls, for_clients),
+            ("peers", self.peer_listen, peer_tls, for_peers),
+        ] {
+            if !address.ip().is_loopback() && !is_safe && !self.insecure {
                 return refused(format!(
                     "listening for {what} on {address} without TLS lets everybody who can reach it take and break locks: \
-                     listen on loopback, or say --insecure if the network is trusted"
+                     give {flags}, or listen on loopback, or say --insecure if the network is trusted"
                 ));
             }
+        }
+        if self.peer_tls.as_ref().is_some_and(|files| files.authority.is_none()) {
+            return refused("peers must know each other's authority: give --peer-ca, too".to_owned());
+        }
+        if tls && !peer_tls && self.join_authority.is_none() && matches!(self.begin, Begin::Join(_)) {
+            return refused(
+                "to join, the certificates that the other nodes show to clients must be checked: give --join-ca, or \
+                 TLS for peers, whose authority is then used"
+                    .to_owned(),
+            );
         }
         for (what, listen, advertise, flag) in [
             ("clients", self.client_listen, &self.client_advertise, "--advertise-client"),

@@ -509,8 +509,9 @@ impl Engine {
         let names: Vec<String> =
             members.iter().map(|it| format!("{} ({:x}, {:?})", name_of(it), it.node, it.role)).collect();
         tracing::info!(members = names.join(", "), "the members");
-        let (me, described) = (replica.id(), members.into_iter().filter_map(|view| view.member));
-        self.peers.follow(described.filter(|member| member.node() != me));
+        let (me, applied) = (replica.id(), replica.applied().index);
+        let described = members.into_iter().filter_map(|view| view.member);
+        self.peers.follow(applied, described.filter(|member| member.node() != me));
     }
 
     /// Begins to let another node lead: the one that was named, or the voter that has the most of the log. None if this
@@ -537,7 +538,7 @@ impl Engine {
     /// Stops: nothing is turned, written or sent any more.
     pub(crate) fn close(&mut self) {
         self.shut_down();
-        self.peers.follow(std::iter::empty());
+        self.peers.follow(self.node.replica().applied().index, std::iter::empty());
         self.node.close();
     }
 

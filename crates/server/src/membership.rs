@@ -3,6 +3,9 @@
 //! A new node draws its id, finds the cluster, and asks the leader to add it as a learner, and then for a vote, again and again
 //! until it has one. A node that comes back with other addresses asks for those to be known. Both are the same: say who I am
 //! until the list of members says it, too.
+//!
+//! All of it goes to the port for clients, as everybody's questions do. So does the question who is a member, when a peer with
+//! a good certificate comes that this node has not heard of.
 
 use std::time::Duration;
 
@@ -17,11 +20,16 @@ use crate::engine::Shared;
 use crate::error::StartError;
 use crate::generated::admin_service_client::AdminServiceClient;
 use crate::generated::observe_service_client::ObserveServiceClient;
+use crate::peers;
+use crate::tls::Calling;
 
 const ASK_TIMEOUT: Duration = Duration::from_secs(3);
 const ASK_AGAIN: Duration = Duration::from_millis(300);
 /// A cluster may be starting together with the node that wants to join it.
 const FIND_TRIES: u32 = 30;
+
+/// Between two questions who is a member, however many strangers come.
+const ASK_ABOUT_STRANGERS_AGAIN: Duration = Duration::from_secs(1);
 
 /// What a node says about itself.
 #[derive(Clone, Debug)]
@@ -29,16 +37,18 @@ pub(crate) struct Introduction {
     pub(crate) member: Member,
     /// Nodes that can say who leads, besides those that are known already.
     pub(crate) ask: Vec<String>,
+    /// How they are called; none calls in plain text.
+    pub(crate) calling: Option<Calling>,
 }
 
 /// The cluster that one of these addresses belongs to.
-pub(crate) async fn find_cluster(addresses: &[String]) -> Result<u128, StartError> {
+pub(crate) async fn find_cluster(addresses: &[String], calling: Option<&Calling>) -> Result<u128, StartError> {
     let mut reason = String::new();
     for _ in 0..FIND_TRIES {
         for address in addresses {
-            match status_of(address).await {
+            match status_of(address, calling).await {
                 Ok(status) => return Ok(api::whole(status.cluster_high, status.cluster_low)),
-                Err(status) => reason = format!("{address}: {}", status.message()),
+                Err(status) => reason = format!("{address}: {}", peers::reason(&status)),
             }
         }
         tokio::time::sleep(ASK_AGAIN).await;
@@ -79,11 +89,9 @@ async fn step(shared: &Shared, introduction: &Introduction) -> Result<bool, Stat
     let (is_described, votes, leads, leader, others) = {
         let engine = shared.engine();
         let replica = engine.replica();
-        let members = replica.members();
-        let votes = members.iter().any(|it| it.node == member.node() && it.role == Role::Voter);
+        let votes = replica.members().iter().any(|it| it.node == member.node() && it.role == Role::Voter);
         // The others may not find this node where it is now, so it must find them where they were.
-        let others = members.into_iter().filter(|it| it.node != member.node()).filter_map(|it| it.member);
-        let others: Vec<String> = others.map(|other| other.client_address().to_owned()).collect();
+        let others = others(replica);
         (replica.member(member.node()) == Some(member), votes, replica.serves(), engine.leader_address(), others)
     };
     if is_described && votes {
@@ -94,8 +102,9 @@ async fn step(shared: &Shared, introduction: &Introduction) -> Result<bool, Stat
         return Ok(false);
     }
     let ask = introduction.ask.iter().chain(&others);
-    let Some(leader) = find_leader(leader, ask).await else { return Ok(false) };
-    let mut admin = AdminServiceClient::new(channel(&leader)?);
+    let calling = introduction.calling.as_ref();
+    let Some(leader) = find_leader(leader, ask, calling).await else { return Ok(false) };
+    let mut admin = AdminServiceClient::new(channel(&leader, calling)?);
     if !is_described {
         let described = v1::AddMemberRequest {
             node: member.node(),
@@ -113,6 +122,46 @@ async fn step(shared: &Shared, introduction: &Introduction) -> Result<bool, Stat
         }
     }
     Ok(false)
+}
+
+/// Where clients reach the other members.
+fn others(replica: &Replica) -> Vec<String> {
+    let others = replica.members().into_iter().filter(|it| it.node != replica.id()).filter_map(|it| it.member);
+    others.map(|other| other.client_address().to_owned()).collect()
+}
+
+/// Asks who is a member whenever a peer was refused because this node has not heard of it: it may have no list yet, or may have
+/// been away while others came. Those who are asked are on the list, or were named by whoever started this node.
+pub(crate) async fn ask_about_strangers(shared: Shared, introduction: Introduction, mut closed: watch::Receiver<bool>) {
+    let strangers = shared.engine().peers.strangers();
+    let ask = async {
+        loop {
+            strangers.notified().await;
+            ask_for_members(&shared, &introduction).await;
+            tokio::time::sleep(ASK_ABOUT_STRANGERS_AGAIN).await;
+        }
+    };
+    tokio::select! {
+        () = ask => {}
+        _ = closed.wait_for(|closed| *closed) => {}
+    }
+}
+
+/// Takes the names of the first who answers for this cluster, and is not behind.
+async fn ask_for_members(shared: &Shared, introduction: &Introduction) {
+    let (others, cluster) = {
+        let engine = shared.engine();
+        (others(engine.replica()), engine.replica().group().cluster)
+    };
+    for address in others.iter().chain(&introduction.ask) {
+        let Ok(status) = status_of(address, introduction.calling.as_ref()).await else { continue };
+        let applied_index = status.applied.map_or(0, |applied| applied.index);
+        let is_ours = api::whole(status.cluster_high, status.cluster_low) == cluster;
+        let peers = &mut shared.engine().peers;
+        if is_ours && !status.members.is_empty() && peers.may_vouch(applied_index) {
+            return peers.vouch(applied_index, status.members.into_iter().map(|member| (member.node, member.name)));
+        }
+    }
 }
 
 /// The members as observers see them.
@@ -143,12 +192,16 @@ fn is_not_yet(status: &Status) -> bool {
 }
 
 /// The leader's address for clients: the one that is known, or what others say.
-async fn find_leader(known: Option<String>, ask: impl Iterator<Item = &String>) -> Option<String> {
+async fn find_leader(
+    known: Option<String>,
+    ask: impl Iterator<Item = &String>,
+    calling: Option<&Calling>,
+) -> Option<String> {
     if known.is_some() {
         return known;
     }
     for address in ask {
-        if let Ok(status) = status_of(address).await
+        if let Ok(status) = status_of(address, calling).await
             && let Some(leader) = status.leader_address
         {
             return Some(leader);
@@ -157,13 +210,18 @@ async fn find_leader(known: Option<String>, ask: impl Iterator<Item = &String>) 
     None
 }
 
-async fn status_of(address: &str) -> Result<v1::GetStatusResponse, Status> {
-    let mut observe = ObserveServiceClient::new(channel(address)?);
+async fn status_of(address: &str, calling: Option<&Calling>) -> Result<v1::GetStatusResponse, Status> {
+    let mut observe = ObserveServiceClient::new(channel(address, calling)?);
     Ok(observe.get_status(v1::GetStatusRequest {}).await?.into_inner())
 }
 
-fn channel(address: &str) -> Result<tonic::transport::Channel, Status> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+fn channel(address: &str, calling: Option<&Calling>) -> Result<tonic::transport::Channel, Status> {
+    let scheme = if calling.is_some() { "https" } else { "http" };
+    let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
         .map_err(|_| Status::new(Code::InvalidArgument, format!("{address:?} is no address: say HOST:PORT")))?;
+    let endpoint = match calling {
+        Some(calling) => calling.host(endpoint).map_err(|why| Status::new(Code::Unavailable, why))?,
+        None => endpoint,
+    };
     Ok(endpoint.connect_timeout(ASK_TIMEOUT).timeout(ASK_TIMEOUT).connect_lazy())
 }

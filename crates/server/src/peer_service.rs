@@ -1,4 +1,4 @@
-//! What peers say to this node.
+//! What peers say to this node. With TLS they are who their certificates say they are, and speak for nobody else.
 
 use std::sync::Arc;
 
@@ -7,18 +7,37 @@ use tokio::sync::watch;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::bounds::SNAPSHOT_BYTES_MAX;
-use crate::engine::Shared;
+use crate::engine::{Engine, Shared};
 use crate::generated::peer_service_server::PeerService;
-use crate::status;
+use crate::{status, tls};
 
 pub(crate) struct PeerEdge {
     pub(crate) shared: Shared,
     pub(crate) closed: watch::Receiver<bool>,
 }
 
+/// Who talks on a stream.
+struct Caller {
+    /// The names of its certificate; none if peers need not show one.
+    names: Option<Vec<String>>,
+    node: u64,
+}
+
 impl PeerEdge {
-    /// Whoever talks must be of this cluster and mean this node: an address may have been given to another one.
-    fn meet(&self, hello: Option<v1::PeerHello>) -> Result<(), Status> {
+    /// Whose certificate this is, before anything that came with it is read.
+    fn look_at<T>(&self, request: &Request<T>) -> Result<Option<Vec<String>>, Status> {
+        let engine = self.shared.engine();
+        if !engine.peers.must_show_names() {
+            return Ok(None);
+        }
+        let shown = request.peer_certs().and_then(|chain| chain.first().map(tls::names_of));
+        let names = shown.unwrap_or_default();
+        if engine.peers.knows(&names) { Ok(Some(names)) } else { Err(stranger(&names)) }
+    }
+
+    /// Whoever talks must be of this cluster and mean this node: an address may have been given to another one. And it must be
+    /// the member that it says it is.
+    fn meet(&self, names: Option<Vec<String>>, hello: Option<v1::PeerHello>) -> Result<Caller, Status> {
         let hello = hello.ok_or_else(|| {
             status::reason(Code::InvalidArgument, "INVALID", "a stream of a peer begins with who talks")
         })?;
@@ -39,9 +58,38 @@ impl PeerEdge {
             );
             return Err(status::reason(Code::FailedPrecondition, "FOREIGN_NODE", message));
         }
+        let caller = Caller { names, node: hello.from };
+        caller.check(&engine)?;
         engine.peers.met(hello.from, &hello.peer_address);
-        Ok(())
+        Ok(caller)
     }
+}
+
+impl Caller {
+    /// Whether it is still the member that it said it is: members go while streams are open.
+    fn check(&self, engine: &Engine) -> Result<(), Status> {
+        match &self.names {
+            Some(names) if !engine.peers.knows_as(self.node, names) => Err(stranger(names)),
+            _ => Ok(()),
+        }
+    }
+
+    /// What peers say on one stream they say in one name.
+    fn check_sender(&self, sender: u64) -> Result<(), Status> {
+        if sender == self.node {
+            return Ok(());
+        }
+        let message = format!("node {:x} speaks for node {sender:x}: each speaks for itself", self.node);
+        Err(status::reason(Code::PermissionDenied, "FOREIGN_NAME", message))
+    }
+}
+
+fn stranger(names: &[String]) -> Status {
+    let message = format!(
+        "the caller's certificate is for {names:?}, and the members here do not have it so: it needs one with the name of its \
+         member. If it has, this node has not heard of that member yet, and asks others"
+    );
+    status::reason(Code::PermissionDenied, "UNKNOWN_PEER", message)
 }
 
 fn bad(error: impl std::fmt::Display) -> Status {
@@ -54,8 +102,9 @@ impl PeerService for PeerEdge {
         &self,
         request: Request<Streaming<v1::DeliverRequest>>,
     ) -> Result<Response<v1::DeliverResponse>, Status> {
+        let mut names = Some(self.look_at(&request)?);
         let mut stream = request.into_inner();
-        let mut is_first = true;
+        let mut caller = None;
         let mut closed = self.closed.clone();
         loop {
             let delivered = tokio::select! {
@@ -64,10 +113,12 @@ impl PeerService for PeerEdge {
                 _ = closed.wait_for(|closed| *closed) => return Err(status::shutting_down()),
             };
             let Some(delivered) = delivered else { break };
-            if std::mem::replace(&mut is_first, false) {
-                self.meet(delivered.hello)?;
+            if let Some(names) = names.take() {
+                caller = Some(self.meet(names, delivered.hello)?);
             }
+            let caller = caller.as_ref().expect("it was met with the first message");
             let mut engine = self.shared.engine();
+            caller.check(&engine)?;
             let group = engine.replica().group();
             for bytes in &delivered.messages {
                 let peer = decode_peer(bytes).map_err(bad)?;
@@ -78,6 +129,7 @@ impl PeerService for PeerEdge {
                         "a message of another group",
                     ));
                 }
+                caller.check_sender(peer.message.from)?;
                 engine.node_mut().handle_message(peer.message);
             }
             drop(engine);
@@ -90,10 +142,12 @@ impl PeerService for PeerEdge {
         &self,
         request: Request<Streaming<v1::InstallSnapshotRequest>>,
     ) -> Result<Response<v1::InstallSnapshotResponse>, Status> {
+        let names = self.look_at(&request)?;
         let mut stream = request.into_inner();
         let first = stream.message().await?.ok_or_else(|| bad("a snapshot begins with who sends it"))?;
-        self.meet(first.hello)?;
+        let caller = self.meet(names, first.hello)?;
         let peer = decode_peer(&first.message).map_err(bad)?;
+        caller.check_sender(peer.message.from)?;
         let mut bytes = first.data;
         while let Some(piece) = stream.message().await? {
             if bytes.len() + piece.data.len() > SNAPSHOT_BYTES_MAX {

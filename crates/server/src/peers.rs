@@ -2,6 +2,10 @@
 //!
 //! Whatever cannot be sent at once is dropped, as a network would: consensus sends again. Who the peers are is read from the
 //! replicated list of members; a node that is new and has no list yet answers to where it was talked to from.
+//!
+//! With TLS every member is its name: whoever is called must show a certificate with the name of the member that was meant, and
+//! whoever calls the name of the member that it says it is. Names that the list does not have are refused, unless other
+//! members vouch for them: see `docs/decisions/0014-peers-by-name.md`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
@@ -12,12 +16,14 @@ use std::time::Duration;
 use fencepost_replica::{GroupId, LogPosition, Message};
 use fencepost_wire::{Member, PeerMessage, api, encode_peer, v1};
 use futures_core::Stream;
+use tokio::sync::Notify;
 use tokio_stream::StreamExt;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::bounds::{PEER_MESSAGE_BYTES_MAX, PEER_OUTBOX_BYTES_MAX, SNAPSHOT_PIECE_BYTES};
 use crate::engine::Shared;
 use crate::generated::peer_service_client::PeerServiceClient;
+use crate::tls::Calling;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// A peer that does not answer for so long is dialled anew.
@@ -31,6 +37,8 @@ pub(crate) struct Myself {
     pub(crate) group: GroupId,
     pub(crate) node: u64,
     pub(crate) peer_address: String,
+    /// How it calls the others; none calls in plain text, and takes everybody for whom he says he is.
+    pub(crate) calling: Option<Calling>,
 }
 
 impl Myself {
@@ -55,23 +63,40 @@ impl Myself {
 pub(crate) struct Peers {
     myself: Myself,
     peers: BTreeMap<u64, Peer>,
+    /// The name of each member, from the list.
+    names: BTreeMap<u64, String>,
+    /// How far the log was applied when the list was last read.
+    list_read_at: u64,
+    /// Names that other members gave when they were asked, for when this node's list is not there yet or is behind.
+    /// Invariant: forgotten when the list changes, so that whoever was removed stays so.
+    vouched: BTreeMap<u64, String>,
+    /// Rung when somebody was refused who may be a member by now.
+    strangers: Arc<Notify>,
     jobs: Vec<Job>,
 }
 
 struct Peer {
-    address: String,
+    way: Way,
     outbox: PeerOutbox,
+}
+
+/// Where a peer is, and which name it must show there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Way {
+    address: String,
+    name: Option<String>,
 }
 
 /// Something that takes longer than a turn.
 pub(crate) enum Job {
-    Talk { myself: Myself, node: u64, address: String, outbox: PeerOutbox },
-    Snapshot { myself: Myself, node: u64, address: String, message: Message, position: LogPosition },
+    Talk { myself: Myself, node: u64, way: Way, outbox: PeerOutbox },
+    Snapshot { myself: Myself, node: u64, way: Way, message: Message, position: LogPosition },
 }
 
 impl Peers {
     pub(crate) fn new(myself: Myself) -> Peers {
-        Peers { myself, peers: BTreeMap::new(), jobs: Vec::new() }
+        let (peers, names, vouched) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Peers { myself, peers, names, list_read_at: 0, vouched, strangers: Arc::default(), jobs: Vec::new() }
     }
 
     /// What is to be run beside the turns.
@@ -79,19 +104,24 @@ impl Peers {
         std::mem::take(&mut self.jobs)
     }
 
-    /// The members are now these: new ones are talked to, those that went are not any more.
-    pub(crate) fn follow(&mut self, members: impl Iterator<Item = Member>) {
+    /// The members are now these, with the log applied so far: new ones are talked to, those that went are not any more.
+    pub(crate) fn follow(&mut self, applied_index: u64, members: impl Iterator<Item = Member>) {
         let members: BTreeMap<u64, Member> = members.map(|member| (member.node(), member)).collect();
+        self.names = members.values().map(|member| (member.node(), member.name().to_owned())).collect();
+        self.list_read_at = applied_index;
+        self.vouched.clear();
+        let way =
+            |member: &Member| Way { address: member.peer_address().to_owned(), name: Some(member.name().to_owned()) };
         self.peers.retain(|node, peer| {
-            let stays = members.get(node).is_some_and(|member| member.peer_address() == peer.address);
+            let stays = members.get(node).is_some_and(|member| way(member) == peer.way);
             if !stays {
                 peer.outbox.close();
             }
             stays
         });
-        for (node, member) in members {
-            if !self.peers.contains_key(&node) {
-                self.begin(node, member.peer_address().to_owned());
+        for (node, member) in &members {
+            if !self.peers.contains_key(node) {
+                self.begin(*node, way(member));
             }
         }
     }
@@ -99,15 +129,60 @@ impl Peers {
     /// Somebody talked to us: that is where it can be answered, if we know nothing better.
     pub(crate) fn met(&mut self, node: u64, address: &str) {
         if node != self.myself.node && !self.peers.contains_key(&node) {
-            self.begin(node, address.to_owned());
+            let name = self.vouched.get(&node).cloned();
+            self.begin(node, Way { address: address.to_owned(), name });
         }
     }
 
-    fn begin(&mut self, node: u64, address: String) {
+    /// Whether peers must show who they are.
+    pub(crate) fn must_show_names(&self) -> bool {
+        self.myself.calling.is_some()
+    }
+
+    /// Whether a certificate with these names is that of some member. If not, others are asked whether they know better.
+    pub(crate) fn knows(&self, names: &[String]) -> bool {
+        let is_known = self.names.values().chain(self.vouched.values()).any(|name| names.contains(name));
+        self.heed(is_known)
+    }
+
+    /// Whether a certificate with these names is that of this very member. If not, as above.
+    pub(crate) fn knows_as(&self, node: u64, names: &[String]) -> bool {
+        let is_known =
+            [&self.names, &self.vouched].into_iter().filter_map(|it| it.get(&node)).any(|it| names.contains(it));
+        self.heed(is_known)
+    }
+
+    fn heed(&self, is_known: bool) -> bool {
+        if !is_known {
+            self.strangers.notify_one();
+        }
+        is_known
+    }
+
+    /// Rung when somebody was refused who may be a member by now.
+    pub(crate) fn strangers(&self) -> Arc<Notify> {
+        self.strangers.clone()
+    }
+
+    /// Whether somebody who has applied so much of the log knows the members at least as well as this node. Whoever is
+    /// behind would vouch for those that were removed.
+    pub(crate) fn may_vouch(&self, applied_index: u64) -> bool {
+        applied_index >= self.list_read_at
+    }
+
+    /// A member that has applied so much of the log says that these are members.
+    pub(crate) fn vouch(&mut self, applied_index: u64, members: impl Iterator<Item = (u64, String)>) {
+        // The list may have changed since it was asked.
+        if !self.may_vouch(applied_index) {
+            return;
+        }
+        self.vouched = members.filter(|(node, name)| *node != self.myself.node && !name.is_empty()).collect();
+    }
+
+    fn begin(&mut self, node: u64, way: Way) {
         let outbox = PeerOutbox::default();
-        let (myself, to) = (self.myself.clone(), address.clone());
-        self.jobs.push(Job::Talk { myself, node, address: to, outbox: outbox.clone() });
-        self.peers.insert(node, Peer { address, outbox });
+        self.jobs.push(Job::Talk { myself: self.myself.clone(), node, way: way.clone(), outbox: outbox.clone() });
+        self.peers.insert(node, Peer { way, outbox });
     }
 
     pub(crate) fn send(&mut self, message: Message) {
@@ -121,17 +196,17 @@ impl Peers {
     pub(crate) fn send_snapshot(&mut self, message: Message, position: LogPosition) {
         let node = message.to;
         // Without an address it counts as lost; consensus asks again.
-        let address = self.peers.get(&node).map(|peer| peer.address.clone()).unwrap_or_default();
-        self.jobs.push(Job::Snapshot { myself: self.myself.clone(), node, address, message, position });
+        let way = self.peers.get(&node).map(|peer| peer.way.clone()).unwrap_or_default();
+        self.jobs.push(Job::Snapshot { myself: self.myself.clone(), node, way, message, position });
     }
 }
 
 impl Job {
     pub(crate) async fn run(self, shared: Shared) {
         match self {
-            Job::Talk { myself, node, address, outbox } => talk(&shared, &myself, node, &address, outbox).await,
-            Job::Snapshot { myself, node, address, message, position } => {
-                let sent = send_snapshot(&shared, &myself, node, &address, message, position).await;
+            Job::Talk { myself, node, way, outbox } => talk(&shared, &myself, node, &way, outbox).await,
+            Job::Snapshot { myself, node, way, message, position } => {
+                let sent = send_snapshot(&shared, &myself, node, &way, message, position).await;
                 if let Err(reason) = &sent {
                     tracing::warn!(peer = format!("{node:x}"), %reason, "a snapshot could not be sent: it is tried again");
                 }
@@ -142,29 +217,36 @@ impl Job {
     }
 }
 
-fn dial(address: &str) -> Result<Channel, tonic::transport::Error> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}"))?
+fn dial(myself: &Myself, way: &Way) -> Result<Channel, String> {
+    let scheme = if myself.calling.is_some() { "https" } else { "http" };
+    let endpoint = Endpoint::from_shared(format!("{scheme}://{}", way.address))
+        .map_err(|error| error.to_string())?
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(SILENCE_MAX)
         .keep_alive_timeout(SILENCE_MAX)
         .initial_stream_window_size(8 << 20)
         .initial_connection_window_size(16 << 20);
+    let endpoint = match (&myself.calling, &way.name) {
+        (None, _) => endpoint,
+        (Some(calling), Some(name)) => calling.member(endpoint, name)?,
+        (Some(_), None) => return Err("its name is not known, so it could not be told from another".to_owned()),
+    };
     Ok(endpoint.connect_lazy())
 }
 
 /// Keeps a stream to a peer for as long as it is a member.
-async fn talk(shared: &Shared, myself: &Myself, node: u64, address: &str, outbox: PeerOutbox) {
+async fn talk(shared: &Shared, myself: &Myself, node: u64, way: &Way, outbox: PeerOutbox) {
     let mut was_reachable = true;
     while !outbox.is_closed() {
-        let said = match dial(address) {
+        let said = match dial(myself, way) {
             Ok(channel) => {
                 let mut client = PeerServiceClient::new(channel);
                 let hello = v1::DeliverRequest { hello: Some(myself.hello(node)), messages: Vec::new() };
                 let stream = tokio_stream::once(hello).chain(outbox.open());
-                client.deliver(stream).await.map(|_| ()).map_err(|status| status.message().to_owned())
+                client.deliver(stream).await.map(|_| ()).map_err(|status| reason(&status))
             }
-            Err(error) => Err(error.to_string()),
+            Err(reason) => Err(reason),
         };
         outbox.shut();
         if outbox.is_closed() {
@@ -174,7 +256,7 @@ async fn talk(shared: &Shared, myself: &Myself, node: u64, address: &str, outbox
         if let Err(reason) = said
             && std::mem::replace(&mut was_reachable, false)
         {
-            tracing::warn!(peer = format!("{node:x}"), address, %reason, "a peer cannot be reached: it is tried again");
+            tracing::warn!(peer = format!("{node:x}"), address = way.address, %reason, "a peer cannot be reached: it is tried again");
         }
         shared.engine().node_mut().replica_mut().handle_unreachable(node);
         tokio::time::sleep(RECONNECT_WAIT).await;
@@ -185,7 +267,7 @@ async fn send_snapshot(
     shared: &Shared,
     myself: &Myself,
     node: u64,
-    address: &str,
+    way: &Way,
     message: Message,
     position: LogPosition,
 ) -> Result<(), String> {
@@ -199,12 +281,22 @@ async fn send_snapshot(
         .chunks(SNAPSHOT_PIECE_BYTES)
         .map(|piece| v1::InstallSnapshotRequest { data: piece.to_vec(), ..Default::default() })
         .collect();
-    let mut client = PeerServiceClient::new(dial(address).map_err(|error| error.to_string())?)
-        .max_encoding_message_size(PEER_MESSAGE_BYTES_MAX);
+    let mut client = PeerServiceClient::new(dial(myself, way)?).max_encoding_message_size(PEER_MESSAGE_BYTES_MAX);
     let call = client.install_snapshot(tokio_stream::once(first).chain(tokio_stream::iter(pieces)));
     let sent = tokio::time::timeout(SNAPSHOT_TIMEOUT, call).await.map_err(|_| "it took too long")?;
     sent.map(|_| tracing::info!(peer = format!("{node:x}"), bytes = bytes.len(), "a snapshot was sent"))
-        .map_err(|status| status.message().to_owned())
+        .map_err(|status| reason(&status))
+}
+
+/// What a status says, with what caused it: that a certificate was refused stands at the very end.
+pub(crate) fn reason(status: &tonic::Status) -> String {
+    let mut text = status.message().to_owned();
+    let mut source = std::error::Error::source(status);
+    while let Some(inner) = source {
+        text = format!("{text}: {inner}");
+        source = inner.source();
+    }
+    text
 }
 
 #[derive(Default)]
@@ -288,5 +380,33 @@ impl Stream for PeerOutbox {
         }
         pending.bytes -= bytes;
         Poll::Ready(Some(v1::DeliverRequest { hello: None, messages }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_counts_while_the_list_has_it_or_somebody_who_is_not_behind_says_so() {
+        let group = GroupId { cluster: 1, group: 1 };
+        let mut peers = Peers::new(Myself { group, node: 1, peer_address: "a:1".to_owned(), calling: None });
+        let member = |node, name| Member::new(node, name, "b:1", "b:2").expect("a good member");
+        let names = |name: &str| vec![name.to_owned()];
+        let says = |node, name: &str| std::iter::once((node, name.to_owned()));
+        assert!(!peers.knows(&names("n2")), "without a list nobody is known");
+        assert!(!peers.knows(&[]));
+
+        peers.follow(5, [member(2, "n2")].into_iter());
+        assert!(peers.knows(&names("n2")) && peers.knows_as(2, &names("n2")));
+        assert!(!peers.knows_as(3, &names("n2")) && !peers.knows_as(2, &names("n3")));
+        peers.vouch(4, says(3, "n3"));
+        assert!(!peers.knows_as(3, &names("n3")), "who is behind does not know who was removed");
+        peers.vouch(5, says(3, "n3"));
+        assert!(peers.knows(&names("n3")) && peers.knows_as(3, &names("n3")));
+        assert!(peers.knows_as(2, &names("n2")) && !peers.knows_as(2, &names("n3")));
+
+        peers.follow(6, [member(2, "n2")].into_iter());
+        assert!(!peers.knows(&names("n3")), "a list that changed knows better");
     }
 }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use fencepost_replica::store::{Start, read_identity};
 use fencepost_replica::{GroupId, Log, Node, Place, Role, Settings, Stop};
 use fencepost_wire::Member;
@@ -17,7 +18,7 @@ use tonic::transport::server::TcpIncoming;
 
 use crate::admin_service::AdminEdge;
 use crate::bounds;
-use crate::config::{Begin, Config};
+use crate::config::{Begin, Config, TlsFiles};
 use crate::engine::Shared;
 use crate::error::StartError;
 use crate::generated::admin_service_server::AdminServiceServer;
@@ -30,6 +31,7 @@ use crate::metrics::Metrics;
 use crate::observe_service::ObserveEdge;
 use crate::peer_service::PeerEdge;
 use crate::peers::{Myself, Peers};
+use crate::tls::{Calling, Greeted, Greeting, Port};
 use crate::{clock, http};
 
 /// The one group of a cluster that is not sharded.
@@ -58,6 +60,7 @@ impl Server {
     /// [`StartError`] says what to do.
     pub async fn start(config: Config) -> Result<Server, StartError> {
         config.check()?;
+        let tls = Tls::read(&config).map_err(|message| StartError::Config { message })?;
         let client = listen("clients", config.client_listen).await?;
         let web = listen("HTTP", config.http_listen).await?;
         let peer = listen("peers", config.peer_listen).await?;
@@ -65,11 +68,12 @@ impl Server {
         let (client_address, http_address, peer_address) = (address(&client), address(&web), address(&peer));
 
         let bell = Arc::new(Notify::new());
-        let node = open_node(&config, bell.clone()).await?;
+        let node = open_node(&config, tls.asking.as_ref(), bell.clone()).await?;
         let replica = node.replica();
         let introduction = Introduction {
             member: describe(replica.id(), &config, client_address, peer_address)?,
             ask: if let Begin::Join(addresses) = &config.begin { addresses.clone() } else { Vec::new() },
+            calling: tls.asking,
         };
         tracing::info!(
             node = format!("{:x}", replica.id()),
@@ -85,22 +89,19 @@ impl Server {
             group: replica.group(),
             node: replica.id(),
             peer_address: introduction.member.peer_address().to_owned(),
+            calling: config.peer_tls.as_ref().and_then(Calling::peers),
         };
         let shared = Shared::new(node, Peers::new(myself), Arc::new(Metrics::new()), bell);
         shared.engine().follow_members();
 
         let (closing, closed) = watch::channel(false);
         let mut tasks = JoinSet::new();
-        tasks.spawn(serve(client, client_routes(&shared, &closed), closed.clone()));
-        tasks.spawn(serve(peer, peer_routes(&shared, &closed), closed.clone()));
-        let router = http::router(shared.clone());
-        let web_closed = closed.clone();
-        tasks.spawn(async move {
-            let served = axum::serve(web, router).with_graceful_shutdown(wait_until_closed(web_closed));
-            if let Err(error) = served.await {
-                tracing::error!(%error, "HTTP cannot be served any more");
-            }
-        });
+        tasks.spawn(serve(client, tls.clients, client_routes(&shared, &closed), closed.clone()));
+        tasks.spawn(serve(peer, tls.peers, peer_routes(&shared, &closed), closed.clone()));
+        tasks.spawn(serve_http(web, tls.http, http::router(shared.clone()), closed.clone()));
+        if config.peer_tls.is_some() {
+            tasks.spawn(membership::ask_about_strangers(shared.clone(), introduction.clone(), closed.clone()));
+        }
         tasks.spawn(membership::introduce(shared.clone(), introduction, closed));
         let turns = tokio::spawn(turn_for_ever(shared.clone()));
         Ok(Server { shared, client_address, http_address, peer_address, closing, tasks, turns })
@@ -200,12 +201,37 @@ impl Drop for Server {
     }
 }
 
+/// How each port greets, and how this node asks others at their port for clients. None is plain text.
+struct Tls {
+    clients: Option<Greeting>,
+    http: Option<Greeting>,
+    peers: Option<Greeting>,
+    asking: Option<Calling>,
+}
+
+impl Tls {
+    fn read(config: &Config) -> Result<Tls, String> {
+        let greeting =
+            |port, files: &Option<TlsFiles>| files.as_ref().map(|files| Greeting::new(port, files.clone())).transpose();
+        // All nodes of a cluster are told the same, so the others have TLS for clients if this one has.
+        let asking = config.tls.as_ref();
+        let asking = asking.and_then(|_| Calling::clients(config.join_authority.as_ref(), config.peer_tls.as_ref()));
+        asking.as_ref().map_or(Ok(()), Calling::check)?;
+        Ok(Tls {
+            clients: greeting(Port::Clients, &config.tls)?,
+            http: greeting(Port::Http, &config.tls)?,
+            peers: greeting(Port::Peers(config.name.clone()), &config.peer_tls)?,
+            asking,
+        })
+    }
+}
+
 async fn listen(what: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
     TcpListener::bind(address).await.map_err(|source| StartError::Listen { what, address, source })
 }
 
 /// Opens the log, or begins one as the configuration says.
-async fn open_node(config: &Config, bell: Arc<Notify>) -> Result<Node, StartError> {
+async fn open_node(config: &Config, asking: Option<&Calling>, bell: Arc<Notify>) -> Result<Node, StartError> {
     let wake = Arc::new(move || bell.notify_one());
     let known = config.directory.as_deref().map(read_identity).transpose().map_err(Stop::from)?.flatten();
     let directory = config.directory.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
@@ -223,7 +249,7 @@ async fn open_node(config: &Config, bell: Arc<Notify>) -> Result<Node, StartErro
             (draw_u128(), node, Some(Log::new(&[node])))
         }
         (Begin::Join(addresses), None) => {
-            let cluster = membership::find_cluster(addresses).await?;
+            let cluster = membership::find_cluster(addresses, asking).await?;
             (cluster, draw_node_id(), Some(Log::joining()))
         }
     };
@@ -315,8 +341,7 @@ fn peer_routes(shared: &Shared, closed: &watch::Receiver<bool>) -> Routes {
     )
 }
 
-async fn serve(listener: TcpListener, routes: Routes, closed: watch::Receiver<bool>) {
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+async fn serve(listener: TcpListener, tls: Option<Greeting>, routes: Routes, closed: watch::Receiver<bool>) {
     let server = Grpc::builder()
         .max_concurrent_streams(bounds::STREAMS_PER_CONNECTION_MAX)
         .http2_max_header_list_size(bounds::HEADER_BYTES_MAX)
@@ -326,8 +351,27 @@ async fn serve(listener: TcpListener, routes: Routes, closed: watch::Receiver<bo
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(4 << 20)
         .add_routes(routes);
-    if let Err(error) = server.serve_with_incoming_shutdown(incoming, wait_until_closed(closed)).await {
+    let closed = wait_until_closed(closed);
+    let served = match tls {
+        Some(greeting) => server.serve_with_incoming_shutdown(Greeted::new(listener, greeting), closed).await,
+        None => {
+            let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+            server.serve_with_incoming_shutdown(incoming, closed).await
+        }
+    };
+    if let Err(error) = served {
         tracing::error!(%error, "gRPC cannot be served any more");
+    }
+}
+
+async fn serve_http(listener: TcpListener, tls: Option<Greeting>, router: Router, closed: watch::Receiver<bool>) {
+    let closed = wait_until_closed(closed);
+    let served = match tls {
+        Some(greeting) => axum::serve(Greeted::new(listener, greeting), router).with_graceful_shutdown(closed).await,
+        None => axum::serve(listener, router).with_graceful_shutdown(closed).await,
+    };
+    if let Err(error) = served {
+        tracing::error!(%error, "HTTP cannot be served any more");
     }
 }
 

@@ -59,6 +59,8 @@ pub enum Fact<'a> {
     },
     /// An answer or a push that ends a wait reached a client, from an entry at this position.
     Heard {
+        /// The cluster that said it.
+        cluster: u128,
         /// Whose.
         session: SessionId,
         /// To which request; none for an open, an attach or a keep-alive.
@@ -138,8 +140,12 @@ pub enum Fact<'a> {
         /// Whether it leads and serves, or knows who leads.
         ready: bool,
     },
-    /// The cluster was restored from a backup: a new cluster with a new log, no session and raised tokens.
-    Restored,
+    /// The cluster was restored from a backup: a new cluster with a new log, no session and raised tokens. Answers of the old one may
+    /// still be under way.
+    Restored {
+        /// The new cluster.
+        cluster: u128,
+    },
     /// The run is over.
     Over,
 }

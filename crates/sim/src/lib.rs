@@ -6,3 +6,19 @@
 
 pub mod check;
 pub mod fact;
+pub mod observer;
+pub mod random;
+pub mod world;
+
+mod agenda;
+mod clock;
+mod disk;
+mod edge;
+mod network;
+mod node;
+mod process;
+mod store;
+mod watcher;
+mod worker;
+
+pub use store::StoreTally;

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::failure::Result;
 use crate::output::{self, Format, OutputArgs};
-use crate::settings::{self, NodeFlags, Settings};
+use crate::settings::{self, ClientFlags, NodeFlags, Settings};
 
 /// Look at the configuration
 #[derive(Debug, clap::Args)]
@@ -26,11 +26,10 @@ struct ViewArgs {
     /// A TOML file with the same keys as the flags [env: FENCEPOST_CONFIG]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Nodes of the cluster, for client commands [env: FENCEPOST_SERVER]
-    #[arg(long, value_name = "HOST:PORT,...")]
-    server: Option<String>,
     #[command(flatten)]
     flags: NodeFlags,
+    #[command(flatten)]
+    client: ClientFlags,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -43,7 +42,7 @@ struct Row<'a> {
 }
 
 pub(crate) fn run(Args { what: What::View(args) }: Args) -> Result {
-    let settings = Settings::gather(&args.flags, args.server.as_deref(), args.config.as_deref())?;
+    let settings = Settings::gather(&args.flags, &args.client, args.config.as_deref())?;
     for name in settings::unknown_variables() {
         output::say(&format!("fencepost: {name} is set and is no setting"));
     }
@@ -62,5 +61,6 @@ pub(crate) fn run(Args { what: What::View(args) }: Args) -> Result {
         }
     }
     // Shown first, so that one sees what is wrong.
-    settings.node_config().map(drop)
+    settings.node_config()?;
+    settings.client_tls().map(drop)
 }

@@ -7,7 +7,7 @@ use fencepost_server::{Begin, CLIENT_PORT, Config, Server, StartError};
 
 use crate::command::serve::{asked_to_end, start_failure};
 use crate::failure::{Failure, Result};
-use crate::settings::{NodeFlags, Settings};
+use crate::settings::{ClientFlags, NodeFlags, Settings};
 use crate::{logs, output};
 
 /// The ports of the next node are so much higher: 7420, 7430, 7440.
@@ -42,7 +42,7 @@ fn nodes(text: &str) -> std::result::Result<u16, String> {
 }
 
 pub(crate) async fn run(args: Args) -> Result {
-    let settings = Settings::gather(&NodeFlags::default(), None, None)?;
+    let settings = Settings::gather(&NodeFlags::default(), &ClientFlags::default(), None)?;
     logs::begin(&settings, Some("warn"))?;
     if let Some(data) = &args.data {
         check_data(data, &args)?;
@@ -118,7 +118,7 @@ async fn start(args: &Args, place: u16, first: Option<String>) -> Result<Server>
             "{error}: `--listen 127.0.0.1:0` takes free ports. Perhaps a `fencepost dev` runs already; then use that one"
         )),
         StartError::Config { .. } if !args.listen.ip().is_loopback() => Failure::usage(
-            "`fencepost dev` listens on loopback only, since it has no TLS: for other machines use `fencepost serve`",
+            "`fencepost dev` listens on loopback only, since it speaks plain text: for other machines use `fencepost serve`",
         ),
         _ => start_failure(error),
     })

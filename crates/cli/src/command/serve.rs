@@ -6,7 +6,7 @@ use fencepost_server::{Server, StartError};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::{Failure, Result};
-use crate::settings::{NodeFlags, Settings};
+use crate::settings::{ClientFlags, NodeFlags, Settings};
 use crate::{logs, output, settings};
 
 /// Run one node of a cluster
@@ -24,13 +24,13 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> Result {
-    let settings = Settings::gather(&args.flags, None, args.config.as_deref())?;
+    let settings = Settings::gather(&args.flags, &ClientFlags::default(), args.config.as_deref())?;
     let config = settings.node_config()?;
     logs::begin(&settings, None)?;
     for name in settings::unknown_variables() {
         tracing::warn!("{name} is set and is no setting: see `fencepost config view` for those there are");
     }
-    for setting in settings.all.iter().filter(|setting| setting.name != "server") {
+    for setting in settings.of_node() {
         tracing::info!(value = setting.value, from = %setting.source, "{}", setting.name);
     }
     let server = Server::start(config).await.map_err(start_failure)?;

@@ -10,6 +10,7 @@ use fencepost_core::{
 };
 
 use super::bounds::REATTACH_MAX;
+use super::planted::{Bug, planted};
 use super::session::{Common, Grant, Hold, Life, Link, Session, Stage, UNSAID, terms};
 use super::{Answer, Event, Failure, GrantKey, Lost};
 use crate::clock::Nanos;
@@ -44,7 +45,8 @@ impl Session {
             _ => return,
         };
         if repeats.is_none() {
-            common.anchor.proven(sent_at, stamp);
+            let at = if planted(Bug::AnchorsAtArrival) { now } else { sent_at };
+            common.anchor.proven(at, stamp);
             self.renewed(common, stamp);
         }
         match outcome {
@@ -66,7 +68,7 @@ impl Session {
         }
     }
 
-    fn renewed(&mut self, common: &mut Common, stamp: LogicalMs) {
+    pub(crate) fn renewed(&mut self, common: &mut Common, stamp: LogicalMs) {
         self.renewed_at = self.renewed_at.max(Some(stamp));
         if std::mem::take(&mut self.jeopardy) {
             common.events.push_back(Event::SessionChanged(self.id));
@@ -338,6 +340,9 @@ impl Session {
     }
 
     pub(crate) fn pushed(&mut self, common: &mut Common, push: Push, stamp: LogicalMs, now: Nanos) {
+        if planted(Bug::PushesAnchor) {
+            common.anchor.proven(now, stamp);
+        }
         match push {
             Push::Ended { number, outcome, .. } => {
                 self.answered(common, number.0, Answered { outcome, at: stamp, stands: true }, now);

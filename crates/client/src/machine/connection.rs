@@ -14,6 +14,7 @@ use prost::Message;
 
 use super::answers::{Answered, NotTaken};
 use super::bounds::{IN_FLIGHT_MAX, KEEP_ALIVES_PER_MESSAGE, MESSAGE_BYTES, PENDING_MAX, RETRY_AFTER, STALL};
+use super::planted::{Bug, planted};
 use super::session::{Common, Life, Link, Session, Stage};
 use super::{Answer, Event, Failure, GrantKey, GrantState, Lost, RequestKey};
 use crate::clock::Nanos;
@@ -254,12 +255,16 @@ impl Connection {
             return self.forget_if_over(answer.session);
         };
         // Rule: holder-stops-first. Only an answer to this very try proves anything.
+        if planted(Bug::AnyAnswerRenews) {
+            session.renewed(common, stamp);
+        }
         if repeats.is_none()
             && let Some(pending) = session.pending.get(&number.0)
             && pending.stage == Stage::Sent
             && pending.tries == 1
         {
-            common.anchor.proven(pending.sent_at, stamp);
+            let at = if planted(Bug::AnchorsAtArrival) { now } else { pending.sent_at };
+            common.anchor.proven(at, stamp);
         }
         let stands = answer.repeat.is_none_or(|repeat| repeat.stands);
         let answered = Answered { outcome: answer.outcome, at: repeats.unwrap_or(stamp), stands };

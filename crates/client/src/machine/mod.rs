@@ -8,6 +8,7 @@ pub mod bounds;
 
 mod answers;
 mod connection;
+mod planted;
 mod reconnect;
 mod seen;
 mod session;
@@ -22,6 +23,8 @@ use std::time::Duration;
 use fencepost_core::{GrantEnd, GrantId, Outcome, RequestNumber, SessionEnd, SessionId};
 
 pub use connection::{Connection, LetGo, NewSession};
+#[cfg(feature = "planted-bugs")]
+pub use planted::{Bug, plant};
 pub use reconnect::{DialFailure, Reconnect, Step};
 
 /// A request of a session.

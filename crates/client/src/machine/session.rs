@@ -12,6 +12,7 @@ use fencepost_core::{
 };
 
 use super::bounds::{CANCEL_PATIENCE, IN_FLIGHT_MAX, WARNING_MAX};
+use super::planted::{Bug, planted};
 use super::seen::SeenNumbers;
 use super::{Answer, Event, Failure, GrantKey, GrantState, Lost, RequestKey};
 use crate::anchor::Anchor;
@@ -446,6 +447,9 @@ impl Session {
     pub(crate) fn validity(&self, anchor: &Anchor, id: GrantId) -> Validity {
         let Some(grant) = self.grants.get(&id) else { return OVER };
         let mut validity = self.own_validity(anchor);
+        if planted(Bug::IgnoresLockTtl) {
+            return validity;
+        }
         if let (Some(ttl), Some(renewed_at)) = (grant.ttl, self.renewed_at) {
             let deadline = renewed_at.max(grant.granted_at).after(ttl.millis());
             validity = validity.and(Validity::of(anchor, deadline, millis(ttl)));
@@ -465,7 +469,9 @@ impl Session {
             Some(_) => {}
         }
         let validity = self.validity(&common.anchor, id);
-        if now >= validity.until {
+        if planted(Bug::IgnoresDeadlines) {
+            GrantState::Held
+        } else if now >= validity.until {
             self.lose(common, id, Lost::DeadlinePassed);
             GrantState::Lost(Lost::DeadlinePassed)
         } else if now >= validity.warn_at {
@@ -591,7 +597,7 @@ impl Session {
     }
 
     fn watch_deadlines(&mut self, common: &mut Common, now: Nanos) {
-        if self.grants.is_empty() {
+        if self.grants.is_empty() || planted(Bug::IgnoresDeadlines) {
             return;
         }
         let validity = self.own_validity(&common.anchor);

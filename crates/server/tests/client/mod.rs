@@ -18,6 +18,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
+pub(crate) mod authority;
+
 #[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated")]
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/fencepost.v1.rs"));
@@ -26,6 +28,7 @@ mod generated {
 pub(crate) use generated::admin_service_client::AdminServiceClient;
 pub(crate) use generated::lock_service_client::LockServiceClient;
 pub(crate) use generated::observe_service_client::ObserveServiceClient;
+pub(crate) use generated::peer_service_client::PeerServiceClient;
 
 /// Long enough for a slow machine; what is waited for comes much sooner.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

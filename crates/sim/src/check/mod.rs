@@ -51,6 +51,8 @@ use step::Step;
 pub struct Checkers {
     findings: Findings,
     ledger: Ledger,
+    /// The cluster, once it is another than in the beginning.
+    cluster: Option<u128>,
     /// Where the last entry stands.
     last: LogPosition,
     causes: Causes,
@@ -80,6 +82,7 @@ impl Checkers {
         Checkers {
             findings: Findings::default(),
             ledger: Ledger::default(),
+            cluster: None,
             last: LogPosition::default(),
             causes: Causes::default(),
             judged: Vec::new(),
@@ -106,7 +109,8 @@ impl Checkers {
                 self.real_time.asked(request, self.once.knows(request.session, request.number), findings);
                 self.black_box.asked(request, action);
             }
-            Fact::Heard { session, number, position, stamp, outcome, repeat } => {
+            Fact::Heard { cluster, .. } if self.cluster.is_some_and(|known| known != cluster) => {}
+            Fact::Heard { session, number, position, stamp, outcome, repeat, .. } => {
                 self.acknowledged.heard(session, number, position, stamp, (outcome, repeat), findings);
                 self.real_time.heard(position.index);
             }
@@ -124,9 +128,15 @@ impl Checkers {
             Fact::Disturbed => self.time.disturbed(),
             Fact::Healed => self.time.healed(at),
             Fact::Serves { node, ready } => i19_liveness::it_serves(node, ready, findings),
-            Fact::Restored => self.restored(),
+            Fact::Restored { cluster } => self.restored(cluster),
             Fact::Over => i19_liveness::nobody_waits_for_what_is_free(&self.ledger, findings),
         }
+    }
+
+    /// The world itself has found something.
+    pub fn found(&mut self, invariant: &'static str, at: WorldTime, what: String) {
+        self.findings.now = at;
+        self.findings.found(invariant, || what);
     }
 
     /// What was found: the first hundred at most.
@@ -140,7 +150,8 @@ impl Checkers {
     }
 
     /// A new log begins. Tokens go on rising, and the store goes on guarding.
-    fn restored(&mut self) {
+    fn restored(&mut self, cluster: u128) {
+        self.cluster = Some(cluster);
         self.last = LogPosition::default();
         self.ledger.restored();
         self.acknowledged = Default::default();

@@ -221,7 +221,7 @@ fn i2_a_restore_without_a_jump_is_seen() {
         let jump = if lie { 0 } else { 1_000 };
         world.state = LockState::restore_backup(0, backup, jump).expect("a good backup");
         world.position = LogPosition { index: 1, term: 1 };
-        world.tell(&Fact::Restored);
+        world.tell(&Fact::Restored { cluster: 2 });
         let bob = world.lock(BOB, &["a"], LockMode::Exclusive);
         world.log([open(BOB), bob]);
     });
@@ -235,6 +235,7 @@ fn i3_an_answer_that_is_not_in_the_log_is_seen() {
         let grant = if lie { GrantId(7) } else { granted(&entry) };
         let outcome = Outcome::Granted { grant, token: Token(grant.0), count: 1 };
         world.tell(&Fact::Heard {
+            cluster: 1,
             session: ANN,
             number: Some(RequestNumber(1)),
             position: entry.position,
@@ -557,6 +558,7 @@ fn i17_a_read_of_the_past_is_seen() {
         let ann = world.lock(ANN, &["a"], LockMode::Exclusive);
         let entry = world.log([ann]);
         world.tell(&Fact::Heard {
+            cluster: 1,
             session: ANN,
             number: Some(RequestNumber(1)),
             position: entry.position,
@@ -649,7 +651,7 @@ fn a_restore_leaves_no_trace_but_the_tokens() {
     let backup: Vec<_> = world.state.records().collect();
     world.state = LockState::restore_backup(0, backup, 1_000).expect("a good backup");
     world.position = LogPosition { index: 1, term: 1 };
-    world.tell(&Fact::Restored);
+    world.tell(&Fact::Restored { cluster: 2 });
     world.numbers.clear();
     let cat = world.lock(CAT, &["a"], LockMode::Exclusive);
     let grant = granted(&world.log([open(CAT), cat]));

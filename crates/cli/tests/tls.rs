@@ -1,0 +1,190 @@
+//! TLS with real processes: a cluster that speaks nothing else, and what is said when something is missing.
+
+#[path = "../../server/tests/client/authority.rs"]
+#[allow(dead_code, reason = "not all of it is used here")]
+mod authority;
+mod harness;
+
+use std::path::{Path, PathBuf};
+
+use authority::Authority;
+use harness::{Dev, Finished, Process, command, fencepost, wait_until};
+use nix::sys::signal::Signal;
+
+/// A directory with an authority, and the files of whoever needs some.
+struct Files {
+    directory: tempfile::TempDir,
+    authority: Authority,
+}
+
+impl Files {
+    fn new() -> Files {
+        let files = Files { directory: tempfile::tempdir().unwrap(), authority: Authority::new() };
+        files.authority.write(files.at(), "ca.pem");
+        files.sign("somebody", &["somebody"]);
+        files
+    }
+
+    fn at(&self) -> &Path {
+        self.directory.path()
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.at().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn sign(&self, file: &str, names: &[&str]) -> (PathBuf, PathBuf) {
+        self.authority.sign(names).write(self.at(), file)
+    }
+
+    /// The flags of a node with TLS on every port, one certificate for all of them.
+    fn serve(&self, name: &str, more: &[&str]) -> Vec<String> {
+        if !self.at().join(format!("{name}.pem")).exists() {
+            self.sign(name, &[name, "127.0.0.1", "fencepost.example"]);
+        }
+        let (certificate, key, ca) =
+            (self.path(&format!("{name}.pem")), self.path(&format!("{name}.key")), self.path("ca.pem"));
+        let (data, free) = (self.path(&format!("{name}-data")), "127.0.0.1:0");
+        let flags = [
+            ["--name", name],
+            ["--data", &data],
+            ["--listen-http", free],
+            ["--tls-cert", &certificate],
+            ["--tls-key", &key],
+            ["--tls-client-ca", &ca],
+            ["--peer-cert", &certificate],
+            ["--peer-key", &key],
+            ["--peer-ca", &ca],
+        ];
+        let flags = flags.concat().into_iter().chain(more.iter().copied());
+        std::iter::once("serve").chain(flags).map(str::to_owned).collect()
+    }
+
+    /// A client command, told by the environment how to speak TLS.
+    fn ask(&self, server: &str, args: &[&str]) -> Finished {
+        let mut command = command(args);
+        command.env("FENCEPOST_SERVER", server).env("FENCEPOST_CA", self.path("ca.pem"));
+        command.env("FENCEPOST_CERT", self.path("somebody.pem")).env("FENCEPOST_KEY", self.path("somebody.key"));
+        Process::start(command).finish()
+    }
+}
+
+fn start(args: &[String]) -> (Process, String, String) {
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let mut node = Process::start(command(&args));
+    let ready = node.wait_for_line("ready: ");
+    let after = |part: &str| ready.split(part).nth(1).and_then(|rest| rest.split(',').next()).unwrap().to_owned();
+    (node, after("clients on "), after("peers on "))
+}
+
+#[test]
+fn a_cluster_with_tls_everywhere_takes_locks_and_survives_a_killed_node() {
+    let files = Files::new();
+    let free = ["--listen-client", "127.0.0.1:0", "--listen-peer", "127.0.0.1:0"];
+    let (first, client, _) = start(&files.serve("n1", &[&free[..], &["--new-cluster"]].concat()));
+    let (second, second_client, second_peer) = start(&files.serve("n2", &[&free[..], &["--join", &client]].concat()));
+    let (third, ..) = start(&files.serve("n3", &[&free[..], &["--join", &client]].concat()));
+    wait_until("three vote", || {
+        let seen = files.ask(&client, &["members", "-o", "json"]).ok().json();
+        let members = seen["members"].as_array().unwrap();
+        (members.len() == 3 && members.iter().all(|member| member["role"] == "voter")).then_some(())
+    });
+    let token = || {
+        let seen = files.ask(&client, &["run", "a", "--", "sh", "-c", "echo $FENCEPOST_TOKEN"]).ok();
+        seen.stdout.trim().parse::<u64>().unwrap()
+    };
+    let before = token();
+
+    // Without a word, and back where it was.
+    second.signal(Signal::SIGKILL);
+    drop(second);
+    let between = token();
+    assert!(between > before);
+    let again = files.serve("n2", &["--listen-client", &second_client, "--listen-peer", &second_peer]);
+    let (second, ..) = start(&again);
+    // The other one goes for good: now the one that came back is needed.
+    third.signal(Signal::SIGKILL);
+    drop(third);
+    assert!(token() > between);
+
+    let ca = files.path("ca.pem");
+    let other = Authority::new();
+    other.write(files.at(), "other-ca.pem");
+    let other_ca = files.path("other-ca.pem");
+    let refused: &[(&[&str], &str)] = &[
+        (&[], "if the node speaks TLS"),
+        (&["--ca", &ca], "the node wants to see a certificate"),
+        (&["--ca", &other_ca], "not signed by the authority that was given"),
+    ];
+    for (flags, said) in refused {
+        let args = [&["locks", "--server", &client], *flags].concat();
+        fencepost(&args).with_code(125).says(said).says("--ca, --cert and --key are for TLS");
+    }
+    let (certificate, key) = (files.path("somebody.pem"), files.path("somebody.key"));
+    let by_flags = ["--ca", &ca, "--cert", &certificate, "--key", &key];
+    let https = format!("https://{client}");
+    fencepost(&[&["locks", "--server", &https], &by_flags[..]].concat()).ok();
+    let file = files.path("fencepost.toml");
+    let tls = format!("ca = '{ca}'\ncert = '{certificate}'\nkey = '{key}'\nserver-name = 'fencepost.example'\n");
+    std::fs::write(&file, format!("server = '{client}'\n{tls}")).unwrap();
+    fencepost(&["locks", "--config", &file]).ok();
+    fencepost(&["locks", "--config", &file, "--server-name", "elsewhere.example"])
+        .with_code(125)
+        .says("connect by a name in the node's certificate");
+    for node in [second, first] {
+        node.signal(Signal::SIGTERM);
+        node.finish().ok();
+    }
+}
+
+#[test]
+fn half_of_what_tls_needs_is_refused_with_the_other_half() {
+    let files = Files::new();
+    files.sign("n1", &["n1"]);
+    let (pem, key, ca) = (files.path("n1.pem"), files.path("n1.key"), files.path("ca.pem"));
+    let missing = files.path("missing");
+    let table: &[(&[&str], i32, &str)] = &[
+        (&["serve", "--tls-cert", &pem], 2, "give --tls-key, too"),
+        (&["serve", "--tls-key", &key], 2, "give --tls-cert, too"),
+        (&["serve", "--tls-client-ca", &ca], 2, "give --tls-cert, too"),
+        (&["serve", "--peer-cert", &pem, "--peer-key", &key], 2, "give --peer-ca, too"),
+        (&["serve", "--peer-ca", &ca], 2, "give --peer-cert, too"),
+        (&["serve", "--peer-cert", &pem, "--peer-ca", &ca], 2, "give --peer-key, too"),
+        (&["serve", "--join-ca", &ca], 2, "give --tls-cert, too"),
+        (&["serve", "--tls-cert", &missing, "--tls-key", &key], 2, "cannot read"),
+        (&["serve", "--tls-cert", &key, "--tls-key", &key], 2, "-----BEGIN CERTIFICATE-----"),
+        (&["serve", "--tls-cert", &pem, "--tls-key", &pem], 2, "no private key in it"),
+        (&["serve", "--name", "n2", "--peer-cert", &pem, "--peer-key", &key, "--peer-ca", &ca], 2, "called \"n2\""),
+        (&["serve", "--listen-client", "0.0.0.0:0"], 2, "--tls-cert and --tls-key"),
+        (&["serve", "--listen-peer", "0.0.0.0:0", "--tls-cert", &pem, "--tls-key", &key], 2, "--peer-ca"),
+        (&["locks", "--cert", &pem, "--key", &key], 2, "give --ca, too"),
+        (&["locks", "--server-name", "n1"], 2, "give --ca, too"),
+        (&["locks", "--ca", &ca, "--cert", &pem], 2, "--cert and --key belong together"),
+        (&["locks", "--ca", &missing], 2, "cannot be read"),
+        (&["locks", "--ca", &key], 2, "give the authority"),
+        (&["locks", "--ca", &ca, "--cert", &pem, "--key", &pem], 2, "the key that it was made for"),
+        (&["locks", "--server", "https://127.0.0.1:1"], 2, "give --ca FILE"),
+        (&["locks", "--server", "http://127.0.0.1:1", "--ca", &ca], 2, "http:// is plain text"),
+        (&["config", "view", "--tls-cert", &pem], 2, "give --tls-key, too"),
+    ];
+    for (args, code, said) in table {
+        eprintln!("fencepost {args:?}");
+        fencepost(args).with_code(*code).says(said);
+    }
+}
+
+#[test]
+fn where_keys_are_is_shown_and_what_is_in_them_is_not() {
+    let files = Files::new();
+    let args = files.serve("n1", &[]);
+    let flags: Vec<&str> = args.iter().skip(1).map(String::as_str).collect();
+    let seen = fencepost(&[&["config", "view"], &flags[..], &["--ca", &files.path("ca.pem")]].concat()).ok();
+    let seen = seen.says(&files.path("n1.key")).says("flag --peer-key").says("flag --ca");
+    assert!(!seen.stdout.contains("PRIVATE KEY") && !seen.stderr.contains("PRIVATE KEY"), "{seen:?}");
+}
+
+#[test]
+fn tls_to_a_node_without_it_is_said_to_be_so() {
+    let (files, dev) = (Files::new(), Dev::start());
+    files.ask(&dev.server, &["locks"]).with_code(125).says("the node speaks plain text");
+}

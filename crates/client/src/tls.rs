@@ -1,0 +1,115 @@
+//! TLS: whom a client believes, what it shows of itself, and what to do when a greeting fails.
+//!
+//! There is no default authority. The roots of the system vouch for the whole web; a lock service has an authority of its own,
+//! and whoever connects knows which.
+
+use std::fmt;
+
+use tokio_rustls::rustls::RootCertStore;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+
+use crate::error::{Error, Failed};
+
+/// How a client speaks TLS: see [`ClientBuilder::tls`](crate::ClientBuilder::tls).
+///
+/// ```no_run
+/// use fencepost::{Client, Tls};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let tls = Tls::new(std::fs::read("ca.pem")?)
+///     .identity(std::fs::read("billing.pem")?, std::fs::read("billing.key")?);
+/// let client = Client::builder().endpoint("https://n1.example:7420").tls(tls).connect().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Tls {
+    authority: Vec<u8>,
+    /// A certificate and its key.
+    identity: Option<(Vec<u8>, Vec<u8>)>,
+    server_name: Option<String>,
+}
+
+/// Without the key, and without the noise.
+impl fmt::Debug for Tls {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = formatter.debug_struct("Tls");
+        shown.field("has_identity", &self.identity.is_some()).field("server_name", &self.server_name);
+        shown.finish_non_exhaustive()
+    }
+}
+
+impl Tls {
+    /// Believes nodes whose certificates are signed by this authority, or by one of several, in PEM.
+    pub fn new(authority_pem: impl Into<Vec<u8>>) -> Tls {
+        Tls { authority: authority_pem.into(), identity: None, server_name: None }
+    }
+
+    /// Shows this certificate to nodes that want one, with its private key; both in PEM.
+    pub fn identity(mut self, certificate_pem: impl Into<Vec<u8>>, key_pem: impl Into<Vec<u8>>) -> Tls {
+        self.identity = Some((certificate_pem.into(), key_pem.into()));
+        self
+    }
+
+    /// The name that every node's certificate must bear, if it is not the host of the node's address.
+    pub fn server_name(mut self, name: impl Into<String>) -> Tls {
+        self.server_name = Some(name.into());
+        self
+    }
+
+    /// Refuses what can never work, before anything is sent.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let refused = |why: String| Error::from(Failed::BadTls(why));
+        let no_authority =
+            |why: String| refused(format!("{why}: give the authority as -----BEGIN CERTIFICATE----- in PEM"));
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(&self.authority) {
+            let added = certificate.map_err(|error| error.to_string());
+            added
+                .and_then(|it| roots.add(it).map_err(|error| error.to_string()))
+                .map_err(|why| no_authority(format!("the authority cannot be read ({why})")))?;
+        }
+        if roots.is_empty() {
+            return Err(no_authority("there is no certificate of an authority".to_owned()));
+        }
+        let endpoint = Endpoint::from_static("https://node");
+        let identity = self.apply(endpoint).map_err(|error| {
+            let why = crate::driver::chain(&error);
+            refused(format!(
+                "{why}: give a certificate and the key that it was made for, both in PEM, and a server name that is one"
+            ))
+        });
+        identity.map(drop)
+    }
+
+    pub(crate) fn apply(&self, endpoint: Endpoint) -> Result<Endpoint, tonic::transport::Error> {
+        let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&self.authority));
+        if let Some((certificate, key)) = &self.identity {
+            config = config.identity(Identity::from_pem(certificate, key));
+        }
+        if let Some(name) = &self.server_name {
+            config = config.domain_name(name);
+        }
+        endpoint.tls_config(config)
+    }
+}
+
+/// What to do about a connection that failed because the two sides did not mean the same, if that is why.
+pub(crate) fn hint(said: &str, has_tls: bool) -> &'static str {
+    let foreign = "; the node's certificate is not signed by the authority that was given: give the right one";
+    let of_tls = [
+        ("InvalidContentType", "; the node speaks plain text: connect without TLS, or give the node a certificate"),
+        ("UnknownIssuer", foreign),
+        ("BadSignature", foreign),
+        ("not valid for name", "; connect by a name in the node's certificate, or say which name it bears"),
+        ("CertificateRequired", "; the node wants to see a certificate: give one, with its key"),
+        ("UnknownCA", "; the node does not know who signed the certificate that it was shown: give another"),
+    ];
+    // A node that expected a greeting hangs up on anything else. There are other reasons to hang up, so it is a guess.
+    let perhaps = "; if the node speaks TLS, connect with https:// and its authority";
+    let of_plain = [("broken pipe", perhaps), ("onnection reset", perhaps), ("http2 error", perhaps)];
+    let table = if has_tls { &of_tls[..] } else { &of_plain };
+    table.iter().find(|(part, _)| said.contains(part)).map_or("", |(_, hint)| hint)
+}

@@ -1,0 +1,414 @@
+//! TLS: what the files say, who is believed, and connections that are greeted before anybody else sees them.
+//!
+//! The certificate of a port is read again when its files change, so that a new one needs no restart; what cannot be used is
+//! said once, and the old one stays. Among peers a certificate of the right authority is not enough: it must bear the name
+//! of the member that is meant, letter for letter. Who the members are is known elsewhere (`peers.rs`).
+
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_core::Stream;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::client::WebPkiServerVerifier;
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use tokio_rustls::rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use tokio_rustls::rustls::version::{TLS12, TLS13};
+use tokio_rustls::rustls::{
+    CertificateError, DigitallySignedStruct, Error, RootCertStore, ServerConfig, SignatureScheme,
+};
+use tokio_rustls::server::TlsStream;
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+
+use crate::bounds::{HANDSHAKE_TIMEOUT, HANDSHAKES_MAX};
+use crate::config::TlsFiles;
+
+/// Whom a port is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Port {
+    Clients,
+    Http,
+    /// With this node's own name.
+    Peers(String),
+}
+
+impl Port {
+    /// What the port speaks inside of TLS.
+    fn protocol(&self) -> &'static [u8] {
+        if *self == Port::Http { b"http/1.1" } else { b"h2" }
+    }
+
+    /// The flags for certificate, key and authority.
+    fn flags(&self) -> [&'static str; 3] {
+        match self {
+            Port::Clients | Port::Http => ["--tls-cert", "--tls-key", "--tls-client-ca"],
+            Port::Peers(_) => ["--peer-cert", "--peer-key", "--peer-ca"],
+        }
+    }
+}
+
+/// How a port greets those who connect.
+pub(crate) struct Greeting {
+    port: Port,
+    files: TlsFiles,
+    current: Mutex<Current>,
+}
+
+struct Current {
+    stamp: Stamp,
+    config: Arc<ServerConfig>,
+}
+
+/// What changes with a file: when it was written, how long it is, and which one it is.
+type Stamp = Vec<Option<(i64, i64, u64, u64)>>;
+
+impl Greeting {
+    /// # Errors
+    /// What is wrong with the files, and what to do.
+    pub(crate) fn new(port: Port, files: TlsFiles) -> Result<Greeting, String> {
+        // Before they are read: if they change meanwhile, they are read again.
+        let stamp = stamp_of(&files);
+        let config = Arc::new(read_config(&port, &files)?);
+        Ok(Greeting { port, files, current: Mutex::new(Current { stamp, config }) })
+    }
+
+    /// The configuration that the files say now, or the last that could be used.
+    fn config(&self) -> Arc<ServerConfig> {
+        let stamp = stamp_of(&self.files);
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.stamp != stamp {
+            current.stamp = stamp;
+            match read_config(&self.port, &self.files) {
+                Ok(config) => {
+                    tracing::info!(port = ?self.port, "the certificate has changed, and is used from now on");
+                    current.config = Arc::new(config);
+                }
+                Err(reason) => {
+                    tracing::warn!(port = ?self.port, reason, "the certificate has changed and cannot be used: the old one stays");
+                }
+            }
+        }
+        current.config.clone()
+    }
+}
+
+fn stamp_of(files: &TlsFiles) -> Stamp {
+    let paths = [Some(&files.certificate), Some(&files.key), files.authority.as_ref()];
+    let stamp = |path: &PathBuf| {
+        let about = std::fs::metadata(path).ok()?;
+        Some((about.mtime(), about.mtime_nsec(), about.len(), about.ino()))
+    };
+    paths.into_iter().flatten().map(stamp).collect()
+}
+
+fn read_config(port: &Port, files: &TlsFiles) -> Result<ServerConfig, String> {
+    let [certificate_flag, key_flag, authority_flag] = port.flags();
+    let chain = read_certificates(&files.certificate, certificate_flag)?;
+    let key = read_key(&files.key, key_flag)?;
+    let versions = if let Port::Peers(_) = port { &[&TLS13][..] } else { &[&TLS13, &TLS12] };
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(versions)
+        .expect("the provider knows every version");
+    let builder = match &files.authority {
+        None => builder.with_no_client_auth(),
+        Some(authority) => {
+            let roots = Arc::new(read_authority(authority, authority_flag)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider())
+                .build()
+                .map_err(|error| format!("{} cannot be used: {error}", authority.display()))?;
+            if let Port::Peers(name) = port {
+                // Said at the start of this node, and not by every other one when it is too late.
+                let as_server = ExactName::new(roots, name)?.check(&chain);
+                let as_client = verifier.verify_client_cert(&chain[0], &chain[1..], UnixTime::now()).map(drop);
+                as_server.and(as_client).map_err(|error| not_for_peers(&files.certificate, name, &chain, &error))?;
+            }
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let mut config = builder.with_single_cert(chain, key).map_err(|error| {
+        let (certificate, key) = (files.certificate.display(), files.key.display());
+        format!(
+            "{certificate} and {key} cannot be used together ({error}): give the key that the certificate was made for"
+        )
+    })?;
+    config.alpn_protocols = vec![port.protocol().to_vec()];
+    if let Port::Peers(_) = port {
+        // Peers connect rarely, and each time their certificate is looked at anew.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
+    Ok(config)
+}
+
+fn not_for_peers(path: &Path, name: &str, chain: &[CertificateDer<'_>], error: &Error) -> String {
+    let path = path.display();
+    let names = names_of(&chain[0]);
+    if names.iter().any(|it| it == name) {
+        return format!(
+            "{path} is no certificate that peers would take ({error}): it must be signed by an authority in --peer-ca, be \
+             valid now, and be good for servers and for clients"
+        );
+    }
+    let names = if names.is_empty() { "no name".to_owned() } else { names.join(", ") };
+    format!(
+        "{path} is for {names}, and this node is called {name:?}: a peer's certificate bears its node's name as a DNS name \
+         (subjectAltName). Make such a certificate, or say another --name"
+    )
+}
+
+/// The one source of cryptography. Never the default of the process, which somebody else may have set.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+fn read(path: &Path, flag: &str) -> Result<Vec<u8>, String> {
+    std::fs::read(path).map_err(|error| {
+        format!("cannot read {}: {error}; say a file that this user may read with {flag}", path.display())
+    })
+}
+
+fn read_certificates(path: &Path, flag: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let bytes = read(path, flag)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    let refused = |why: String| {
+        format!("{}: {why}; give {flag} a PEM file, with -----BEGIN CERTIFICATE----- in it", path.display())
+    };
+    match found {
+        Ok(found) if found.is_empty() => Err(refused("there is no certificate in it".to_owned())),
+        Ok(found) => Ok(found),
+        Err(error) => Err(refused(error.to_string())),
+    }
+}
+
+fn read_key(path: &Path, flag: &str) -> Result<PrivateKeyDer<'static>, String> {
+    // The reason is told and never what stands in the file.
+    PrivateKeyDer::from_pem_slice(&read(path, flag)?).map_err(|_| {
+        format!(
+            "{}: there is no private key in it; give {flag} a PEM file, with -----BEGIN PRIVATE KEY----- in it and no password",
+            path.display()
+        )
+    })
+}
+
+fn read_authority(path: &Path, flag: &str) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in read_certificates(path, flag)? {
+        roots
+            .add(certificate)
+            .map_err(|error| format!("{}: {error}; give {flag} the certificate of an authority", path.display()))?;
+    }
+    Ok(roots)
+}
+
+/// The DNS names that a certificate is for.
+pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Vec<String> {
+    match webpki::EndEntityCert::try_from(certificate) {
+        Ok(parsed) => parsed.valid_dns_names().map(str::to_owned).collect(),
+        // Whoever cannot be read has no name.
+        Err(_) => Vec::new(),
+    }
+}
+
+/// How this node calls others: whom it believes, and what it shows. The files are read for each connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Calling {
+    authority: PathBuf,
+    authority_flag: &'static str,
+    identity: Option<TlsFiles>,
+}
+
+impl Calling {
+    /// As one peer calls another.
+    pub(crate) fn peers(files: &TlsFiles) -> Option<Calling> {
+        let authority = files.authority.clone()?;
+        Some(Calling { authority, authority_flag: "--peer-ca", identity: Some(files.clone()) })
+    }
+
+    /// As a client calls a node, with the certificate for peers.
+    pub(crate) fn clients(join_authority: Option<&PathBuf>, peer: Option<&TlsFiles>) -> Option<Calling> {
+        let (authority, authority_flag) = match join_authority {
+            Some(authority) => (authority.clone(), "--join-ca"),
+            None => (peer?.authority.clone()?, "--peer-ca"),
+        };
+        Some(Calling { authority, authority_flag, identity: peer.cloned() })
+    }
+
+    /// # Errors
+    /// If a file is missing or holds something else.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        read_authority(&self.authority, self.authority_flag).map(drop)
+    }
+
+    /// Calls this member: nobody else will do, whatever the address.
+    pub(crate) fn member(&self, endpoint: Endpoint, name: &str) -> Result<Endpoint, String> {
+        let roots = Arc::new(read_authority(&self.authority, self.authority_flag)?);
+        let config = self.show(ClientTlsConfig::new().domain_name(name))?;
+        endpoint.tls_config_with_verifier(config, Arc::new(ExactName::new(roots, name)?)).map_err(|it| it.to_string())
+    }
+
+    /// Calls whoever is at an address and has a certificate for it.
+    pub(crate) fn host(&self, endpoint: Endpoint) -> Result<Endpoint, String> {
+        let authority = Certificate::from_pem(read(&self.authority, self.authority_flag)?);
+        let config = self.show(ClientTlsConfig::new().ca_certificate(authority))?;
+        endpoint.tls_config(config).map_err(|error| error.to_string())
+    }
+
+    fn show(&self, config: ClientTlsConfig) -> Result<ClientTlsConfig, String> {
+        let Some(files) = &self.identity else { return Ok(config) };
+        let (certificate, key) = (read(&files.certificate, "--peer-cert")?, read(&files.key, "--peer-key")?);
+        Ok(config.identity(Identity::from_pem(certificate, key)))
+    }
+}
+
+/// Believes a certificate that bears this very name. A wildcard is no name: it would be every member at once.
+#[derive(Debug)]
+struct ExactName {
+    of_the_authority: Arc<WebPkiServerVerifier>,
+    name: ServerName<'static>,
+}
+
+impl ExactName {
+    fn new(roots: Arc<RootCertStore>, name: &str) -> Result<ExactName, String> {
+        let of_the_authority = WebPkiServerVerifier::builder_with_provider(roots, provider()).build();
+        let of_the_authority = of_the_authority.map_err(|error| error.to_string())?;
+        match ServerName::try_from(name.to_owned()) {
+            Ok(name @ ServerName::DnsName(_)) => Ok(ExactName { of_the_authority, name }),
+            _ => Err(format!(
+                "{name:?} cannot stand in a certificate as a DNS name: with TLS among peers, say a --name of letters, \
+                 digits, hyphens and dots"
+            )),
+        }
+    }
+
+    fn check(&self, chain: &[CertificateDer<'_>]) -> Result<(), Error> {
+        self.verify_server_cert(&chain[0], &chain[1..], &self.name, &[], UnixTime::now()).map(drop)
+    }
+}
+
+impl ServerCertVerifier for ExactName {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        revocation: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let verified = self.of_the_authority.verify_server_cert(certificate, between, &self.name, revocation, now)?;
+        let name = self.name.to_str();
+        if names_of(certificate).iter().any(|it| *it == name) {
+            Ok(verified)
+        } else {
+            Err(Error::InvalidCertificate(CertificateError::NotValidForName))
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.of_the_authority.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.of_the_authority.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.of_the_authority.supported_verify_schemes()
+    }
+}
+
+/// Connections that have been greeted, for gRPC and for HTTP alike. Those who are slow hold up nobody else.
+pub(crate) struct Greeted {
+    address: SocketAddr,
+    connections: mpsc::Receiver<(TlsStream<TcpStream>, SocketAddr)>,
+}
+
+impl Greeted {
+    pub(crate) fn new(listener: TcpListener, greeting: Greeting) -> Greeted {
+        let address = listener.local_addr().expect("a listener has an address");
+        let (sender, connections) = mpsc::channel(1);
+        tokio::spawn(greet(listener, greeting, sender));
+        Greeted { address, connections }
+    }
+}
+
+/// Greets until nobody wants the connections any more.
+async fn greet(listener: TcpListener, greeting: Greeting, greeted: mpsc::Sender<(TlsStream<TcpStream>, SocketAddr)>) {
+    let mut handshakes = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept(), if handshakes.len() < HANDSHAKES_MAX => match accepted {
+                Ok((stream, from)) => {
+                    handshakes.spawn(handshake(greeting.config(), stream, from, greeted.clone()));
+                }
+                // Out of file descriptors, for example: whoever waits, waits on.
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            },
+            Some(_) = handshakes.join_next() => {}
+            () = greeted.closed() => return,
+        }
+    }
+}
+
+async fn handshake(
+    config: Arc<ServerConfig>,
+    stream: TcpStream,
+    from: SocketAddr,
+    greeted: mpsc::Sender<(TlsStream<TcpStream>, SocketAddr)>,
+) {
+    // Only a little slower without.
+    let _ = stream.set_nodelay(true);
+    match tokio::time::timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(stream)).await {
+        Ok(Ok(stream)) => drop(greeted.send((stream, from)).await),
+        // Anybody can make these happen, so they are no news unless somebody looks for them.
+        Ok(Err(error)) => tracing::debug!(%from, %error, "a connection was refused"),
+        Err(_) => tracing::debug!(%from, "a connection took too long to say who it is"),
+    }
+}
+
+impl Stream for Greeted {
+    type Item = std::io::Result<TlsStream<TcpStream>>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.connections.poll_recv(context).map(|next| next.map(|(stream, _)| Ok(stream)))
+    }
+}
+
+impl axum::serve::Listener for Greeted {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        match self.connections.recv().await {
+            Some(connection) => connection,
+            // The task that greets ends only with its runtime.
+            None => std::future::pending().await,
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        Ok(self.address)
+    }
+}

@@ -1,0 +1,78 @@
+//! The simulated network: which ways are cut, how long they take, and how much they lose.
+
+use std::collections::BTreeSet;
+
+use crate::fact::WorldTime;
+use crate::random::Random;
+
+/// An end of a way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Place {
+    /// A node, by its id.
+    Node(u64),
+    /// A client's process.
+    Client(usize),
+    /// The store that the locks protect.
+    Store,
+}
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+
+/// All ways between all places.
+#[derive(Debug)]
+pub(crate) struct Network {
+    cut: BTreeSet<(Place, Place)>,
+    slow: BTreeSet<(Place, Place)>,
+    /// Of a hundred messages between nodes, so many are lost, and as many arrive twice.
+    pub(crate) loss_percent: u64,
+    /// How long a message takes at most, when the way is not slow.
+    pub(crate) delay_max: u64,
+}
+
+impl Default for Network {
+    fn default() -> Network {
+        Network { cut: BTreeSet::new(), slow: BTreeSet::new(), loss_percent: 0, delay_max: 2 * MS }
+    }
+}
+
+impl Network {
+    /// Nothing gets from one to the other any more.
+    pub(crate) fn cut(&mut self, from: Place, to: Place) {
+        self.cut.insert((from, to));
+    }
+
+    /// Messages from one to the other take up to a second and overtake each other.
+    pub(crate) fn slow_down(&mut self, from: Place, to: Place) {
+        self.slow.insert((from, to));
+    }
+
+    /// Whether nothing gets through.
+    pub(crate) fn is_cut(&self, from: Place, to: Place) -> bool {
+        self.cut.contains(&(from, to))
+    }
+
+    /// Every way works, and well.
+    pub(crate) fn heal(&mut self) {
+        self.cut.clear();
+        self.slow.clear();
+        (self.loss_percent, self.delay_max) = (0, 2 * MS);
+    }
+
+    /// How long a message takes that does get through.
+    pub(crate) fn delay(&self, from: Place, to: Place, random: &mut Random) -> u64 {
+        match self.slow.contains(&(from, to)) {
+            true => random.between(20 * MS, 1_000 * MS),
+            false => random.delay(20 * US, self.delay_max),
+        }
+    }
+
+    /// When the copies of a message between nodes arrive: none if it is lost, two if it is doubled. Each goes its own way.
+    pub(crate) fn datagram(&self, from: Place, to: Place, now: WorldTime, random: &mut Random) -> Vec<WorldTime> {
+        if self.is_cut(from, to) || random.percent(self.loss_percent) {
+            return Vec::new();
+        }
+        let copies = if random.percent(self.loss_percent) { 2 } else { 1 };
+        (0..copies).map(|_| WorldTime(now.0 + self.delay(from, to, random))).collect()
+    }
+}

@@ -1,0 +1,90 @@
+//! A simulated node: a real replica with a simulated disk, clock and edge.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use fencepost_replica::{Message, Nanos, Replica};
+use fencepost_wire::v1;
+
+use crate::clock::Clock;
+use crate::disk::Disk;
+use crate::edge::{Edge, StreamId};
+use crate::fact::WorldTime;
+
+/// Something that reaches a node.
+pub(crate) enum NodeArrival {
+    /// A message of a peer.
+    Peer(Box<Message>, Option<Arc<[u8]>>),
+    /// A client dials.
+    Dial(StreamId),
+    /// A client says something.
+    Said(StreamId, Box<v1::ClientMessage>),
+    /// A client is gone.
+    Gone(StreamId),
+}
+
+/// A node.
+pub(crate) struct SimNode {
+    /// None while it is down.
+    pub(crate) replica: Option<Replica>,
+    /// Its streams.
+    pub(crate) edge: Edge,
+    /// Its disk.
+    pub(crate) disk: Disk,
+    /// Its clock, which counts while it is paused.
+    pub(crate) clock: Clock,
+    /// The process is stopped; what arrives waits.
+    pub(crate) paused: bool,
+    /// What has arrived meanwhile.
+    pub(crate) waiting: VecDeque<NodeArrival>,
+    /// Which of its lives this is: what was begun in an earlier one does not count.
+    pub(crate) life: u64,
+    /// The turn that counts.
+    pub(crate) serial: u64,
+    /// The last entry that it has applied.
+    pub(crate) applied: u64,
+    /// Snapshots are not made.
+    pub(crate) snapshots_stalled: bool,
+    /// Its disk is damaged: it must not come back.
+    pub(crate) damaged: bool,
+}
+
+impl SimNode {
+    /// A node that is down, with this disk.
+    pub(crate) fn new(disk: Disk, clock: Clock) -> SimNode {
+        SimNode {
+            replica: None,
+            edge: Edge::default(),
+            disk,
+            clock,
+            paused: false,
+            waiting: VecDeque::new(),
+            life: 0,
+            serial: 0,
+            applied: 0,
+            snapshots_stalled: false,
+            damaged: false,
+        }
+    }
+
+    /// Whether it is up and runs.
+    pub(crate) fn runs(&self) -> bool {
+        self.replica.is_some() && !self.paused
+    }
+
+    /// What its clock shows.
+    pub(crate) fn local(&self, now: WorldTime) -> Nanos {
+        Nanos(self.clock.shows(now))
+    }
+
+    /// How it is, for people.
+    pub(crate) fn tell(&self, id: u64) -> String {
+        let Some(replica) = &self.replica else {
+            return format!("node {id} is down{}", if self.damaged { ", its disk is damaged" } else { "" });
+        };
+        let members: Vec<String> =
+            replica.members().iter().map(|view| format!("{} {:?}", view.node, view.role)).collect();
+        let (term, applied, members) = (replica.term(), replica.applied().index, members.join(", "));
+        format!("node {id} in term {term} has applied {applied} and knows {members}")
+    }
+}

@@ -1,0 +1,293 @@
+//! A client's process: the real machines of the client library, with the users whose sessions they carry.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use fencepost::Nanos;
+use fencepost::machine::{Connection, DialFailure, Event, Reconnect, Step};
+use fencepost_core::{LogicalMs, Push, RequestNumber};
+use fencepost_replica::LogPosition;
+use fencepost_wire::{api, v1};
+
+use crate::clock::Clock;
+use crate::edge::StreamId;
+use crate::fact::{Fact, WorldTime};
+use crate::observer::Observer;
+use crate::random::Random;
+use crate::store::Reply;
+use crate::worker::{Errand, Hands, Worker};
+
+/// How long a dial may take.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Something that reaches a process.
+#[derive(Clone, Debug)]
+pub(crate) enum Arrival {
+    /// The node took the stream.
+    Connected(StreamId, v1::Hello),
+    /// It did not, or the stream has ended. If the node said so, who leads.
+    Ended(StreamId, DialFailure),
+    /// A message.
+    Message(StreamId, v1::ServerMessage),
+    /// The store has answered a call of a worker.
+    Store {
+        /// Whose.
+        worker: usize,
+        /// Which.
+        call: u64,
+        /// What it said.
+        reply: Reply,
+    },
+    /// Time has passed.
+    Wake,
+}
+
+enum Link {
+    Down,
+    Dialling { stream: StreamId, until: Nanos },
+    Up { stream: StreamId },
+}
+
+/// What the world is to do for a process.
+pub(crate) enum Deed {
+    /// Dial this address.
+    Dial(StreamId, String),
+    /// Send this.
+    Send(StreamId, v1::ClientMessage),
+    /// Nobody reads this stream any more.
+    HangUp(StreamId),
+    /// Run an errand for a worker.
+    Errand(usize, Errand),
+}
+
+/// A client's process.
+pub(crate) struct Process {
+    /// Which.
+    pub(crate) id: usize,
+    /// Its clock, which counts while it is paused.
+    pub(crate) clock: Clock,
+    /// It neither reads nor acts; what arrives waits.
+    pub(crate) paused: bool,
+    /// What has arrived meanwhile.
+    pub(crate) waiting: VecDeque<Arrival>,
+    /// The users in it.
+    pub(crate) workers: Vec<Worker>,
+    machine: Connection,
+    reconnect: Reconnect,
+    link: Link,
+    /// Who answers on the stream that is up.
+    cluster: u128,
+    addresses: Vec<String>,
+    /// The addresses are others than those that it began to dial with.
+    moved: bool,
+    random: Random,
+}
+
+impl Process {
+    /// A new process that knows these addresses.
+    pub(crate) fn new(
+        id: usize,
+        workers: usize,
+        addresses: Vec<String>,
+        mut random: Random,
+        now: WorldTime,
+    ) -> Process {
+        let clock = Clock::draw(&mut random);
+        let local = Nanos(clock.shows(now));
+        let workers = (0..workers).map(|at| Worker::new(at, random.fork(), local)).collect();
+        Process {
+            id,
+            clock,
+            paused: false,
+            waiting: VecDeque::new(),
+            workers,
+            machine: Connection::default(),
+            reconnect: Reconnect::new(addresses.clone()),
+            link: Link::Down,
+            cluster: 0,
+            addresses,
+            moved: false,
+            random,
+        }
+    }
+
+    /// The process dies and starts again: nothing is left of it but what the cluster knows.
+    pub(crate) fn crash(&mut self, now: WorldTime) -> Option<Deed> {
+        let local = self.local(now);
+        self.machine = Connection::default();
+        self.reconnect = Reconnect::new(self.addresses.clone());
+        self.workers.iter_mut().for_each(|worker| worker.forget(local));
+        (self.paused, self.waiting) = (false, VecDeque::new());
+        self.hang_up()
+    }
+
+    /// Other nodes may have to be asked from now on.
+    pub(crate) fn learn_addresses(&mut self, addresses: Vec<String>) {
+        self.moved |= self.addresses != addresses;
+        self.addresses = addresses;
+    }
+
+    fn hang_up(&mut self) -> Option<Deed> {
+        match std::mem::replace(&mut self.link, Link::Down) {
+            Link::Down => None,
+            Link::Dialling { stream, .. } | Link::Up { stream } => Some(Deed::HangUp(stream)),
+        }
+    }
+
+    fn local(&self, now: WorldTime) -> Nanos {
+        Nanos(self.clock.shows(now))
+    }
+
+    /// Something arrived: takes it, lets everybody act, and says what is to be done and when to wake it.
+    pub(crate) fn handle(
+        &mut self,
+        arrival: Arrival,
+        now: WorldTime,
+        observer: &mut Observer,
+        next_stream: &mut u64,
+    ) -> (Vec<Deed>, WorldTime) {
+        let local = self.local(now);
+        let mut deeds = Vec::new();
+        let mut errands = Vec::new();
+        match arrival {
+            Arrival::Connected(stream, hello) => {
+                if matches!(self.link, Link::Dialling { stream: dialled, .. } if dialled == stream) {
+                    self.link = Link::Up { stream };
+                    self.cluster = api::whole(hello.cluster_high, hello.cluster_low);
+                    self.reconnect.handle_connected(&crate::world::address(hello.node));
+                    self.machine.handle_connected(&hello, local);
+                } else {
+                    deeds.push(Deed::HangUp(stream));
+                }
+            }
+            Arrival::Ended(stream, failure) => {
+                let ours = match self.link {
+                    Link::Down => false,
+                    Link::Dialling { stream: ours, .. } | Link::Up { stream: ours } => ours == stream,
+                };
+                if ours {
+                    self.lose_link(failure, local);
+                }
+            }
+            Arrival::Message(stream, message) => {
+                if matches!(self.link, Link::Up { stream: ours } if ours == stream) {
+                    hear(self.cluster, &message, now, observer);
+                    self.machine.handle_message(message, local).expect("a server of the same version");
+                }
+            }
+            Arrival::Store { worker, call, reply } => {
+                let hands = &mut Hands { machine: &mut self.machine, observer, now, local, errands: &mut errands };
+                self.workers[worker].handle_store(call, reply, hands);
+            }
+            Arrival::Wake => {}
+        }
+        self.act(now, local, observer, &mut errands, &mut deeds, next_stream);
+        deeds.extend(errands.into_iter().map(|(worker, errand)| Deed::Errand(worker, errand)));
+        let wake = self.next_at(local);
+        (deeds, self.clock.when(wake.0))
+    }
+
+    fn lose_link(&mut self, failure: DialFailure, local: Nanos) {
+        if let Link::Up { .. } = self.link {
+            self.machine.handle_disconnected(local);
+        }
+        self.link = Link::Down;
+        if std::mem::take(&mut self.moved) {
+            self.reconnect = Reconnect::new(self.addresses.clone());
+        }
+        self.reconnect.handle_failed(local, failure, self.random.number());
+        self.machine.handle_reachable(!self.reconnect.is_open());
+    }
+
+    /// Does everything that is due.
+    fn act(
+        &mut self,
+        now: WorldTime,
+        local: Nanos,
+        observer: &mut Observer,
+        errands: &mut Vec<(usize, Errand)>,
+        deeds: &mut Vec<Deed>,
+        next_stream: &mut u64,
+    ) {
+        self.machine.handle_timeout(local);
+        for at in 0..self.workers.len() {
+            let hands = &mut Hands { machine: &mut self.machine, observer, now, local, errands };
+            self.workers[at].handle_time(hands);
+        }
+        // What a worker does may end something for another one, and so on.
+        while let Some(event) = self.machine.poll_event() {
+            let Event::Answered(request, answer) = event else { continue };
+            let worker = self.workers.iter_mut().find(|worker| worker.session() == Some(request.session));
+            let hands = &mut Hands { machine: &mut self.machine, observer, now, local, errands };
+            match worker {
+                Some(worker) => worker.handle_answer(request, &answer, hands),
+                None => hands.observer.fact(now, &Fact::Told { request, answer: &answer }),
+            }
+        }
+        if self.machine.is_stalled()
+            && let Link::Up { stream } = self.link
+        {
+            deeds.push(Deed::HangUp(stream));
+            self.lose_link(DialFailure::Stalled, local);
+        }
+        if let Link::Dialling { stream, until } = self.link
+            && until <= local
+        {
+            deeds.push(Deed::HangUp(stream));
+            self.lose_link(DialFailure::Unreachable, local);
+        }
+        if let Link::Down = self.link
+            && let Step::Dial(address) = self.reconnect.poll(local)
+        {
+            *next_stream += 1;
+            let stream = StreamId(*next_stream);
+            self.link = Link::Dialling { stream, until: local.after(DIAL_TIMEOUT) };
+            deeds.push(Deed::Dial(stream, address));
+        }
+        if let Link::Up { stream } = self.link {
+            while let Some(message) = self.machine.poll_transmit(local) {
+                deeds.push(Deed::Send(stream, message));
+            }
+        }
+    }
+
+    fn next_at(&mut self, local: Nanos) -> Nanos {
+        let link = match &self.link {
+            Link::Down => match self.reconnect.poll(local) {
+                Step::WaitUntil(at) => Some(at),
+                Step::Dial(_) => unreachable!("whoever is due to dial has dialled"),
+            },
+            Link::Dialling { until, .. } => Some(*until),
+            Link::Up { .. } => None,
+        };
+        let workers = self.workers.iter().filter_map(Worker::next_at);
+        let machine = self.machine.poll_timeout();
+        // At the latest after a second, as the driver does it.
+        let latest = local.after(Duration::from_secs(1));
+        workers.chain(machine).chain(link).fold(latest, Nanos::min).max(Nanos(local.0 + 1))
+    }
+}
+
+/// Tells what a message says.
+fn hear(cluster: u128, message: &v1::ServerMessage, now: WorldTime, observer: &mut Observer) {
+    for decided in &message.decided {
+        let position = LogPosition { index: decided.index, term: decided.term };
+        let stamp = LogicalMs(decided.stamp_ms);
+        for answer in &decided.answers {
+            let api::Answer { session, number, outcome, repeat } =
+                api::answer_from_wire(answer.clone()).expect("a server of the same version");
+            let outcome = &outcome;
+            observer.fact(now, &Fact::Heard { cluster, session, number, position, stamp, outcome, repeat });
+        }
+        for push in &decided.pushes {
+            let push = api::push_from_wire(push.clone()).expect("a server of the same version");
+            if let Push::Ended { session, number: RequestNumber(number), outcome } = &push {
+                let (number, outcome) = (Some(RequestNumber(*number)), outcome);
+                observer.fact(
+                    now,
+                    &Fact::Heard { cluster, session: *session, number, position, stamp, outcome, repeat: None },
+                );
+            }
+        }
+    }
+}

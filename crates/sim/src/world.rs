@@ -1,0 +1,217 @@
+//! The world: nodes, clients, the store, and everything that is on its way between them. One seed decides what happens.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use fencepost::machine::DialFailure;
+use fencepost_core::LockState;
+use fencepost_replica::{GroupId, LogPosition, Message, Settings};
+use fencepost_wire::v1;
+
+use crate::agenda::Agenda;
+use crate::edge::StreamId;
+use crate::fact::{Fact, WorldTime};
+use crate::network::{Network, Place};
+use crate::node::SimNode;
+use crate::observer::Observer;
+use crate::process::{Arrival, Process};
+use crate::random::Random;
+use crate::store::{Call, Store};
+use crate::watcher::Watcher;
+
+mod clients;
+mod faults;
+mod nodes;
+mod phases;
+
+pub use faults::Faults;
+pub use phases::{Outcome, Plan};
+
+/// Something that is going to happen.
+#[derive(Debug)]
+enum Happening {
+    /// A message of a peer arrives, perhaps with a snapshot.
+    Peer { message: Box<Message>, snapshot: Option<Arc<[u8]>> },
+    /// A node's own time to turn.
+    Turn { node: u64, serial: u64 },
+    /// A sync is done.
+    Synced { node: u64, life: u64 },
+    /// The snapshot that was asked for is made.
+    SnapshotMade { node: u64, life: u64 },
+    /// A client's dial arrives.
+    Dialled { stream: StreamId },
+    /// What a client sent arrives.
+    FromClient { stream: StreamId, message: Box<v1::ClientMessage> },
+    /// A client's end of a stream is gone, and the node hears it.
+    HungUp { stream: StreamId },
+    /// Something reaches a client.
+    ToClient { client: usize, arrival: Box<Arrival> },
+    /// A client's own time to act.
+    Wake { client: usize, serial: u64 },
+    /// A call reaches the store.
+    Store { client: usize, worker: usize, call: u64, what: Box<Call> },
+    /// The next fault, or the next thing that administrators, readers and watchers do.
+    Chance,
+    /// A fault is over.
+    Undo(faults::Undo),
+}
+
+/// A stream between a client and a node. Each way is in order.
+#[derive(Debug)]
+struct Wire {
+    client: usize,
+    node: u64,
+    /// When the last message on each way arrives.
+    to_node: WorldTime,
+    to_client: WorldTime,
+    /// The ends that are still there.
+    client_holds: bool,
+    node_holds: bool,
+}
+
+/// Everything.
+pub struct World {
+    /// The time.
+    pub now: WorldTime,
+    /// Who looks on.
+    pub observer: Observer,
+    random: Random,
+    agenda: Agenda<Happening>,
+    network: Network,
+    nodes: BTreeMap<u64, SimNode>,
+    clients: Vec<Process>,
+    /// The wake-up that counts, for each client.
+    wakes: Vec<u64>,
+    streams: BTreeMap<StreamId, Wire>,
+    next_stream: u64,
+    store: Store,
+    settings: Settings,
+    /// What the first node to apply each entry found in it.
+    log: VecDeque<(LogPosition, u64)>,
+    /// The state that follows from the log, on no node.
+    witness: LockState,
+    faults: Faults,
+    next_node: u64,
+    watchers: Vec<Watcher>,
+    reads: u64,
+    snapshots_made: u64,
+    /// A node stopped by itself, which it must not.
+    stopped: Option<String>,
+}
+
+/// How clients dial a node.
+pub fn address(node: u64) -> String {
+    format!("n{node}")
+}
+
+fn node_of(address: &str) -> Option<u64> {
+    address.strip_prefix('n')?.parse().ok()
+}
+
+impl World {
+    /// A world of so many nodes and clients, in which nothing has happened yet.
+    pub fn new(seed: u64, plan: &Plan, traces: bool) -> World {
+        let mut random = Random::new(seed);
+        let group = GroupId { cluster: 0xC0, group: 1 };
+        let mut settings = Settings::new(0, group, 0);
+        (settings.snapshot_every_entries, settings.entries_kept) = (random.between(30, 300), random.between(2, 40));
+        let mut world = World {
+            now: WorldTime(1_000_000_000),
+            observer: Observer::new(traces, plan.administered),
+            agenda: Agenda::default(),
+            network: Network::default(),
+            nodes: BTreeMap::new(),
+            clients: Vec::new(),
+            wakes: Vec::new(),
+            streams: BTreeMap::new(),
+            next_stream: 0,
+            store: Store::default(),
+            settings,
+            log: VecDeque::new(),
+            witness: LockState::new(seed),
+            faults: Faults::new(plan),
+            next_node: plan.nodes + 1,
+            watchers: Vec::new(),
+            reads: 0,
+            snapshots_made: 0,
+            stopped: None,
+            random: random.fork(),
+        };
+        let voters: Vec<u64> = (1..=plan.nodes).collect();
+        for id in &voters {
+            world.found(*id, &voters);
+        }
+        world.watchers =
+            ["", "account", "/a"].into_iter().zip(0..).map(|(prefix, id)| Watcher::new(id, prefix)).collect();
+        for id in 0..plan.clients {
+            let addresses = voters.iter().map(|node| address(*node)).collect();
+            let process = Process::new(id, plan.workers, addresses, random.fork(), world.now);
+            world.clients.push(process);
+            world.wakes.push(0);
+            world.reach(id, Arrival::Wake);
+        }
+        world
+    }
+
+    /// Lets time pass until then.
+    fn run_until(&mut self, until: WorldTime) {
+        while self.stopped.is_none()
+            && let Some((at, what)) = self.agenda.next(until)
+        {
+            self.now = at;
+            self.happen(what);
+        }
+        self.now = until;
+    }
+
+    fn happen(&mut self, what: Happening) {
+        match what {
+            Happening::Peer { message, snapshot } => self.peer_arrives(*message, snapshot),
+            Happening::Turn { node, serial } => {
+                if self.nodes.get(&node).is_some_and(|node| node.serial == serial) {
+                    self.turn(node);
+                }
+            }
+            Happening::Synced { node, life } => self.synced(node, life),
+            Happening::SnapshotMade { node, life } => self.snapshot_made(node, life),
+            Happening::Dialled { stream } => self.dialled(stream),
+            Happening::FromClient { stream, message } => self.from_client(stream, *message),
+            Happening::HungUp { stream } => self.hung_up(stream),
+            Happening::ToClient { client, arrival } => self.reach(client, *arrival),
+            Happening::Wake { client, serial } => {
+                if self.wakes[client] == serial && !self.clients[client].paused {
+                    self.reach(client, Arrival::Wake);
+                }
+            }
+            Happening::Store { client, worker, call, what } => {
+                let (reply, access) = self.store.call(&what);
+                self.observer.fact(self.now, &Fact::Store(&access));
+                let delay = self.network.delay(Place::Store, Place::Client(client), &mut self.random);
+                let arrival = Box::new(Arrival::Store { worker, call, reply });
+                self.agenda.put(WorldTime(self.now.0 + delay), Happening::ToClient { client, arrival });
+            }
+            Happening::Chance => self.chance(),
+            Happening::Undo(undo) => self.undo(undo),
+        }
+    }
+
+    fn end_stream(&mut self, stream: StreamId, failure: DialFailure) {
+        let Some(wire) = self.streams.get_mut(&stream) else { return };
+        wire.node_holds = false;
+        let (client, node) = (wire.client, wire.node);
+        if !self.network.is_cut(Place::Node(node), Place::Client(client)) {
+            let delay = self.network.delay(Place::Node(node), Place::Client(client), &mut self.random);
+            let wire = self.streams.get_mut(&stream).expect("just seen");
+            wire.to_client = wire.to_client.max(WorldTime(self.now.0 + delay));
+            let arrival = Box::new(Arrival::Ended(stream, failure));
+            self.agenda.put(wire.to_client, Happening::ToClient { client, arrival });
+        }
+        self.forget_if_over(stream);
+    }
+
+    fn forget_if_over(&mut self, stream: StreamId) {
+        if self.streams.get(&stream).is_some_and(|wire| !wire.client_holds && !wire.node_holds) {
+            self.streams.remove(&stream);
+        }
+    }
+}

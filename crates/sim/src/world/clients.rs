@@ -1,0 +1,108 @@
+//! What happens at clients.
+
+use fencepost::machine::DialFailure;
+
+use super::{Happening, Wire, World, node_of};
+use crate::edge::StreamId;
+use crate::fact::WorldTime;
+use crate::network::Place;
+use crate::process::{Arrival, Deed};
+use crate::worker::Errand;
+
+impl World {
+    /// Something reaches a client.
+    pub(super) fn reach(&mut self, client: usize, arrival: Arrival) {
+        let process = &mut self.clients[client];
+        if process.paused {
+            process.waiting.push_back(arrival);
+            return;
+        }
+        if let Arrival::Ended(stream, _) = &arrival
+            && let Some(wire) = self.streams.get_mut(stream)
+        {
+            wire.client_holds = false;
+            self.forget_if_over(*stream);
+        }
+        let process = &mut self.clients[client];
+        let (deeds, wake) = process.handle(arrival, self.now, &mut self.observer, &mut self.next_stream);
+        for deed in deeds {
+            self.do_for(client, deed);
+        }
+        self.wakes[client] += 1;
+        self.agenda.put(wake, Happening::Wake { client, serial: self.wakes[client] });
+    }
+
+    /// A client that was paused runs again, with all that has arrived meanwhile.
+    pub(super) fn resume_client(&mut self, client: usize) {
+        if !std::mem::replace(&mut self.clients[client].paused, false) {
+            return;
+        }
+        // A process that wakes up first looks at its timers, then at its sockets.
+        self.reach(client, Arrival::Wake);
+        for arrival in std::mem::take(&mut self.clients[client].waiting) {
+            self.reach(client, arrival);
+        }
+    }
+
+    pub(super) fn crash_client(&mut self, client: usize) {
+        if let Some(deed) = self.clients[client].crash(self.now) {
+            self.do_for(client, deed);
+        }
+        self.reach(client, Arrival::Wake);
+    }
+
+    fn do_for(&mut self, client: usize, deed: Deed) {
+        match deed {
+            Deed::Dial(stream, address) => self.dial(client, stream, &address),
+            Deed::Send(stream, message) => {
+                if let Some(at) = self.on_the_way_to_node(stream) {
+                    self.agenda.put(at, Happening::FromClient { stream, message: Box::new(message) });
+                }
+            }
+            Deed::HangUp(stream) => {
+                if let Some(at) = self.on_the_way_to_node(stream) {
+                    self.agenda.put(at, Happening::HungUp { stream });
+                }
+                if let Some(wire) = self.streams.get_mut(&stream) {
+                    wire.client_holds = false;
+                }
+                self.forget_if_over(stream);
+            }
+            Deed::Errand(worker, Errand::Store { call, what }) => {
+                let delay = self.network.delay(Place::Client(client), Place::Store, &mut self.random);
+                let at = WorldTime(self.now.0 + delay);
+                self.agenda.put(at, Happening::Store { client, worker, call, what: Box::new(what) });
+            }
+        }
+    }
+
+    fn dial(&mut self, client: usize, stream: StreamId, address: &str) {
+        let node = node_of(address).unwrap_or_default();
+        let (from, to) = (Place::Client(client), Place::Node(node));
+        let at = WorldTime(self.now.0 + self.network.delay(from, to, &mut self.random));
+        if !self.nodes.contains_key(&node) {
+            let arrival = Box::new(Arrival::Ended(stream, DialFailure::Unreachable));
+            self.agenda.put(at, Happening::ToClient { client, arrival });
+            return;
+        }
+        let wire = Wire { client, node, to_node: at, to_client: at, client_holds: true, node_holds: true };
+        self.streams.insert(stream, wire);
+        // Nobody answers on a way that is cut, and the client's patience ends.
+        if !self.network.is_cut(from, to) {
+            self.agenda.put(at, Happening::Dialled { stream });
+        }
+    }
+
+    /// When the next thing on this stream arrives at the node, behind what is under way.
+    fn on_the_way_to_node(&mut self, stream: StreamId) -> Option<WorldTime> {
+        let wire = self.streams.get_mut(&stream)?;
+        let (from, to) = (Place::Client(wire.client), Place::Node(wire.node));
+        let mut delay = self.network.delay(from, to, &mut self.random);
+        if self.network.is_cut(from, to) {
+            // It waits in buffers on the way, and may arrive when nobody expects it any more.
+            delay += self.random.between(1, 20_000) * 1_000_000;
+        }
+        wire.to_node = wire.to_node.max(WorldTime(self.now.0 + delay));
+        Some(wire.to_node)
+    }
+}

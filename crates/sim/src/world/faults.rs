@@ -1,0 +1,456 @@
+//! What goes wrong, and what administrators, readers and watchers do meanwhile. Chance decides what, when and for how long.
+
+use fencepost_core::{
+    Act, Admin, FreezeId, GrantId, Name, Operation, Permits, Principal, Reason, Record, Scope, SessionId,
+};
+use fencepost_replica::{LogPosition, MemberChange, Role, Ticket, restore_backup};
+
+use super::nodes::member;
+use super::{Happening, Plan, World, address};
+use crate::disk::{Durable, Speed};
+use crate::fact::{Fact, WorldTime};
+use crate::network::Place;
+use crate::process::Arrival;
+
+/// How far a restored cluster counts its tokens on.
+// Rule: token-order
+const TOKEN_JUMP: u64 = 1_000_000_000_000;
+
+/// What goes wrong is undone by itself after a while.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Undo {
+    Crash(u64),
+    Pause(u64),
+    Disk(u64),
+    Snapshots(u64),
+    ClientPause(usize),
+    Network,
+}
+
+/// What the world does to its nodes and clients.
+pub struct Faults {
+    /// So many voters there are, or one more.
+    size: u64,
+    /// Whether anything goes wrong at all.
+    is_on: bool,
+    /// Whether administrators act.
+    pub(super) administers: bool,
+    freezes: Vec<FreezeId>,
+    reads: Vec<((u64, Ticket), u64)>,
+}
+
+impl Faults {
+    pub(super) fn new(plan: &Plan) -> Faults {
+        Faults {
+            size: plan.nodes,
+            is_on: false,
+            administers: plan.administered,
+            freezes: Vec::new(),
+            reads: Vec::new(),
+        }
+    }
+}
+
+impl World {
+    /// From now on things go wrong.
+    pub(super) fn disturb(&mut self) {
+        self.faults.is_on = true;
+        self.observer.fact(self.now, &Fact::Disturbed);
+    }
+
+    /// From now on nothing goes wrong any more, and everything that did is undone.
+    pub(super) fn heal(&mut self) {
+        self.faults.is_on = false;
+        self.network.heal();
+        for id in self.nodes.keys().copied().collect::<Vec<_>>() {
+            self.undo(Undo::Disk(id));
+            self.undo(Undo::Snapshots(id));
+            self.undo(Undo::Pause(id));
+            self.undo(Undo::Crash(id));
+        }
+        for client in 0..self.clients.len() {
+            self.resume_client(client);
+        }
+        self.thaw_everything();
+        self.observer.line(self.now, "world", || "everything is healed".to_owned());
+        self.observer.fact(self.now, &Fact::Healed);
+    }
+
+    pub(super) fn undo(&mut self, undo: Undo) {
+        match undo {
+            Undo::Crash(id) => {
+                if self.nodes.get(&id).is_some_and(|node| node.replica.is_none() && !node.damaged) {
+                    self.observer.line(self.now, "world", || format!("node {id} starts again"));
+                    self.start(id);
+                }
+            }
+            Undo::Pause(id) => self.resume(id),
+            Undo::Disk(id) => {
+                if let Some(node) = self.nodes.get_mut(&id) {
+                    node.disk.speed = Speed::Well;
+                    self.begin_sync(id);
+                }
+            }
+            Undo::Snapshots(id) => {
+                if let Some(node) = self.nodes.get_mut(&id) {
+                    node.snapshots_stalled = false;
+                }
+            }
+            Undo::ClientPause(client) => self.resume_client(client),
+            Undo::Network => self.network.heal(),
+        }
+    }
+
+    fn undo_later(&mut self, least_ms: u64, most_ms: u64, undo: Undo) {
+        let at = WorldTime(self.now.0 + self.random.delay(least_ms, most_ms) * 1_000_000);
+        self.agenda.put(at, Happening::Undo(undo));
+    }
+
+    /// Something may happen now, and something else a little later.
+    pub(super) fn chance(&mut self) {
+        let next = self.now.after_ms(self.random.between(20, 1_000));
+        self.agenda.put(next, Happening::Chance);
+        self.look_on();
+        if self.faults.administers && self.random.one_in(12) {
+            self.administer();
+        }
+        if self.faults.is_on && self.random.percent(45) {
+            self.go_wrong();
+        }
+    }
+
+    fn ids(&self) -> Vec<u64> {
+        self.nodes.keys().copied().collect()
+    }
+
+    /// The node that leads and serves; of several that think so, the one of the highest term.
+    pub(super) fn leader(&self) -> Option<u64> {
+        let up = self.nodes.iter().filter(|(_, node)| node.runs());
+        let serving = up.filter_map(|(id, node)| Some((*id, node.replica.as_ref()?)));
+        serving.filter(|(_, replica)| replica.serves()).max_by_key(|(_, replica)| replica.term()).map(|(id, _)| id)
+    }
+
+    /// Whether one more node may be hurt: mostly a minority, but not always.
+    fn may_hurt(&mut self) -> bool {
+        let well = |node: &&crate::node::SimNode| node.runs() && node.disk.speed != Speed::Stalled;
+        let hurt = (self.nodes.len() - self.nodes.values().filter(well).count()) as u64;
+        hurt < (self.faults.size - 1) / 2 || self.random.one_in(15)
+    }
+
+    fn go_wrong(&mut self) {
+        let ids = self.ids();
+        let id = *self.random.pick(&ids);
+        let other = *self.random.pick(&ids);
+        let client = self.random.below(self.clients.len() as u64) as usize;
+        let is_well = self.nodes[&id].runs();
+        let now = self.now;
+        match self.random.below(25) {
+            0..=1 if is_well && self.may_hurt() => {
+                self.observer.fault(now, "node crashed", || format!("node {id}"));
+                self.crash(id);
+                self.undo_later(50, 8_000, Undo::Crash(id));
+            }
+            2 if is_well && self.may_hurt() => {
+                self.observer.fault(now, "sync failed", || format!("node {id}"));
+                self.crash(id);
+                self.undo_later(50, 8_000, Undo::Crash(id));
+            }
+            3..=4 if is_well && self.may_hurt() => {
+                self.observer.fault(now, "node paused", || format!("node {id}"));
+                self.nodes.get_mut(&id).expect("listed").paused = true;
+                self.undo_later(100, 12_000, Undo::Pause(id));
+            }
+            5 if self.may_hurt() => {
+                self.observer.fault(now, "disk stalled", || format!("node {id}"));
+                self.nodes.get_mut(&id).expect("listed").disk.speed = Speed::Stalled;
+                self.undo_later(100, 6_000, Undo::Disk(id));
+            }
+            6 => {
+                self.observer.fault(now, "disk slow", || format!("node {id}"));
+                self.nodes.get_mut(&id).expect("listed").disk.speed = Speed::Slow;
+                self.undo_later(100, 6_000, Undo::Disk(id));
+            }
+            7 => {
+                self.observer.fault(now, "snapshots stalled", || format!("node {id}"));
+                self.nodes.get_mut(&id).expect("listed").snapshots_stalled = true;
+                self.undo_later(500, 10_000, Undo::Snapshots(id));
+            }
+            8 => {
+                self.observer.fault(now, "one-way cut", || format!("from node {id} to node {other}"));
+                self.network.cut(Place::Node(id), Place::Node(other));
+                self.undo_later(200, 8_000, Undo::Network);
+            }
+            9..=10 if self.may_hurt() => {
+                self.observer.fault(now, "node isolated", || format!("node {id}"));
+                for peer in ids.iter().filter(|peer| **peer != id) {
+                    self.network.cut(Place::Node(id), Place::Node(*peer));
+                    self.network.cut(Place::Node(*peer), Place::Node(id));
+                }
+                self.undo_later(200, 8_000, Undo::Network);
+            }
+            11 => {
+                self.observer.fault(now, "partition", || "nodes fall into two parts".to_owned());
+                let parts: Vec<bool> = ids.iter().map(|_| self.random.percent(50)).collect();
+                for (one, part) in ids.iter().zip(&parts) {
+                    for (another, _) in ids.iter().zip(&parts).filter(|(_, other_part)| *other_part != part) {
+                        self.network.cut(Place::Node(*one), Place::Node(*another));
+                    }
+                }
+                self.undo_later(200, 8_000, Undo::Network);
+            }
+            12 => {
+                self.observer.fault(now, "client cut off", || format!("client {client} and node {id}"));
+                if self.random.percent(70) {
+                    self.network.cut(Place::Client(client), Place::Node(id));
+                }
+                self.network.cut(Place::Node(id), Place::Client(client));
+                self.undo_later(200, 8_000, Undo::Network);
+            }
+            13 => {
+                self.observer.fault(now, "slow link", || format!("node {id} to node {other}"));
+                self.network.slow_down(Place::Node(id), Place::Node(other));
+                self.undo_later(200, 8_000, Undo::Network);
+            }
+            14 => {
+                self.observer.fault(now, "slow way to the store", || format!("client {client}"));
+                self.network.slow_down(Place::Client(client), Place::Store);
+                self.undo_later(500, 15_000, Undo::Network);
+            }
+            15 => {
+                self.observer.fault(now, "loss", || "messages are lost, doubled and late".to_owned());
+                self.network.loss_percent = self.random.between(1, 25);
+                self.network.delay_max = self.random.between(2, 120) * 1_000_000;
+                self.undo_later(500, 8_000, Undo::Network);
+            }
+            16..=18 => {
+                self.observer.fault(now, "client paused", || format!("client {client}"));
+                self.clients[client].paused = true;
+                self.undo_later(500, 25_000, Undo::ClientPause(client));
+            }
+            19 => {
+                self.observer.fault(now, "client crashed", || format!("client {client}"));
+                self.crash_client(client);
+            }
+            20 if is_well => {
+                self.observer.fault(now, "lead transferred", || format!("to node {other}"));
+                let replica = self.nodes.get_mut(&id).and_then(|node| node.replica.as_mut());
+                replica.expect("it runs").transfer_lead(other);
+                self.turn(id);
+            }
+            21..=22 => self.change_members(),
+            23 if self.random.one_in(6) => {
+                self.observer.fault(now, "all restarted", || "every node".to_owned());
+                for id in ids {
+                    self.crash(id);
+                    self.undo_later(50, 3_000, Undo::Crash(id));
+                }
+            }
+            24 if self.random.one_in(8) => self.damage(id),
+            24 if self.random.one_in(8) => self.restore(),
+            _ => {}
+        }
+    }
+
+    /// A bit of a node's newest snapshot flips. The node must notice when it starts again, and is replaced by a new one.
+    fn damage(&mut self, id: u64) {
+        // One of a few that are all well: more would be more than any cluster survives.
+        let voters = self.leader().map_or(0, |leader| self.voters_of(leader).len());
+        if voters < 3 || !self.nodes.values().all(|node| node.runs() && !node.damaged) {
+            return;
+        }
+        self.crash(id);
+        let node = self.nodes.get_mut(&id).expect("listed");
+        if node.disk.flip_a_bit(&mut self.random) {
+            node.damaged = true;
+            self.observer.fault(self.now, "snapshot damaged", || format!("node {id}"));
+        }
+        self.undo_later(50, 2_000, Undo::Crash(id));
+        if self.nodes[&id].damaged {
+            self.start(id);
+        }
+    }
+
+    /// Who votes, as this node knows it.
+    fn voters_of(&self, id: u64) -> Vec<u64> {
+        let members = self.nodes[&id].replica.as_ref().map(|replica| replica.members()).unwrap_or_default();
+        members.iter().filter(|view| view.role == Role::Voter).map(|view| view.node).collect()
+    }
+
+    /// Asks the leader for a change of the members, if one can be made.
+    fn change_members(&mut self) {
+        let Some(leader) = self.leader() else { return };
+        let members = self.nodes[&leader].replica.as_ref().expect("it leads").members();
+        let learner = members.iter().find(|view| view.role == Role::Learner).map(|view| view.node);
+        let voters = self.voters_of(leader);
+        let gone = |id: &&u64| self.nodes.get(*id).is_none_or(|node| node.damaged);
+        let voter = voters.iter().find(gone).copied().unwrap_or(*self.random.pick(&voters));
+        let is_spare = voters.len() as u64 > self.faults.size;
+        let is_short = (voters.len() as u64) < self.faults.size;
+        let (kind, changes) = match (self.random.below(4), learner) {
+            (0, Some(learner)) if !is_spare => ("learner promoted", vec![MemberChange::Promote(learner)]),
+            (1, Some(learner)) => ("learner removed", vec![MemberChange::Remove(learner)]),
+            (_, Some(learner)) if is_short => ("learner promoted", vec![MemberChange::Promote(learner)]),
+            (_, Some(learner)) => ("voter replaced", vec![MemberChange::Promote(learner), MemberChange::Remove(voter)]),
+            (_, None) if is_spare => ("voter removed", vec![MemberChange::Remove(voter)]),
+            (_, None) => {
+                let new = self.next_node;
+                if self.ask_for_change(leader, &[MemberChange::AddLearner(member(new))]) {
+                    self.next_node += 1;
+                    self.observer.fault(self.now, "learner added", || format!("node {new}"));
+                    self.join(new);
+                }
+                return;
+            }
+        };
+        if self.ask_for_change(leader, &changes) {
+            self.observer.fault(self.now, kind, || format!("{changes:?}"));
+        }
+    }
+
+    fn ask_for_change(&mut self, leader: u64, changes: &[MemberChange]) -> bool {
+        let replica = self.nodes.get_mut(&leader).and_then(|node| node.replica.as_mut());
+        let taken = replica.is_some_and(|replica| replica.change_members(changes).is_ok());
+        self.turn(leader);
+        taken
+    }
+
+    /// Nodes that the members have taken out and that are down are forgotten; clients learn who is there.
+    pub(super) fn tidy_members(&mut self) {
+        let Some(leader) = self.leader() else { return };
+        let members: Vec<u64> =
+            self.nodes[&leader].replica.as_ref().expect("it leads").members().iter().map(|view| view.node).collect();
+        self.nodes.retain(|id, node| members.contains(id) || node.replica.is_some());
+        let addresses: Vec<String> = members.iter().map(|id| address(*id)).collect();
+        self.clients.iter_mut().for_each(|client| client.learn_addresses(addresses.clone()));
+    }
+
+    /// Everything is lost, and a new cluster is made of a backup: an old snapshot of any node.
+    fn restore(&mut self) {
+        let backups =
+            self.nodes.values().filter(|node| !node.damaged).filter_map(|node| node.disk.durable().snapshot.clone());
+        let backups: Vec<_> = backups.collect();
+        if backups.is_empty() {
+            return;
+        }
+        let backup = self.random.pick(&backups).clone();
+        let mut group = self.settings.group;
+        group.cluster += 1;
+        let founder = self.next_node;
+        self.next_node += 1;
+        let restored = restore_backup(&backup, group, TOKEN_JUMP, founder).expect("a snapshot is a backup");
+        self.observer.fault(self.now, "restored from a backup", || format!("a new cluster, founded by node {founder}"));
+        for id in self.ids() {
+            self.crash(id);
+        }
+        self.nodes.clear();
+        self.settings.group = group;
+        self.log.clear();
+        let state = fencepost_replica::read_snapshot(group, &restored, 7).expect("it was just made").state;
+        self.witness = state;
+        self.faults.reads.clear();
+        self.observer.fact(self.now, &Fact::Restored { cluster: group.cluster });
+        self.watchers.iter_mut().for_each(crate::watcher::Watcher::begin_anew);
+        self.put_node(
+            founder,
+            Durable { log: fencepost_replica::Log::new(&[founder]), snapshot: Some(restored.into()) },
+        );
+        self.clients.iter_mut().for_each(|client| client.learn_addresses(vec![address(founder)]));
+    }
+
+    /// Readers read and watchers watch.
+    fn look_on(&mut self) {
+        self.tidy_members();
+        let ids = self.ids();
+        for at in 0..self.watchers.len() {
+            let id = *self.random.pick(&ids);
+            if let Some(replica) = self.nodes[&id].replica.as_ref().filter(|_| self.nodes[&id].runs()) {
+                let count = self.random.between(1, 200) as usize;
+                self.watchers[at].look(replica, count, self.now, &mut self.observer);
+            }
+        }
+        let id = *self.random.pick(&ids);
+        let node = self.nodes.get_mut(&id).expect("listed");
+        if node.runs()
+            && let Some(Ok(ticket)) = node.replica.as_mut().map(|replica| replica.submit_read())
+        {
+            self.reads += 1;
+            self.faults.reads.push(((id, ticket), self.reads));
+            self.observer.fact(self.now, &Fact::ReadAsked { read: self.reads });
+            self.turn(id);
+        }
+    }
+
+    pub(super) fn read_ready(&mut self, node: u64, ticket: Ticket, position: LogPosition) {
+        if let Some(at) = self.faults.reads.iter().position(|(asked, _)| *asked == (node, ticket)) {
+            let (_, read) = self.faults.reads.remove(at);
+            self.observer.fact(self.now, &Fact::ReadAnswered { read, position });
+        }
+    }
+
+    fn administer(&mut self) {
+        let (mut grants, mut sessions, mut rests) = (Vec::new(), Vec::new(), Vec::new());
+        for record in self.witness.records() {
+            match record {
+                Record::Grant(grant) => grants.push(grant.id),
+                Record::Session(session) => sessions.push(session.id),
+                Record::Rest(rest) => rests.push(rest.grant),
+                _ => {}
+            }
+        }
+        let pick_grant = |from: &[GrantId], random: &mut crate::random::Random| *random.pick(from);
+        let act = match self.random.below(8) {
+            0 if !grants.is_empty() => Act::Break { grant: pick_grant(&grants, &mut self.random) },
+            1 if !sessions.is_empty() => Act::Evict { session: *self.random.pick::<SessionId>(&sessions) },
+            2 if !rests.is_empty() => Act::WaiveRest { grant: pick_grant(&rests, &mut self.random) },
+            3..=4 if self.faults.freezes.len() < 2 => {
+                let freeze = FreezeId(u128::from(self.random.number()));
+                self.faults.freezes.push(freeze);
+                let scope = match self.random.below(3) {
+                    0 => Scope::Prefix(b"account".to_vec().into()),
+                    1 => Scope::Name(Name::new("leader").expect("a plain name")),
+                    _ => Scope::Name(Name::new("/a/b").expect("a path")),
+                };
+                Act::Freeze { freeze, scope }
+            }
+            5..=6 => match self.faults.freezes.pop() {
+                Some(freeze) => Act::Thaw { freeze },
+                None => return,
+            },
+            _ => {
+                let limit = Permits::new(self.random.between(1, 4) as u32).expect("in bounds");
+                Act::SetLimit { name: Name::new("pool").expect("a plain name"), limit: Some(limit) }
+            }
+        };
+        self.act(act);
+    }
+
+    fn act(&mut self, act: Act) {
+        let Some(leader) = self.leader() else { return };
+        let by = Principal::new("admin").expect("a plain word");
+        let reason = Reason::new("chance").expect("a plain word");
+        self.observer.line(self.now, "admin", || format!("{act:?}"));
+        let replica = self.nodes.get_mut(&leader).and_then(|node| node.replica.as_mut()).expect("it leads");
+        // It may be lost with the leader; nobody asks again.
+        let _ = replica.submit(Operation::Admin(Admin { by, reason, act }));
+        self.turn(leader);
+    }
+
+    /// Everything that is frozen is thawed, whoever froze it.
+    pub(super) fn thaw_everything(&mut self) {
+        self.faults.administers = false;
+        let records = self.witness.records();
+        let frozen: Vec<FreezeId> = records
+            .filter_map(|record| if let Record::Freeze(freeze) = record { Some(freeze.id) } else { None })
+            .collect();
+        for freeze in frozen {
+            self.act(Act::Thaw { freeze });
+        }
+    }
+
+    /// Everybody looks at the time: for clients that have only just begun to run again.
+    pub(super) fn wake_everybody(&mut self) {
+        for client in 0..self.clients.len() {
+            self.reach(client, Arrival::Wake);
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! What happens at nodes.
+
+use std::sync::Arc;
+
+use fencepost::machine::DialFailure;
+use fencepost_replica::{Log, LogPosition, Message, Output, Replica, Settings, Stop, read_entry};
+use fencepost_wire::{Member, PeerMessage, decode_peer, encode_peer, v1};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{Happening, World, address};
+use crate::clock::Clock;
+use crate::disk::{Disk, Durable};
+use crate::edge::{Edge, StreamId};
+use crate::fact::{Fact, LoggedEntry, WorldTime};
+use crate::network::Place;
+use crate::node::{NodeArrival, SimNode};
+use crate::process::Arrival;
+
+/// Entries that the world remembers, to compare what other nodes apply later.
+const LOG_KEPT: usize = 20_000;
+
+/// How the world calls a node.
+pub(super) fn member(id: u64) -> Member {
+    Member::new(id, &address(id), &format!("n{id}:7422"), &address(id)).expect("a plain member")
+}
+
+impl World {
+    /// A node that is there from the beginning.
+    pub(super) fn found(&mut self, id: u64, voters: &[u64]) {
+        let durable = Durable { log: Log::new(voters), snapshot: None };
+        self.put_node(id, durable);
+    }
+
+    /// A new node that knows nothing but its id.
+    pub(super) fn join(&mut self, id: u64) {
+        self.put_node(id, Durable { log: Log::joining(), snapshot: None });
+    }
+
+    pub(super) fn put_node(&mut self, id: u64, durable: Durable) {
+        let clock = Clock::draw(&mut self.random);
+        self.nodes.insert(id, SimNode::new(Disk::new(durable), clock));
+        self.start(id);
+    }
+
+    /// The process starts from what is durable.
+    pub(super) fn start(&mut self, id: u64) {
+        let settings = Settings { id, seed: self.random.number(), ..self.settings };
+        let node = self.nodes.get_mut(&id).expect("a node that exists");
+        let Durable { log, snapshot } = node.disk.durable().clone();
+        let replica = match Replica::new(settings, log, snapshot.as_deref(), node.local(self.now)) {
+            Ok(replica) => replica,
+            // The node says that its disk is damaged, and stays down.
+            Err(Stop::BadSnapshot { .. }) if node.damaged => return,
+            Err(stop) => {
+                self.stopped = Some(format!("node {id} does not start: {stop}"));
+                return;
+            }
+        };
+        if node.damaged {
+            self.stopped = Some(format!("node {id} did not notice that its snapshot is damaged"));
+            return;
+        }
+        node.applied = replica.applied().index;
+        (node.replica, node.edge, node.paused) = (Some(replica), Edge::default(), false);
+        node.life += 1;
+        self.turn(id);
+    }
+
+    /// The process dies. What was not synced may be lost, and every stream breaks.
+    pub(super) fn crash(&mut self, id: u64) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        (node.replica, node.paused) = (None, false);
+        node.waiting.clear();
+        node.life += 1;
+        node.disk.crash(&mut self.random);
+        let streams: Vec<StreamId> =
+            self.streams.iter().filter(|(_, wire)| wire.node == id).map(|(stream, _)| *stream).collect();
+        for stream in streams {
+            self.end_stream(stream, DialFailure::Unreachable);
+        }
+    }
+
+    /// A node that was paused runs again, with all that has arrived meanwhile.
+    pub(super) fn resume(&mut self, id: u64) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        if !std::mem::replace(&mut node.paused, false) {
+            return;
+        }
+        for arrival in std::mem::take(&mut node.waiting) {
+            self.take_in(id, arrival);
+        }
+        self.turn(id);
+        self.begin_sync(id);
+    }
+
+    pub(super) fn peer_arrives(&mut self, message: Message, snapshot: Option<Arc<[u8]>>) {
+        self.arrive(message.to, NodeArrival::Peer(Box::new(message), snapshot));
+    }
+
+    fn arrive(&mut self, id: u64, arrival: NodeArrival) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        if node.replica.is_some() && node.paused {
+            node.waiting.push_back(arrival);
+        } else if node.replica.is_some() {
+            self.take_in(id, arrival);
+            self.turn(id);
+        } else if let NodeArrival::Dial(stream) = arrival {
+            self.end_stream(stream, DialFailure::Unreachable);
+        }
+    }
+
+    fn take_in(&mut self, id: u64, arrival: NodeArrival) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let Some(replica) = &mut node.replica else { return };
+        let taken = match arrival {
+            NodeArrival::Peer(message, None) => replica.handle_message(*message),
+            NodeArrival::Peer(message, Some(bytes)) => replica.handle_snapshot(*message, bytes),
+            NodeArrival::Dial(stream) => return self.take_dial(id, stream),
+            NodeArrival::Said(stream, message) => {
+                node.edge.take(stream, *message, replica);
+                Ok(())
+            }
+            NodeArrival::Gone(stream) => {
+                node.edge.disconnect(stream);
+                Ok(())
+            }
+        };
+        if let Err(stop) = taken {
+            self.stop(id, &stop);
+        }
+    }
+
+    fn take_dial(&mut self, id: u64, stream: StreamId) {
+        let node = self.nodes.get_mut(&id).expect("it was dialled");
+        let replica = node.replica.as_ref().expect("it is up");
+        match node.edge.connect(stream, replica) {
+            Ok(hello) => self.send_to_client(stream, Arrival::Connected(stream, hello)),
+            Err(leader) => self.end_stream(stream, DialFailure::NotLeader { leader: leader.map(address) }),
+        }
+    }
+
+    pub(super) fn dialled(&mut self, stream: StreamId) {
+        let Some(wire) = self.streams.get(&stream) else { return };
+        self.arrive(wire.node, NodeArrival::Dial(stream));
+    }
+
+    pub(super) fn from_client(&mut self, stream: StreamId, message: v1::ClientMessage) {
+        let Some(wire) = self.streams.get(&stream) else { return };
+        self.arrive(wire.node, NodeArrival::Said(stream, Box::new(message)));
+    }
+
+    pub(super) fn hung_up(&mut self, stream: StreamId) {
+        let Some(wire) = self.streams.get_mut(&stream) else { return };
+        wire.node_holds = false;
+        let node = wire.node;
+        self.arrive(node, NodeArrival::Gone(stream));
+        self.forget_if_over(stream);
+    }
+
+    /// Sends something down a stream, behind what is under way.
+    fn send_to_client(&mut self, stream: StreamId, arrival: Arrival) {
+        let Some(wire) = self.streams.get_mut(&stream) else { return };
+        let (from, to) = (Place::Node(wire.node), Place::Client(wire.client));
+        let mut delay = self.network.delay(from, to, &mut self.random);
+        if self.network.is_cut(from, to) {
+            // It waits in buffers on the way. Perhaps it gets through when the way is open again; perhaps long after.
+            delay += self.random.between(1, 20_000) * 1_000_000;
+        }
+        wire.to_client = wire.to_client.max(WorldTime(self.now.0 + delay));
+        let (client, arrival) = (wire.client, Box::new(arrival));
+        self.agenda.put(wire.to_client, Happening::ToClient { client, arrival });
+    }
+
+    /// A node that must not go on has said why. The disks and states of the world are sound, so this is a fault of ours.
+    fn stop(&mut self, id: u64, stop: &Stop) {
+        self.stopped.get_or_insert(format!("node {id} stopped: {stop}"));
+    }
+
+    pub(super) fn synced(&mut self, id: u64, life: u64) {
+        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.life == life) else { return };
+        let Some(replica) = &mut node.replica else { return };
+        if let Some(number) = node.disk.end_sync() {
+            replica.handle_persisted(number);
+        }
+        self.turn(id);
+        self.begin_sync(id);
+    }
+
+    pub(super) fn begin_sync(&mut self, id: u64) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        if let Some(took) = node.disk.begin_sync(&mut self.random) {
+            self.agenda.put(WorldTime(self.now.0 + took), Happening::Synced { node: id, life: node.life });
+        }
+    }
+
+    pub(super) fn snapshot_made(&mut self, id: u64, life: u64) {
+        let group = self.settings.group;
+        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.life == life) else { return };
+        let Some(replica) = &mut node.replica else { return };
+        if node.snapshots_stalled {
+            let later = self.now.after_ms(500);
+            self.agenda.put(later, Happening::SnapshotMade { node: id, life });
+            return;
+        }
+        let Some((through, _)) = node.disk.making.clone() else { return };
+        // Now and then there is no room for it.
+        if self.random.one_in(20) {
+            node.disk.making = None;
+            replica.handle_snapshot_put_off(through);
+        } else {
+            let made = match node.disk.make_snapshot(group) {
+                None => return,
+                // A peer's snapshot took the place of the log in the middle of it.
+                Some(Err(Stop::SnapshotIncomplete { .. })) => {
+                    replica.handle_snapshot_put_off(through);
+                    Ok(())
+                }
+                Some(Ok((position, state_hash))) => {
+                    self.snapshots_made += 1;
+                    replica.handle_snapshot_made(position, state_hash)
+                }
+                Some(Err(stop)) => Err(stop),
+            };
+            if let Err(stop) = made {
+                self.stop(id, &stop);
+                return;
+            }
+        }
+        self.turn(id);
+    }
+
+    /// One turn of a node, and everything that comes of it.
+    pub(super) fn turn(&mut self, id: u64) {
+        let now = self.now;
+        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.runs()) else { return };
+        let local = node.local(now);
+        let replica = node.replica.as_mut().expect("it runs");
+        let outputs = match replica.turn(local) {
+            Ok(outputs) => outputs,
+            Err(stop) => return self.stop(id, &stop),
+        };
+        self.look_at_log(id);
+        for output in outputs {
+            let Some(node) = self.nodes.get_mut(&id) else { return };
+            let Some(replica) = &mut node.replica else { return };
+            let Some(output) = node.edge.give_out(output, replica) else { continue };
+            match output {
+                Output::Send(message) => self.send_to_peer(message, None),
+                Output::SendSnapshot { message, .. } => {
+                    let (peer, bytes) = (message.to, node.disk.durable().snapshot.clone());
+                    replica.handle_snapshot_sent(peer, true);
+                    self.send_to_peer(message, bytes);
+                }
+                Output::Write(write) => {
+                    if node.disk.write(write) {
+                        self.begin_sync(id);
+                    }
+                }
+                Output::MakeSnapshot { through, first_voters } => {
+                    node.disk.making = Some((through, first_voters));
+                    let at = now.after_ms(self.random.between(1, 200));
+                    self.agenda.put(at, Happening::SnapshotMade { node: id, life: node.life });
+                }
+                Output::Compact { before, .. } => node.disk.compact(before),
+                Output::ReadReady { ticket, position } => self.read_ready(id, ticket, position),
+                Output::Reply { .. } | Output::Abandoned(_) | Output::MembersChanged { .. } | Output::Push { .. } => {}
+            }
+        }
+        let node = self.nodes.get_mut(&id).expect("it has turned");
+        let Some(replica) = &node.replica else { return };
+        let (messages, ended) = node.edge.flush(replica);
+        node.serial += 1;
+        let (next, serial) = (node.clock.when(replica.next_turn().0), node.serial);
+        let leader = replica.leader().filter(|leader| *leader != id).map(address);
+        // Not at the same instant for ever, should somebody want to turn again at once.
+        self.agenda.put(next.max(WorldTime(now.0 + 1_000)), Happening::Turn { node: id, serial });
+        for (stream, message) in messages {
+            self.send_to_client(stream, Arrival::Message(stream, message));
+        }
+        for stream in ended {
+            self.end_stream(stream, DialFailure::NotLeader { leader: leader.clone() });
+        }
+    }
+
+    fn send_to_peer(&mut self, message: Message, snapshot: Option<Arc<[u8]>>) {
+        // As over a real network: nothing that has no form in bytes gets through.
+        let (cluster, group) = (self.settings.group.cluster, self.settings.group.group);
+        let bytes = encode_peer(&PeerMessage { cluster, group, message }).expect("a message for a peer");
+        let message = decode_peer(&bytes).expect("what was written can be read").message;
+        let (from, to) = (Place::Node(message.from), Place::Node(message.to));
+        for at in self.network.datagram(from, to, self.now, &mut self.random) {
+            let snapshot = snapshot.clone();
+            self.agenda.put(at, Happening::Peer { message: Box::new(message.clone()), snapshot });
+        }
+    }
+
+    /// What a node has applied since it was last looked at: new entries are told, old ones must be the same as elsewhere.
+    fn look_at_log(&mut self, id: u64) {
+        let node = self.nodes.get_mut(&id).expect("it has turned");
+        let replica = node.replica.as_ref().expect("it runs");
+        let applied = replica.applied();
+        if applied.index == node.applied {
+            return;
+        }
+        let newest = self.log.back().map_or(1, |(position, _)| position.index);
+        for entry in replica.entries_from(node.applied + 1).take_while(|entry| entry.index <= applied.index) {
+            let position = LogPosition { index: entry.index, term: entry.term };
+            let hash = xxh3_64(&entry.data);
+            if entry.index <= newest {
+                let known = self.log.iter().rev().nth((newest - entry.index) as usize);
+                if known.is_some_and(|known| *known != (position, hash)) {
+                    self.stopped = Some(format!("node {id} applied another entry {position:?} than {known:?}"));
+                    return;
+                }
+                continue;
+            }
+            self.log.push_back((position, hash));
+            if self.log.len() > LOG_KEPT {
+                self.log.pop_front();
+            }
+            let read = match read_entry(entry) {
+                Ok(Some(read)) if read.term == entry.term => read,
+                Ok(_) => continue,
+                Err(stop) => {
+                    self.stopped = Some(format!("node {id}: {stop}"));
+                    return;
+                }
+            };
+            let effects = self.witness.apply(read.stamp, read.batch.clone());
+            let logged = LoggedEntry { position, stamp: read.stamp, batch: read.batch, effects };
+            self.observer.fact(self.now, &Fact::Logged(&logged));
+        }
+        node.applied = applied.index;
+        let state_hash = replica.state().state_hash();
+        self.observer.fact(self.now, &Fact::Applied { node: id, position: applied, state_hash });
+        let newest = self.log.back().map_or(1, |(position, _)| position.index);
+        if applied.index == newest && state_hash != self.witness.state_hash() {
+            let what = format!("node {id} has another state at {applied:?} than the log gives");
+            self.observer.checkers.found("I16", self.now, what);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! One run: a phase in which things go wrong and nothing wrong may be said, then one in which everything works and everybody
+//! must be served.
+
+use super::{Happening, World};
+use crate::check::Violation;
+use crate::fact::{Fact, WorldTime};
+use crate::store::StoreTally;
+
+/// How long after healing nodes must serve.
+const SERVES_WITHIN_MS: u64 = 5_000;
+/// How long after healing everybody must have been served: sessions of the dead live for up to 15 s and their locks rest for
+/// up to 3 s, and a queue of workers takes a while.
+const SERVED_WITHIN_MS: u64 = 60_000;
+
+/// What a run is like.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// How many nodes there are in the beginning.
+    pub nodes: u64,
+    /// How many processes of clients.
+    pub clients: usize,
+    /// How many users in each.
+    pub workers: usize,
+    /// How long things go wrong, in seconds of the world.
+    pub seconds: u64,
+    /// Whether anything goes wrong.
+    pub faults: bool,
+    /// Whether administrators break grants, evict sessions and freeze names.
+    pub administered: bool,
+}
+
+impl Plan {
+    /// What a seed runs if nobody says otherwise: every third has five nodes, every second administrators.
+    pub fn of_seed(seed: u64) -> Plan {
+        let nodes = if seed.is_multiple_of(3) { 5 } else { 3 };
+        Plan { nodes, clients: 3, workers: 3, seconds: 60, faults: true, administered: seed.is_multiple_of(2) }
+    }
+}
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What was wrong.
+    pub violations: Vec<Violation>,
+    /// One number for everything that happened.
+    pub trace_hash: u64,
+    /// How long the run was, in the world's time.
+    pub simulated_ms: u64,
+    /// Operations that were decided.
+    pub operations: u64,
+    /// Entries of the log.
+    pub entries: u64,
+    /// Faults by kind.
+    pub faults: std::collections::BTreeMap<&'static str, u64>,
+    /// What happened at the stores.
+    pub store: StoreTally,
+    /// How often workers came to an end with something.
+    pub served: u64,
+    /// Snapshots that nodes made of themselves.
+    pub snapshots: u64,
+}
+
+impl World {
+    /// Runs a whole plan.
+    pub fn run(&mut self, plan: &Plan) -> Outcome {
+        let begun = self.now;
+        self.agenda.put(self.now, Happening::Chance);
+        if plan.faults {
+            self.disturb();
+        }
+        self.run_until(begun.after_ms(plan.seconds * 1_000));
+        let healed_at = self.now;
+        self.heal();
+        self.wake_everybody();
+        self.run_until(healed_at.after_ms(SERVES_WITHIN_MS));
+        self.thaw_everything();
+        self.tell_who_serves();
+        let served_by = healed_at.after_ms(SERVED_WITHIN_MS);
+        while self.stopped.is_none() && self.now < served_by && self.is_anybody_unserved(healed_at) {
+            self.run_until(self.now.after_ms(1_000).min(served_by));
+        }
+        self.tell_who_was_not_served(healed_at);
+        if let Some(why) = self.stopped.take() {
+            self.observer.checkers.found("a node stopped", self.now, why);
+        } else {
+            self.observer.fact(self.now, &Fact::Over);
+        }
+        Outcome {
+            violations: self.observer.checkers.violations().to_vec(),
+            trace_hash: self.observer.trace_hash(),
+            simulated_ms: self.now.ms() - begun.ms(),
+            operations: self.observer.operations,
+            entries: self.observer.entries,
+            faults: self.observer.faults.clone(),
+            store: self.store.tally,
+            served: self.clients.iter().flat_map(|client| &client.workers).map(|worker| worker.served).sum(),
+            snapshots: self.snapshots_made,
+        }
+    }
+
+    fn tell_who_serves(&mut self) {
+        let Some(leader) = self.leader() else {
+            let nodes: Vec<String> = self.nodes.iter().map(|(id, node)| node.tell(*id)).collect();
+            let what = format!("nobody leads though everything works: {}", nodes.join("; "));
+            self.observer.checkers.found("I19", self.now, what);
+            return;
+        };
+        let members = self.nodes[&leader].replica.as_ref().expect("it leads").members();
+        for view in members {
+            // One that was damaged stays down until it is replaced.
+            let Some(node) = self.nodes.get(&view.node).filter(|node| !node.damaged) else { continue };
+            let ready = node.replica.as_ref().is_some_and(|replica| replica.serves() || replica.leader().is_some());
+            self.observer.fact(self.now, &Fact::Serves { node: view.node, ready });
+        }
+    }
+
+    fn is_anybody_unserved(&self, since: WorldTime) -> bool {
+        self.clients.iter().flat_map(|client| &client.workers).any(|worker| worker.served_at <= since)
+    }
+
+    fn tell_who_was_not_served(&mut self, since: WorldTime) {
+        for client in &self.clients {
+            for worker in client.workers.iter().filter(|worker| worker.served_at <= since) {
+                let what = format!("worker {} of client {} was not served: {worker:?}", worker.id, client.id);
+                self.observer.checkers.found("I19", self.now, what);
+            }
+        }
+    }
+}
