@@ -93,7 +93,7 @@ mod planted {
         // What a panic says is of no interest here: some faults make the state machine stop itself.
         std::panic::set_hook(Box::new(|_| {}));
         let mut missed = Vec::new();
-        for bug in Bug::ALL {
+        for bug in Bug::ALL.iter().copied() {
             // These show only when a state is read from a snapshot or a backup.
             let is_hidden = matches!(bug, Bug::SnapshotWithoutQueue | Bug::RestoreWithoutTokenJump);
             let found = found_by(bug);

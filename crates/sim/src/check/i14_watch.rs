@@ -21,14 +21,12 @@ pub(super) struct Watch {
     events: VecDeque<PositionedEvent>,
     /// Every event after this position is in `events`.
     complete_after: Position,
-    last_index: u64,
     watchers: Map<u64, Position>,
 }
 
 impl Watch {
     pub(super) fn entry(&mut self, entry: &LoggedEntry) {
         let (index, stamp) = (entry.position.index, entry.stamp);
-        self.last_index = index;
         for (ordinal, event) in (0..).zip(&entry.effects.events) {
             if self.events.len() == EVENTS_MAX
                 && let Some(oldest) = self.events.pop_front()
