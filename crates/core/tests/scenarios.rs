@@ -111,7 +111,7 @@ fn every_planted_bug_is_found_by_a_scenario() {
     let run_all = || files().iter().flat_map(|path| run_file(path, false)).collect::<Vec<_>>();
     let without = run_all();
     let mut missed = Vec::new();
-    for bug in Bug::ALL {
+    for bug in Bug::ALL.iter().copied() {
         plant(Some(bug));
         if run_all() == without {
             missed.push(bug);

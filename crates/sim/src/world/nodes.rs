@@ -149,11 +149,12 @@ impl World {
     pub(super) fn client_said(&mut self, stream: StreamId, message: v1::ClientMessage) {
         let Some(wire) = self.streams.get(&stream) else { return };
         let node = wire.node;
-        if self.faults.doubles(&mut self.random) {
-            // Something between the two that repeats what was not answered at once.
+        if !message.requests.is_empty() && self.faults.doubles(&mut self.random) {
+            // Somebody asks again what was not answered at once. Only requests have numbers, so only they may be repeated.
             self.observer.fault(self.now, "request doubled", || format!("to node {node}"));
             let at = self.now.after_ms(self.random.delay(1, 3_000));
-            self.agenda.put(at, Happening::FromClient { stream, message: Box::new(message.clone()) });
+            let again = v1::ClientMessage { requests: message.requests.clone(), ..Default::default() };
+            self.agenda.put(at, Happening::FromClient { stream, message: Box::new(again) });
         }
         self.arrive(node, NodeArrival::Said(stream, Box::new(message)));
     }

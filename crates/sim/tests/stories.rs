@@ -34,7 +34,7 @@ fn a_leader_in_a_minority_grants_nothing() {
 }
 
 #[test]
-fn wall_clocks_decide_nothing() {
+fn a_jump_of_wall_clocks_breaks_redlock_alone() {
     plays("clock-jump");
 }
 
@@ -55,7 +55,7 @@ fn one_clock_gives_redlock_two_holders_and_us_one() {
 
 #[test]
 fn every_scenario_is_played_above() {
-    let played = include_str!("scenarios.rs");
+    let played = include_str!("stories.rs");
     for (name, _) in SCENARIOS {
         assert!(played.contains(&format!("plays(\"{name}\")")), "nobody plays {name}");
     }
