@@ -410,6 +410,29 @@ fn a_damaged_or_foreign_snapshot_changes_nothing() {
 }
 
 #[test]
+fn a_node_does_not_stand_for_election_before_its_snapshot_is_durable() {
+    let mut cluster = Cluster::new(&[1, 2, 3], 36);
+    cluster.ask(open(1, 600_000));
+    let leader = cluster.run_until_leader();
+    let behind = leader % 3 + 1;
+    cluster.isolate(behind);
+    for number in 1..=3 * cluster::SNAPSHOT_EVERY_ENTRIES {
+        cluster.ask(lock(1, number, &format!("r{number}"), Wait::No));
+    }
+    cluster.node(behind).disk_stalled = true;
+    cluster.heal();
+    cluster.run_until("the snapshot has come", |cluster| {
+        (cluster.replica(behind).state().counts().grants > 0).then_some(())
+    });
+    // Nobody is heard any more, for longer than any election timeout.
+    cluster.isolate(behind);
+    cluster.run_ms(5_000);
+    cluster.node(behind).disk_stalled = false;
+    cluster.heal();
+    cluster.assert_replicas_equal();
+}
+
+#[test]
 fn an_older_snapshot_that_comes_late_does_not_take_the_place_of_a_newer_one() {
     let mut cluster = Cluster::new(&[1, 2, 3], 35);
     cluster.ask(open(1, 600_000));

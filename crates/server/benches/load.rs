@@ -1,5 +1,5 @@
 //! Operations a second of whole clusters, each node on a thread of its own with its log on a real disk, through real sockets:
-//! `cargo bench -p fencepost-server --bench load`.
+//! `cargo bench -p fencepost-server --bench load`. With `FENCEPOST_BINARY=$PWD/target/release/fencepost` each node is a process of its own.
 //!
 //! The load is open streams that each keep a number of acquire and release pairs in flight. It runs on the same machine, so
 //! what is measured is everything together; the processor time of all of it is the steadiest figure.
@@ -81,7 +81,8 @@ fn main() {
         );
         for size in sizes {
             let place = Place::new(&format!("load-{size}"));
-            let leader = start_cluster(&place, size).await;
+            let (leader, processes) = start_cluster(&place, size).await;
+            let processor_us = || processor_us("self") + processes.processor_us();
             let mut session = 0;
             for (streams, in_flight) in [(1, 1), (1, 64), (16, 16), (256, 1), (64, 16)] {
                 let (sync, round_trip, commit) = (disk_probe(&place), loopback_probe(), commit_probe(&place, size));

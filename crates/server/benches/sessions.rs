@@ -152,7 +152,7 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let place = Place::new("sessions");
-        let leader = nodes::start_cluster(&place, 3).await;
+        let (leader, _processes) = nodes::start_cluster(&place, 3).await;
         dying(leader).await;
         idle(leader).await;
     });

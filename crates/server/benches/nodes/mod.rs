@@ -27,24 +27,79 @@ pub(crate) fn start_node(config: Config) -> SocketAddr {
     hear.recv().expect("the node starts")
 }
 
-pub(crate) async fn start_cluster(place: &Place, size: usize) -> SocketAddr {
+/// Processes of their own for as long as this stands: `fencepost serve`, if a binary of it is named by `FENCEPOST_BINARY`.
+#[derive(Default)]
+pub(crate) struct Processes(Vec<std::process::Child>);
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for process in &mut self.0 {
+            // Whatever has ended by itself need not be ended.
+            let _ = process.kill().and_then(|()| process.wait());
+        }
+    }
+}
+
+impl Processes {
+    /// Processor time of all of them so far, in microseconds.
+    pub(crate) fn processor_us(&self) -> u64 {
+        self.0.iter().map(|process| processor_us(&process.id().to_string())).sum()
+    }
+
+    fn start(&mut self, binary: &str, place: &Place, name: &str, join: Option<SocketAddr>) -> SocketAddr {
+        use std::net::TcpListener;
+        // Free a moment ago: good enough for a benchmark.
+        let ports: Vec<TcpListener> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
+        let addresses: Vec<SocketAddr> = ports.iter().map(|port| port.local_addr().expect("it listens")).collect();
+        drop(ports);
+        let mut command = std::process::Command::new(binary);
+        command.arg("serve").args(["--name", name]).arg("--data").arg(place.path().join(name));
+        for (flag, address) in ["--listen-client", "--listen-http", "--listen-peer"].into_iter().zip(&addresses) {
+            command.args([flag, &address.to_string()]);
+        }
+        match join {
+            None => command.arg("--new-cluster"),
+            Some(first) => command.args(["--join", &first.to_string()]),
+        };
+        command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+        self.0.push(command.spawn().expect("FENCEPOST_BINARY can be run"));
+        addresses[0]
+    }
+}
+
+/// So many nodes: each a process, if there is a binary, else a thread.
+pub(crate) async fn start_cluster(place: &Place, size: usize) -> (SocketAddr, Processes) {
+    let mut processes = Processes::default();
+    if let Ok(binary) = std::env::var("FENCEPOST_BINARY") {
+        let first = processes.start(&binary, place, "n1", None);
+        client::until("the first node serves", async || status_of(first).await.ok()).await;
+        for node in 2..=size {
+            processes.start(&binary, place, &format!("n{node}"), Some(first));
+        }
+        wait_until_all_vote(first, size).await;
+        return (first, processes);
+    }
     let at = |name: &str, begin| Config { directory: Some(place.path().join(name)), ..config(name, begin) };
     let first = start_node(at("n1", Begin::Found));
     for node in 2..=size {
         start_node(at(&format!("n{node}"), Begin::Join(vec![first.to_string()])));
     }
+    wait_until_all_vote(first, size).await;
+    (first, processes)
+}
+
+async fn wait_until_all_vote(first: SocketAddr, size: usize) {
     client::until("all vote", async || {
         let members = status_of(first).await.ok()?.members;
         let voters = members.iter().filter(|member| member.role == v1::MemberRole::Voter as i32);
         (voters.count() == size).then_some(())
     })
     .await;
-    first
 }
 
-/// Processor time of this process so far, in microseconds.
-pub(crate) fn processor_us() -> u64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").expect("this is Linux");
+/// Processor time of a process so far, in microseconds: by its id, or `self`.
+pub(crate) fn processor_us(process: &str) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("this is Linux");
     let fields: Vec<&str> = stat.rsplit(") ").next().expect("a name in brackets").split(' ').collect();
     let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().expect("a number")).sum();
     ticks * 10_000
