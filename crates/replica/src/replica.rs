@@ -124,6 +124,7 @@ pub struct Replica {
     next_tick: Nanos,
     last_turn: Nanos,
     disk_short: bool,
+    wall_clock_ms: Option<u64>,
     /// What may be sent only when the write of this number is durable.
     after_persist: VecDeque<(u64, Vec<Message>)>,
     /// The last write that was handed out, and the last that is durable.
@@ -199,6 +200,7 @@ impl Replica {
             next_tick: now.after_ms(TICK_MS),
             last_turn: now,
             disk_short: false,
+            wall_clock_ms: None,
             after_persist: VecDeque::new(),
             last_write: 0,
             last_persisted: 0,
@@ -241,6 +243,12 @@ impl Replica {
     /// on, so that a full disk never keeps anybody from letting go.
     pub fn set_disk_short(&mut self, is_short: bool) {
         self.disk_short = is_short;
+    }
+
+    /// What the wall clock says, in milliseconds since 1970: a remark in the next entries, for people who read the log. Nothing is
+    /// decided by it.
+    pub fn set_wall_clock(&mut self, ms: u64) {
+        self.wall_clock_ms = Some(ms);
     }
 
     /// Takes a sign of life for the next entry.
@@ -308,14 +316,13 @@ impl Replica {
             MessageType::MsgPropose if !planted(Bug::DeposedLeaderProposes) => Ok(()),
             // Of no use without its bytes.
             MessageType::MsgSnapshot => Ok(()),
-            // As in `turn`: it would stand for election.
-            MessageType::MsgTimeoutNow if self.installing.is_some() => Ok(()),
             MessageType::MsgAppend if self.has_no_room_for(&message) => Ok(()),
             MessageType::MsgTimeoutNow => {
                 // Consensus does not stand for election while a change of the members is committed and not applied, and the
                 // word of a leader that was taken out comes right behind the commit of that change.
                 self.handle_everything_ready(self.last_turn)?;
-                self.step(message)
+                // As in `turn`: it must not stand for election now.
+                if self.installing.is_none() { self.step(message) } else { Ok(()) }
             }
             MessageType::MsgRequestVote | MessageType::MsgRequestPreVote if self.is_of_a_stranger(&message) => Ok(()),
             _ => self.step(message),
@@ -476,7 +483,7 @@ impl Replica {
             let entry = LockEntry {
                 term,
                 stamp: self.highest_stamp()?,
-                wall_clock_ms: None,
+                wall_clock_ms: self.wall_clock_ms,
                 batch: Batch { failover_grace: !planted(Bug::NoGrace), ..Batch::default() },
                 proof: None,
             };
@@ -513,7 +520,7 @@ impl Replica {
         let deadline_passed = self.state.next_deadline().is_some_and(|deadline| deadline <= stamp);
         if let Some((batch, tickets)) = self.gather.take(now, deadline_passed, self.has_room_for_operations()) {
             let proof = self.proofs.pop_unsent();
-            let entry = LockEntry { term, stamp, wall_clock_ms: None, batch, proof };
+            let entry = LockEntry { term, stamp, wall_clock_ms: self.wall_clock_ms, batch, proof };
             self.raft.propose(Vec::new(), fencepost_wire::encode(&entry))?;
             self.in_flight = Some((LogPosition { index: self.raft.raft.raft_log.last_index(), term }, tickets));
         }

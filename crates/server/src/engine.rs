@@ -18,6 +18,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, oneshot, watch};
 use tonic::Status;
 
+use crate::clock;
 use crate::metrics::Metrics;
 use crate::outbox::Outbox;
 use crate::peers::Peers;
@@ -422,6 +423,7 @@ impl Engine {
     /// [`Stop`] if the node must not go on.
     pub(crate) fn turn(&mut self, now: Nanos) -> Result<(), Stop> {
         self.metrics.turns.inc();
+        self.node.replica_mut().set_wall_clock(clock::wall_ms());
         let outputs = self.node.turn(now)?;
         for output in outputs {
             match output {

@@ -47,6 +47,8 @@ pub(crate) struct SimNode {
     pub(crate) snapshots_stalled: bool,
     /// Its disk is damaged: it must not come back.
     pub(crate) damaged: bool,
+    /// How far its wall clock is off, in milliseconds.
+    pub(crate) wall_off_ms: i64,
 }
 
 impl SimNode {
@@ -64,12 +66,18 @@ impl SimNode {
             applied: 0,
             snapshots_stalled: false,
             damaged: false,
+            wall_off_ms: 0,
         }
     }
 
     /// Whether it is up and runs.
     pub(crate) fn runs(&self) -> bool {
         self.replica.is_some() && !self.paused
+    }
+
+    /// What its wall clock shows, in milliseconds since some noon.
+    pub(crate) fn wall_ms(&self, now: WorldTime) -> u64 {
+        (1_u64 << 40).saturating_add_signed(self.wall_off_ms) + now.ms()
     }
 
     /// What its clock shows.

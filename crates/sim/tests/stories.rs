@@ -34,7 +34,7 @@ fn a_leader_in_a_minority_grants_nothing() {
 }
 
 #[test]
-fn a_jump_of_wall_clocks_breaks_redlock_alone() {
+fn wall_clocks_decide_nothing() {
     plays("clock-jump");
 }
 

@@ -250,7 +250,12 @@ impl World {
                 self.turn(id);
             }
             21..=22 => self.change_members(),
-            23 if self.random.one_in(6) => {
+            23 if self.random.percent(50) => {
+                self.observer.fault(now, "wall clock jumped", || format!("node {id}"));
+                let by_ms = self.random.between(1, 7_200_000) as i64 - 3_600_000;
+                self.nodes.get_mut(&id).expect("listed").wall_off_ms += by_ms;
+            }
+            23 if self.random.one_in(3) => {
                 self.observer.fault(now, "all restarted", || "every node".to_owned());
                 for id in ids {
                     self.crash(id);

@@ -243,8 +243,9 @@ impl World {
     pub(super) fn turn(&mut self, id: u64) {
         let now = self.now;
         let Some(node) = self.nodes.get_mut(&id).filter(|node| node.runs()) else { return };
-        let local = node.local(now);
+        let (local, wall_ms) = (node.local(now), node.wall_ms(now));
         let replica = node.replica.as_mut().expect("it runs");
+        replica.set_wall_clock(wall_ms);
         let outputs = match replica.turn(local) {
             Ok(outputs) => outputs,
             Err(stop) => return self.stop(id, &stop),

@@ -251,7 +251,7 @@ impl Player<'_> {
         }
     }
 
-    /// Nodes and clients have monotonic clocks only, so for them there is nothing to do: that is the story.
+    /// Nodes write their wall clock into the log, as a remark; clients have none.
     fn jump_clocks(&mut self, of: &[String], by_ms: i64) -> Result<(), BadScenario> {
         let places = match of {
             [all] if all == "everybody" => {
@@ -263,8 +263,14 @@ impl Player<'_> {
         let (by, whose) = (by_ms / 1_000, of.join(", "));
         self.world.observer.fault(self.now(), "wall clock jumped", || format!("{whose}, by {by} s"));
         for place in places {
-            if let Place::Master(master) = place {
-                self.world.redlock.jump(master, by_ms);
+            match place {
+                Place::Master(master) => self.world.redlock.jump(master, by_ms),
+                Place::Node(node) => {
+                    if let Some(node) = self.world.nodes.get_mut(&node) {
+                        node.wall_off_ms += by_ms;
+                    }
+                }
+                Place::Client(_) | Place::Store => {}
             }
         }
         Ok(())
