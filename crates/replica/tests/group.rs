@@ -416,20 +416,33 @@ fn a_node_does_not_stand_for_election_before_its_snapshot_is_durable() {
     let leader = cluster.run_until_leader();
     let behind = leader % 3 + 1;
     cluster.isolate(behind);
-    for number in 1..=3 * cluster::SNAPSHOT_EVERY_ENTRIES {
-        cluster.ask(lock(1, number, &format!("r{number}"), Wait::No));
-    }
+    cluster.ask(lock(1, 1, "r", Wait::No));
+    cluster.replica(leader).snapshot_now();
+    cluster.run_ms(20);
+    let bytes = cluster.snapshot_bytes(leader).expect("it was made");
+    let term = cluster.replica(leader).term();
     cluster.node(behind).disk_stalled = true;
-    cluster.heal();
-    cluster.run_until("the snapshot has come", |cluster| {
-        (cluster.replica(behind).state().counts().grants > 0).then_some(())
-    });
-    // Nobody is heard any more, for longer than any election timeout.
-    cluster.isolate(behind);
+    cluster.replica(behind).handle_snapshot(snapshot_message(leader, behind, term, &bytes), bytes).unwrap();
+    // Nobody is heard, for longer than any election timeout; and somebody who is late asks it to lead.
     cluster.run_ms(5_000);
+    assert_eq!(cluster.replica(behind).state().counts().grants, 1, "the snapshot was taken");
+    let mut word = Message { from: leader, to: behind, term, ..Message::default() };
+    word.set_msg_type(raft::eraftpb::MessageType::MsgTimeoutNow);
+    cluster.replica(behind).handle_message(word).unwrap();
+    cluster.run_ms(20);
     cluster.node(behind).disk_stalled = false;
     cluster.heal();
     cluster.assert_replicas_equal();
+}
+
+/// As the leader would send it.
+fn snapshot_message(from: u64, to: u64, term: u64, bytes: &[u8]) -> Message {
+    let position = read_snapshot(cluster::GROUP, bytes, 0).unwrap().position;
+    let mut message = Message { from, to, term, ..Message::default() };
+    message.set_msg_type(raft::eraftpb::MessageType::MsgSnapshot);
+    let metadata = message.mut_snapshot().mut_metadata();
+    (metadata.index, metadata.term) = (position.index, position.term);
+    message
 }
 
 #[test]
@@ -448,11 +461,7 @@ fn an_older_snapshot_that_comes_late_does_not_take_the_place_of_a_newer_one() {
     }
     let term = cluster.replica(leader).term();
     for bytes in snapshots.iter().rev() {
-        let position = read_snapshot(cluster::GROUP, bytes, 0).unwrap().position;
-        let mut message = Message { from: leader, to: behind, term, ..Message::default() };
-        message.set_msg_type(raft::eraftpb::MessageType::MsgSnapshot);
-        let metadata = message.mut_snapshot().mut_metadata();
-        (metadata.index, metadata.term) = (position.index, position.term);
+        let message = snapshot_message(leader, behind, term, bytes);
         cluster.replica(behind).handle_snapshot(message, bytes.clone()).unwrap();
     }
     cluster.run_ms(20);

@@ -75,6 +75,7 @@ enum Doing {
 pub(crate) struct Worker {
     /// Which of all workers.
     pub(crate) id: usize,
+    ttl: Ttl,
     session: Option<SessionId>,
     doing: Doing,
     task: Task,
@@ -121,11 +122,12 @@ pub(crate) struct Hands<'a> {
 
 impl Worker {
     /// A new user.
-    pub(crate) fn new(id: usize, mut random: Random, now: Nanos) -> Worker {
+    pub(crate) fn new(id: usize, ttl_ms: u64, mut random: Random, now: Nanos) -> Worker {
         let careful = !random.one_in(4);
         let until = now.after(Duration::from_millis(random.below(2_000)));
         Worker {
             id,
+            ttl: Ttl::new(ttl_ms).expect("in bounds"),
             session: None,
             doing: Doing::Idle { until },
             task: Task::Keep,
@@ -443,7 +445,7 @@ impl Worker {
         let mut secret = [0; 32];
         secret.chunks_mut(8).for_each(|part| part.copy_from_slice(&self.random.number().to_le_bytes()));
         let secret_hash = SecretHash(Sha256::digest(secret).into());
-        let ttl = Ttl::new(*self.random.pick(&[1_500, 4_000, 8_000, 15_000])).expect("in bounds");
+        let ttl = self.ttl;
         hands.machine.open_session(NewSession { id, secret, secret_hash, ttl, metadata: Metadata::default() });
         let (client, user) = (hands.client, self.id);
         hands.observer.line_with(hands.now, "client", |telling| {

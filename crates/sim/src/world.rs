@@ -125,7 +125,9 @@ impl World {
     pub fn new(seed: u64, plan: &Plan, traces: bool) -> World {
         let (mut world, mut random) = World::without_clients(seed, plan, traces);
         for _ in 0..plan.clients {
-            let make_user = |at, random, local| User::Worker(Worker::new(at, random, local));
+            // The sessions of one process are alike, as they are with real users, and so they end together when it does.
+            let ttl_ms = *random.pick(&[1_500, 4_000, 8_000, 15_000]);
+            let make_user = |at, random, local| User::Worker(Worker::new(at, ttl_ms, random, local));
             world.add_client(plan.workers, &make_user, random.fork());
         }
         world

@@ -7,7 +7,7 @@ use crate::fact::{Fact, WorldTime};
 use crate::store::StoreTally;
 
 /// Seeds of a default test run: at least three times what the slowest of the planted bugs takes to be found.
-pub const SEEDS_DEFAULT: u64 = 300;
+pub const SEEDS_DEFAULT: u64 = 1_000;
 
 /// How long after healing nodes must serve.
 pub(super) const SERVES_WITHIN_MS: u64 = 5_000;
