@@ -64,6 +64,8 @@ pub struct Node {
     is_disk_short: bool,
     /// The snapshot that is being made, and what it still needs.
     feeding: Option<Feeding>,
+    /// The thread that makes it, or made the last one.
+    snapshot: Option<JoinHandle<()>>,
     /// Why the node must stop, if that became clear between two turns.
     stop: Option<Stop>,
 }
@@ -150,6 +152,7 @@ impl Node {
             wake,
             is_disk_short,
             feeding: None,
+            snapshot: None,
             stop: None,
         };
         node.replica.set_disk_short(is_disk_short);
@@ -243,13 +246,13 @@ impl Node {
         }
     }
 
-    /// Lets the disk finish what it was told to do, and closes it: another process may open it then. Nothing is durable any
-    /// more after this, so the node must not be turned again.
+    /// Lets the disk finish what it was told to do, gives up a snapshot that is being made, and closes both: another process may
+    /// open them then. Nothing is durable any more after this, so the node must not be turned again.
     pub fn close(&mut self) {
-        self.work = None;
-        if let Some(disk) = self.disk.take() {
+        (self.work, self.feeding) = (None, None);
+        for thread in [self.snapshot.take(), self.disk.take()].into_iter().flatten() {
             // It panics only if the node stops anyway.
-            let _ = disk.join();
+            let _ = thread.join();
         }
     }
 
@@ -259,7 +262,7 @@ impl Node {
         let next = previous.map_or(GROUP_BEGINS, |position| position).index + 1;
         self.feeding = Some(Feeding { entries, next, last: through.index });
         let report = Report { finish: self.finish.clone(), wake: self.wake.clone() };
-        thread("fencepost-snapshot", move || {
+        self.snapshot = Some(thread("fencepost-snapshot", move || {
             let made = snapshots.make(group, previous, &first_voters, fed.into_iter().flatten(), through);
             report.say(match made {
                 Ok(state_hash) => Finished::SnapshotMade { position: through, state_hash },
@@ -269,7 +272,7 @@ impl Node {
                 Err(Stop::SnapshotIncomplete { .. }) => Finished::SnapshotPutOff(through),
                 Err(stop) => Finished::Failed(stop),
             });
-        });
+        }));
     }
 
     fn feed_snapshot(&mut self) {

@@ -84,9 +84,11 @@ impl Observer {
             Fact::Applied { node, position, state_hash } => {
                 self.mark(at, *node, position.index, *state_hash);
             }
-            Fact::Store(access) => {
-                self.mark(at, 2, access.token.0, u64::from(access.accepted));
-            }
+            Fact::Store(access) => self.mark(at, 2, access.token.0, u64::from(access.accepted)),
+            Fact::Asked { request, .. } => self.mark(at, 3, request.session.0 as u64, request.number.0),
+            Fact::Heard { session, position, .. } => self.mark(at, 4, session.0 as u64, position.index),
+            Fact::Told { request, .. } => self.mark(at, 5, request.session.0 as u64, request.number.0),
+            Fact::Acts { session, token, .. } => self.mark(at, 6, session.0 as u64, token.0),
             _ => {}
         }
         if let Some(trace) = &mut self.trace {
@@ -97,8 +99,8 @@ impl Observer {
         self.checkers.see(at, fact);
     }
 
-    /// Something that is no fact for the checkers, but part of what happened.
-    pub fn mark(&mut self, at: WorldTime, what: u64, one: u64, other: u64) {
+    /// Takes something that happened into the one number for all of it.
+    fn mark(&mut self, at: WorldTime, what: u64, one: u64, other: u64) {
         for number in [at.0, what, one, other] {
             self.hash.update(&number.to_le_bytes());
         }
