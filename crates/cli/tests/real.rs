@@ -4,6 +4,8 @@
 //! The runs go one after the other. Each prints what it checked and how long the first grant after each fault took, also when
 //! it passes: `cargo test -p fencepost-cli --test real`.
 
+#[path = "harness/patience.rs"]
+mod patience;
 mod real {
     pub(crate) mod background;
     pub(crate) mod checker;
@@ -20,8 +22,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use fencepost::Error;
+use patience::{PATIENCE, wait_until};
 use real::background::Background;
-use real::cluster::{PATIENCE, say, wait_until};
+use real::cluster::say;
 use real::proxy::Link;
 use real::run::Run;
 

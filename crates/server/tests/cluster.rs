@@ -5,7 +5,8 @@ mod client;
 use std::collections::BTreeMap;
 
 use client::{
-    AdminServiceClient, Client, Place, attach, channel, config, get, lock, one_node, soon, status_of, token, until,
+    AdminServiceClient, Client, Place, Running, attach, channel, config, get, lock, one_node, run_node, soon,
+    status_of, token, until,
 };
 use fencepost_core::{Action, GrantId, Outcome, Wait};
 use fencepost_server::{Begin, Config, Server, StartError};
@@ -15,12 +16,6 @@ use fencepost_wire::v1;
 struct Cluster {
     place: Place,
     nodes: BTreeMap<String, Running>,
-}
-
-struct Running {
-    config: Config,
-    end: tokio::sync::oneshot::Sender<()>,
-    ended: tokio::task::JoinHandle<()>,
 }
 
 impl Cluster {
@@ -46,14 +41,7 @@ impl Cluster {
             // Where it was before, so that the others find it.
             config = Config { begin: config.begin, ..before.config };
         }
-        let server = Server::start(config.clone()).await.unwrap_or_else(|error| panic!("{name} starts: {error}"));
-        let addresses = (server.client_address(), server.http_address(), server.peer_address());
-        (config.client_listen, config.http_listen, config.peer_listen) = addresses;
-        let (end, told) = tokio::sync::oneshot::channel();
-        let ended = tokio::spawn(async move {
-            server.run_until(async { drop(told.await) }).await.expect("the node goes on");
-        });
-        self.nodes.insert(name.to_owned(), Running { config, end, ended });
+        self.nodes.insert(name.to_owned(), run_node(config).await);
     }
 
     /// Ends a node in good order, and waits until it has.

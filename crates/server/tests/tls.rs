@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use client::authority::{Authority, Signed};
 use client::{
-    AdminServiceClient, Client, ObserveServiceClient, PeerServiceClient, Place, attach, config, lock, soon, token,
-    until,
+    AdminServiceClient, Client, ObserveServiceClient, PeerServiceClient, Place, Running, attach, config, lock,
+    run_node, soon, token, until,
 };
 use fencepost_core::{Outcome, Wait};
 use fencepost_server::{Begin, Config, Server, TlsFiles};
@@ -60,15 +60,9 @@ impl World {
         }
     }
 
-    async fn start(&mut self, mut config: Config) {
+    async fn start(&mut self, config: Config) {
         let name = config.name.clone();
-        let server = Server::start(config.clone()).await.unwrap_or_else(|error| panic!("{name} starts: {error}"));
-        let addresses = (server.client_address(), server.http_address(), server.peer_address());
-        (config.client_listen, config.http_listen, config.peer_listen) = addresses;
-        let (end, told) = tokio::sync::oneshot::channel();
-        let ended = tokio::spawn(async move {
-            server.run_until(async { drop(told.await) }).await.expect("the node goes on");
-        });
+        let Running { config, end, ended } = run_node(config).await;
         self.nodes.push(Node { name, config, end, ended });
     }
 

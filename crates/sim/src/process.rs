@@ -66,7 +66,7 @@ pub(crate) enum Deed {
     /// Nobody reads this stream any more.
     HangUp(StreamId),
     /// Run an errand for a worker.
-    Errand(usize, Errand),
+    Errand(Errand),
 }
 
 /// A client's process.
@@ -177,7 +177,7 @@ impl Process {
     ) -> (Vec<Deed>, WorldTime) {
         let local = self.local(now);
         let mut deeds = Vec::new();
-        let mut errands = Vec::new();
+        let errands = &mut Vec::new();
         match arrival {
             Arrival::Connected(stream, hello) => {
                 if matches!(self.link, Link::Dialling { stream: dialled, .. } if dialled == stream) {
@@ -205,33 +205,19 @@ impl Process {
                 }
             }
             Arrival::Store { worker, call, reply } => {
-                let hands = &mut Hands {
-                    client: self.id,
-                    machine: &mut self.machine,
-                    observer,
-                    now,
-                    local,
-                    errands: &mut errands,
-                };
+                let hands = &mut Hands { client: self.id, machine: &mut self.machine, observer, now, local, errands };
                 self.users[worker].handle_store(call, reply, hands);
             }
             Arrival::Order { user, order } => {
-                let hands = &mut Hands {
-                    client: self.id,
-                    machine: &mut self.machine,
-                    observer,
-                    now,
-                    local,
-                    errands: &mut errands,
-                };
+                let hands = &mut Hands { client: self.id, machine: &mut self.machine, observer, now, local, errands };
                 if let User::Scripted(user) = &mut self.users[user] {
                     user.handle_order(order, hands);
                 }
             }
             Arrival::Wake => {}
         }
-        self.act(now, local, observer, &mut errands, &mut deeds, next_stream);
-        deeds.extend(errands.into_iter().map(|(worker, errand)| Deed::Errand(worker, errand)));
+        self.act(now, local, observer, errands, &mut deeds, next_stream);
+        deeds.extend(errands.drain(..).map(Deed::Errand));
         let wake = self.next_at(local);
         (deeds, self.clock.when(wake.0))
     }
@@ -254,7 +240,7 @@ impl Process {
         now: WorldTime,
         local: Nanos,
         observer: &mut Observer,
-        errands: &mut Vec<(usize, Errand)>,
+        errands: &mut Vec<Errand>,
         deeds: &mut Vec<Deed>,
         next_stream: &mut u64,
     ) {

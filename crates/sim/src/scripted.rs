@@ -232,7 +232,7 @@ impl ScriptedUser {
         // Not counted from the calls that are open: a late answer must find the call that it belongs to.
         let call = self.random.number();
         let what = Call { name: lock.clone(), session, token: hold.token, what };
-        hands.errands.push((self.id, Errand::Store { call, what }));
+        hands.errands.push(Errand { user: self.id, call, what });
         self.calls.insert(call, (lock, to));
     }
 }

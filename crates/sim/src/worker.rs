@@ -93,15 +93,14 @@ pub(crate) struct Worker {
     pub(crate) served: u64,
 }
 
-/// What a worker wants done that the machine cannot do.
-pub(crate) enum Errand {
-    /// Ask the store. The worker waits for the answer to this call.
-    Store {
-        /// Its number.
-        call: u64,
-        /// What to ask.
-        what: Call,
-    },
+/// What a user wants to be asked of the store, which the machine cannot do.
+pub(crate) struct Errand {
+    /// Who waits for the answer.
+    pub(crate) user: usize,
+    /// The number of the call that it waits for.
+    pub(crate) call: u64,
+    /// What to ask.
+    pub(crate) what: Call,
 }
 
 /// What a worker needs to act.
@@ -117,7 +116,7 @@ pub(crate) struct Hands<'a> {
     /// The process's own.
     pub(crate) local: Nanos,
     /// What is to be done outside.
-    pub(crate) errands: &'a mut Vec<(usize, Errand)>,
+    pub(crate) errands: &'a mut Vec<Errand>,
 }
 
 impl Worker {
@@ -305,7 +304,7 @@ impl Worker {
         let Some(lock) = &hold.lock else { return self.let_go(hands) };
         self.calls += 1;
         let what = Call { name: lock.name.clone(), session, token: hold.token, what };
-        hands.errands.push((self.id, Errand::Store { call: self.calls, what }));
+        hands.errands.push(Errand { user: self.id, call: self.calls, what });
         self.doing = Doing::Called { call: self.calls };
     }
 

@@ -6,13 +6,14 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-/// Nothing that works takes so long, even on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+mod patience;
+
+pub(crate) use patience::{PATIENCE, wait_until};
 
 /// The binary, with nothing of this shell's configuration.
 pub(crate) fn command(args: &[&str]) -> Command {
@@ -211,19 +212,6 @@ impl Dev {
             let seen = self.fencepost(&["describe", lock, "-o", "json"]).ok().json();
             (seen["waiting_count"] == count).then_some(())
         });
-    }
-}
-
-/// Looks again and again until there is something.
-#[track_caller]
-pub(crate) fn wait_until<Found>(what: &str, mut look: impl FnMut() -> Option<Found>) -> Found {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "it took too long until {what}");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -12,28 +12,13 @@ use nix::unistd::Pid;
 
 use super::background::Background;
 use super::proxy::{Link, Network};
-
-/// Nothing that works takes so long, even on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+use crate::patience::wait_until;
 
 /// Says something that is seen even if the test passes: what goes straight to standard error is not captured.
 pub(crate) fn say(text: &str) {
     use std::io::Write;
     // Nobody listens: nothing is lost.
     let _ = writeln!(std::io::stderr(), "{text}");
-}
-
-/// Looks again and again until there is something.
-#[track_caller]
-pub(crate) fn wait_until<Found>(what: &str, mut look: impl FnMut() -> Option<Found>) -> Found {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "it took too long until {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// A cluster of processes.

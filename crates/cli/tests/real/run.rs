@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use super::checker;
 use super::clients::{Clients, Recorder};
-use super::cluster::{Cluster, say, wait_until};
+use super::cluster::{Cluster, say};
 use super::history::{Answer, Ask, Asked, History, Instant, Mode};
 use super::store::Store;
 use super::watcher::Watcher;
+use crate::patience::wait_until;
 
 /// W6 and I19: so soon after a kill or a heal there is a grant, and every node serves. It is measured and printed in every run, and
 /// asserted with `FENCEPOST_STRICT=1`: a test must not fail because the machine has other work.

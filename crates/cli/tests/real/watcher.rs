@@ -9,8 +9,8 @@ use fencepost::{Client, Error, Event, GrantEnd, Held, LockMode, Position, Positi
 
 use super::background::Background;
 use super::clients::Recorder;
-use super::cluster::wait_until;
 use super::history::{End, Lease, LogEvent, Mode, Sample, Taken, What};
+use crate::patience::wait_until;
 
 /// How often the sessions are looked at.
 const SAMPLE_EVERY: Duration = Duration::from_millis(150);

@@ -73,6 +73,27 @@ impl Drop for Place {
     }
 }
 
+/// A node that runs until it is told to end.
+pub(crate) struct Running {
+    /// With the addresses that it has, so that it can be started there again.
+    pub(crate) config: Config,
+    pub(crate) end: tokio::sync::oneshot::Sender<()>,
+    pub(crate) ended: tokio::task::JoinHandle<()>,
+}
+
+/// Starts a node.
+pub(crate) async fn run_node(mut config: Config) -> Running {
+    let started = Server::start(config.clone()).await;
+    let server = started.unwrap_or_else(|error| panic!("{} starts: {error}", config.name));
+    let addresses = (server.client_address(), server.http_address(), server.peer_address());
+    (config.client_listen, config.http_listen, config.peer_listen) = addresses;
+    let (end, told) = tokio::sync::oneshot::channel();
+    let ended = tokio::spawn(async move {
+        server.run_until(async { drop(told.await) }).await.expect("the node goes on");
+    });
+    Running { config, end, ended }
+}
+
 /// A node on free ports of loopback.
 pub(crate) fn config(name: &str, begin: Begin) -> Config {
     let free = SocketAddr::from(([127, 0, 0, 1], 0));

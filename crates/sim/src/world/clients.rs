@@ -70,7 +70,7 @@ impl World {
                 }
                 self.forget_if_over(stream);
             }
-            Deed::Errand(worker, Errand::Store { call, what }) => {
+            Deed::Errand(Errand { user: worker, call, what }) => {
                 let delay = self.network.delay(Place::Client(client), Place::Store, &mut self.random);
                 let at = WorldTime(self.now.0 + delay);
                 self.agenda.put(at, Happening::Store { client, worker, call, what: Box::new(what) });
