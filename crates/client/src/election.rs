@@ -3,14 +3,13 @@
 use std::ops::Deref;
 use std::time::Duration;
 
-use fencepost_core::{Event, GrantId, Held, LockMode, OwnerName, SessionId, Value, Wait};
+use fencepost_core::{Event, FencingToken, GrantId, Held, LockMode, OwnerName, SessionId, Value, Wait};
 
 use crate::client::Client;
 use crate::error::Error;
 use crate::guard::{Exclusive, Guard, Hold, Released};
 use crate::lock::LockRequest;
 use crate::session::Home;
-use crate::token::FencingToken;
 use crate::watch::Watch;
 
 /// An election. Begin with [`Client::election`].
@@ -88,7 +87,7 @@ impl Election {
         let holder = explained.what.holders.into_iter().find(|holder| holder.covers_from.is_none());
         Ok(holder.map(|view| Leader {
             grant: view.holder.grant,
-            epoch: FencingToken(view.holder.token),
+            epoch: FencingToken::of_exclusive(view.holder.token),
             session: view.holder.session,
             owner: view.holder.owner,
             value: view.terms.and_then(|terms| terms.value),

@@ -6,13 +6,14 @@ use std::ops::Deref;
 use std::pin::pin;
 use std::time::Duration;
 
-use fencepost_core::{Action, GrantId, LockMode, Locks, Name, Outcome, SessionId, Token, Wait};
+use fencepost_core::{
+    Action, FencingToken, GrantId, LockMode, Locks, Name, Outcome, ReadToken, SessionId, Token, Wait,
+};
 
 use crate::client::{Client, millis};
 use crate::error::{Error, Refused};
 use crate::machine::{GrantKey, GrantState, Lost};
 use crate::session::Home;
-use crate::token::{FencingToken, ReadToken};
 
 /// Held alone. Its token writes.
 #[derive(Clone, Copy, Debug)]
@@ -237,21 +238,21 @@ impl<M> Drop for Guard<M> {
 impl Hold<Exclusive> {
     /// The fencing token: what a protected store must see with every write. It accepts no older one.
     pub fn token(&self) -> FencingToken {
-        FencingToken(self.token)
+        FencingToken::of_exclusive(self.token)
     }
 }
 
 impl Hold<Update> {
     /// The token for reads. To write, upgrade first.
     pub fn token(&self) -> ReadToken {
-        ReadToken(self.token)
+        ReadToken::of_grant(self.token)
     }
 }
 
 impl Hold<Shared> {
     /// The token for reads.
     pub fn token(&self) -> ReadToken {
-        ReadToken(self.token)
+        ReadToken::of_grant(self.token)
     }
 }
 
@@ -259,12 +260,12 @@ impl Hold<Mixed> {
     /// The fencing token for a name, if it is held exclusively.
     pub fn token(&self, name: &str) -> Option<FencingToken> {
         let exclusive = |lock: &fencepost_core::Lock| lock.mode == LockMode::Exclusive && lock.name.as_str() == name;
-        self.locks.iter().any(exclusive).then_some(FencingToken(self.token))
+        self.locks.iter().any(exclusive).then_some(FencingToken::of_exclusive(self.token))
     }
 
     /// The token for reads of any of the names.
     pub fn read_token(&self) -> ReadToken {
-        ReadToken(self.token)
+        ReadToken::of_grant(self.token)
     }
 }
 

@@ -56,7 +56,6 @@ mod semaphore;
 mod session;
 mod shared;
 mod tls;
-mod token;
 mod watch;
 
 /// What the build made of the services in `proto/`: read the comments there.
@@ -77,13 +76,13 @@ pub use observe::{AsOf, ClusterStatus, MemberRole, MemberStatus, SessionView};
 pub use semaphore::SemaphoreRequest;
 pub use session::{Session, SessionBuilder};
 pub use tls::Tls;
-pub use token::{FencingToken, ReadToken};
 pub use watch::{Watch, WatchRequest};
 
 // The words of the service, as its own types.
 pub use fencepost_core::{
-    Arrival, BadWord, BlockedBy, Blocker, Busy, BusyWhy, Counts, Cycle, CycleLink, Event, Explanation, FreezeId,
-    FreezeRecord, GrantEnd, GrantId, GrantView, Held, Holder, HolderView, LockMode, LogicalMs, Name, OwnerName, Page,
-    Position, PositionedEvent, QueueView, Refusal, SessionEnd, SessionId, Token, TokenCheck, Value, WaiterRecord,
+    Arrival, BadToken, BadWord, BlockedBy, Blocker, Busy, BusyWhy, Counts, Cycle, CycleLink, Event, Explanation,
+    FencingToken, FreezeId, FreezeRecord, GrantEnd, GrantId, GrantView, Held, Holder, HolderView, LockMode, LogicalMs,
+    Name, OwnerName, Page, Position, PositionedEvent, QueueView, ReadToken, Refusal, SessionEnd, SessionId, Token,
+    TokenCheck, Value, WaiterRecord,
 };
 pub use fencepost_wire::api::observe::ReadAt;

@@ -12,6 +12,7 @@ mod event;
 mod mode;
 mod outcome;
 mod record;
+mod token;
 mod words;
 
 // The state and what it is made of.
@@ -65,6 +66,7 @@ pub use record::{
 };
 pub use snapshot::BadRecords;
 pub use state::LockState;
+pub use token::{BadToken, FencingToken, ReadToken};
 pub use words::{
     Arrival, BadWord, Epoch, FreezeId, GrantId, LockDelay, LogicalMs, Metadata, Millis, Name, OwnerName, Permits,
     Principal, Reason, RequestNumber, SecretHash, SessionId, Token, Ttl, Value,
