@@ -255,8 +255,8 @@ pub struct RequestNumber(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GrantId(pub u64);
 
-/// A fencing token: greater than every one given before it in the group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// A fencing token: greater than every one given before it in the group. The default, zero, is below all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
 /// A waiter's place in the order of the whole group.

@@ -1,0 +1,104 @@
+//! What somebody shows to a guard: names with the tokens of the locks on them.
+//!
+//! The kind of an access is part of its type, so that a guard which does the writing itself takes only one that writes.
+
+use std::collections::BTreeSet;
+use std::marker::PhantomData;
+
+use fencepost_core::{BadWord, FencingToken, Name, ReadToken, Token};
+
+use crate::rules::{Shown, Use};
+
+/// An access that reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Reads;
+/// An access that claims: it reads, and means to write later.
+#[derive(Clone, Copy, Debug)]
+pub struct Claims;
+/// An access that writes.
+#[derive(Clone, Copy, Debug)]
+pub struct Writes;
+
+/// Everything that an access was decided from: each name, with the token of the lock on it.
+///
+/// ```
+/// # use fencepost_core::{FencingToken, ReadToken};
+/// use fencepost_fence::Access;
+/// # let (order, price): (FencingToken, ReadToken) = ("7".parse().unwrap(), "5".parse().unwrap());
+/// let access = Access::write("order:42", order).and_read("price:3", price);
+/// assert_eq!(access.shown().unwrap().len(), 2);
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "an access does nothing until a guard admits it"]
+pub struct Access<Kind> {
+    /// A name that cannot be one is said when the access is used.
+    shown: Result<Vec<Shown>, BadWord>,
+    kind: PhantomData<Kind>,
+}
+
+impl Access<Reads> {
+    /// Reads under a shared or update lock.
+    pub fn read(name: &str, token: ReadToken) -> Access<Reads> {
+        Access::nothing().and(name, token.into(), Use::Read)
+    }
+}
+
+impl Access<Claims> {
+    /// The first access of a new holder that means to write: nobody older writes from here on.
+    pub fn claim(name: &str, token: FencingToken) -> Access<Claims> {
+        Access::nothing().and(name, token.into(), Use::Claim)
+    }
+
+    /// Claims one more name.
+    pub fn and_claim(self, name: &str, token: FencingToken) -> Access<Claims> {
+        self.and(name, token.into(), Use::Claim)
+    }
+}
+
+impl Access<Writes> {
+    /// Writes under an exclusive lock.
+    pub fn write(name: &str, token: FencingToken) -> Access<Writes> {
+        Access::nothing().and(name, token.into(), Use::Write)
+    }
+
+    /// Writes under one more name.
+    pub fn and_write(self, name: &str, token: FencingToken) -> Access<Writes> {
+        self.and(name, token.into(), Use::Write)
+    }
+}
+
+impl<Kind> Access<Kind> {
+    /// Was decided from what was read under this name as well: all of it still stands, or nothing is done.
+    pub fn and_read(self, name: &str, token: ReadToken) -> Access<Kind> {
+        self.and(name, token.into(), Use::Read)
+    }
+
+    /// What is shown.
+    ///
+    /// # Errors
+    /// [`BadWord`] if one of the names cannot be a name.
+    pub fn shown(&self) -> Result<&[Shown], BadWord> {
+        self.shown.as_deref().map_err(|why| *why)
+    }
+
+    /// Every name whose marks count, those above a path included, in order.
+    ///
+    /// # Errors
+    /// As [`Access::shown`].
+    pub fn names(&self) -> Result<BTreeSet<Name>, BadWord> {
+        let with_ancestors = |one: &Shown| one.name.ancestors().chain([one.name.clone()]).collect::<Vec<_>>();
+        Ok(self.shown()?.iter().flat_map(with_ancestors).collect())
+    }
+
+    fn nothing() -> Access<Kind> {
+        Access { shown: Ok(Vec::new()), kind: PhantomData }
+    }
+
+    fn and(mut self, name: &str, token: Token, used_to: Use) -> Access<Kind> {
+        self.shown = self.shown.and_then(|mut shown| {
+            shown.push(Shown { name: Name::new(name)?, token, used_to });
+            Ok(shown)
+        });
+        self
+    }
+}
