@@ -20,10 +20,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("server", &["core", "wire", "replica"]),
     // The server only for the feature `testing`: a cluster in the process, for the tests of those who use the library.
     ("client", &["core", "wire", "server"]),
-    ("backends", &["client"]),
-    ("fence", &["core"]),
-    ("cli", &["core", "client", "server", "fence", "backends"]),
-    ("sim", &["core", "wire", "replica", "client"]),
+    ("backends", &["client", "testbed"]),
+    ("fence", &["core", "testbed"]),
+    ("cli", &["core", "client", "server", "fence", "backends", "testbed"]),
+    ("sim", &["core", "wire", "replica", "client", "fence"]),
+    // Real servers of others, for tests alone.
+    ("testbed", &[]),
 ];
 
 /// What the core may use of others: crates without I/O, clock, threads or randomness (as they are configured here).

@@ -1,0 +1,125 @@
+//! The kinds of servers: what each needs, how its directory is prepared, how it is run and when it serves.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A kind of server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// PostgreSQL.
+    Postgres,
+    /// MariaDB, for whatever speaks MySQL.
+    MariaDb,
+    /// Redis.
+    Redis,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 3] = [Kind::Postgres, Kind::MariaDb, Kind::Redis];
+
+    /// The programs that it takes, and the Debian package that has them.
+    fn needs(self) -> (&'static [&'static str], &'static str) {
+        match self {
+            Kind::Postgres => (&["initdb", "postgres"], "postgresql"),
+            Kind::MariaDb => (&["mariadb-install-db", "mariadbd"], "mariadb-server"),
+            Kind::Redis => (&["redis-server"], "redis-server"),
+        }
+    }
+
+    /// What is missing on this machine, and where to get it.
+    pub(crate) fn missing(self) -> Option<String> {
+        let (programs, package) = self.needs();
+        let missing = programs.iter().find(|name| program(name).is_none())?;
+        Some(format!("{missing} was not found: install the Debian package {package}"))
+    }
+
+    /// The user that it runs as, if we are root: these servers refuse to run as root, or should not.
+    pub(crate) fn user(self) -> &'static str {
+        match self {
+            Kind::Postgres => "postgres",
+            Kind::MariaDb => "mysql",
+            Kind::Redis => "redis",
+        }
+    }
+
+    /// What prepares the directory, once.
+    pub(crate) fn prepare(self, directory: &Path) -> Option<Command> {
+        match self {
+            Kind::Postgres => {
+                let mut command = Command::new(program("initdb")?);
+                command.args(["--auth=trust", "--username=postgres", "--no-sync", "--encoding=UTF8", "--locale=C"]);
+                command.arg("-D").arg(directory.join("data"));
+                Some(command)
+            }
+            Kind::MariaDb => {
+                let mut command = Command::new(program("mariadb-install-db")?);
+                command.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]);
+                command.arg(format!("--datadir={}", directory.join("data").display()));
+                Some(command)
+            }
+            Kind::Redis => None,
+        }
+    }
+
+    /// What runs it on this port. It stays in the foreground.
+    pub(crate) fn serve(self, directory: &Path, port: u16) -> Command {
+        let (programs, _) = self.needs();
+        let server = programs.last().and_then(|name| program(name)).expect("nothing was missing");
+        let mut command = Command::new(server);
+        let data = directory.join("data");
+        match self {
+            Kind::Postgres => {
+                command.arg("-D").arg(data).arg("-p").arg(port.to_string());
+                command.args(["-c", "listen_addresses=127.0.0.1", "-c", "max_connections=200"]);
+                command.arg("-c").arg(format!("unix_socket_directories={}", directory.display()));
+            }
+            Kind::MariaDb => {
+                command.args(["--no-defaults", "--bind-address=127.0.0.1", "--skip-log-bin", "--max-connections=200"]);
+                command.arg(format!("--datadir={}", data.display())).arg(format!("--port={port}"));
+                command.arg(format!("--socket={}", directory.join("socket").display()));
+            }
+            Kind::Redis => {
+                command.args(["--bind", "127.0.0.1", "--appendonly", "yes", "--save", ""]);
+                command.arg("--port").arg(port.to_string()).arg("--dir").arg(directory);
+            }
+        }
+        command
+    }
+
+    /// What ends it at once. Postgres, killed outright, would leave its processes and its shared memory behind.
+    pub(crate) fn end_signal(self) -> &'static str {
+        match self {
+            Kind::Postgres => "QUIT",
+            Kind::MariaDb | Kind::Redis => "KILL",
+        }
+    }
+
+    /// What it says when it serves.
+    pub(crate) fn ready(self) -> &'static str {
+        match self {
+            Kind::Postgres => "database system is ready to accept connections",
+            Kind::MariaDb => "ready for connections",
+            Kind::Redis => "Ready to accept connections",
+        }
+    }
+
+    /// Where its clients find it.
+    pub(crate) fn url(self, port: u16) -> String {
+        match self {
+            Kind::Postgres => format!("postgres://postgres@127.0.0.1:{port}/postgres"),
+            Kind::MariaDb => format!("mysql://root@127.0.0.1:{port}/mysql"),
+            Kind::Redis => format!("redis://127.0.0.1:{port}/"),
+        }
+    }
+}
+
+/// Where a program is: on the path, or where Debian keeps the servers that are not on it.
+fn program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    places.extend(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from));
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    places.extend(versions.map(|version| version.path().join("bin")));
+    places.into_iter().map(|place| place.join(name)).find(|file| file.is_file())
+}

@@ -1,0 +1,140 @@
+//! One running server.
+//!
+//! It runs under a shell that reads from a pipe which only we hold. When we are gone, killed or not, the pipe ends, and the shell
+//! kills the server. So nothing is left behind, even by a test that was cut off.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::kinds::Kind;
+
+/// Long enough for a server to start on a machine that is busy with everything else.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// A port that was free a moment ago may be taken. Then another one is tried.
+const TRIES: u32 = 5;
+
+/// Waits for the end of its input, or of the server, and ends the server.
+const KEEPER: &str = r#"
+signal=$1; shift
+"$@" </dev/null & server=$!
+(read -r _ || true; kill -$signal $server) <&3 2>/dev/null & keeper=$!
+wait $server; code=$?
+kill $keeper 2>/dev/null
+exit $code
+"#;
+
+/// A server that runs until this is dropped.
+#[derive(Debug)]
+pub struct Server {
+    kind: Kind,
+    port: u16,
+    keeper: Child,
+    /// After the server is gone.
+    _directory: TempDir,
+}
+
+impl Server {
+    /// Starts one and waits until it serves.
+    pub(crate) fn start(kind: Kind) -> Server {
+        let directory = tempfile::Builder::new().prefix("fencepost-testbed-").tempdir().expect("a temporary directory");
+        if is_root() {
+            done(Command::new("chown").arg(kind.user()).arg(directory.path()));
+        }
+        if let Some(prepare) = kind.prepare(directory.path()) {
+            done(as_user(kind, &prepare).stdin(Stdio::null()).stdout(Stdio::null()));
+        }
+        for _ in 0..TRIES {
+            let port = free_port();
+            if let Some(keeper) = serve(kind, directory.path(), port) {
+                return Server { kind, port, keeper, _directory: directory };
+            }
+        }
+        panic!("{kind:?} did not start on any of {TRIES} ports");
+    }
+
+    /// Where clients find it.
+    pub fn url(&self) -> String {
+        self.kind.url(self.port)
+    }
+
+    /// The port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
+    }
+}
+
+/// Runs it until it serves; none if it ended instead.
+fn serve(kind: Kind, directory: &Path, port: u16) -> Option<Child> {
+    let server = as_user(kind, &kind.serve(directory, port));
+    let mut keeper = Command::new("sh");
+    // The pipe is the shell's input; under another number, because a shell gives its background commands no input.
+    keeper.args(["-c", &format!("exec 3<&0; {KEEPER}"), "keeper", kind.end_signal()]);
+    keeper.arg(server.get_program()).args(server.get_args());
+    keeper.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut keeper = keeper.spawn().expect("a shell");
+    let (sender, lines) = std::sync::mpsc::channel();
+    let outputs: [Box<dyn Read + Send>; 2] =
+        [Box::new(keeper.stdout.take().expect("piped")), Box::new(keeper.stderr.take().expect("piped"))];
+    for output in outputs {
+        let sender = sender.clone();
+        // It reads to the end, so that a full pipe never stops the server.
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+    }
+    drop(sender);
+    let until = Instant::now() + PATIENCE;
+    let mut said = String::new();
+    while let Ok(line) = lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        if line.contains(kind.ready()) {
+            return Some(keeper);
+        }
+        said += &line;
+        said.push('\n');
+    }
+    let _ = keeper.kill();
+    let _ = keeper.wait();
+    eprintln!("{kind:?} did not start on port {port}:\n{said}");
+    None
+}
+
+/// The same, as the server's user if we are root.
+fn as_user(kind: Kind, command: &Command) -> Command {
+    if !is_root() {
+        let mut same = Command::new(command.get_program());
+        same.args(command.get_args());
+        return same;
+    }
+    let mut other = Command::new("setpriv");
+    other.arg(format!("--reuid={}", kind.user())).arg(format!("--regid={}", kind.user())).arg("--clear-groups");
+    other.arg("--").arg(command.get_program()).args(command.get_args()).current_dir("/");
+    other
+}
+
+fn is_root() -> bool {
+    std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").expect("Linux has it")) == 0
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("the loopback has free ports");
+    listener.local_addr().expect("it is bound").port()
+}
+
+fn done(command: &mut Command) {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}

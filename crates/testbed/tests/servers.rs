@@ -1,0 +1,28 @@
+//! Each kind of server starts, answers on its port, and is gone when it is dropped.
+
+use std::net::TcpStream;
+
+use fencepost_testbed::{Kind, own};
+
+fn starts_and_ends(kind: Kind) {
+    let Some(server) = own(kind) else { return };
+    let port = server.port();
+    TcpStream::connect(("127.0.0.1", port)).expect("it serves");
+    drop(server);
+    TcpStream::connect(("127.0.0.1", port)).expect_err("it is gone");
+}
+
+#[test]
+fn postgres_starts_and_ends() {
+    starts_and_ends(Kind::Postgres);
+}
+
+#[test]
+fn mariadb_starts_and_ends() {
+    starts_and_ends(Kind::MariaDb);
+}
+
+#[test]
+fn redis_starts_and_ends() {
+    starts_and_ends(Kind::Redis);
+}
