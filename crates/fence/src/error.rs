@@ -35,6 +35,7 @@ impl Error {
     }
 
     /// What a store's own library says.
+    #[allow(dead_code, reason = "a build without any store's feature has no store that could fail")]
     pub(crate) fn store(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
         Error::Store(error.into())
     }

@@ -1,0 +1,327 @@
+//! A small world in which the rules of fencing must hold: the real lock state machine, clients that pause and go on with what
+//! they believe to hold, and a store that admits accesses by the rules alone.
+//!
+//! A client reads under its locks, and writes what it decided from that, much later if it was paused. Nobody tells it that its
+//! locks are gone. Two things must never happen, and each is said as soon as it does:
+//!
+//! - a write is admitted although something that it was decided from has changed, or although somebody who holds a lock has read
+//!   what it changes;
+//! - somebody who holds its locks is refused.
+
+mod client;
+mod store;
+
+use client::{Client, Work};
+use fencepost_core::{
+    Acquire, Act, Action, Admin, Batch, Epoch, GrantId, Held, Lock, LockMode, LockState, Locks, LogicalMs, Metadata,
+    Millis, Name, Open, Operation, Principal, Reason, Renewal, Request, RequestNumber, SecretHash, Seen, SessionId,
+    Terms, Ttl, Wait,
+};
+use store::Store;
+
+pub(crate) use store::Careless;
+
+/// Paths above and below each other, neighbours, and names that are no paths. Each is a lock, and a datum of the store.
+const NAMES: [&str; 7] = ["/a", "/a/b", "/a/b/c", "/a/d", "/e", "flat", "other"];
+const CLIENTS: usize = 4;
+const TTL_MS: u64 = 1_000;
+
+/// What has happened in a history, so that a test can see that it was worth its time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) writes_admitted: u64,
+    pub(crate) writes_refused: u64,
+    /// Writes that were decided from something that had changed. Without a guard they would have been done.
+    pub(crate) writes_superseded: u64,
+    /// Writes that were decided from what was read under another lock, too.
+    pub(crate) writes_from_two_locks: u64,
+    pub(crate) reads_refused: u64,
+    pub(crate) conversions: u64,
+    pub(crate) marks_forgotten: u64,
+}
+
+/// One history, decided by its seed.
+struct History {
+    random: Random,
+    locks: LockState,
+    now: LogicalMs,
+    clients: Vec<Client>,
+    sessions_opened: u128,
+    store: Store,
+    tally: Tally,
+}
+
+impl History {
+    fn new(seed: u64, careless: Option<Careless>) -> History {
+        let mut history = History {
+            random: Random(seed),
+            locks: LockState::new(seed),
+            now: LogicalMs(0),
+            clients: vec![Client::default(); CLIENTS],
+            sessions_opened: 0,
+            store: Store::new(careless),
+            tally: Tally::default(),
+        };
+        (0..CLIENTS).for_each(|client| history.open_session(client));
+        history
+    }
+
+    /// Something happens.
+    fn step(&mut self) -> Result<(), String> {
+        let client = self.random.below(CLIENTS);
+        match self.random.below(100) {
+            0..15 => self.let_time_pass(),
+            15..35 => self.acquire(client),
+            35..40 => self.release(client),
+            40..48 => self.convert(client),
+            48..54 => self.clients[client].awake ^= true,
+            54..64 => self.learn(client),
+            64..66 => self.break_a_grant(),
+            66 => self.forget_marks(),
+            67..80 => return self.read(client),
+            _ => return self.write(client),
+        }
+        Ok(())
+    }
+
+    /// Those who are awake show signs of life, and open a new session if theirs has ended. What they believed to hold under
+    /// the old one, they go on believing until they learn better.
+    fn let_time_pass(&mut self) {
+        self.now = LogicalMs(self.now.0 + self.random.below(TTL_MS as usize / 2) as u64);
+        let awake = self.clients.iter().filter(|client| client.awake);
+        let keep_alive = |client: &Client| {
+            let epoch = self.epoch_of(client.session)?;
+            Some(Renewal::KeepAlive { session: client.session, epoch, seen: Seen::default() })
+        };
+        let renewals = awake.filter_map(keep_alive).collect();
+        self.locks.apply(self.now, Batch { renewals, ..Batch::default() });
+        for client in 0..CLIENTS {
+            if self.clients[client].awake && self.epoch_of(self.clients[client].session).is_none() {
+                self.open_session(client);
+            }
+        }
+    }
+
+    fn open_session(&mut self, client: usize) {
+        self.sessions_opened += 1;
+        let session = SessionId(self.sessions_opened);
+        self.clients[client].session = session;
+        self.clients[client].last_number = 0;
+        self.apply(Operation::Open(Open {
+            session,
+            secret_hash: SecretHash([0; 32]),
+            principal: Principal::new("client").expect("valid"),
+            ttl: Ttl::new(TTL_MS).expect("valid"),
+            metadata: Metadata::default(),
+        }));
+    }
+
+    fn acquire(&mut self, client: usize) {
+        let mut names = vec![*self.random.pick(&NAMES)];
+        if self.random.below(4) == 0 {
+            names.push(*self.random.pick(&NAMES));
+            names.dedup();
+        }
+        let locks: Locks = names.into_iter().map(|text| Lock { name: name(text), mode: self.random.mode() }).collect();
+        let wait = if self.random.below(2) == 0 { Wait::No } else { Wait::Forever };
+        self.request(client, Action::Acquire(Acquire { locks, owner: None, wait, terms: Terms::default() }));
+    }
+
+    fn release(&mut self, client: usize) {
+        let Some((grant, _)) = self.random_work(client) else { return };
+        self.request(client, Action::Release { grant });
+    }
+
+    fn convert(&mut self, client: usize) {
+        let Some((grant, work)) = self.random_work(client) else { return };
+        let name = self.random.pick(&work.locks).name.clone();
+        let (mode, wait) = (self.random.mode(), Wait::UpTo(Millis::new(TTL_MS).expect("valid")));
+        self.request(client, Action::Convert { grant, name, mode, wait });
+        self.tally.conversions += 1;
+    }
+
+    fn break_a_grant(&mut self) {
+        let grants = self.locks.list_grants("", None, usize::MAX).rows;
+        if grants.is_empty() {
+            return;
+        }
+        let grant = self.random.pick(&grants).record.id;
+        let (by, reason) = (Principal::new("operator").expect("valid"), Reason::new("it hangs").expect("valid"));
+        self.apply(Operation::Admin(Admin { by, reason, act: Act::Break { grant } }));
+    }
+
+    fn forget_marks(&mut self) {
+        let (oldest_live, last) = (self.locks.oldest_live_token(), self.locks.counts().last_token);
+        self.tally.marks_forgotten += self.store.forget_below(oldest_live, last);
+    }
+
+    /// The client hears what it holds. What it lost, it may hear later: the message is on its way.
+    fn learn(&mut self, client: usize) {
+        if !self.clients[client].awake {
+            return;
+        }
+        let hears_of_losses = self.random.below(2) == 0;
+        let session = self.clients[client].session;
+        let grants = self.locks.list_grants("", None, usize::MAX).rows;
+        let grants = grants.into_iter().map(|view| view.record).filter(|record| record.session == session);
+        let held: Vec<(GrantId, Locks, _)> = grants
+            .filter_map(|record| match record.held {
+                Held::Locks(locks) => Some((record.id, locks, record.token)),
+                Held::Permits { .. } => None,
+            })
+            .collect();
+        let works = &mut self.clients[client].works;
+        if hears_of_losses {
+            works.retain(|grant, _| held.iter().any(|(held, ..)| held == grant));
+        }
+        for (grant, locks, token) in held {
+            let work = works.entry(grant).or_default();
+            // What was read stays: whoever converts its lock holds it all the while.
+            (work.locks, work.token) = (locks, token);
+        }
+    }
+
+    /// Reads everything under a lock that the client believes to hold, or one datum of it.
+    fn read(&mut self, client: usize) -> Result<(), String> {
+        let Some((grant, work)) = self.random_work(client) else { return Ok(()) };
+        let lock = self.random.pick(&work.locks).clone();
+        let below: Vec<Name> = NAMES.iter().map(|text| name(text)).filter(|at| is_within(at, &lock.name)).collect();
+        let place = self.random.pick(&below).clone();
+        let claims = lock.mode == LockMode::Exclusive && self.random.below(4) != 0;
+        match self.store.read(&place, work.token, claims) {
+            Ok(found) => {
+                let read = &mut self.clients[client].works.get_mut(&grant).expect("it was found there").read;
+                read.insert(place, found);
+                Ok(())
+            }
+            Err(stale) => {
+                self.tally.reads_refused += 1;
+                if self.holds(grant, &work) {
+                    return Err(format!("{grant:?} holds {lock:?} and may not read: {stale}"));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes one datum, decided from everything that was read under the lock, and perhaps under another one.
+    fn write(&mut self, client: usize) -> Result<(), String> {
+        let Some((grant, work)) = self.random_work(client) else { return Ok(()) };
+        let exclusive: Vec<&Lock> = work.locks.iter().filter(|lock| lock.mode == LockMode::Exclusive).collect();
+        if exclusive.is_empty() {
+            return Ok(());
+        }
+        let lock = self.random.pick(&exclusive).name.clone();
+        let below: Vec<Name> = NAMES.iter().map(|text| name(text)).filter(|at| is_within(at, &lock)).collect();
+        let place = self.random.pick(&below).clone();
+        let mut decided_from = vec![(grant, work)];
+        decided_from.extend(self.random_work(client).filter(|(other, _)| *other != grant));
+        let superseded = decided_from.iter().any(|(_, work)| self.store.has_changed(work));
+        let holds_all = decided_from.iter().all(|(grant, work)| self.holds(*grant, work));
+        self.tally.writes_superseded += u64::from(superseded);
+        self.tally.writes_from_two_locks += u64::from(decided_from.len() > 1);
+        let works: Vec<&Work> = decided_from.iter().map(|(_, work)| work).collect();
+        match self.store.write(&place, &works) {
+            Ok(()) => {
+                self.tally.writes_admitted += 1;
+                if superseded {
+                    return Err(format!("{place} was written from what had changed: {decided_from:?}"));
+                }
+                self.clients[client].has_written(&place, &self.store);
+                self.nobody_else_relies_on(&place, client, grant)
+            }
+            Err(stale) => {
+                self.tally.writes_refused += 1;
+                if holds_all {
+                    return Err(format!("{decided_from:?} are held and {place} may not be written: {stale}"));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Whoever holds a lock under which it has read this may read it again, and finds it as it was.
+    fn nobody_else_relies_on(&self, place: &Name, writer: usize, written_under: GrantId) -> Result<(), String> {
+        for (client, other) in self.clients.iter().enumerate().filter(|(client, _)| *client != writer) {
+            for (grant, work) in &other.works {
+                let has_read = work.read.values().any(|found| found.contains_key(place));
+                if has_read && self.holds(*grant, work) {
+                    return Err(format!("client {client} holds {grant:?}, and {place} changed by {written_under:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether what the client believes is so.
+    fn holds(&self, grant: GrantId, work: &Work) -> bool {
+        self.locks
+            .grant_view(grant)
+            .is_some_and(|view| view.record.token == work.token && view.record.held == Held::Locks(work.locks.clone()))
+    }
+
+    fn random_work(&mut self, client: usize) -> Option<(GrantId, Work)> {
+        let works: Vec<_> = self.clients[client].works.iter().collect();
+        if works.is_empty() {
+            return None;
+        }
+        let (grant, work) = *self.random.pick(&works);
+        Some((*grant, work.clone()))
+    }
+
+    /// What a paused client means to ask, it asks when it is awake again.
+    fn request(&mut self, client: usize, action: Action) {
+        let client = &mut self.clients[client];
+        client.last_number += 1;
+        let (session, number) = (client.session, RequestNumber(client.last_number));
+        if let (true, Some(epoch)) = (client.awake, self.epoch_of(session)) {
+            self.apply(Operation::Request(Request { session, epoch, number, seen: Seen::default(), action }));
+        }
+    }
+
+    fn apply(&mut self, operation: Operation) {
+        self.locks.apply(self.now, Batch { operations: vec![operation], ..Batch::default() });
+    }
+
+    fn epoch_of(&self, session: SessionId) -> Option<Epoch> {
+        self.locks.session(session).map(|view| view.record.epoch)
+    }
+}
+
+/// Plays one history to its end, or to the step where something is wrong.
+pub(crate) fn play(seed: u64, steps: usize, careless: Option<Careless>) -> Result<Tally, String> {
+    let mut history = History::new(seed, careless);
+    for step in 0..steps {
+        history.step().map_err(|why| format!("seed {seed}, step {step}: {why}"))?;
+    }
+    Ok(history.tally)
+}
+
+pub(crate) fn name(text: &str) -> Name {
+    Name::new(text).expect("the tests use valid names")
+}
+
+/// Whether a datum is what a name stands for, or below it.
+pub(crate) fn is_within(datum: &Name, place: &Name) -> bool {
+    datum == place || (place.is_path() && datum.ancestors().any(|above| above == *place))
+}
+
+/// SplitMix64: every seed is as good as any other.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) % bound as u64) as usize
+    }
+
+    fn pick<'a, T>(&mut self, list: &'a [T]) -> &'a T {
+        &list[self.below(list.len())]
+    }
+
+    fn mode(&mut self) -> LockMode {
+        *self.pick(&[LockMode::Shared, LockMode::Update, LockMode::Exclusive, LockMode::Exclusive])
+    }
+}
