@@ -27,7 +27,14 @@ pub struct Update;
 /// Several names, each in its own mode.
 #[derive(Clone, Copy, Debug)]
 pub struct Mixed;
-/// Permits of a semaphore. They fence nothing.
+/// Permits of a semaphore. They fence nothing, so they have no token:
+///
+/// ```compile_fail,E0599
+/// fn token_of(permits: &fencepost::Hold<fencepost::Permit>) {
+///     permits.token();
+/// }
+/// ```
+// Rule: semaphores-do-not-fence
 #[derive(Clone, Copy, Debug)]
 pub struct Permit;
 
