@@ -6,13 +6,16 @@
 use std::collections::BTreeMap;
 
 use fencepost_core::{Name, SessionId, Token};
+use fencepost_fence::rules::{MarkTable, Shown, Use};
 
 use crate::fact::{Access, AccessKind};
 
 /// Both stores.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
-    guarded: BTreeMap<Name, Guarded>,
+    /// The guard: the very rules that the guards of real stores follow.
+    marks: MarkTable,
+    guarded: BTreeMap<Name, u64>,
     unguarded: BTreeMap<Name, u64>,
     /// Figures of the run.
     pub(crate) tally: StoreTally,
@@ -27,15 +30,6 @@ pub struct StoreTally {
     pub refused: u64,
     /// Writes that undid others at the store without a guard.
     pub corrupted: u64,
-}
-
-#[derive(Debug, Default)]
-struct Guarded {
-    /// The highest token that wrote or claimed.
-    write_floor: u64,
-    /// The highest token that wrote.
-    read_floor: u64,
-    version: u64,
 }
 
 /// What somebody asks of the stores.
@@ -86,40 +80,30 @@ impl Store {
     /// Does it, and says what the guarded store's record has about it.
     // Rule: fence
     pub(crate) fn call(&mut self, call: &Call) -> (Reply, Access) {
+        let used_to = match call.what {
+            CallKind::Read => Use::Read,
+            CallKind::Claim => Use::Claim,
+            CallKind::Write(_) => Use::Write,
+        };
+        let accepted = self.marks.admit(&[Shown { name: call.name.clone(), token: call.token, used_to }]).is_ok();
         let guarded = self.guarded.entry(call.name.clone()).or_default();
         let unguarded = self.unguarded.entry(call.name.clone()).or_default();
-        let token = call.token.0;
         let mut corrupted = false;
-        let (accepted, what) = match call.what {
-            CallKind::Read => {
-                let accepted = token >= guarded.read_floor;
-                if accepted {
-                    guarded.write_floor = guarded.write_floor.max(token);
-                }
-                (accepted, AccessKind::Read)
-            }
-            // Rule: claim-before-read
-            CallKind::Claim => {
-                let accepted = token >= guarded.write_floor;
-                guarded.write_floor = guarded.write_floor.max(token);
-                (accepted, AccessKind::Claim)
-            }
+        let what = match call.what {
+            CallKind::Read => AccessKind::Read,
+            CallKind::Claim => AccessKind::Claim,
             CallKind::Write(based_on) => {
-                let accepted = token >= guarded.write_floor;
-                if accepted {
-                    (guarded.write_floor, guarded.read_floor) = (token, token);
-                    guarded.version += 1;
-                }
+                *guarded += u64::from(accepted);
                 self.tally.writes += 1;
                 self.tally.refused += u64::from(!accepted);
                 corrupted = based_on.unguarded != *unguarded;
                 self.tally.corrupted += u64::from(corrupted);
                 // It writes what it made of what it read, whatever has been written since.
                 *unguarded += 1;
-                (accepted, AccessKind::Write { based_on: based_on.guarded, makes: guarded.version })
+                AccessKind::Write { based_on: based_on.guarded, makes: *guarded }
             }
         };
-        let versions = Versions { guarded: guarded.version, unguarded: *unguarded };
+        let versions = Versions { guarded: *guarded, unguarded: *unguarded };
         let access = Access { name: call.name.clone(), session: call.session, token: call.token, what, accepted };
         (Reply { accepted, corrupted, versions }, access)
     }

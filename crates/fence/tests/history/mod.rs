@@ -185,8 +185,7 @@ impl History {
     fn read(&mut self, client: usize) -> Result<(), String> {
         let Some((grant, work)) = self.random_work(client) else { return Ok(()) };
         let lock = self.random.pick(&work.locks).clone();
-        let below: Vec<Name> = NAMES.iter().map(|text| name(text)).filter(|at| is_within(at, &lock.name)).collect();
-        let place = self.random.pick(&below).clone();
+        let place = self.random.pick(&within(&lock.name)).clone();
         let claims = lock.mode == LockMode::Exclusive && self.random.below(4) != 0;
         match self.store.read(&place, work.token, claims) {
             Ok(found) => {
@@ -204,7 +203,7 @@ impl History {
         }
     }
 
-    /// Writes one datum, decided from everything that was read under the lock, and perhaps under another one.
+    /// Writes what was decided from everything that was read under the lock, and perhaps under another one.
     fn write(&mut self, client: usize) -> Result<(), String> {
         let Some((grant, work)) = self.random_work(client) else { return Ok(()) };
         let exclusive: Vec<&Lock> = work.locks.iter().filter(|lock| lock.mode == LockMode::Exclusive).collect();
@@ -212,8 +211,9 @@ impl History {
             return Ok(());
         }
         let lock = self.random.pick(&exclusive).name.clone();
-        let below: Vec<Name> = NAMES.iter().map(|text| name(text)).filter(|at| is_within(at, &lock)).collect();
-        let place = self.random.pick(&below).clone();
+        let place = self.random.pick(&within(&lock)).clone();
+        // One datum, or a place with everything below it, as a delete would.
+        let data = if self.random.below(2) == 0 { vec![place] } else { within(&place) };
         let mut decided_from = vec![(grant, work)];
         decided_from.extend(self.random_work(client).filter(|(other, _)| *other != grant));
         let superseded = decided_from.iter().any(|(_, work)| self.store.has_changed(work));
@@ -221,19 +221,19 @@ impl History {
         self.tally.writes_superseded += u64::from(superseded);
         self.tally.writes_from_two_locks += u64::from(decided_from.len() > 1);
         let works: Vec<&Work> = decided_from.iter().map(|(_, work)| work).collect();
-        match self.store.write(&place, &works) {
+        match self.store.write(&data, &works) {
             Ok(()) => {
                 self.tally.writes_admitted += 1;
                 if superseded {
-                    return Err(format!("{place} was written from what had changed: {decided_from:?}"));
+                    return Err(format!("{data:?} was written from what had changed: {decided_from:?}"));
                 }
-                self.clients[client].has_written(&place, &self.store);
-                self.nobody_else_relies_on(&place, client, grant)
+                data.iter().for_each(|datum| self.clients[client].has_written(datum, &self.store));
+                data.iter().try_for_each(|datum| self.nobody_else_relies_on(datum, client, grant))
             }
             Err(stale) => {
                 self.tally.writes_refused += 1;
                 if holds_all {
-                    return Err(format!("{decided_from:?} are held and {place} may not be written: {stale}"));
+                    return Err(format!("{decided_from:?} are held and {data:?} may not be written: {stale}"));
                 }
                 Ok(())
             }
@@ -301,9 +301,10 @@ pub(crate) fn name(text: &str) -> Name {
     Name::new(text).expect("the tests use valid names")
 }
 
-/// Whether a datum is what a name stands for, or below it.
-pub(crate) fn is_within(datum: &Name, place: &Name) -> bool {
-    datum == place || (place.is_path() && datum.ancestors().any(|above| above == *place))
+/// What a name stands for: its own datum, first, and those below it.
+pub(crate) fn within(place: &Name) -> Vec<Name> {
+    let below = NAMES.iter().map(|text| name(text)).filter(|datum| datum.ancestors().any(|above| above == *place));
+    std::iter::once(place.clone()).chain(below).collect()
 }
 
 /// SplitMix64: every seed is as good as any other.

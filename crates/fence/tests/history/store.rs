@@ -6,7 +6,7 @@ use fencepost_core::{Name, Token};
 use fencepost_fence::rules::{MarkTable, Shown, Stale, Use};
 
 use super::client::Work;
-use super::{NAMES, is_within, name};
+use super::{name, within};
 
 /// How often a datum was written.
 pub(crate) type Version = u64;
@@ -47,12 +47,12 @@ impl Store {
         if self.careless != Some(Careless::ReadsUnannounced) {
             self.admit(vec![Shown { name: place.clone(), token, used_to }])?;
         }
-        let within = NAMES.iter().map(|text| name(text)).filter(|datum| is_within(datum, place));
-        Ok(within.map(|datum| (datum.clone(), self.version(&datum))).collect())
+        Ok(within(place).into_iter().map(|datum| (datum.clone(), self.version(&datum))).collect())
     }
 
-    /// Writes a datum under the first of these works, decided from what was read under all of them.
-    pub(crate) fn write(&mut self, datum: &Name, works: &[&Work]) -> Result<(), Stale> {
+    /// Writes these data, of which the first is the place that is shown, under the first of these works, decided from what was
+    /// read under all of them.
+    pub(crate) fn write(&mut self, data: &[Name], works: &[&Work]) -> Result<(), Stale> {
         let read = |work: &&Work| {
             let token = work.token;
             let places = work.read.keys();
@@ -62,9 +62,9 @@ impl Store {
         if self.careless == Some(Careless::ShowsOnlyWhatItWrites) {
             shown.clear();
         }
-        shown.push(Shown { name: datum.clone(), token: works[0].token, used_to: Use::Write });
+        shown.push(Shown { name: data[0].clone(), token: works[0].token, used_to: Use::Write });
         self.admit(shown)?;
-        *self.versions.entry(datum.clone()).or_default() += 1;
+        data.iter().for_each(|datum| *self.versions.entry(datum.clone()).or_default() += 1);
         Ok(())
     }
 
