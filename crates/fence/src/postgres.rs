@@ -1,8 +1,9 @@
 //! Postgres: the marks live in the schema `fencepost` of the database, and are checked in the transaction that writes.
 //!
-//! What decides is in the database, in SQL that can be read and installed by hand ([`SCRIPT`]), and that serves every language
-//! alike. This file installs it, calls it and understands its refusals. Triggers that refuse whoever shows no token are there
-//! too: `fencepost.guard_rows` for many rows, `fencepost.guard_column` for rows that keep their own token.
+//! What decides is in the database, in SQL that can be read and installed by hand ([`SCRIPT`]), and that serves every
+//! language alike. This file installs it, calls it and understands its refusals. Triggers that refuse whoever shows no
+//! token are there too: `fencepost.guard_rows` for many rows, `fencepost.guard_column` for rows that keep their own
+//! token.
 
 use fencepost_core::{Name, Token};
 use tokio_postgres::error::{DbError, SqlState};
@@ -27,7 +28,8 @@ const INSTALL_LOCK: i64 = 0x66_65_6e_63_65;
 
 /// Creates the schema `fencepost` with its tables and functions, or upgrades it.
 ///
-/// The functions run with the rights of the role that installs them. Roles that write need `GRANT USAGE ON SCHEMA fencepost`.
+/// The functions run with the rights of the role that installs them. Roles that write need `GRANT USAGE ON SCHEMA
+/// fencepost`.
 ///
 /// # Errors
 /// [`Error::NotInstalled`] if a newer version has made it.
@@ -49,8 +51,8 @@ pub async fn install(client: &mut Client) -> Result<Installed, Error> {
 
 /// Admits an access into this transaction: what follows in it counts only if it commits, together with the marks.
 ///
-/// The check is sent before anything is waited for, so that a write can go with it, in one round trip. If the guard refuses, the
-/// transaction is aborted, and the write fails with it:
+/// The check is sent before anything is waited for, so that a write can go with it, in one round trip. If the guard
+/// refuses, the transaction is aborted, and the write fails with it:
 ///
 /// ```no_run
 /// # use fencepost_fence::{Access, FencingToken, Error, postgres};
@@ -65,18 +67,18 @@ pub async fn install(client: &mut Client) -> Result<Installed, Error> {
 /// # }
 /// ```
 ///
-/// Guard and write are two statements, always. In one (`WITH guard AS (SELECT fencepost.claim(...)) SELECT ...`) the database
-/// is seen as it was before the guard waited for the holder ahead, and what that one wrote is missing from the view. A claim is
-/// admitted, and then what it is for is read by the next statement.
+/// Guard and write are two statements, always. In one (`WITH guard AS (SELECT fencepost.claim(...)) SELECT ...`) the
+/// database is seen as it was before the guard waited for the holder ahead, and what that one wrote is missing from the
+/// view. A claim is admitted, and then what it is for is read by the next statement.
 ///
-/// From here to the end of the transaction the server ends the session if it idles for longer than `fencepost.set_idle_timeout`
-/// says, 5 seconds at first: a holder that is paused in its transaction would bar its successor. Keep that below the time to live
-/// of the locks.
+/// From here to the end of the transaction the server ends the session if it idles for longer than
+/// `fencepost.set_idle_timeout` says, 5 seconds at first: a holder that is paused in its transaction would bar its
+/// successor. Keep that below the time to live of the locks.
 ///
 /// # Errors
-/// [`Error::Stale`] if somebody newer has been there; then roll back. [`Error::NotInstalled`] without [`install`], or if the role
-/// may not use it. [`Error::Store`] with the [`DbError`] of a serialization failure in a transaction above READ COMMITTED whose
-/// view is older than what others have done under these names; then begin it again.
+/// [`Error::Stale`] if somebody newer has been there; then roll back. [`Error::NotInstalled`] without [`install`], or
+/// if the role may not use it. [`Error::Store`] with the [`DbError`] of a serialization failure in a transaction above
+/// READ COMMITTED whose view is older than what others have done under these names; then begin it again.
 ///
 /// # Cancellation
 /// The check may have been made or not. Roll back.

@@ -1,7 +1,8 @@
 -- Fencepost's guard for Postgres 14 and later: it makes the database check fencing tokens.
 --
--- A lock by itself does not stop a holder that was paused past its lease and still means to write. The token that came with the
--- lock only rises, so the database can tell the late one, if it is asked to look. In the transaction that writes:
+-- A lock by itself does not stop a holder that was paused past its lease and still means to write. The token that came
+-- with the lock only rises, so the database can tell the late one, if it is asked to look. In the transaction that
+-- writes:
 --
 --     BEGIN;
 --     SELECT fencepost.write('wallet:7', 42);      -- first, and a statement of its own: see below
@@ -9,26 +10,39 @@
 --     COMMIT;
 --
 -- A new holder says `SELECT fencepost.claim('wallet:7', 42)` before its first read: from then on nobody older writes.
--- Under a shared lock it is `fencepost.read`. What was decided from several locks shows all of them at once: `fencepost.present`.
--- A name that begins with '/' is a path, and a lock on it covers what is below. Whoever writes below a path waits for the others
--- who do, from the guard to the commit: where nobody locks the whole, names without the slash are faster.
+-- Under a shared lock it is `fencepost.read`. What was decided from several locks shows all of them at once:
+-- `fencepost.present`.
+--
+-- A name that begins with '/' is a path, and a lock on it covers what is below. Whoever writes below a path waits for
+-- the others who do, from the guard to the commit: where nobody locks the whole, names without the slash are faster.
 --
 --     FP412  the token is stale: somebody newer has been there. The detail says it as JSON: name, token, at, highest.
 --     FP428  no token was shown.
 --     FP400  what was shown is no name, no token or no use.
 --
--- Never put guard and write into one statement (WITH guard AS (SELECT fencepost.write(...)) UPDATE ...): a statement sees the
--- database as it was when the statement began, before the guard had waited for the one ahead. And a SELECT in WITH
--- that nothing refers to is not run at all.
+-- Never put guard and write into one statement (WITH guard AS (SELECT fencepost.write(...)) UPDATE ...): a statement
+-- sees the database as it was when the statement began, before the guard had waited for the one ahead. And a SELECT in
+-- WITH that nothing refers to is not run at all.
 --
--- To install, run this file in one transaction (psql -1 -f); again does no harm, and upgrades an older version. Then let in the
--- roles that write: GRANT USAGE ON SCHEMA fencepost TO app. They need no rights on the tables, because the functions run
--- with the rights of who installed them.
+-- To install, run this file in one transaction (psql -1 -f); again does no harm, and upgrades an older version. Then
+-- let in the roles that write: GRANT USAGE ON SCHEMA fencepost TO app. They need no rights on the tables, because the
+-- functions run with the rights of who installed them.
 --
--- Every transaction that passes the guard is ended by the server when it idles for longer than fencepost.set_idle_timeout says,
--- 5 seconds at first: a paused holder would bar its successor. Keep it below the time to live of your locks.
+-- Every transaction that passes the guard is ended by the server when it idles for longer than
+-- fencepost.set_idle_timeout says, 5 seconds at first: a paused holder would bar its successor. Keep it below the time
+-- to live of your locks.
 
 CREATE SCHEMA IF NOT EXISTS fencepost;
+
+-- Whoever owns a schema can put something else in the place of what is in it.
+DO $$
+DECLARE
+    its_owner name := (SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'fencepost');
+BEGIN
+    IF its_owner <> current_user THEN
+        RAISE EXCEPTION 'the schema fencepost belongs to %', its_owner USING HINT = 'Install as that role, or drop it.';
+    END IF;
+END $$;
 
 CREATE TABLE IF NOT EXISTS fencepost.store (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
@@ -41,14 +55,16 @@ CREATE TABLE IF NOT EXISTS fencepost.store (
 DO $$
 BEGIN
     IF (SELECT version FROM fencepost.store) > 1 THEN
-        RAISE EXCEPTION 'the schema fencepost is of a newer version than this script' USING HINT = 'Use the script of that version.';
+        RAISE EXCEPTION 'the schema fencepost is of a newer version than this script'
+            USING HINT = 'Use the script of that version.';
     END IF;
 END $$;
 
 INSERT INTO fencepost.store (version) VALUES (1) ON CONFLICT (only_row) DO UPDATE SET version = excluded.version;
 
--- A write must not be older than anybody who was seen (write_floor), a read not older than anybody who wrote (read_floor); the
--- same for what lies below a path. Room is left on the pages, so that an update need not touch the index.
+-- A write must not be older than anybody who was seen (write_floor), a read not older than anybody who wrote
+-- (read_floor); the same for what lies below a path. Room is left on the pages, so that an update need not touch the
+-- index.
 CREATE TABLE IF NOT EXISTS fencepost.marks (
     name text COLLATE "C" PRIMARY KEY,
     write_floor bigint NOT NULL DEFAULT 0,
@@ -56,14 +72,15 @@ CREATE TABLE IF NOT EXISTS fencepost.marks (
     write_floor_below bigint NOT NULL DEFAULT 0,
     read_floor_below bigint NOT NULL DEFAULT 0,
     writes bigint NOT NULL DEFAULT 0,
-    -- The transaction that wrote last: the triggers ask whether it is theirs. A savepoint that is rolled back takes it along.
+    -- The transaction that wrote last: the triggers ask whether it is theirs. A savepoint that is rolled back takes it
+    -- along. In a copy of the database on another server, set it to null: the numbers of transactions differ there.
     written_by xid8
 ) WITH (fillfactor = 50);
 
 -- None of these functions is STRICT: a null would make it return without having looked.
 
--- The name itself and every name above it, from the top: '/a', '/a/b' for '/a/b'; 'a/b' alone for 'a/b', which is no path.
--- Refuses what cannot be a name.
+-- The name itself and every name above it, from the top: '/a', '/a/b' for '/a/b'; 'a/b' alone for 'a/b', which is no
+-- path. Refuses what cannot be a name.
 CREATE OR REPLACE FUNCTION fencepost.path(name text) RETURNS text[]
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
@@ -120,7 +137,8 @@ BEGIN
         HINT = 'The lock is lost: acquire it again, and decide anew from what you then read.';
 END $$;
 
--- From here to the end of the transaction, the server ends this session when it idles for longer. It never lengthens the time.
+-- From here to the end of the transaction, the server ends this session when it idles for longer. It never lengthens
+-- the time.
 CREATE OR REPLACE FUNCTION fencepost.bound_idle_time(longest interval) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -128,7 +146,8 @@ DECLARE
 BEGIN
     -- Zero means never.
     IF so_far = '0' OR so_far > longest THEN
-        PERFORM set_config('idle_in_transaction_session_timeout', round(1000 * extract(epoch FROM longest))::text, true);
+        PERFORM set_config(
+            'idle_in_transaction_session_timeout', round(1000 * extract(epoch FROM longest))::text, true);
     END IF;
 END $$;
 
@@ -161,8 +180,9 @@ BEGIN
     RETURN counted;
 END $$;
 
--- Admits an access that shows all of this, and lifts the marks; or refuses it as a whole. A name may be shown several times.
--- The uses are 'read', 'claim' and 'write'. Every statement in here is about one row, so that its plan is made once.
+-- Admits an access that shows all of this, and lifts the marks; or refuses it as a whole. A name may be shown several
+-- times. The uses are 'read', 'claim' and 'write'. Every statement in here is about one row, so that its plan is made
+-- once.
 CREATE OR REPLACE FUNCTION fencepost.present(names text[], tokens bigint[], uses text[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -177,9 +197,9 @@ DECLARE
     stale_at text;
     stale_highest bigint;
 BEGIN
-    -- Rule: fence-gc. Whoever forgets marks takes this table for itself until it commits. So the base that is read from here on
-    -- stays until we commit. In READ COMMITTED each statement here sees what was committed before it; at the higher levels
-    -- the view may be older than the base, and then the lock on its row fails the transaction.
+    -- Rule: fence-gc. Whoever forgets marks takes this table for itself until it commits. So the base that is read from
+    -- here on stays until we commit. In READ COMMITTED each statement here sees what was committed before it; at the
+    -- higher levels the view may be older than the base, and then the lock on its row fails the transaction.
     LOCK TABLE fencepost.marks IN ROW EXCLUSIVE MODE;
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         SELECT * INTO STRICT store FROM fencepost.store FOR SHARE;
@@ -189,7 +209,8 @@ BEGIN
     PERFORM fencepost.bound_idle_time(store.idle_timeout);
 
     FOREACH at IN ARRAY counted LOOP
-        -- Above READ COMMITTED these fail if somebody has made or changed the row since our view: nobody passes with an old one.
+        -- Above READ COMMITTED these fail if somebody has made or changed the row since our view: nobody passes with an
+        -- old one.
         SELECT * INTO mark FROM fencepost.marks WHERE name = at FOR UPDATE;
         IF NOT FOUND THEN
             INSERT INTO fencepost.marks (name) VALUES (at) ON CONFLICT (name) DO NOTHING;
@@ -254,9 +275,10 @@ LANGUAGE sql RETURN fencepost.present(ARRAY[name], ARRAY[token], ARRAY['write'])
 --
 --     SELECT fencepost.guard_rows('wallet', 'wallet:', 'id');
 --
--- The name of a row is the prefix and its key, as text: 'wallet:7'. Let the key be a number, a text or a uuid, whose text does
--- not depend on settings. If the name is a path, a write shown for a path above it will do. They are against forgetting, not
--- against malice: the owner of the table can take them off.
+-- The name of a row is the prefix and its key, as text: 'wallet:7'. Let the key be a number, a text or a uuid, whose
+-- text does not depend on settings. If the name is a path, a write shown for a path above it will do. They are against
+-- forgetting, not against malice: the owner of the table can take them off. Of a partitioned table, the rows are
+-- guarded in every partition, and TRUNCATE of the whole is refused, not of one partition.
 --
 -- Triggers run in the order of their names. These come last, and see the row that will be written.
 
@@ -305,8 +327,8 @@ BEGIN
     RETURN NEW;
 END $$;
 
--- Passes if this transaction has shown a write for the name, or for a path above it. Its marks were checked then, and are locked
--- since, so it still stands.
+-- Passes if this transaction has shown a write for the name, or for a path above it. Its marks were checked then, and
+-- are locked since, so it still stands.
 CREATE OR REPLACE FUNCTION fencepost.check_written(row_name text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -322,7 +344,9 @@ END $$;
 CREATE OR REPLACE FUNCTION fencepost.refuse_truncate() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RAISE EXCEPTION USING ERRCODE = 'FP428', MESSAGE = format('TRUNCATE shows no fencing token for the rows of %s', TG_RELID::regclass),
+    RAISE EXCEPTION USING
+        ERRCODE = 'FP428',
+        MESSAGE = format('TRUNCATE shows no fencing token for the rows of %s', TG_RELID::regclass),
         HINT = 'Take the guard off first, when nobody else writes: fencepost.unguard_rows or fencepost.unguard_column.';
 END $$;
 
@@ -332,16 +356,17 @@ END $$;
 --     UPDATE wallet SET fencing_token = 42 WHERE id = 7 RETURNING balance;         -- the claim, before the first read
 --     UPDATE wallet SET fencing_token = 42, balance = 400 WHERE id = 7;            -- the write
 --
--- The token is part of the statement, so there is nothing to remember between statements. An UPDATE that does not set the column
--- is refused, although it would leave a value there that compares well: see note_column. A row has no mark before it is
--- there and after it is gone, so DELETE is refused, and a row is best made before its lock is first taken. Do not
--- change the key of a row: its mark goes along. Without the triggers the same works by hand, in one statement:
+-- The token is part of the statement, so there is nothing to remember between statements. An UPDATE that does not set
+-- the column is refused, although it would leave a value there that compares well: see note_column. A row has no mark
+-- before it is there and after it is gone, so DELETE is refused, and a row is best made before its lock is first taken.
+-- Do not change the key of a row: its mark goes along. Without the triggers the same works by hand, in one statement:
 --
 --     UPDATE wallet SET fencing_token = 42, balance = 400 WHERE id = 7 AND fencing_token <= 42;
 --
 -- If that changes no row, the token is stale.
 
-CREATE OR REPLACE FUNCTION fencepost.guard_column(guarded regclass, token_column name DEFAULT 'fencing_token') RETURNS void
+CREATE OR REPLACE FUNCTION fencepost.guard_column(guarded regclass, token_column name DEFAULT 'fencing_token')
+RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF NOT EXISTS (
@@ -390,8 +415,10 @@ DECLARE
     highest bigint;
 BEGIN
     IF TG_OP = 'DELETE' THEN
-        RAISE EXCEPTION USING ERRCODE = 'FP428', MESSAGE = format('DELETE would take the fencing token of a row of %s along', row_of),
-            HINT = 'Keep the row and mark it as gone; or guard the table with fencepost.guard_rows, which keeps its marks elsewhere.';
+        RAISE EXCEPTION USING
+            ERRCODE = 'FP428',
+            MESSAGE = format('DELETE would take the fencing token of a row of %s along', row_of),
+            HINT = 'Keep the row and mark it as gone; or use fencepost.guard_rows, which keeps its marks elsewhere.';
     END IF;
     PERFORM fencepost.bound_idle_time(store.idle_timeout) FROM fencepost.store;
     noted := to_jsonb(NEW) ->> TG_ARGV[0];
@@ -415,8 +442,8 @@ END $$;
 
 -- For operators.
 
--- Forgets every mark that says no more than the oldest token which still lives in the lock service, and raises the base to it.
--- Rule: fence-gc. Waits for every transaction that has passed the guard, and bars new ones until it is done.
+-- Forgets every mark that says no more than the oldest token which still lives in the lock service, and raises the base
+-- to it. Rule: fence-gc. Waits for every transaction that has passed the guard, and bars new ones until it is done.
 CREATE OR REPLACE FUNCTION fencepost.forget_below(oldest_live bigint, OUT names bigint, OUT base bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -425,7 +452,8 @@ BEGIN
             HINT = 'Say the oldest token that still lives in the lock service.';
     END IF;
     LOCK TABLE fencepost.marks IN EXCLUSIVE MODE;
-    UPDATE fencepost.store AS kept SET base = greatest(kept.base, oldest_live) RETURNING kept.base INTO STRICT forget_below.base;
+    UPDATE fencepost.store AS kept SET base = greatest(kept.base, oldest_live)
+        RETURNING kept.base INTO STRICT forget_below.base;
     DELETE FROM fencepost.marks AS mark WHERE greatest(mark.write_floor, mark.write_floor_below) <= forget_below.base;
     GET DIAGNOSTICS names = ROW_COUNT;
 END $$;

@@ -1,4 +1,5 @@
-//! Rows that keep their own token in a column: by hand in one statement, and with triggers that refuse whoever forgets it.
+//! Rows that keep their own token in a column: by hand in one statement, and with triggers that refuse whoever forgets
+//! it.
 
 use fencepost_fence::{Error, Token, postgres};
 use tokio_postgres::Client;

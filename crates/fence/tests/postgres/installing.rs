@@ -99,3 +99,16 @@ fn a_role_that_was_not_let_in_is_told_what_it_needs() {
         done(transaction.rollback().await);
     });
 }
+
+/// The functions run with the rights of who installs them, so they must not be somebody else's to change.
+#[test]
+fn a_schema_that_belongs_to_somebody_else_is_not_used() {
+    let Some(database) = Database::bare() else { return };
+    block_on(async {
+        let mut client = database.open().await;
+        let role = format!("squatter_of_{}", database.name());
+        run(&client, &format!("CREATE ROLE {role}; CREATE SCHEMA fencepost AUTHORIZATION {role}")).await;
+        let refused = postgres::install(&mut client).await.expect_err("it is not ours");
+        assert!(refused.to_string().contains(&format!("belongs to {role}")), "{refused}");
+    });
+}

@@ -220,7 +220,8 @@ fn operators_of_the_callers_own_do_not_reach_into_the_guard() {
     });
 }
 
-/// Each round has a token of its own, claims, reads, and writes one more in another transaction. In between, it also forgets.
+/// Each round has a token of its own, claims, reads, and writes one more in another transaction. In between, it also
+/// forgets.
 #[test]
 fn racing_writers_of_a_guarded_table_lose_no_update() {
     const WRITERS: i64 = 6;

@@ -28,8 +28,8 @@ async fn admit(transaction: &Transaction<'_>, access: &AnyAccess) -> Result<(), 
     }
 }
 
-/// A transaction above READ COMMITTED sees the database as it was at its first statement. Even the newest token does not take
-/// it past the guard once somebody else has been there since: it would decide from what it saw.
+/// A transaction above READ COMMITTED sees the database as it was at its first statement. Even the newest token does
+/// not take it past the guard once somebody else has been there since: it would decide from what it saw.
 // Rule: claim-before-read
 #[test]
 fn a_transaction_with_an_old_view_is_not_let_in() {
