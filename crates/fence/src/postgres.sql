@@ -331,14 +331,17 @@ END $$;
 -- are locked since, so it still stands.
 CREATE OR REPLACE FUNCTION fencepost.check_written(row_name text) RETURNS void
 LANGUAGE plpgsql AS $$
+DECLARE
+    at text;
 BEGIN
-    IF NOT EXISTS (
-        SELECT FROM fencepost.marks AS mark
-        WHERE mark.name = ANY (fencepost.path(row_name)) AND mark.written_by = pg_current_xact_id_if_assigned()
-    ) THEN
-        RAISE EXCEPTION USING ERRCODE = 'FP428', MESSAGE = format('no fencing token for %s', row_name),
-            HINT = format('First, in the same transaction: SELECT fencepost.write(%L, token of its lock).', row_name);
-    END IF;
+    FOREACH at IN ARRAY fencepost.path(row_name) LOOP
+        PERFORM FROM fencepost.marks WHERE name = at AND written_by = pg_current_xact_id_if_assigned();
+        IF FOUND THEN
+            RETURN;
+        END IF;
+    END LOOP;
+    RAISE EXCEPTION USING ERRCODE = 'FP428', MESSAGE = format('no fencing token for %s', row_name),
+        HINT = format('First, in the same transaction: SELECT fencepost.write(%L, token of its lock).', row_name);
 END $$;
 
 CREATE OR REPLACE FUNCTION fencepost.refuse_truncate() RETURNS trigger

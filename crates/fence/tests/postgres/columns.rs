@@ -133,7 +133,7 @@ fn a_plain_role_is_guarded_as_well_and_its_idle_time_is_bounded() {
         assert_eq!(code(&client, "UPDATE wallet SET balance = 1, fencing_token = 0").await, "FP400");
         run(&client, "BEGIN; UPDATE wallet SET balance = 1, fencing_token = 7").await;
         let row = done(client.query_one("SHOW idle_in_transaction_session_timeout", &[]).await);
-        assert_eq!(row.get::<_, String>(0), "5s");
+        assert_eq!(row.get::<_, String>(0), "1min");
         run(&client, "COMMIT").await;
         assert_eq!(balance(&client).await, 1);
     });

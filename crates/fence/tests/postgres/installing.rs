@@ -3,7 +3,7 @@
 use fencepost_fence::{Access, Error, Installed, Status, Token, postgres};
 
 use crate::suite::{Connection, block_on, stale, writer};
-use crate::{Database, begin, code, done, run};
+use crate::{Database, begin, code, done, one, run};
 
 #[test]
 fn installing_again_changes_nothing_and_a_newer_form_is_refused() {
@@ -44,6 +44,8 @@ fn the_script_does_the_same_by_hand() {
         run(&client, postgres::SCRIPT).await;
         run(&client, postgres::SCRIPT).await;
         assert_eq!(postgres::install(&mut client).await.expect("it is there"), Installed::AlreadyThere);
+        let idle_seconds = "SELECT extract(epoch FROM idle_timeout)::bigint FROM fencepost.store";
+        assert_eq!(one(&client, idle_seconds).await, 5);
         run(&client, "SELECT fencepost.write('wallet', 5)").await;
         assert_eq!(code(&client, "SELECT fencepost.write('wallet', 4)").await, postgres::STALE);
     });

@@ -31,7 +31,9 @@ impl Database {
             assert_eq!(postgres::install(&mut client).await.expect("a database of our own"), Installed::New);
             run(
                 &client,
-                "CREATE TABLE numbers (name text PRIMARY KEY, number bigint NOT NULL);
+                // On a busy machine a test may idle for longer than holders do.
+                "SELECT fencepost.set_idle_timeout('1 min');
+                 CREATE TABLE numbers (name text PRIMARY KEY, number bigint NOT NULL);
                  CREATE TABLE wallet (id integer PRIMARY KEY, balance bigint NOT NULL);
                  INSERT INTO wallet VALUES (7, 100)",
             )

@@ -176,7 +176,7 @@ fn a_plain_role_writes_through_the_guard_and_cannot_touch_the_marks() {
         let transaction = begin(&mut app).await;
         postgres::admit(&transaction, &Access::write("wallet:7", writer(7))).await.expect("the first");
         let row = done(transaction.query_one("SHOW idle_in_transaction_session_timeout", &[]).await);
-        assert_eq!(row.get::<_, String>(0), "5s", "the bound holds outside of the function that set it");
+        assert_eq!(row.get::<_, String>(0), "1min", "the bound holds outside of the function that set it");
         run(&transaction, update).await;
         done(transaction.commit().await);
         assert_eq!(balance(&app).await, 70);
@@ -220,31 +220,26 @@ fn operators_of_the_callers_own_do_not_reach_into_the_guard() {
     });
 }
 
-/// Each round has a token of its own, claims, reads, and writes one more in another transaction. In between, it also
-/// forgets.
+/// Each round has a token of its own, claims, reads, and writes one more in another transaction. In between, it forgets to.
 #[test]
 fn racing_writers_of_a_guarded_table_lose_no_update() {
-    const WRITERS: i64 = 6;
-    const ROUNDS: i64 = 60;
+    const WRITERS: u64 = 6;
+    const ROUNDS: u64 = 60;
     let Some(database) = Database::fresh() else { return };
     block_on(async { run(&database.open().await, GUARD).await });
-    let (tokens, admitted, forgot) = (AtomicU64::new(1), AtomicI64::new(0), AtomicI64::new(0));
+    let (tokens, admitted) = (AtomicU64::new(1), AtomicI64::new(0));
     let round = async |client: &mut Client| {
         let token = writer(tokens.fetch_add(1, SeqCst));
         let claim = begin(client).await;
         postgres::admit(&claim, &Access::claim("wallet:7", token)).await?;
-        let read = balance(&claim).await;
+        let update = format!("UPDATE wallet SET balance = {} WHERE id = 7", balance(&claim).await + 1);
         claim.commit().await?;
-        let forgetful = client.execute("UPDATE wallet SET balance = $1 WHERE id = 7", &[&(read + 1)]).await;
-        forgot.fetch_add(i64::from(forgetful.is_err()), SeqCst);
+        assert_eq!(code(client, &update).await, postgres::MISSING);
         let write = begin(client).await;
         postgres::admit(&write, &Access::write("wallet:7", token)).await?;
-        write.execute("UPDATE wallet SET balance = $1 WHERE id = 7", &[&(read + 1)]).await?;
-        write.commit().await?;
-        admitted.fetch_add(1, SeqCst);
-        Ok::<(), Error>(())
+        write.batch_execute(&update).await?;
+        Ok::<(), Error>(write.commit().await?)
     };
-    let claimed = AtomicI64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..WRITERS {
             scope.spawn(|| {
@@ -252,9 +247,10 @@ fn racing_writers_of_a_guarded_table_lose_no_update() {
                     let mut client = database.open().await;
                     for _ in 0..ROUNDS {
                         match round(&mut client).await {
-                            Ok(()) | Err(Error::Stale(_)) => claimed.fetch_add(1, SeqCst),
+                            Ok(()) => _ = admitted.fetch_add(1, SeqCst),
+                            Err(Error::Stale(_)) => {}
                             Err(error) => panic!("{error}"),
-                        };
+                        }
                     }
                 });
             });
@@ -264,8 +260,8 @@ fn racing_writers_of_a_guarded_table_lose_no_update() {
         let mut client = database.open().await;
         let admitted = admitted.into_inner();
         assert_eq!(balance(&client).await, 100 + admitted, "every update that was admitted builds on the one before");
-        assert!(admitted > 0 && forgot.into_inner() >= admitted, "nobody gets in without a token");
+        assert!(admitted > 0, "the newest is always admitted");
         let late = begin(&mut client).await;
-        stale(postgres::admit(&late, &Access::write("wallet:7", writer(1))).await, 1, tokens.into_inner() - 1);
+        stale(postgres::admit(&late, &Access::write("wallet:7", writer(1))).await, 1, WRITERS * ROUNDS);
     });
 }
