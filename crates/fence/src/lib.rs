@@ -24,6 +24,8 @@ mod access;
 mod error;
 mod upkeep;
 
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

@@ -1,0 +1,469 @@
+-- Fencepost's guard for Postgres 14 and later: it makes the database check fencing tokens.
+--
+-- A lock by itself does not stop a holder that was paused past its lease and still means to write. The token that came
+-- with the lock only rises, so the database can tell the late one, if it is asked to look. In the transaction that
+-- writes:
+--
+--     BEGIN;
+--     SELECT fencepost.write('wallet:7', 42);      -- first, and a statement of its own: see below
+--     UPDATE wallet SET balance = 400 WHERE id = 7;
+--     COMMIT;
+--
+-- A new holder says `SELECT fencepost.claim('wallet:7', 42)` before its first read: from then on nobody older writes.
+-- Under a shared lock it is `fencepost.read`. What was decided from several locks shows all of them at once:
+-- `fencepost.present`.
+--
+-- A name that begins with '/' is a path, and a lock on it covers what is below. Whoever writes below a path waits for
+-- the others who do, from the guard to the commit: where nobody locks the whole, names without the slash are faster.
+--
+--     FP412  the token is stale: somebody newer has been there. The detail says it as JSON: name, token, at, highest.
+--     FP428  no token was shown.
+--     FP400  what was shown is no name, no token or no use.
+--
+-- Never put guard and write into one statement (WITH guard AS (SELECT fencepost.write(...)) UPDATE ...): a statement
+-- sees the database as it was when the statement began, before the guard had waited for the one ahead. And a SELECT in
+-- WITH that nothing refers to is not run at all.
+--
+-- To install, run this file in one transaction (psql -1 -f); again does no harm, and upgrades an older version. Then
+-- let in the roles that write: GRANT USAGE ON SCHEMA fencepost TO app. They need no rights on the tables, because the
+-- functions run with the rights of who installed them.
+--
+-- Every transaction that passes the guard is ended by the server when it idles for longer than
+-- fencepost.set_idle_timeout says, 5 seconds at first: a paused holder would bar its successor. Keep it below the time
+-- to live of your locks.
+
+CREATE SCHEMA IF NOT EXISTS fencepost;
+
+-- Whoever owns a schema can put something else in the place of what is in it.
+DO $$
+DECLARE
+    its_owner name := (SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'fencepost');
+BEGIN
+    IF its_owner <> current_user THEN
+        RAISE EXCEPTION 'the schema fencepost belongs to %', its_owner USING HINT = 'Install as that role, or drop it.';
+    END IF;
+END $$;
+
+CREATE TABLE IF NOT EXISTS fencepost.store (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    version integer NOT NULL,
+    -- No token below this one is admitted anywhere.
+    base bigint NOT NULL DEFAULT 0,
+    idle_timeout interval NOT NULL DEFAULT '5 s' CHECK (idle_timeout BETWEEN '1 ms' AND '1 day')
+);
+
+DO $$
+BEGIN
+    IF (SELECT version FROM fencepost.store) > 1 THEN
+        RAISE EXCEPTION 'the schema fencepost is of a newer version than this script'
+            USING HINT = 'Use the script of that version.';
+    END IF;
+END $$;
+
+INSERT INTO fencepost.store (version) VALUES (1) ON CONFLICT (only_row) DO UPDATE SET version = excluded.version;
+
+-- A write must not be older than anybody who was seen (write_floor), a read not older than anybody who wrote
+-- (read_floor); the same for what lies below a path. Room is left on the pages, so that an update need not touch the
+-- index.
+CREATE TABLE IF NOT EXISTS fencepost.marks (
+    name text COLLATE "C" PRIMARY KEY,
+    write_floor bigint NOT NULL DEFAULT 0,
+    read_floor bigint NOT NULL DEFAULT 0,
+    write_floor_below bigint NOT NULL DEFAULT 0,
+    read_floor_below bigint NOT NULL DEFAULT 0,
+    writes bigint NOT NULL DEFAULT 0,
+    -- The transaction that wrote last: the triggers ask whether it is theirs. A savepoint that is rolled back takes it
+    -- along. In a copy of the database on another server, set it to null: the numbers of transactions differ there.
+    written_by xid8
+) WITH (fillfactor = 50);
+
+-- None of these functions is STRICT: a null would make it return without having looked.
+
+-- The name itself and every name above it, from the top: '/a', '/a/b' for '/a/b'; 'a/b' alone for 'a/b', which is no
+-- path. Refuses what cannot be a name.
+CREATE OR REPLACE FUNCTION fencepost.path(name text) RETURNS text[]
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    parts text[];
+    path text[] := '{}';
+    wrong text;
+BEGIN
+    wrong := CASE
+        WHEN name IS NULL OR name = '' THEN 'empty: say at least one character'
+        WHEN octet_length(name) > 512 THEN 'more than 512 bytes'
+        WHEN name COLLATE "C" ~ '[\u0001-\u001f\u007f-\u009f]' THEN 'control characters are not allowed'
+        WHEN starts_with(name, '/') AND (name LIKE '%//%' OR name LIKE '%/') THEN
+            'a name that begins with ''/'' is a path: no empty segment, so neither ''//'' nor a ''/'' at the end'
+    END;
+    IF wrong IS NULL AND NOT starts_with(name, '/') THEN
+        RETURN ARRAY[name];
+    END IF;
+    parts := string_to_array(name, '/');
+    IF cardinality(parts) - 1 > 16 THEN
+        wrong := coalesce(wrong, 'more than 16 levels');
+    END IF;
+    IF wrong IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'FP400', MESSAGE = format('%L cannot be the name of a lock: %s', name, wrong);
+    END IF;
+    FOR level IN 2 .. cardinality(parts) LOOP
+        path := path || array_to_string(parts[1:level], '/');
+    END LOOP;
+    RETURN path;
+END $$;
+
+-- Whether the number can be a token.
+CREATE OR REPLACE FUNCTION fencepost.is_token(token bigint) RETURNS boolean
+LANGUAGE sql IMMUTABLE RETURN coalesce(token BETWEEN 1 AND 9007199254740991, false);
+
+CREATE OR REPLACE FUNCTION fencepost.refuse_token(name text, token bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF token IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'FP428', MESSAGE = format('no fencing token for %s', name),
+            HINT = 'Pass on the token that came with the lock.';
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = 'FP400', MESSAGE = format('%s cannot be a fencing token for %s', token, name),
+        HINT = 'A token is a whole number from 1 to 2^53 - 1: pass on what the lock service gave.';
+END $$;
+
+CREATE OR REPLACE FUNCTION fencepost.refuse_stale(name text, token bigint, at text, highest bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION USING
+        ERRCODE = 'FP412',
+        MESSAGE = format('stale fencing token %s for %s: token %s has been seen%s', token, name, highest,
+            CASE WHEN at <> name THEN ' at ' || at END),
+        DETAIL = jsonb_build_object('name', name, 'token', token, 'at', at, 'highest', highest),
+        HINT = 'The lock is lost: acquire it again, and decide anew from what you then read.';
+END $$;
+
+-- From here to the end of the transaction, the server ends this session when it idles for longer. It never lengthens
+-- the time.
+CREATE OR REPLACE FUNCTION fencepost.bound_idle_time(longest interval) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    so_far interval := current_setting('idle_in_transaction_session_timeout');
+BEGIN
+    -- Zero means never.
+    IF so_far = '0' OR so_far > longest THEN
+        PERFORM set_config(
+            'idle_in_transaction_session_timeout', round(1000 * extract(epoch FROM longest))::text, true);
+    END IF;
+END $$;
+
+-- Every name whose marks count for what is shown, in the order in which they are locked. Refuses what cannot be shown.
+CREATE OR REPLACE FUNCTION fencepost.names_that_count(names text[], tokens bigint[], uses text[]) RETURNS text[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    number_shown integer := coalesce(greatest(cardinality(names), cardinality(tokens), cardinality(uses)), 0);
+    counted text[] := '{}';
+BEGIN
+    IF number_shown = 0 THEN
+        RAISE EXCEPTION USING ERRCODE = 'FP428', MESSAGE = 'no fencing token: nothing was shown',
+            HINT = 'Show the name and the token of every lock that this was decided from.';
+    END IF;
+    -- What is missing in an array that is too short is null, and is refused.
+    FOR i IN 1 .. number_shown LOOP
+        counted := counted || fencepost.path(names[i]);
+        IF NOT fencepost.is_token(tokens[i]) THEN
+            PERFORM fencepost.refuse_token(names[i], tokens[i]);
+        END IF;
+        IF uses[i] IS NULL OR uses[i] NOT IN ('read', 'claim', 'write') THEN
+            RAISE EXCEPTION USING ERRCODE = 'FP400', MESSAGE = format('%L is no use of a token', uses[i]),
+                HINT = 'It is read, claim or write.';
+        END IF;
+    END LOOP;
+    -- One order for all, so that guards do not deadlock. A single path is in order as it is.
+    IF number_shown > 1 THEN
+        counted := array(SELECT DISTINCT each.name COLLATE "C" FROM unnest(counted) AS each (name) ORDER BY 1);
+    END IF;
+    RETURN counted;
+END $$;
+
+-- Admits an access that shows all of this, and lifts the marks; or refuses it as a whole. A name may be shown several
+-- times. The uses are 'read', 'claim' and 'write'. Every statement in here is about one row, so that its plan is made
+-- once.
+CREATE OR REPLACE FUNCTION fencepost.present(names text[], tokens bigint[], uses text[]) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    counted text[] := fencepost.names_that_count(names, tokens, uses);
+    at text;
+    store fencepost.store;
+    mark fencepost.marks;
+    lifted fencepost.marks;
+    is_here boolean;
+    highest bigint;
+    stale_shown integer;
+    stale_at text;
+    stale_highest bigint;
+BEGIN
+    -- Rule: fence-gc. Whoever forgets marks takes this table for itself until it commits. So the base that is read from
+    -- here on stays until we commit. In READ COMMITTED each statement here sees what was committed before it; at the
+    -- higher levels the view may be older than the base, and then the lock on its row fails the transaction.
+    LOCK TABLE fencepost.marks IN ROW EXCLUSIVE MODE;
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        SELECT * INTO STRICT store FROM fencepost.store FOR SHARE;
+    ELSE
+        SELECT * INTO STRICT store FROM fencepost.store;
+    END IF;
+    PERFORM fencepost.bound_idle_time(store.idle_timeout);
+
+    FOREACH at IN ARRAY counted LOOP
+        -- Above READ COMMITTED these fail if somebody has made or changed the row since our view: nobody passes with an
+        -- old one.
+        SELECT * INTO mark FROM fencepost.marks WHERE name = at FOR UPDATE;
+        IF NOT FOUND THEN
+            INSERT INTO fencepost.marks (name) VALUES (at) ON CONFLICT (name) DO NOTHING;
+            SELECT * INTO STRICT mark FROM fencepost.marks WHERE name = at FOR UPDATE;
+        END IF;
+        -- Everything that is shown for a name is checked against its marks before they move.
+        lifted := mark;
+        FOR i IN 1 .. cardinality(names) LOOP
+            is_here := at = names[i];
+            CONTINUE WHEN NOT is_here AND NOT (starts_with(at, '/') AND starts_with(names[i], at || '/'));
+            -- Rule: fence, fence-hierarchy
+            highest := CASE
+                WHEN uses[i] = 'read' AND is_here THEN greatest(mark.read_floor, mark.read_floor_below, store.base)
+                WHEN uses[i] = 'read' THEN greatest(mark.read_floor, store.base)
+                WHEN is_here THEN greatest(mark.write_floor, mark.write_floor_below, store.base)
+                ELSE greatest(mark.write_floor, store.base)
+            END;
+            -- Said of the first that was shown, and of its own name rather than of one above.
+            IF tokens[i] < highest AND (stale_shown IS NULL OR i < stale_shown OR i = stale_shown AND is_here) THEN
+                stale_shown := i;
+                stale_at := at;
+                stale_highest := highest;
+            END IF;
+            -- Rule: fence, fence-hierarchy, claim-before-read
+            IF is_here THEN
+                lifted.write_floor := greatest(lifted.write_floor, tokens[i]);
+            ELSE
+                lifted.write_floor_below := greatest(lifted.write_floor_below, tokens[i]);
+            END IF;
+            IF uses[i] = 'write' AND is_here THEN
+                lifted.read_floor := greatest(lifted.read_floor, tokens[i]);
+                lifted.writes := lifted.writes + 1;
+                lifted.written_by := pg_current_xact_id();
+            ELSIF uses[i] = 'write' THEN
+                lifted.read_floor_below := greatest(lifted.read_floor_below, tokens[i]);
+            END IF;
+        END LOOP;
+        -- Even if nothing moves: a changed row is what fails the others above READ COMMITTED.
+        UPDATE fencepost.marks SET write_floor = lifted.write_floor, read_floor = lifted.read_floor,
+            write_floor_below = lifted.write_floor_below, read_floor_below = lifted.read_floor_below,
+            writes = lifted.writes, written_by = lifted.written_by
+        WHERE name = at;
+    END LOOP;
+    -- Whoever is refused leaves nothing: the error undoes what was lifted.
+    IF stale_shown IS NOT NULL THEN
+        PERFORM fencepost.refuse_stale(names[stale_shown], tokens[stale_shown], stale_at, stale_highest);
+    END IF;
+END $$;
+
+-- One name alone.
+
+CREATE OR REPLACE FUNCTION fencepost.read(name text, token bigint) RETURNS void
+LANGUAGE sql RETURN fencepost.present(ARRAY[name], ARRAY[token], ARRAY['read']);
+
+CREATE OR REPLACE FUNCTION fencepost.claim(name text, token bigint) RETURNS void
+LANGUAGE sql RETURN fencepost.present(ARRAY[name], ARRAY[token], ARRAY['claim']);
+
+CREATE OR REPLACE FUNCTION fencepost.write(name text, token bigint) RETURNS void
+LANGUAGE sql RETURN fencepost.present(ARRAY[name], ARRAY[token], ARRAY['write']);
+
+-- Triggers for many rows: a write to a row is refused unless its transaction has shown a token for it.
+--
+--     SELECT fencepost.guard_rows('wallet', 'wallet:', 'id');
+--
+-- The name of a row is the prefix and its key, as text: 'wallet:7'. Let the key be a number, a text or a uuid, whose
+-- text does not depend on settings. If the name is a path, a write shown for a path above it will do. They are against
+-- forgetting, not against malice: the owner of the table can take them off. Of a partitioned table, the rows are
+-- guarded in every partition, and TRUNCATE of the whole is refused, not of one partition.
+--
+-- Triggers run in the order of their names. These come last, and see the row that will be written.
+
+CREATE OR REPLACE FUNCTION fencepost.guard_rows(guarded regclass, name_prefix text, key_column name) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF name_prefix IS NULL OR NOT EXISTS (
+        SELECT FROM pg_attribute WHERE attrelid = guarded AND attname = key_column AND attnum > 0 AND NOT attisdropped
+    ) THEN
+        RAISE EXCEPTION USING ERRCODE = 'FP400', MESSAGE = format('%s has no column %s', guarded, key_column),
+            HINT = 'Say the table, the prefix of the names of its rows, and the column that completes a name.';
+    END IF;
+    EXECUTE format(
+        'CREATE OR REPLACE TRIGGER zzz_fencepost_rows BEFORE INSERT OR UPDATE OR DELETE ON %s
+            FOR EACH ROW EXECUTE FUNCTION fencepost.check_row(%L, %L)', guarded, name_prefix, key_column);
+    EXECUTE format(
+        'CREATE OR REPLACE TRIGGER zzz_fencepost_rows_truncate BEFORE TRUNCATE ON %s
+            FOR EACH STATEMENT EXECUTE FUNCTION fencepost.refuse_truncate()', guarded);
+END $$;
+
+CREATE OR REPLACE FUNCTION fencepost.unguard_rows(guarded regclass) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    EXECUTE format('DROP TRIGGER IF EXISTS zzz_fencepost_rows ON %s', guarded);
+    EXECUTE format('DROP TRIGGER IF EXISTS zzz_fencepost_rows_truncate ON %s', guarded);
+END $$;
+
+CREATE OR REPLACE FUNCTION fencepost.check_row() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    old_name text;
+    new_name text;
+BEGIN
+    IF TG_OP <> 'INSERT' THEN
+        old_name := TG_ARGV[0] || (to_jsonb(OLD) ->> TG_ARGV[1]);
+        PERFORM fencepost.check_written(old_name);
+    END IF;
+    IF TG_OP = 'DELETE' THEN
+        RETURN OLD;
+    END IF;
+    new_name := TG_ARGV[0] || (to_jsonb(NEW) ->> TG_ARGV[1]);
+    -- A row that gets another key leaves one name and comes under another.
+    IF new_name IS DISTINCT FROM old_name OR TG_OP = 'INSERT' THEN
+        PERFORM fencepost.check_written(new_name);
+    END IF;
+    RETURN NEW;
+END $$;
+
+-- Passes if this transaction has shown a write for the name, or for a path above it. Its marks were checked then, and
+-- are locked since, so it still stands.
+CREATE OR REPLACE FUNCTION fencepost.check_written(row_name text) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    at text;
+BEGIN
+    FOREACH at IN ARRAY fencepost.path(row_name) LOOP
+        PERFORM FROM fencepost.marks WHERE name = at AND written_by = pg_current_xact_id_if_assigned();
+        IF FOUND THEN
+            RETURN;
+        END IF;
+    END LOOP;
+    RAISE EXCEPTION USING ERRCODE = 'FP428', MESSAGE = format('no fencing token for %s', row_name),
+        HINT = format('First, in the same transaction: SELECT fencepost.write(%L, token of its lock).', row_name);
+END $$;
+
+CREATE OR REPLACE FUNCTION fencepost.refuse_truncate() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION USING
+        ERRCODE = 'FP428',
+        MESSAGE = format('TRUNCATE shows no fencing token for the rows of %s', TG_RELID::regclass),
+        HINT = 'Take the guard off first, when nobody else writes: fencepost.unguard_rows or fencepost.unguard_column.';
+END $$;
+
+-- Triggers for rows that keep their own token, in a column of type bigint.
+--
+--     SELECT fencepost.guard_column('wallet', 'fencing_token');
+--     UPDATE wallet SET fencing_token = 42 WHERE id = 7 RETURNING balance;         -- the claim, before the first read
+--     UPDATE wallet SET fencing_token = 42, balance = 400 WHERE id = 7;            -- the write
+--
+-- The token is part of the statement, so there is nothing to remember between statements. An UPDATE that does not set
+-- the column is refused, although it would leave a value there that compares well: see note_column. A row has no mark
+-- before it is there and after it is gone, so DELETE is refused, and a row is best made before its lock is first taken.
+-- Do not change the key of a row: its mark goes along. Without the triggers the same works by hand, in one statement:
+--
+--     UPDATE wallet SET fencing_token = 42, balance = 400 WHERE id = 7 AND fencing_token <= 42;
+--
+-- If that changes no row, the token is stale.
+
+CREATE OR REPLACE FUNCTION fencepost.guard_column(guarded regclass, token_column name DEFAULT 'fencing_token')
+RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (
+        SELECT FROM pg_attribute WHERE attrelid = guarded AND attname = token_column AND atttypid = 'bigint'::regtype
+    ) THEN
+        RAISE EXCEPTION USING ERRCODE = 'FP400',
+            MESSAGE = format('%s has no column %s of type bigint', guarded, token_column),
+            HINT = format('ALTER TABLE %s ADD COLUMN %I bigint NOT NULL DEFAULT 0', guarded, token_column);
+    END IF;
+    EXECUTE format(
+        'CREATE OR REPLACE TRIGGER zzz_fencepost_column_1 BEFORE UPDATE OF %I ON %s
+            FOR EACH ROW EXECUTE FUNCTION fencepost.note_column(%L)', token_column, guarded, token_column);
+    EXECUTE format(
+        'CREATE OR REPLACE TRIGGER zzz_fencepost_column_2 BEFORE INSERT OR UPDATE OR DELETE ON %s
+            FOR EACH ROW EXECUTE FUNCTION fencepost.check_column(%L)', guarded, token_column);
+    EXECUTE format(
+        'CREATE OR REPLACE TRIGGER zzz_fencepost_column_truncate BEFORE TRUNCATE ON %s
+            FOR EACH STATEMENT EXECUTE FUNCTION fencepost.refuse_truncate()', guarded);
+END $$;
+
+CREATE OR REPLACE FUNCTION fencepost.unguard_column(guarded regclass) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    EXECUTE format('DROP TRIGGER IF EXISTS zzz_fencepost_column_1 ON %s', guarded);
+    EXECUTE format('DROP TRIGGER IF EXISTS zzz_fencepost_column_2 ON %s', guarded);
+    EXECUTE format('DROP TRIGGER IF EXISTS zzz_fencepost_column_truncate ON %s', guarded);
+END $$;
+
+-- Runs only if the UPDATE names the column, and says so to check_column, which runs next, by the sign of the token.
+CREATE OR REPLACE FUNCTION fencepost.note_column() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    token bigint := to_jsonb(NEW) ->> TG_ARGV[0];
+BEGIN
+    IF NOT fencepost.is_token(token) THEN
+        PERFORM fencepost.refuse_token('a row of ' || TG_RELID::regclass, token);
+    END IF;
+    RETURN jsonb_populate_record(NEW, jsonb_build_object(TG_ARGV[0], -token));
+END $$;
+
+CREATE OR REPLACE FUNCTION fencepost.check_column() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    row_of text := TG_RELID::regclass;
+    noted bigint;
+    highest bigint;
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'FP428',
+            MESSAGE = format('DELETE would take the fencing token of a row of %s along', row_of),
+            HINT = 'Keep the row and mark it as gone; or use fencepost.guard_rows, which keeps its marks elsewhere.';
+    END IF;
+    PERFORM fencepost.bound_idle_time(store.idle_timeout) FROM fencepost.store;
+    noted := to_jsonb(NEW) ->> TG_ARGV[0];
+    IF TG_OP = 'INSERT' THEN
+        IF NOT fencepost.is_token(noted) THEN
+            -- The default of the column, zero, was not shown by anybody.
+            PERFORM fencepost.refuse_token('a row of ' || row_of, nullif(noted, 0));
+        END IF;
+        RETURN NEW;
+    END IF;
+    IF noted IS NULL OR noted >= 0 THEN
+        RAISE EXCEPTION USING ERRCODE = 'FP428', MESSAGE = format('no fencing token for a row of %s', row_of),
+            HINT = format('Set the token of the lock in the same statement: UPDATE ... SET %I = ...', TG_ARGV[0]);
+    END IF;
+    highest := to_jsonb(OLD) ->> TG_ARGV[0];
+    IF -noted < highest THEN
+        PERFORM fencepost.refuse_stale(row_of, -noted, row_of, highest);
+    END IF;
+    RETURN jsonb_populate_record(NEW, jsonb_build_object(TG_ARGV[0], -noted));
+END $$;
+
+-- For operators.
+
+-- Forgets every mark that says no more than the oldest token which still lives in the lock service, and raises the base
+-- to it. Rule: fence-gc. Waits for every transaction that has passed the guard, and bars new ones until it is done.
+CREATE OR REPLACE FUNCTION fencepost.forget_below(oldest_live bigint, OUT names bigint, OUT base bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF oldest_live IS NULL OR oldest_live NOT BETWEEN 0 AND (1::bigint << 53) - 1 THEN
+        RAISE EXCEPTION USING ERRCODE = 'FP400', MESSAGE = format('%L cannot be a fencing token', oldest_live),
+            HINT = 'Say the oldest token that still lives in the lock service.';
+    END IF;
+    LOCK TABLE fencepost.marks IN EXCLUSIVE MODE;
+    UPDATE fencepost.store AS kept SET base = greatest(kept.base, oldest_live)
+        RETURNING kept.base INTO STRICT forget_below.base;
+    DELETE FROM fencepost.marks AS mark WHERE greatest(mark.write_floor, mark.write_floor_below) <= forget_below.base;
+    GET DIAGNOSTICS names = ROW_COUNT;
+END $$;
+
+CREATE OR REPLACE FUNCTION fencepost.set_idle_timeout(longest interval) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    UPDATE fencepost.store SET idle_timeout = longest;
+$$;
+
+REVOKE EXECUTE ON FUNCTION fencepost.forget_below(bigint), fencepost.set_idle_timeout(interval) FROM PUBLIC;
