@@ -24,6 +24,8 @@ mod access;
 mod error;
 mod upkeep;
 
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
