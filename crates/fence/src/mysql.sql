@@ -50,10 +50,11 @@ BEGIN
     DECLARE message VARCHAR(128) CHARACTER SET utf8mb4;
     DECLARE no_more BOOLEAN DEFAULT FALSE;
     -- Every mark that counts for a name shown: its own, and for a path those above, '/a' and '/a/b' for '/a/b/c'.
-    -- All in the order of their names, so that no two transactions wait for each other.
+    -- All in the order of their names, so that no two transactions wait for each other. (No variable may be called as a column
+    -- here: it would be taken for it.)
     DECLARE touched CURSOR FOR
         SELECT shown.nth, shown.name, shown.token, shown.used_to,
-            CASE WHEN shown.name LIKE '/%' THEN SUBSTRING_INDEX(shown.name, '/', level.slash) ELSE shown.name END AS at_name
+            CASE WHEN shown.name LIKE '/%' THEN SUBSTRING_INDEX(shown.name, '/', level.slash) ELSE shown.name END AS mark_name
         FROM (SELECT raw.nth, CAST(raw.name AS BINARY) AS name, raw.used_to,
                 CASE WHEN raw.token REGEXP '^[0-9]{1,16}$' THEN CAST(raw.token AS SIGNED) END AS token
             FROM JSON_TABLE(access, '$[*]' COLUMNS (
@@ -64,7 +65,7 @@ BEGIN
         JOIN JSON_TABLE('[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]', '$[*]' COLUMNS (slash INT PATH '$')) AS level
             ON level.slash = 2
             OR shown.name LIKE '/%' AND level.slash <= LENGTH(shown.name) - LENGTH(REPLACE(shown.name, '/', '')) + 1
-        ORDER BY at_name, shown.nth;
+        ORDER BY mark_name, shown.nth;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET no_more = TRUE;
 
     -- Outside of a transaction a savepoint is gone at once. Rule: same-transaction
