@@ -26,6 +26,8 @@ mod upkeep;
 
 #[cfg(feature = "mysql")]
 pub mod mysql;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

@@ -306,6 +306,11 @@ fn after_a_refusal_the_transaction_is_rolled_back_and_nothing_of_it_is_there() {
         stale(mysql::admit(&mut transaction, &access).await, 5, 7);
         drop(transaction);
         assert_eq!(client.peek("log").await, 0);
+        let mut transaction = begin(&mut client.0).await;
+        set(&mut transaction, "log", 3).await;
+        stale(mysql::admit(&mut transaction, &access).await, 5, 7);
+        transaction.commit().await.expect("MySQL lets it");
+        assert_eq!(client.peek("log").await, 3, "so whoever commits regardless writes unguarded");
         assert_eq!(mysql::status(&mut client.0).await.expect("it is there"), before, "no marks are left of it");
     });
 }
