@@ -52,7 +52,11 @@ impl Race {
             match self.update(connection, round % DAWDLES_EVERY == 0).await {
                 Ok(()) => self.admitted.fetch_add(1, SeqCst),
                 Err(Error::Stale(_)) => self.refused.fetch_add(1, SeqCst),
-                Err(error) => panic!("{error:?}"),
+                Err(error) => {
+                    // Nobody dawdles for one that is gone.
+                    self.finished.fetch_add(WRITERS, SeqCst);
+                    panic!("{error:?}");
+                }
             };
             let number = connection.peek("unguarded").await;
             connection.write_unguarded("unguarded", number + 1).await;
