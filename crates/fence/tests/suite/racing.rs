@@ -7,7 +7,6 @@ use fencepost_fence::Error;
 use super::{Connection, Store, block_on, writer};
 
 const WRITERS: usize = 8;
-const ROUNDS: usize = 300;
 /// Every so many rounds a writer dawdles, until somebody newer has claimed.
 const DAWDLES_EVERY: usize = 5;
 
@@ -23,16 +22,16 @@ struct Race {
 
 /// Every round of every writer gets a token of its own, as if each had outlived the lease of the one before: nobody holds a
 /// lock here. So the guard alone decides, and each update that it admits must build on the one before.
-pub(crate) async fn racing_writers_lose_no_update(store: &impl Store) {
+pub(crate) async fn racing_writers_lose_no_update<S: Store>(store: &S) {
     let race = Race::default();
     std::thread::scope(|scope| {
         for _ in 0..WRITERS {
-            scope.spawn(|| block_on(async { race.run(&mut store.connect().await).await }));
+            scope.spawn(|| block_on(async { race.run(&mut store.connect().await, S::RACING_ROUNDS).await }));
         }
     });
     let mut connection = store.connect().await;
     let (admitted, refused) = (race.admitted.into_inner(), race.refused.into_inner());
-    let lost = WRITERS * ROUNDS - connection.peek("unguarded").await as usize;
+    let lost = WRITERS * S::RACING_ROUNDS - connection.peek("unguarded").await as usize;
     println!(
         "of {} racing updates {admitted} were admitted and {refused} refused; without the guard {lost} were lost",
         admitted + refused
@@ -47,8 +46,8 @@ pub(crate) async fn racing_writers_lose_no_update(store: &impl Store) {
 }
 
 impl Race {
-    async fn run(&self, connection: &mut impl Connection) {
-        for round in 0..ROUNDS {
+    async fn run(&self, connection: &mut impl Connection, rounds: usize) {
+        for round in 0..rounds {
             match self.update(connection, round % DAWDLES_EVERY == 0).await {
                 Ok(()) => self.admitted.fetch_add(1, SeqCst),
                 Err(Error::Stale(_)) => self.refused.fetch_add(1, SeqCst),
