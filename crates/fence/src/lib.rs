@@ -24,6 +24,8 @@ mod access;
 mod error;
 mod upkeep;
 
+#[cfg(feature = "file")]
+pub mod file;
 #[cfg(feature = "object-store")]
 pub mod object;
 #[cfg(feature = "sqlite")]
