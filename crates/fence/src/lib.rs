@@ -26,6 +26,8 @@ mod upkeep;
 
 #[cfg(feature = "file")]
 pub mod file;
+#[cfg(feature = "http")]
+pub mod http;
 #[cfg(feature = "object-store")]
 pub mod object;
 #[cfg(feature = "sqlite")]
