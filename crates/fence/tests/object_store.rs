@@ -185,6 +185,8 @@ enum Fault {
     DiesBeforePut,
     /// The put is done, and its answer does not arrive, once.
     LosesOneAnswer,
+    /// Somebody with this token claims between the check and the put, once.
+    IsOvertakenBy(u64),
     /// Every put is done, whatever its condition.
     IgnoresConditions,
     /// No put is ever found to hold.
@@ -238,6 +240,12 @@ impl ObjectStore for Faulty {
                 return Err(object_store::Error::Precondition { path: location.to_string(), source: "never".into() });
             }
             Fault::IgnoresConditions => options.mode = PutMode::Overwrite,
+            Fault::IsOvertakenBy(token) => {
+                *self.fault.lock().expect("nobody panics") = Fault::None;
+                let other = object::Guard::open(self.store.clone()).await.expect("it passes the probe");
+                let claim = Access::claim(location.as_ref(), writer(token));
+                other.claim(&claim).await.expect("newer than all before");
+            }
             Fault::LosesOneAnswer | Fault::None => {}
         }
         let done = self.store.put_opts(location, payload, options).await?;
@@ -292,6 +300,23 @@ fn a_put_whose_answer_was_lost_is_written_again_with_the_same_token() {
         guard.write(&access, bytes(50)).await.expect("it finds its own mark");
         guard.claim(&Access::claim("wallet", writer(7))).await.expect("newer");
         stale(guard.write(&access, bytes(51)).await, 5, 7);
+    });
+}
+
+// Rule: same-transaction
+#[test]
+fn who_is_overtaken_between_check_and_put_is_checked_again() {
+    block_on(async {
+        let store = Memory::default();
+        let overtaken_by = async |token| {
+            object::Guard::open(Faulty::new(store.0.clone(), Fault::IsOvertakenBy(token))).await.expect("it passes")
+        };
+        let access = Access::write("wallet", writer(5));
+        overtaken_by(3).await.write(&access, bytes(50)).await.expect("the one between is older");
+        assert_eq!(store.connect().await.peek("wallet").await, 50);
+        stale(overtaken_by(7).await.write(&access, bytes(51)).await, 5, 7);
+        stale(overtaken_by(9).await.claim(&Access::claim("wallet", writer(8))).await, 8, 9);
+        assert_eq!(store.connect().await.peek("wallet").await, 50, "what the newer one read stays as it is");
     });
 }
 
