@@ -47,6 +47,7 @@ pub(crate) async fn racing_writers_lose_no_update<S: Store>(store: &S) {
 
 impl Race {
     async fn run(&self, connection: &mut impl Connection, rounds: usize) {
+        let _finished = Finished(&self.finished);
         for round in 0..rounds {
             match self.update(connection, round % DAWDLES_EVERY == 0).await {
                 Ok(()) => self.admitted.fetch_add(1, SeqCst),
@@ -56,7 +57,6 @@ impl Race {
             let number = connection.peek("unguarded").await;
             connection.write_unguarded("unguarded", number + 1).await;
         }
-        self.finished.fetch_add(1, SeqCst);
     }
 
     async fn update(&self, connection: &mut impl Connection, dawdle: bool) -> Result<(), Error> {
@@ -67,5 +67,14 @@ impl Race {
             std::thread::yield_now();
         }
         connection.write("guarded", writer(token), number + 1).await
+    }
+}
+
+/// Counts a writer as finished when it is dropped, also by a panic: nobody may wait for it then.
+struct Finished<'a>(&'a AtomicUsize);
+
+impl Drop for Finished<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, SeqCst);
     }
 }
