@@ -24,8 +24,14 @@ mod access;
 mod error;
 mod upkeep;
 
+#[cfg(feature = "file")]
+pub mod file;
+#[cfg(feature = "http")]
+pub mod http;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+#[cfg(feature = "object-store")]
+pub mod object;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "redis")]

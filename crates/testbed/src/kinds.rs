@@ -12,34 +12,40 @@ pub enum Kind {
     MariaDb,
     /// Redis.
     Redis,
+    /// S3, as the Python package moto serves it.
+    S3,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 3] = [Kind::Postgres, Kind::MariaDb, Kind::Redis];
+    pub const ALL: [Kind; 4] = [Kind::Postgres, Kind::MariaDb, Kind::Redis, Kind::S3];
 
-    /// The programs that it takes, and the Debian package that has them.
+    /// The programs that it takes, and where they come from.
     fn needs(self) -> (&'static [&'static str], &'static str) {
         match self {
-            Kind::Postgres => (&["initdb", "postgres"], "postgresql"),
-            Kind::MariaDb => (&["mariadb-install-db", "mariadbd"], "mariadb-server"),
-            Kind::Redis => (&["redis-server"], "redis-server"),
+            Kind::Postgres => (&["initdb", "postgres"], "the Debian package postgresql"),
+            Kind::MariaDb => (&["mariadb-install-db", "mariadbd"], "the Debian package mariadb-server"),
+            Kind::Redis => (&["redis-server"], "the Debian package redis-server"),
+            Kind::S3 => {
+                (&["moto_server"], "moto[server] with pip, and name its program moto_server in FENCEPOST_MOTO_SERVER")
+            }
         }
     }
 
     /// What is missing on this machine, and where to get it.
     pub(crate) fn missing(self) -> Option<String> {
-        let (programs, package) = self.needs();
+        let (programs, source) = self.needs();
         let missing = programs.iter().find(|name| program(name).is_none())?;
-        Some(format!("{missing} was not found: install the Debian package {package}"))
+        Some(format!("{missing} was not found: install {source}"))
     }
 
     /// The user that it runs as, if we are root: these servers refuse to run as root, or should not.
-    pub(crate) fn user(self) -> &'static str {
+    pub(crate) fn user(self) -> Option<&'static str> {
         match self {
-            Kind::Postgres => "postgres",
-            Kind::MariaDb => "mysql",
-            Kind::Redis => "redis",
+            Kind::Postgres => Some("postgres"),
+            Kind::MariaDb => Some("mysql"),
+            Kind::Redis => Some("redis"),
+            Kind::S3 => None,
         }
     }
 
@@ -58,7 +64,7 @@ impl Kind {
                 command.arg(format!("--datadir={}", directory.join("data").display()));
                 Some(command)
             }
-            Kind::Redis => None,
+            Kind::Redis | Kind::S3 => None,
         }
     }
 
@@ -66,7 +72,7 @@ impl Kind {
     pub(crate) fn serve(self, directory: &Path, port: u16) -> Command {
         let (programs, _) = self.needs();
         let server = programs.last().and_then(|name| program(name)).expect("nothing was missing");
-        let mut command = Command::new(server);
+        let mut command = Command::new(&server);
         let data = directory.join("data");
         match self {
             Kind::Postgres => {
@@ -83,6 +89,10 @@ impl Kind {
                 command.args(["--bind", "127.0.0.1", "--appendonly", "yes", "--save", ""]);
                 command.arg("--port").arg(port.to_string()).arg("--dir").arg(directory);
             }
+            Kind::S3 => {
+                command = Command::new(server.with_file_name("python3"));
+                command.args(["-c", include_str!("s3.py")]).arg(port.to_string());
+            }
         }
         command
     }
@@ -91,7 +101,7 @@ impl Kind {
     pub(crate) fn end_signal(self) -> &'static str {
         match self {
             Kind::Postgres => "QUIT",
-            Kind::MariaDb | Kind::Redis => "KILL",
+            Kind::MariaDb | Kind::Redis | Kind::S3 => "KILL",
         }
     }
 
@@ -101,6 +111,7 @@ impl Kind {
             Kind::Postgres => "database system is ready to accept connections",
             Kind::MariaDb => "ready for connections",
             Kind::Redis => "Ready to accept connections",
+            Kind::S3 => "Running on http://127.0.0.1",
         }
     }
 
@@ -110,12 +121,16 @@ impl Kind {
             Kind::Postgres => format!("postgres://postgres@127.0.0.1:{port}/postgres"),
             Kind::MariaDb => format!("mysql://root@127.0.0.1:{port}/mysql"),
             Kind::Redis => format!("redis://127.0.0.1:{port}/"),
+            Kind::S3 => format!("http://127.0.0.1:{port}"),
         }
     }
 }
 
-/// Where a program is: on the path, or where Debian keeps the servers that are not on it.
+/// Where a program is: on the path, or where Debian keeps the servers that are not on it. Python's are where a variable says.
 fn program(name: &str) -> Option<PathBuf> {
+    if let ("moto_server", Some(named)) = (name, std::env::var_os("FENCEPOST_MOTO_SERVER")) {
+        return Some(PathBuf::from(named)).filter(|file| file.is_file());
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();
     places.extend(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from));

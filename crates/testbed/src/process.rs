@@ -42,8 +42,8 @@ impl Server {
     /// Starts one and waits until it serves.
     pub(crate) fn start(kind: Kind) -> Server {
         let directory = tempfile::Builder::new().prefix("fencepost-testbed-").tempdir().expect("a temporary directory");
-        if is_root() {
-            done(Command::new("chown").arg(kind.user()).arg(directory.path()));
+        if let Some(user) = other_user(kind) {
+            done(Command::new("chown").arg(user).arg(directory.path()));
         }
         if let Some(prepare) = kind.prepare(directory.path()) {
             done(as_user(kind, &prepare).stdin(Stdio::null()).stdout(Stdio::null()));
@@ -114,19 +114,21 @@ fn serve(kind: Kind, directory: &Path, port: u16) -> Option<Child> {
 
 /// The same, as the server's user if we are root.
 fn as_user(kind: Kind, command: &Command) -> Command {
-    if !is_root() {
+    let Some(user) = other_user(kind) else {
         let mut same = Command::new(command.get_program());
         same.args(command.get_args());
         return same;
-    }
+    };
     let mut other = Command::new("setpriv");
-    other.arg(format!("--reuid={}", kind.user())).arg(format!("--regid={}", kind.user())).arg("--clear-groups");
+    other.arg(format!("--reuid={user}")).arg(format!("--regid={user}")).arg("--clear-groups");
     other.arg("--").arg(command.get_program()).args(command.get_args()).current_dir("/");
     other
 }
 
-fn is_root() -> bool {
-    std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").expect("Linux has it")) == 0
+/// Whom it has to run as instead of us.
+fn other_user(kind: Kind) -> Option<&'static str> {
+    let we_are_root = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").expect("Linux has it")) == 0;
+    kind.user().filter(|_| we_are_root)
 }
 
 fn free_port() -> u16 {

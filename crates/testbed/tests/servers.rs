@@ -26,3 +26,8 @@ fn mariadb_starts_and_ends() {
 fn redis_starts_and_ends() {
     starts_and_ends(Kind::Redis);
 }
+
+#[test]
+fn s3_starts_and_ends() {
+    starts_and_ends(Kind::S3);
+}

@@ -19,6 +19,10 @@ pub(crate) trait Store: Sync {
 
     /// It can show several names at once, and knows what is above a path. Otherwise one flat name at a time.
     const WHOLE_ACCESSES: bool;
+    /// It can forget marks. Otherwise they live as long as what they protect.
+    const FORGETS: bool = true;
+    /// How often each of the racing writers updates. Fewer for a store whose test server is slow.
+    const RACING_ROUNDS: usize = 300;
 
     async fn connect(&self) -> Self::Connection;
 }
@@ -39,7 +43,7 @@ pub(crate) trait Connection {
     async fn admit(&mut self, access: &AnyAccess) -> Result<(), Error>;
     /// Passes the guard, writes, and dies before the commit.
     async fn write_and_crash(self, name: &str, token: FencingToken, number: i64);
-    /// Drops the marks below a token.
+    /// Drops the marks below a token. For stores with [`Store::FORGETS`].
     async fn forget_below(&mut self, oldest_live: Token) -> Result<Forgotten, Error>;
 }
 
@@ -156,7 +160,10 @@ pub(crate) async fn nothing_counts_before_it_is_committed(store: &impl Store) {
 }
 
 // Rule: fence-gc
-pub(crate) async fn forgetting_raises_the_base_floor(store: &impl Store) {
+pub(crate) async fn forgetting_raises_the_base_floor<S: Store>(store: &S) {
+    if !S::FORGETS {
+        return;
+    }
     let mut connection = store.connect().await;
     connection.write("old", writer(5), 50).await.expect("the first");
     connection.write("young", writer(9), 90).await.expect("another name");

@@ -7,7 +7,6 @@ use fencepost_fence::Error;
 use super::{Connection, Store, block_on, writer};
 
 const WRITERS: usize = 8;
-const ROUNDS: usize = 300;
 /// Every so many rounds a writer dawdles, until somebody newer has claimed.
 const DAWDLES_EVERY: usize = 5;
 
@@ -23,16 +22,16 @@ struct Race {
 
 /// Every round of every writer gets a token of its own, as if each had outlived the lease of the one before: nobody holds a
 /// lock here. So the guard alone decides, and each update that it admits must build on the one before.
-pub(crate) async fn racing_writers_lose_no_update(store: &impl Store) {
+pub(crate) async fn racing_writers_lose_no_update<S: Store>(store: &S) {
     let race = Race::default();
     std::thread::scope(|scope| {
         for _ in 0..WRITERS {
-            scope.spawn(|| block_on(async { race.run(&mut store.connect().await).await }));
+            scope.spawn(|| block_on(async { race.run(&mut store.connect().await, S::RACING_ROUNDS).await }));
         }
     });
     let mut connection = store.connect().await;
     let (admitted, refused) = (race.admitted.into_inner(), race.refused.into_inner());
-    let lost = WRITERS * ROUNDS - connection.peek("unguarded").await as usize;
+    let lost = WRITERS * S::RACING_ROUNDS - connection.peek("unguarded").await as usize;
     println!(
         "of {} racing updates {admitted} were admitted and {refused} refused; without the guard {lost} were lost",
         admitted + refused
@@ -47,8 +46,9 @@ pub(crate) async fn racing_writers_lose_no_update(store: &impl Store) {
 }
 
 impl Race {
-    async fn run(&self, connection: &mut impl Connection) {
-        for round in 0..ROUNDS {
+    async fn run(&self, connection: &mut impl Connection, rounds: usize) {
+        let _finished = Finished(&self.finished);
+        for round in 0..rounds {
             match self.update(connection, round % DAWDLES_EVERY == 0).await {
                 Ok(()) => self.admitted.fetch_add(1, SeqCst),
                 Err(Error::Stale(_)) => self.refused.fetch_add(1, SeqCst),
@@ -61,7 +61,6 @@ impl Race {
             let number = connection.peek("unguarded").await;
             connection.write_unguarded("unguarded", number + 1).await;
         }
-        self.finished.fetch_add(1, SeqCst);
     }
 
     async fn update(&self, connection: &mut impl Connection, dawdle: bool) -> Result<(), Error> {
@@ -72,5 +71,14 @@ impl Race {
             std::thread::yield_now();
         }
         connection.write("guarded", writer(token), number + 1).await
+    }
+}
+
+/// Counts a writer as finished when it is dropped, also by a panic: nobody may wait for it then.
+struct Finished<'a>(&'a AtomicUsize);
+
+impl Drop for Finished<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, SeqCst);
     }
 }

@@ -1,0 +1,249 @@
+//! Files on one host: the marks live in one file of a directory, and whoever is admitted works under a lock on that directory.
+//!
+//! A file system has no transactions. Here the lock stands for one: check, marks and work happen while nobody else can be
+//! admitted. The marks are made durable first. A process that dies between them and its work leaves the old content under a
+//! lifted mark, which shuts out nobody but those who are older.
+//!
+//! The lock is on the directory itself, because a lock file can be deleted under its holder. The kernel ends it with the process
+//! that holds it. A process that is paused inside keeps everybody else waiting, and nobody gets past it: do the slow part of
+//! the work before. A network file system is no place for this: there, such a lock is refused, or holds for one host only.
+//!
+//! Every access that lifts a mark writes all marks anew. Forget those of names that are not used any more.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use fencepost_core::{Name, Token};
+
+use crate::access::{Access, Writes};
+use crate::error::Error;
+use crate::rules::{MarkTable, Marks, Use};
+use crate::upkeep::{Forgotten, Installed, SCHEMA_VERSION, Status};
+
+const MARKS: &str = "fencepost-marks";
+
+/// Makes the file of the marks, `fencepost-marks`, in a directory, and the directory if it is not there.
+///
+/// # Errors
+/// [`Error::NotInstalled`] if a newer version has made it.
+pub fn install(directory: impl Into<PathBuf>) -> Result<Installed, Error> {
+    let directory = directory.into();
+    fs::create_dir_all(&directory).map_err(Error::store)?;
+    let guard = Guard { directory };
+    let _lock = guard.lock()?;
+    if guard.directory.join(MARKS).exists() {
+        guard.load()?;
+        return Ok(Installed::AlreadyThere);
+    }
+    guard.store(&Kept::default())?;
+    Ok(Installed::New)
+}
+
+/// The guard of whatever a directory of marks stands for. Which names stand for which files is the caller's.
+///
+/// All of this blocks. In asynchronous code, call it where that is allowed.
+///
+/// ```
+/// # use fencepost_fence::{Access, FencingToken, file};
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let (marks, report) = (directory.path().join("marks"), directory.path().join("report.txt"));
+/// # let token: FencingToken = "7".parse().unwrap();
+/// # file::install(&marks)?;
+/// let guard = file::Guard::open(&marks)?;
+/// let before = guard.admit(&Access::claim("report", token), || std::fs::read(&report).ok())?;
+/// assert_eq!(before, None);
+/// guard.write(&Access::write("report", token), &report, b"all is well")?;
+/// # Ok::<(), fencepost_fence::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Guard {
+    directory: PathBuf,
+}
+
+impl Guard {
+    /// The guard with the marks of this directory.
+    ///
+    /// # Errors
+    /// [`Error::NotInstalled`] without [`install`]. Marks that are gone are not made anew: they would let everybody in.
+    pub fn open(directory: impl Into<PathBuf>) -> Result<Guard, Error> {
+        let guard = Guard { directory: directory.into() };
+        guard.load()?;
+        Ok(guard)
+    }
+
+    /// Admits an access and does the work, while nobody else is admitted. The work may read or write whatever it likes.
+    ///
+    /// The marks stay lifted if the work fails: the same token may try again.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if somebody newer has been there; then the work is not done.
+    // Rule: same-transaction
+    pub fn admit<Kind, Done>(&self, access: &Access<Kind>, work: impl FnOnce() -> Done) -> Result<Done, Error> {
+        let shown = access.shown()?;
+        let _lock = self.lock()?;
+        let mut kept = self.load()?;
+        let before = kept.clone();
+        kept.table.admit(shown)?;
+        for one in shown.iter().filter(|one| one.used_to == Use::Write) {
+            *kept.writes.entry(one.name.clone()).or_default() += 1;
+        }
+        if kept != before {
+            self.store(&kept)?;
+        }
+        Ok(work())
+    }
+
+    /// Replaces the content of a file as a whole, durably: a crash leaves the old content or the new.
+    ///
+    /// # Errors
+    /// As [`Guard::admit`]. After [`Error::Store`] the same token may write again.
+    // Rule: same-transaction
+    pub fn write(&self, access: &Access<Writes>, path: impl AsRef<Path>, content: &[u8]) -> Result<(), Error> {
+        self.admit(access, || replace(path.as_ref(), content))?.map_err(Error::store)
+    }
+
+    /// What the marks say.
+    ///
+    /// # Errors
+    /// [`Error::NotInstalled`] if they are gone.
+    pub fn status(&self) -> Result<Status, Error> {
+        let Kept { table, writes } = self.load()?;
+        let highest = table.iter().map(|(_, marks)| marks.write_floor.max(marks.write_floor_below)).max();
+        Ok(Status {
+            version: SCHEMA_VERSION,
+            base: table.base(),
+            names: table.iter().count() as u64,
+            writes: writes.values().sum(),
+            highest: highest.unwrap_or_default().max(table.base()),
+        })
+    }
+
+    /// Forgets every mark that says no more than the oldest living token does, and raises the base floor to it.
+    ///
+    /// # Errors
+    /// As [`Guard::status`].
+    // Rule: fence-gc
+    pub fn forget_below(&self, oldest_live: Token) -> Result<Forgotten, Error> {
+        let _lock = self.lock()?;
+        let mut kept = self.load()?;
+        let names = kept.table.forget_below(oldest_live) as u64;
+        self.store(&kept)?;
+        Ok(Forgotten { names, base: kept.table.base() })
+    }
+
+    /// Waits until it is alone. Each call opens the directory anew: threads that shared one handle would share its lock.
+    fn lock(&self) -> Result<File, Error> {
+        let directory = File::open(&self.directory).map_err(|error| self.not_installed(error))?;
+        directory.lock().map_err(Error::store)?;
+        Ok(directory)
+    }
+
+    fn load(&self) -> Result<Kept, Error> {
+        let text = fs::read_to_string(self.directory.join(MARKS)).map_err(|error| self.not_installed(error))?;
+        Kept::parse(&text)
+    }
+
+    fn store(&self, kept: &Kept) -> Result<(), Error> {
+        replace(&self.directory.join(MARKS), kept.text().as_bytes()).map_err(Error::store)
+    }
+
+    fn not_installed(&self, error: io::Error) -> Error {
+        let directory = self.directory.display();
+        let why = || format!("no marks in {directory}: if none have ever been there, make them with `file::install`");
+        if error.kind() == ErrorKind::NotFound { Error::NotInstalled(why()) } else { Error::store(error) }
+    }
+}
+
+/// What the file of the marks says: a line with the version, one with the base floor, and one for each name.
+#[derive(Clone, Default, PartialEq)]
+struct Kept {
+    table: MarkTable,
+    /// How often each name was written. Only of names that have marks.
+    writes: BTreeMap<Name, u64>,
+}
+
+impl Kept {
+    fn text(&self) -> String {
+        let mut text = format!("{MARKS} {SCHEMA_VERSION}\n{}\n", self.table.base().0);
+        for (name, marks) in self.table.iter() {
+            let Marks { write_floor, read_floor, write_floor_below, read_floor_below } = marks;
+            let writes = self.writes.get(name).copied().unwrap_or_default();
+            let numbers = [write_floor.0, read_floor.0, write_floor_below.0, read_floor_below.0, writes];
+            text.extend(numbers.map(|number| format!("{number} ")));
+            // A name has no line breaks, and may have anything else.
+            text += name.as_str();
+            text.push('\n');
+        }
+        text
+    }
+
+    fn parse(text: &str) -> Result<Kept, Error> {
+        let mut lines = text.lines();
+        let version = lines.next().and_then(|first| first.strip_prefix(MARKS)).map(str::trim);
+        let damaged = || Error::store(format!("the file {MARKS} is damaged: restore it, and do not make it anew"));
+        match version {
+            Some(version) if version == SCHEMA_VERSION.to_string() => {}
+            Some(version) => {
+                let why = format!(
+                    "the marks are of version {version} and this guard knows {SCHEMA_VERSION}: use a newer one"
+                );
+                return Err(Error::NotInstalled(why));
+            }
+            None => return Err(damaged()),
+        }
+        let base = lines.next().and_then(|line| line.parse().ok()).ok_or_else(damaged)?;
+        let mut kept = Kept { table: MarkTable::with_base(Token(base)), writes: BTreeMap::new() };
+        for line in lines {
+            let (name, marks, writes) = line_of_name(line).ok_or_else(damaged)?;
+            kept.table.restore(name.clone(), marks);
+            if writes > 0 {
+                kept.writes.insert(name, writes);
+            }
+        }
+        Ok(kept)
+    }
+}
+
+fn line_of_name(line: &str) -> Option<(Name, Marks, u64)> {
+    let mut words = line.splitn(6, ' ');
+    let mut number = || words.next()?.parse::<u64>().ok();
+    let (write_floor, read_floor) = (Token(number()?), Token(number()?));
+    let (write_floor_below, read_floor_below) = (Token(number()?), Token(number()?));
+    let writes = number()?;
+    let name = Name::new(words.next()?).ok()?;
+    Some((name, Marks { write_floor, read_floor, write_floor_below, read_floor_below }, writes))
+}
+
+/// Puts new content where a file is or will be: as a whole, durably, with the permissions that the file has.
+fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let name = path.file_name().ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "the path names no file"))?;
+    let mut beside = name.to_owned();
+    beside.push(".fencepost-new");
+    let beside = directory.join(beside);
+    let mode = match fs::metadata(path) {
+        Ok(there) => Some(there.permissions().mode()),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    match fs::remove_file(&beside) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        // Somebody died before its rename, or nobody did.
+        _ => {}
+    }
+    // Never readable for more than the file was, not even for a moment.
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode.unwrap_or(0o666)).open(&beside)?;
+    if let Some(mode) = mode {
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
+    }
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(&beside, path)?;
+    File::open(directory)?.sync_all()
+}
