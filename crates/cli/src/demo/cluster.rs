@@ -1,7 +1,7 @@
 //! Three nodes of our own: `fencepost serve` processes on free ports of the loopback, in a temporary directory.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -100,6 +100,6 @@ impl Node {
     }
 }
 
-fn not_started(name: &str, log: &PathBuf) -> String {
+fn not_started(name: &str, log: &Path) -> String {
     format!("{name} did not start: {}", std::fs::read_to_string(log).unwrap_or_default().trim_end())
 }

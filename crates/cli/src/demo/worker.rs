@@ -36,7 +36,7 @@ pub(crate) async fn run(args: Args) -> failure::Result {
     let mut orders = orders();
     let client = args.server.split(',').fold(Client::builder(), |builder, node| builder.endpoint(node));
     let client = client.session_ttl(SESSION_TTL).name(NAME).connect_in_background()?;
-    let mut worker = Worker { client, store: Store::connect(&args.store)?, turn: None };
+    let mut worker = Worker { client, store: Store::connect(&args.store).await?, turn: None };
     while let Some(line) = orders.recv().await {
         let answer = worker.carry_out(&line).await;
         output::json_line(&answer.unwrap_or_else(|error| Answer::Failed { why: format!("{error:#}") }))?;
@@ -73,14 +73,14 @@ impl Worker {
     async fn carry_out(&mut self, line: &str) -> Result<Answer> {
         match serde_json::from_str(line)? {
             Order::Open { account, balance } => {
-                self.store.open(&account, balance)?;
+                self.store.open(&account, balance).await?;
                 Ok(Answer::Opened)
             }
             Order::Decide { account, ttl_ms, guarded } => {
                 self.decide(account, Duration::from_millis(ttl_ms), guarded).await
             }
             Order::Look => Ok(if self.turn()?.lock.is_held() { Answer::Held } else { Answer::Lost }),
-            Order::Write { amount } => self.write(amount),
+            Order::Write { amount } => self.write(amount).await,
             Order::Release => {
                 let turn = self.turn.take().context("it holds nothing")?;
                 match turn.lock.release().await {
@@ -88,7 +88,7 @@ impl Worker {
                     _ => Ok(Answer::Released),
                 }
             }
-            Order::Peek { account } => Ok(Answer::Holds { balance: self.store.read(&account, None)? }),
+            Order::Peek { account } => Ok(Answer::Holds { balance: self.store.read(&account, None).await? }),
         }
     }
 
@@ -96,7 +96,7 @@ impl Worker {
         loop {
             let lock = self.client.lock(&account).ttl(ttl).wait_forever().acquire().await?;
             let token = lock.token();
-            match self.store.read(&account, guarded.then_some(token)) {
+            match self.store.read(&account, guarded.then_some(token)).await {
                 Ok(balance) => {
                     self.turn = Some(Turn { lock, account, balance, guarded });
                     return Ok(Answer::Decided { token: token.get(), balance });
@@ -108,10 +108,10 @@ impl Worker {
         }
     }
 
-    fn write(&mut self, amount: i64) -> Result<Answer> {
+    async fn write(&mut self, amount: i64) -> Result<Answer> {
         let Turn { lock, account, balance, guarded } = self.turn.as_ref().context("it has decided nothing")?;
         let balance = balance - amount;
-        match self.store.write(account, balance, guarded.then_some(lock.token())) {
+        match self.store.write(account, balance, guarded.then_some(lock.token())).await {
             Ok(()) => Ok(Answer::Written { balance }),
             Err(Error::Stale(stale)) => Ok(Answer::Stale { token: stale.token.0, highest: stale.highest.0 }),
             Err(error) => Err(error.into()),
