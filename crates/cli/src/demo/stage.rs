@@ -2,6 +2,7 @@
 //!
 //! Colours and a reading pace on a terminal; neither in a pipe. It knows nothing about locks.
 
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use crate::failure::Result;
@@ -46,14 +47,17 @@ impl Tone {
 
 pub(crate) struct Stage {
     began: Instant,
-    on_terminal: bool,
+    coloured: bool,
+    /// Somebody reads along.
+    paced: bool,
     /// A stands still: its lane is dotted.
     pub(crate) a_is_paused: bool,
 }
 
 impl Stage {
     pub(crate) fn new() -> Stage {
-        Stage { began: Instant::now(), on_terminal: output::colours(), a_is_paused: false }
+        let paced = std::io::stdout().is_terminal();
+        Stage { began: Instant::now(), coloured: output::colours(), paced, a_is_paused: false }
     }
 
     /// Something that a worker does now.
@@ -93,7 +97,7 @@ impl Stage {
 
     /// Gives a reader on a terminal time to read. Nothing waits for anything here.
     pub(crate) async fn beat(&self) {
-        if self.on_terminal {
+        if self.paced {
             tokio::time::sleep(BEAT).await;
         }
     }
@@ -108,7 +112,7 @@ impl Stage {
     }
 
     fn paint_as(&self, code: &str, text: &str) -> String {
-        if self.on_terminal && !code.is_empty() && !text.is_empty() {
+        if self.coloured && !code.is_empty() && !text.is_empty() {
             format!("\x1b[{code}m{text}\x1b[0m")
         } else {
             text.to_owned()

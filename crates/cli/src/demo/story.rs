@@ -112,8 +112,8 @@ impl Play {
 
     async fn lock_alone(&mut self) -> Result<Outcome> {
         let title = "Act 1. The lock alone";
-        self.stage
-            .act(title, "A takes 100 from an account of 500, B takes 50. A lease is over after a silent second.")?;
+        let takes = format!("A takes {AMOUNT_A} from an account of {BALANCE}, B takes {AMOUNT_B}");
+        self.stage.act(title, &format!("{takes}. A lease is over after a silent second."))?;
         let (old, new) = self.pause_and_overtake(false).await?;
         let late = self.wake_and_write().await?;
         let looks =
@@ -168,11 +168,11 @@ impl Play {
         self.tell_decision(A, &first, true).await?;
         let killed_at = Instant::now();
         self.cluster.kill(&leader)?;
+        self.b.tell(&decide(LONG_LEASE_MS, true))?;
         self.stage.happens(Tone::Bad, &format!("* {leader}, the leader, is killed (kill -9)"))?;
+        self.stage.does(B, Tone::Plain, "asks for the lock, and waits")?;
         self.write(A, AMOUNT_A).await?;
         self.a.tell(&Order::Release)?;
-        self.b.tell(&decide(LONG_LEASE_MS, true))?;
-        self.stage.does(B, Tone::Plain, "asks for the lock, and waits")?;
         let second = self.b.decided().await?;
         let gap = format!("{:.1} s", killed_at.elapsed().as_secs_f64());
         self.tell_decision(B, &second, true).await?;
