@@ -5,6 +5,7 @@
 
 mod command;
 mod connect;
+mod demo;
 mod duration;
 mod failure;
 mod listing;
@@ -34,6 +35,7 @@ struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    Demo(demo::Args),
     Dev(dev::Args),
     Serve(serve::Args),
     Run(run::Args),
@@ -58,6 +60,8 @@ enum Command {
     Completion(completion::Args),
     #[command(name = exec::NAME, hide = true)]
     Exec(exec::Args),
+    #[command(name = demo::worker::NAME, hide = true)]
+    DemoWorker(demo::worker::Args),
 }
 
 fn main() -> ExitCode {
@@ -84,6 +88,7 @@ fn carry_out(command: Command) -> Result<u8> {
     runtime.block_on(async {
         match command {
             Command::Run(args) => return run::run(args).await,
+            Command::Demo(args) => demo::run(args).await,
             Command::Dev(args) => dev::run(args).await,
             Command::Serve(args) => serve::run(args).await,
             Command::Locks(args) => locks::run(args).await,
@@ -105,6 +110,7 @@ fn carry_out(command: Command) -> Result<u8> {
             Command::Restore(args) => backup::restore(&args),
             Command::Config(args) => config::run(args),
             Command::Completion(args) => completion::run(&args),
+            Command::DemoWorker(args) => demo::worker::run(args).await,
             Command::Exec(_) => unreachable!("it needs no runtime, and was carried out before one was made"),
         }?;
         Ok(0)

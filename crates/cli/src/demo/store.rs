@@ -1,0 +1,101 @@
+//! The accounts, in a store that the workers reach by its address: `sqlite:FILE`.
+//!
+//! Every access comes in two forms: with a token, and then the guard decides in the same transaction; or without, and then
+//! whoever comes last wins. One more store is one more variant, and nobody else learns of it.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use fencepost::FencingToken;
+use fencepost_fence::{Access, Error, sqlite};
+use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+
+/// So long a worker waits for others who write to the same file.
+const BUSY_PATIENCE: Duration = Duration::from_secs(30);
+
+/// A connection to the accounts.
+pub(crate) enum Store {
+    Sqlite(Connection),
+}
+
+impl Store {
+    pub(crate) async fn connect(address: &str) -> Result<Store> {
+        let Some(file) = address.strip_prefix("sqlite:") else {
+            bail!("{address} is no store that the workers know: say sqlite:FILE");
+        };
+        let connection = Connection::open(file)?;
+        connection.busy_timeout(BUSY_PATIENCE)?;
+        Ok(Store::Sqlite(connection))
+    }
+
+    /// Makes what is not there yet, and gives the account its balance.
+    pub(crate) async fn open(&mut self, account: &str, balance: i64) -> Result<()> {
+        match self {
+            Store::Sqlite(connection) => sqlite_open(connection, account, balance),
+        }
+    }
+
+    /// Reads the balance. With a token: claims first, so that nobody older writes what this read did not see.
+    // Rule: claim-before-read
+    pub(crate) async fn read(&mut self, account: &str, token: Option<FencingToken>) -> Result<i64, Error> {
+        match self {
+            Store::Sqlite(connection) => sqlite_read(connection, account, token),
+        }
+    }
+
+    /// Writes the balance. With a token: if nobody newer has been there.
+    // Rule: same-transaction
+    pub(crate) async fn write(
+        &mut self,
+        account: &str,
+        balance: i64,
+        token: Option<FencingToken>,
+    ) -> Result<(), Error> {
+        match self {
+            Store::Sqlite(connection) => sqlite_write(connection, account, balance, token),
+        }
+    }
+}
+
+fn sqlite_open(connection: &mut Connection, account: &str, balance: i64) -> Result<()> {
+    let table = "CREATE TABLE IF NOT EXISTS accounts (name TEXT PRIMARY KEY, balance INTEGER NOT NULL)";
+    connection.execute_batch(&format!("PRAGMA journal_mode = WAL; {table}"))?;
+    sqlite::install(connection)?;
+    let upsert = "INSERT INTO accounts VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET balance = ?2";
+    connection.execute(upsert, params![account, balance])?;
+    Ok(())
+}
+
+fn sqlite_read(connection: &mut Connection, account: &str, token: Option<FencingToken>) -> Result<i64, Error> {
+    let transaction = sqlite_begin(connection)?;
+    if let Some(token) = token {
+        sqlite::admit(&transaction, &Access::claim(account, token))?;
+    }
+    let select = "SELECT balance FROM accounts WHERE name = ?1";
+    let balance = transaction.query_row(select, [account], |row| row.get(0)).map_err(sqlite_failed)?;
+    transaction.commit().map_err(sqlite_failed)?;
+    Ok(balance)
+}
+
+fn sqlite_write(
+    connection: &mut Connection,
+    account: &str,
+    balance: i64,
+    token: Option<FencingToken>,
+) -> Result<(), Error> {
+    let transaction = sqlite_begin(connection)?;
+    if let Some(token) = token {
+        sqlite::admit(&transaction, &Access::write(account, token))?;
+    }
+    let update = "UPDATE accounts SET balance = ?2 WHERE name = ?1";
+    transaction.execute(update, params![account, balance]).map_err(sqlite_failed)?;
+    transaction.commit().map_err(sqlite_failed)
+}
+
+fn sqlite_begin(connection: &mut Connection) -> Result<Transaction<'_>, Error> {
+    connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sqlite_failed)
+}
+
+fn sqlite_failed(error: rusqlite::Error) -> Error {
+    Error::Store(error.into())
+}

@@ -1,0 +1,124 @@
+//! `fencepost demo-worker`: withdraws from accounts under a lock, one step at a time, as it is told. Users never type it.
+//!
+//! It does what a careful program does: acquire, read, decide, look whether the lock is still held, write. Between any two
+//! steps it waits for its next order, which stands for whatever may take time there: a page that is read back from disk, a
+//! garbage collection, a busy machine. That is where it is paused.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use fencepost::{Client, Exclusive, Guard};
+use fencepost_fence::Error;
+use tokio::sync::mpsc;
+
+use super::orders::{Answer, Order};
+use super::store::Store;
+use crate::{failure, output};
+
+/// The name of this command.
+pub(crate) const NAME: &str = "demo-worker";
+
+/// The lock is what ends when the worker is paused, and its TTL is told with each order. The session outlives it.
+const SESSION_TTL: Duration = Duration::from_secs(30);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Nodes of the cluster, with commas between them.
+    #[arg(long)]
+    server: String,
+    /// Where the accounts are.
+    #[arg(long)]
+    store: String,
+}
+
+/// Works until its input ends: whoever gave the orders is gone then.
+pub(crate) async fn run(args: Args) -> failure::Result {
+    let mut orders = orders();
+    let client = args.server.split(',').fold(Client::builder(), |builder, node| builder.endpoint(node));
+    let client = client.session_ttl(SESSION_TTL).name(NAME).connect_in_background()?;
+    let mut worker = Worker { client, store: Store::connect(&args.store).await?, turn: None };
+    while let Some(line) = orders.recv().await {
+        let answer = worker.carry_out(&line).await;
+        output::json_line(&answer.unwrap_or_else(|error| Answer::Failed { why: format!("{error:#}") }))?;
+    }
+    Ok(())
+}
+
+/// The lines of standard input. A thread of its own reads them, so that the locks are renewed meanwhile.
+fn orders() -> mpsc::UnboundedReceiver<String> {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        let lines = std::io::stdin().lines().map_while(Result::ok);
+        lines.map(|line| sender.send(line)).take_while(Result::is_ok).for_each(drop);
+    });
+    receiver
+}
+
+struct Worker {
+    client: Client,
+    store: Store,
+    turn: Option<Turn>,
+}
+
+/// From a grant to its release.
+struct Turn {
+    lock: Guard<Exclusive>,
+    account: String,
+    /// As it was read.
+    balance: i64,
+    guarded: bool,
+}
+
+impl Worker {
+    async fn carry_out(&mut self, line: &str) -> Result<Answer> {
+        match serde_json::from_str(line)? {
+            Order::Open { account, balance } => {
+                self.store.open(&account, balance).await?;
+                Ok(Answer::Opened)
+            }
+            Order::Decide { account, ttl_ms, guarded } => {
+                self.decide(account, Duration::from_millis(ttl_ms), guarded).await
+            }
+            Order::Look => Ok(if self.turn()?.lock.is_held() { Answer::Held } else { Answer::Lost }),
+            Order::Write { amount } => self.write(amount).await,
+            Order::Release => {
+                let turn = self.turn.take().context("it holds nothing")?;
+                match turn.lock.release().await {
+                    Err(error) if error.lost().is_none() => Err(error.into()),
+                    _ => Ok(Answer::Released),
+                }
+            }
+            Order::Peek { account } => Ok(Answer::Holds { balance: self.store.read(&account, None).await? }),
+        }
+    }
+
+    async fn decide(&mut self, account: String, ttl: Duration, guarded: bool) -> Result<Answer> {
+        loop {
+            let lock = self.client.lock(&account).ttl(ttl).wait_forever().acquire().await?;
+            let token = lock.token();
+            match self.store.read(&account, guarded.then_some(token)).await {
+                Ok(balance) => {
+                    self.turn = Some(Turn { lock, account, balance, guarded });
+                    return Ok(Answer::Decided { token: token.get(), balance });
+                }
+                // The machine was so busy that the lock was lost before anything was read.
+                Err(Error::Stale(_)) => drop(lock),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    async fn write(&mut self, amount: i64) -> Result<Answer> {
+        let Turn { lock, account, balance, guarded } = self.turn.as_ref().context("it has decided nothing")?;
+        let balance = balance - amount;
+        match self.store.write(account, balance, guarded.then_some(lock.token())).await {
+            Ok(()) => Ok(Answer::Written { balance }),
+            Err(Error::Stale(stale)) => Ok(Answer::Stale { token: stale.token.0, highest: stale.highest.0 }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn turn(&self) -> Result<&Turn> {
+        self.turn.as_ref().context("it holds nothing")
+    }
+}
