@@ -25,12 +25,13 @@ mod real {
 }
 
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use actor::{Actor, Wrote};
 use anyhow::{Result, ensure};
+use fencepost_testbed::{Kind, shared};
 use orders::Order;
 use real::cluster::{Cluster, say};
 use tokio::task::JoinSet;
@@ -50,8 +51,18 @@ fn sqlite_lets_no_late_write_in() {
     soak("SQLite", &format!("sqlite:{}", directory.path().join("bank.db").display()));
 }
 
+#[test]
+fn postgres_lets_no_late_write_in() {
+    if let Some(server) = shared(Kind::Postgres) {
+        soak("Postgres", &server.url());
+    }
+}
+
 /// A store is an address that the demo's worker knows.
 fn soak(store_name: &str, store: &str) {
+    // Each has as many processes as a small machine likes to carry.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let pauses = std::env::var("FENCEPOST_SOAK_PAUSES").map_or(200, |text| text.parse().expect("a whole number"));
     let cluster = Cluster::start_on(3, None);
     let place = Place { server: cluster.endpoints().join(","), store: store.to_owned() };

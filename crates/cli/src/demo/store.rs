@@ -1,4 +1,4 @@
-//! The accounts, in a store that the workers reach by its address: `sqlite:FILE`.
+//! The accounts, in a store that the workers reach by its address: `sqlite:FILE` or `postgres://...`.
 //!
 //! Every access comes in two forms: with a token, and then the guard decides in the same transaction; or without, and then
 //! whoever comes last wins. One more store is one more variant, and nobody else learns of it.
@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use fencepost::FencingToken;
-use fencepost_fence::{Access, Error, sqlite};
+use fencepost_fence::{Access, Error, postgres, sqlite};
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+use tokio_postgres::{Client, NoTls};
 
 /// So long a worker waits for others who write to the same file.
 const BUSY_PATIENCE: Duration = Duration::from_secs(30);
@@ -16,22 +17,30 @@ const BUSY_PATIENCE: Duration = Duration::from_secs(30);
 /// A connection to the accounts.
 pub(crate) enum Store {
     Sqlite(Connection),
+    Postgres(Client),
 }
 
 impl Store {
     pub(crate) async fn connect(address: &str) -> Result<Store> {
-        let Some(file) = address.strip_prefix("sqlite:") else {
-            bail!("{address} is no store that the workers know: say sqlite:FILE");
-        };
-        let connection = Connection::open(file)?;
-        connection.busy_timeout(BUSY_PATIENCE)?;
-        Ok(Store::Sqlite(connection))
+        if let Some(file) = address.strip_prefix("sqlite:") {
+            let connection = Connection::open(file)?;
+            connection.busy_timeout(BUSY_PATIENCE)?;
+            return Ok(Store::Sqlite(connection));
+        }
+        if address.starts_with("postgres://") {
+            let (client, connection) = tokio_postgres::connect(address, NoTls).await?;
+            // If it fails, so does whatever is asked next.
+            tokio::spawn(connection);
+            return Ok(Store::Postgres(client));
+        }
+        bail!("{address} is no store that the workers know: say sqlite:FILE or postgres://...")
     }
 
     /// Makes what is not there yet, and gives the account its balance.
     pub(crate) async fn open(&mut self, account: &str, balance: i64) -> Result<()> {
         match self {
             Store::Sqlite(connection) => sqlite_open(connection, account, balance),
+            Store::Postgres(client) => postgres_open(client, account, balance).await,
         }
     }
 
@@ -40,6 +49,7 @@ impl Store {
     pub(crate) async fn read(&mut self, account: &str, token: Option<FencingToken>) -> Result<i64, Error> {
         match self {
             Store::Sqlite(connection) => sqlite_read(connection, account, token),
+            Store::Postgres(client) => postgres_read(client, account, token).await,
         }
     }
 
@@ -53,6 +63,7 @@ impl Store {
     ) -> Result<(), Error> {
         match self {
             Store::Sqlite(connection) => sqlite_write(connection, account, balance, token),
+            Store::Postgres(client) => postgres_write(client, account, balance, token).await,
         }
     }
 }
@@ -98,4 +109,39 @@ fn sqlite_begin(connection: &mut Connection) -> Result<Transaction<'_>, Error> {
 
 fn sqlite_failed(error: rusqlite::Error) -> Error {
     Error::Store(error.into())
+}
+
+async fn postgres_open(client: &mut Client, account: &str, balance: i64) -> Result<()> {
+    let table = "CREATE TABLE IF NOT EXISTS accounts (name text PRIMARY KEY, balance bigint NOT NULL)";
+    client.batch_execute(table).await?;
+    postgres::install(client).await?;
+    let upsert = "INSERT INTO accounts VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET balance = $2";
+    client.execute(upsert, &[&account, &balance]).await?;
+    Ok(())
+}
+
+async fn postgres_read(client: &mut Client, account: &str, token: Option<FencingToken>) -> Result<i64, Error> {
+    let transaction = client.transaction().await?;
+    if let Some(token) = token {
+        postgres::admit(&transaction, &Access::claim(account, token)).await?;
+    }
+    let balance =
+        transaction.query_one("SELECT balance FROM accounts WHERE name = $1", &[&account]).await?.try_get(0)?;
+    transaction.commit().await?;
+    Ok(balance)
+}
+
+async fn postgres_write(
+    client: &mut Client,
+    account: &str,
+    balance: i64,
+    token: Option<FencingToken>,
+) -> Result<(), Error> {
+    let transaction = client.transaction().await?;
+    if let Some(token) = token {
+        postgres::admit(&transaction, &Access::write(account, token)).await?;
+    }
+    transaction.execute("UPDATE accounts SET balance = $2 WHERE name = $1", &[&account, &balance]).await?;
+    transaction.commit().await?;
+    Ok(())
 }
