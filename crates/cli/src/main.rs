@@ -13,6 +13,7 @@ mod logs;
 mod output;
 mod settings;
 mod shown;
+mod stores;
 mod terminal;
 
 use std::process::ExitCode;
@@ -20,8 +21,8 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::command::{
-    administer, backup, completion, config, describe, dev, exec, locks, members, run, serve, sessions, top, transfer,
-    watch, why,
+    administer, backup, completion, config, describe, dev, exec, fence, locks, members, run, serve, sessions, top,
+    transfer, watch, why,
 };
 use crate::failure::{EXIT_CODES, Failure, Result};
 
@@ -56,6 +57,7 @@ enum Command {
     Transfer(transfer::Args),
     Backup(backup::Args),
     Restore(backup::RestoreArgs),
+    Fence(fence::Args),
     Config(config::Args),
     Completion(completion::Args),
     #[command(name = exec::NAME, hide = true)]
@@ -108,6 +110,7 @@ fn carry_out(command: Command) -> Result<u8> {
             Command::Transfer(args) => transfer::run(args).await,
             Command::Backup(args) => backup::run(args).await,
             Command::Restore(args) => backup::restore(&args),
+            Command::Fence(args) => fence::run(args).await,
             Command::Config(args) => config::run(args),
             Command::Completion(args) => completion::run(&args),
             Command::DemoWorker(args) => demo::worker::run(args).await,

@@ -23,7 +23,8 @@ use crate::error::Error;
 use crate::rules::{Shown, Stale, Use};
 use crate::upkeep::{Forgotten, Installed, SCHEMA_VERSION, Status};
 
-const SCHEMA: &str = include_str!("mysql.sql");
+/// What [`install`] runs, to be read, and to be run with `mariadb` or `mysql` where that is how a schema is changed.
+pub const SCRIPT: &str = include_str!("mysql.sql");
 /// The file separates its statements as the command line clients want it.
 const DELIMITER: &str = "\n//\n";
 
@@ -55,7 +56,7 @@ async fn install_alone(connection: &mut Conn) -> Result<Installed, Error> {
         base(Some(row))?;
         return Ok(Installed::AlreadyThere);
     }
-    let (_, statements) = SCHEMA.split_once("\nDELIMITER //\n").expect("the file names its delimiter");
+    let (_, statements) = SCRIPT.split_once("\nDELIMITER //\n").expect("the file names its delimiter");
     for statement in statements.split_terminator(DELIMITER) {
         connection.query_drop(statement).await.map_err(failed)?;
     }

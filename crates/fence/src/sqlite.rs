@@ -11,20 +11,23 @@ use crate::error::Error;
 use crate::rules::{MarkTable, Marks, Use};
 use crate::upkeep::{Forgotten, Installed, SCHEMA_VERSION, Status};
 
-const SCHEMA: &str = "
-    CREATE TABLE fencepost_base (
-        only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
-        version INTEGER NOT NULL,
-        base INTEGER NOT NULL
-    );
-    CREATE TABLE fencepost_marks (
-        name TEXT PRIMARY KEY,
-        write_floor INTEGER NOT NULL,
-        read_floor INTEGER NOT NULL,
-        write_floor_below INTEGER NOT NULL,
-        read_floor_below INTEGER NOT NULL,
-        writes INTEGER NOT NULL
-    ) WITHOUT ROWID;";
+/// What [`install`] runs, to be read, and to be run where that is how a schema is changed.
+pub const SCRIPT: &str = "\
+CREATE TABLE fencepost_base (
+    only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
+    version INTEGER NOT NULL,
+    base INTEGER NOT NULL
+);
+CREATE TABLE fencepost_marks (
+    name TEXT PRIMARY KEY,
+    write_floor INTEGER NOT NULL,
+    read_floor INTEGER NOT NULL,
+    write_floor_below INTEGER NOT NULL,
+    read_floor_below INTEGER NOT NULL,
+    writes INTEGER NOT NULL
+) WITHOUT ROWID;
+INSERT INTO fencepost_base VALUES (1, 1, 0);
+";
 
 /// Creates the tables of the marks, `fencepost_base` and `fencepost_marks`, if they are not there.
 ///
@@ -37,9 +40,7 @@ pub fn install(connection: &mut Connection) -> Result<Installed, Error> {
         base(&transaction)?;
         return Ok(Installed::AlreadyThere);
     }
-    transaction.execute_batch(SCHEMA).map_err(Error::store)?;
-    let insert = "INSERT INTO fencepost_base VALUES (1, ?1, 0)";
-    transaction.execute(insert, [SCHEMA_VERSION]).map_err(Error::store)?;
+    transaction.execute_batch(SCRIPT).map_err(Error::store)?;
     transaction.commit().map_err(Error::store)?;
     Ok(Installed::New)
 }

@@ -7,6 +7,7 @@ pub(crate) mod config;
 pub(crate) mod describe;
 pub(crate) mod dev;
 pub(crate) mod exec;
+pub(crate) mod fence;
 pub(crate) mod locks;
 pub(crate) mod members;
 pub(crate) mod run;
