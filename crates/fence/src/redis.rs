@@ -212,8 +212,7 @@ fn done<Answers: FromRedisValue>(verdict: &str, rest: Vec<Value>) -> Result<Answ
     match verdict {
         "done" => parsed(rest),
         "version" => Err(other_version(&parsed::<(String,)>(rest)?.0)),
-        // Inside MULTI it is only queued, and the guard has not looked yet.
-        other => Err(Error::store(format!("the script was not run, but {other}: use a connection outside of MULTI"))),
+        other => Err(Error::store(format!("the script has answered {other}, which this guard does not know"))),
     }
 }
 
