@@ -151,7 +151,13 @@ impl Place {
     }
 
     fn unreachable(&self) -> String {
-        format!("{} cannot be opened: check the address, and {PASSWORD} if it asks for a password", self.shown())
+        let what_to_do = match self {
+            Place::Sqlite(_) => {
+                "the guard goes into the database of a program, so name a file that is there".to_owned()
+            }
+            _ => format!("check the address, and {PASSWORD} if it asks for a password"),
+        };
+        format!("{} cannot be opened: {what_to_do}", self.shown())
     }
 }
 

@@ -52,6 +52,13 @@ fn wrong_words_are_refused_with_what_to_write() {
         (&["serve", "--config", "no-such-file.toml"], 2, "FENCEPOST_CONFIG"),
         (&["restore", "no-such-file", "--data", "d"], 125, "say the file of a backup"),
         (&["backup", "no-such-directory/file", "--server", "127.0.0.1:1"], 125, "a directory that exists"),
+        (&["fence", "init", "oracle://db/shop"], 2, "sqlite:FILE"),
+        (&["fence", "init", "sqlite:"], 2, "sqlite:FILE"),
+        (&["fence", "init", "postgres://[::1"], 2, "postgres://USER@HOST/DATABASE"),
+        (&["fence", "init", "mysql://root@host/"], 2, "no database is named"),
+        (&["fence", "init", "--print", "redis://host/"], 2, "needs no SQL"),
+        (&["fence", "status", "postgres://u@127.0.0.1:1/shop"], 125, "FENCEPOST_STORE_PASSWORD"),
+        (&["fence", "gc", "sqlite:no-such-file"], 125, "name a file that is there"),
         (&["nonsense"], 2, "--help"),
         (&[], 2, "Usage"),
     ];

@@ -152,7 +152,11 @@ impl Guard {
 
     fn not_installed(&self, error: io::Error) -> Error {
         let directory = self.directory.display();
-        let why = || format!("no marks in {directory}: if none have ever been there, make them with `file::install`");
+        let why = || {
+            format!(
+                "no marks in {directory}: if none have ever been there, run `fencepost fence init file:{directory}`"
+            )
+        };
         if error.kind() == ErrorKind::NotFound { Error::NotInstalled(why()) } else { Error::store(error) }
     }
 }

@@ -129,7 +129,7 @@ fn lost_or_damaged_marks_let_nobody_in() {
     }
     fs::remove_file(&marks).expect("a directory of our own");
     let refused = guard.write(&access, files.path("wallet"), b"71").expect_err("they are gone");
-    assert!(matches!(&refused, Error::NotInstalled(why) if why.contains("file::install")), "{refused}");
+    assert!(matches!(&refused, Error::NotInstalled(why) if why.contains("fencepost fence init file:")), "{refused}");
     assert!(matches!(file::Guard::open(files.0.path()), Err(Error::NotInstalled(_))));
     assert_eq!(number(&files.path("wallet")), 70);
 }

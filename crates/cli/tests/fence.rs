@@ -1,0 +1,98 @@
+//! `fencepost fence` with each real store: prepares it, says so, looks at it, and forgets what the cluster has forgotten.
+
+mod harness;
+
+use fencepost_testbed::{Kind, shared};
+use harness::{Dev, fencepost};
+
+/// The whole way, with the marks that somebody's write leaves behind.
+fn prepares_looks_and_tidies(address: &str, created: &str, write_with_token_3: impl FnOnce()) {
+    fencepost(&["fence", "init", address]).ok().says(created);
+    fencepost(&["fence", "init", address]).ok().says("was there already, nothing was changed");
+    write_with_token_3();
+    fencepost(&["fence", "status", address]).ok().says("HIGHEST TOKEN");
+    let status = fencepost(&["fence", "status", address, "-o", "json"]).ok().json();
+    assert_eq!((&status["names"], &status["writes"]), (&1.into(), &1.into()), "{status}");
+    assert_eq!((&status["highest_token"], &status["base_floor"]), (&3.into(), &0.into()), "{status}");
+
+    let dev = Dev::start();
+    let early = dev.fencepost(&["fence", "gc", address]).with_code(1).says("has seen token 3");
+    assert!(early.stderr.contains("another cluster"), "{}", early.stderr);
+    // Three tokens are given, then a fourth that lives.
+    (0..3).for_each(|_| drop(dev.fencepost(&["run", "other", "--", "true"]).ok()));
+    let _holder = dev.hold("wallet:7");
+    dev.fencepost(&["fence", "gc", address]).ok().says("the marks of 1 names are forgotten").says("below 4");
+    let again = dev.fencepost(&["fence", "gc", address, "-o", "json"]).ok().json();
+    assert_eq!((&again["names_forgotten"], &again["base_floor"]), (&0.into(), &4.into()), "{again}");
+}
+
+#[test]
+fn sqlite_is_prepared_looked_at_and_tidied() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("shop.db");
+    let address = format!("sqlite:{}", file.display());
+    fencepost(&["fence", "init", &address]).with_code(125).says("name a file that is there");
+    let mut database = rusqlite::Connection::open(&file).unwrap();
+    database.execute_batch("CREATE TABLE wallet (id INTEGER)").unwrap();
+    fencepost(&["fence", "status", &address]).with_code(1).says("run `fencepost fence init sqlite:FILE`");
+    prepares_looks_and_tidies(&address, "created the tables fencepost_base and fencepost_marks", || {
+        let access = fencepost_fence::Access::write("wallet:7", "3".parse().unwrap());
+        let transaction = database.transaction().unwrap();
+        fencepost_fence::sqlite::admit(&transaction, &access).unwrap();
+        transaction.commit().unwrap();
+    });
+}
+
+#[test]
+fn a_directory_of_files_is_prepared_looked_at_and_tidied() {
+    let directory = tempfile::tempdir().unwrap();
+    let marks = directory.path().join("marks");
+    prepares_looks_and_tidies(&format!("file:{}", marks.display()), "created the file fencepost-marks", || {
+        let access = fencepost_fence::Access::write("wallet:7", "3".parse().unwrap());
+        fencepost_fence::file::Guard::open(&marks).unwrap().admit(&access, || ()).unwrap();
+    });
+}
+
+/// What the script prints is what is installed; another program writes, with nothing but SQL.
+#[test]
+fn postgres_is_prepared_looked_at_and_tidied() {
+    let Some(server) = shared(Kind::Postgres) else { return };
+    fencepost(&["fence", "status", &server.url()]).with_code(1).says("run `fencepost fence init postgres://...`");
+    let script = fencepost(&["fence", "init", "--print", &server.url()]).ok().stdout;
+    assert!(script.contains("CREATE OR REPLACE FUNCTION fencepost.write"), "{script}");
+    prepares_looks_and_tidies(&server.url(), "created the schema fencepost", || {
+        on_a_runtime(async {
+            let (client, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+            tokio::spawn(connection);
+            client.batch_execute("SELECT fencepost.write('wallet:7', 3)").await.unwrap();
+        });
+    });
+}
+
+#[test]
+fn mariadb_is_prepared_looked_at_and_tidied() {
+    use mysql_async::prelude::Queryable;
+    let Some(server) = shared(Kind::MariaDb) else { return };
+    fencepost(&["fence", "status", &server.url()]).with_code(1).says("run `fencepost fence init mysql://...`");
+    prepares_looks_and_tidies(&server.url(), "created the tables fencepost_base and fencepost_marks", || {
+        on_a_runtime(async {
+            let options = mysql_async::Opts::from_url(&server.url()).unwrap();
+            let mut connection = mysql_async::Conn::new(options).await.unwrap();
+            for statement in ["START TRANSACTION", "CALL fencepost_write('wallet:7', 3)", "COMMIT"] {
+                connection.query_drop(statement).await.unwrap();
+            }
+            connection.disconnect().await.unwrap();
+        });
+    });
+}
+
+#[test]
+fn redis_needs_nothing_and_is_said_to_be_for_efficiency_only() {
+    let Some(server) = shared(Kind::Redis) else { return };
+    fencepost(&["fence", "init", &server.url()]).ok().says("for efficiency only");
+    fencepost(&["fence", "status", &server.url()]).ok().says("for efficiency only");
+}
+
+fn on_a_runtime(work: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work);
+}
