@@ -1,7 +1,9 @@
--- The guard inside MySQL and MariaDB: two tables and four procedures. `fencepost fence init mysql://...` runs this file once.
+-- The guard inside MySQL and MariaDB: two tables, and four procedures with their parts. `fencepost fence init mysql://...` runs this file once.
 -- It keeps to what MySQL 8.0 and MariaDB 10.6 have in common; what stands in /*M! ... */ is for MariaDB alone.
 --
 -- The rules are those of rules.rs, and a test compares the two over random histories.
+--
+-- No variable is called as a column beside it: MySQL would take the one for the other.
 --
 -- The procedures run with the rights of whoever installs them: an application needs EXECUTE, and nothing on the tables.
 
@@ -43,30 +45,15 @@ DROP PROCEDURE IF EXISTS fencepost_present
 CREATE PROCEDURE fencepost_present(IN access JSON)
     MODIFIES SQL DATA
 BEGIN
-    DECLARE nth, stale_nth, idle INT;
-    DECLARE name, at_name, stale_name, stale_at VARBINARY(2052);
-    DECLARE used_to VARCHAR(8) CHARACTER SET utf8mb4;
-    DECLARE token, base_floor, highest, stale_token, stale_highest, newest, in_view BIGINT;
-    DECLARE message VARCHAR(128) CHARACTER SET utf8mb4;
-    DECLARE no_more BOOLEAN DEFAULT FALSE;
-    -- Every mark that counts for a name shown: its own, and for a path those above, '/a' and '/a/b' for '/a/b/c'.
-    -- All in the order of their names, so that no two transactions wait for each other. (No variable may be called as a column
-    -- here: it would be taken for it.)
-    DECLARE touched CURSOR FOR
-        SELECT shown.nth, shown.name, shown.token, shown.used_to,
-            CASE WHEN shown.name LIKE '/%' THEN SUBSTRING_INDEX(shown.name, '/', level.slash) ELSE shown.name END AS mark_name
-        FROM (SELECT raw.nth, CAST(raw.name AS BINARY) AS name, raw.used_to,
-                CASE WHEN raw.token REGEXP '^[0-9]{1,16}$' THEN CAST(raw.token AS SIGNED) END AS token
-            FROM JSON_TABLE(access, '$[*]' COLUMNS (
-                nth FOR ORDINALITY,
-                name VARCHAR(513) CHARACTER SET utf8mb4 PATH '$.name',
-                token VARCHAR(20) CHARACTER SET utf8mb4 PATH '$.token',
-                used_to VARCHAR(8) CHARACTER SET utf8mb4 PATH '$.use')) AS raw) AS shown
-        JOIN JSON_TABLE('[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]', '$[*]' COLUMNS (slash INT PATH '$')) AS level
-            ON level.slash = 2
-            OR shown.name LIKE '/%' AND level.slash <= LENGTH(shown.name) - LENGTH(REPLACE(shown.name, '/', '')) + 1
-        ORDER BY mark_name, shown.nth;
-    DECLARE CONTINUE HANDLER FOR NOT FOUND SET no_more = TRUE;
+    DECLARE many INT DEFAULT COALESCE(JSON_LENGTH(access), 0);
+    DECLARE turn, nth, idle INT DEFAULT 0;
+    DECLARE base_floor, newest, in_view BIGINT;
+    -- In the order of a tree, what is above before what is below, so that no two transactions wait for each other.
+    DECLARE in_order CURSOR FOR
+        SELECT shown.number - 1
+        FROM JSON_TABLE(access, '$[*]' COLUMNS (
+            number FOR ORDINALITY, name VARCHAR(513) CHARACTER SET utf8mb4 PATH '$.name')) AS shown
+        ORDER BY REPLACE(CONVERT(shown.name USING binary), '/', x'01'), shown.number;
 
     -- Outside of a transaction a savepoint is gone at once. Rule: same-transaction
     BEGIN
@@ -75,100 +62,162 @@ BEGIN
         SAVEPOINT fencepost;
         ROLLBACK TO SAVEPOINT fencepost;
     END;
+    IF many = 0 THEN
+        SIGNAL SQLSTATE 'FP400' SET MESSAGE_TEXT = 'nothing is shown: give a JSON list of {"name", "token", "use"}';
+    END IF;
 
     -- While this transaction lasts, nobody forgets marks. Rule: fence-gc
     SELECT base, tidied, idle_seconds INTO base_floor, newest, idle FROM fencepost_base WHERE only_row = 1 LOCK IN SHARE MODE;
 
-    OPEN touched;
-    locking: LOOP
-        FETCH touched INTO nth, name, token, used_to, at_name;
-        IF no_more THEN
-            LEAVE locking;
-        END IF;
-        IF name IS NULL OR LENGTH(name) NOT BETWEEN 1 AND 512 OR CONVERT(name USING utf8mb4) REGEXP '\\p{Cc}'
-            OR name LIKE '/%' AND (name LIKE '%//%' OR name LIKE '%/' OR LENGTH(name) - LENGTH(REPLACE(name, '/', '')) > 16)
-        THEN
-            SIGNAL SQLSTATE 'FP400' SET MESSAGE_TEXT =
-                'a name is 1 to 512 bytes without control characters; a path has 1 to 16 segments, none of them empty';
-        END IF;
-        IF token IS NULL OR token NOT BETWEEN 1 AND 9007199254740991 THEN
-            SIGNAL SQLSTATE 'FP400' SET MESSAGE_TEXT =
-                'a fencing token is a whole number from 1 to 2^53 - 1: pass on what the lock service gave';
-        END IF;
-        IF used_to IS NULL OR used_to NOT IN ('read', 'claim', 'write') THEN
-            SIGNAL SQLSTATE 'FP400' SET MESSAGE_TEXT = 'a lock is used to "read", to "claim" or to "write"';
-        END IF;
-        -- An insert, because a locking read that finds nothing lets many in at once, and then each bars the insert of the others.
-        INSERT INTO fencepost_marks (name) VALUES (at_name) ON DUPLICATE KEY UPDATE writes = writes;
-    END LOOP;
-    CLOSE touched;
-    IF nth IS NULL THEN
-        SIGNAL SQLSTATE 'FP400' SET MESSAGE_TEXT = 'nothing is shown: give a JSON list of {"name", "token", "use"}';
+    -- One name is always in order, and a cursor costs more than all the rest.
+    IF many > 1 THEN
+        OPEN in_order;
     END IF;
+    WHILE turn < many DO
+        IF many > 1 THEN
+            FETCH in_order INTO nth;
+        END IF;
+        CALL fencepost_lock_marks(JSON_EXTRACT(access, CONCAT('$[', nth, ']')));
+        SET turn = turn + 1;
+    END WHILE;
 
-    -- The first plain read in a transaction fixes what later ones see, unless it is READ COMMITTED. So there is none above. If
-    -- the caller has read before, and somebody has written since, then its view is too old to decide from. Rule: claim-before-read
+    -- The first plain read of a transaction fixes what later ones see, unless it is READ COMMITTED. So there is none above.
     SELECT max(tidied) INTO in_view FROM fencepost_base WHERE only_row = 1;
-    SET no_more = FALSE;
-    OPEN touched;
-    checking: LOOP
-        IF NOT (in_view <=> newest) THEN
-            ROLLBACK TO SAVEPOINT fencepost;
-            SIGNAL SQLSTATE 'FP409' SET MESSAGE_TEXT =
-                'this transaction has read before the guard, and sees what is no longer so: roll back, and call the guard first';
-        END IF;
-        FETCH touched INTO nth, name, token, used_to, at_name;
-        IF no_more THEN
-            LEAVE checking;
-        END IF;
-        SELECT max(writes + IF(at_name = name, writes_below, 0)) INTO in_view
-            FROM fencepost_marks WHERE fencepost_marks.name = at_name;
-        SELECT writes + IF(at_name = name, writes_below, 0), GREATEST(base_floor,
-                IF(used_to = 'read', read_floor, write_floor),
-                IF(at_name <> name, 0, IF(used_to = 'read', read_floor_below, write_floor_below)))
-            INTO newest, highest
-            FROM fencepost_marks WHERE fencepost_marks.name = at_name FOR UPDATE;
-        -- Rule: fence, fence-hierarchy. The first that was shown is the one that is named, and its own mark before those above.
-        IF token < highest AND (stale_nth IS NULL OR nth < stale_nth OR nth = stale_nth AND at_name = name) THEN
-            SELECT nth, name, token, at_name, highest INTO stale_nth, stale_name, stale_token, stale_at, stale_highest;
-        END IF;
-    END LOOP;
-    CLOSE touched;
-    IF stale_nth IS NOT NULL THEN
-        ROLLBACK TO SAVEPOINT fencepost;
-        SET @fencepost_stale_name = CONVERT(stale_name USING utf8mb4), @fencepost_stale_token = stale_token,
-            @fencepost_stale_at = CONVERT(stale_at USING utf8mb4), @fencepost_stale_highest = stale_highest;
-        -- It has room for 128 characters.
-        SET message = CONCAT('stale fencing token ', stale_token, ': token ', stale_highest, ' has been seen at ',
-            LEFT(@fencepost_stale_at, 40));
-        SIGNAL SQLSTATE 'FP412' SET MESSAGE_TEXT = message;
-    END IF;
+    CALL fencepost_check_view(in_view, newest);
 
-    SET no_more = FALSE;
-    OPEN touched;
-    lifting: LOOP
-        FETCH touched INTO nth, name, token, used_to, at_name;
-        IF no_more THEN
-            LEAVE lifting;
-        END IF;
-        IF at_name = name THEN
-            UPDATE fencepost_marks SET write_floor = GREATEST(write_floor, token),
-                    read_floor = IF(used_to = 'write', GREATEST(read_floor, token), read_floor), writes = writes + (used_to = 'write')
-                WHERE fencepost_marks.name = at_name;
-        ELSE
-            UPDATE fencepost_marks SET write_floor_below = GREATEST(write_floor_below, token),
-                    read_floor_below = IF(used_to = 'write', GREATEST(read_floor_below, token), read_floor_below),
-                    writes_below = writes_below + (used_to = 'write')
-                WHERE fencepost_marks.name = at_name;
-        END IF;
-    END LOOP;
-    CLOSE touched;
+    SET nth = 0;
+    WHILE nth < many DO
+        CALL fencepost_check_marks(JSON_EXTRACT(access, CONCAT('$[', nth, ']')), base_floor);
+        SET nth = nth + 1;
+    END WHILE;
+    SET nth = 0;
+    WHILE nth < many DO
+        CALL fencepost_lift_marks(JSON_EXTRACT(access, CONCAT('$[', nth, ']')));
+        SET nth = nth + 1;
+    END WHILE;
     RELEASE SAVEPOINT fencepost;
 
     -- A holder that is paused in its transaction bars the next one. MySQL has nothing against it but `wait_timeout`.
     /*M!100600 IF idle > 0 AND @@idle_write_transaction_timeout NOT BETWEEN 1 AND idle THEN
         SET SESSION idle_write_transaction_timeout = idle;
     END IF; */
+END
+//
+
+DROP PROCEDURE IF EXISTS fencepost_lock_marks
+//
+
+-- A part of fencepost_present: locks every mark that counts for one name, its own and for a path those above before it.
+CREATE PROCEDURE fencepost_lock_marks(IN shown JSON)
+    MODIFIES SQL DATA
+BEGIN
+    DECLARE shown_name BLOB DEFAULT JSON_UNQUOTE(JSON_EXTRACT(shown, '$.name'));
+    DECLARE token TEXT CHARACTER SET utf8mb4 DEFAULT JSON_UNQUOTE(JSON_EXTRACT(shown, '$.token'));
+    DECLARE used_to BLOB DEFAULT JSON_UNQUOTE(JSON_EXTRACT(shown, '$.use'));
+    DECLARE slashes INT DEFAULT LENGTH(shown_name) - LENGTH(REPLACE(shown_name, '/', ''));
+    DECLARE level INT DEFAULT 2;
+
+    IF NOT (JSON_TYPE(JSON_EXTRACT(shown, '$.name')) <=> 'STRING') OR LENGTH(shown_name) NOT BETWEEN 1 AND 512
+        OR CONVERT(shown_name USING utf8mb4) REGEXP '\\p{Cc}'
+        OR shown_name LIKE '/%' AND (shown_name LIKE '%//%' OR shown_name LIKE '%/' OR slashes > 16)
+    THEN
+        SIGNAL SQLSTATE 'FP400' SET MESSAGE_TEXT =
+            'a name is 1 to 512 bytes without control characters; a path has 1 to 16 segments, none of them empty';
+    END IF;
+    IF NOT COALESCE(token REGEXP '^[0-9]{1,16}$' AND CAST(token AS SIGNED) BETWEEN 1 AND 9007199254740991, FALSE) THEN
+        SIGNAL SQLSTATE 'FP400' SET MESSAGE_TEXT =
+            'a fencing token is a whole number from 1 to 2^53 - 1: pass on what the lock service gave';
+    END IF;
+    IF NOT COALESCE(used_to IN ('read', 'claim', 'write'), FALSE) THEN
+        SIGNAL SQLSTATE 'FP400' SET MESSAGE_TEXT = 'a lock is used to "read", to "claim" or to "write"';
+    END IF;
+
+    -- Inserts, because a locking read that finds nothing lets many in at once, and then each bars the inserts of the others.
+    WHILE shown_name LIKE '/%' AND level <= slashes DO
+        INSERT INTO fencepost_marks (name) VALUES (SUBSTRING_INDEX(shown_name, '/', level)) ON DUPLICATE KEY UPDATE writes = writes;
+        SET level = level + 1;
+    END WHILE;
+    INSERT INTO fencepost_marks (name) VALUES (shown_name) ON DUPLICATE KEY UPDATE writes = writes;
+END
+//
+
+DROP PROCEDURE IF EXISTS fencepost_check_marks
+//
+
+-- A part of fencepost_present: one token against every mark that counts for it. Rule: fence, fence-hierarchy
+CREATE PROCEDURE fencepost_check_marks(IN shown JSON, IN base_floor BIGINT)
+    MODIFIES SQL DATA
+BEGIN
+    DECLARE shown_name, mark_name VARBINARY(512) DEFAULT JSON_UNQUOTE(JSON_EXTRACT(shown, '$.name'));
+    DECLARE token BIGINT DEFAULT JSON_UNQUOTE(JSON_EXTRACT(shown, '$.token'));
+    DECLARE only_reads BOOLEAN DEFAULT JSON_UNQUOTE(JSON_EXTRACT(shown, '$.use')) = 'read';
+    DECLARE level INT DEFAULT 1;
+    DECLARE highest, newest, in_view BIGINT;
+    DECLARE message VARCHAR(128) CHARACTER SET utf8mb4;
+
+    -- First its own mark.
+    SELECT max(writes + writes_below) INTO in_view FROM fencepost_marks WHERE name = shown_name;
+    SELECT writes + writes_below, IF(only_reads, GREATEST(read_floor, read_floor_below), GREATEST(write_floor, write_floor_below))
+        INTO newest, highest FROM fencepost_marks WHERE name = shown_name FOR UPDATE;
+    CALL fencepost_check_view(in_view, newest);
+    SET highest = GREATEST(highest, base_floor);
+    -- Then those above a path, from the top.
+    WHILE token >= highest AND shown_name LIKE '/%' AND SUBSTRING_INDEX(shown_name, '/', level + 1) <> shown_name DO
+        SET level = level + 1;
+        SET mark_name = SUBSTRING_INDEX(shown_name, '/', level);
+        SELECT max(writes) INTO in_view FROM fencepost_marks WHERE name = mark_name;
+        SELECT writes, IF(only_reads, read_floor, write_floor) INTO newest, highest
+            FROM fencepost_marks WHERE name = mark_name FOR UPDATE;
+        CALL fencepost_check_view(in_view, newest);
+    END WHILE;
+    IF token < highest THEN
+        ROLLBACK TO SAVEPOINT fencepost;
+        SET @fencepost_stale_name = CONVERT(shown_name USING utf8mb4), @fencepost_stale_token = token,
+            @fencepost_stale_at = CONVERT(mark_name USING utf8mb4), @fencepost_stale_highest = highest;
+        -- It has room for 128 characters.
+        SET message = CONCAT('stale fencing token ', token, ': token ', highest, ' has been seen at ', LEFT(@fencepost_stale_at, 40));
+        SIGNAL SQLSTATE 'FP412' SET MESSAGE_TEXT = message;
+    END IF;
+END
+//
+
+DROP PROCEDURE IF EXISTS fencepost_check_view
+//
+
+-- A part of fencepost_present. If the caller has read before the guard, and somebody has written since, then what it sees is too
+-- old to decide from. Rule: claim-before-read
+CREATE PROCEDURE fencepost_check_view(IN in_view BIGINT, IN newest BIGINT)
+BEGIN
+    IF NOT (in_view <=> newest) THEN
+        ROLLBACK TO SAVEPOINT fencepost;
+        SIGNAL SQLSTATE 'FP409' SET MESSAGE_TEXT =
+            'this transaction has read before the guard, and sees what is no longer so: roll back, and call the guard first';
+    END IF;
+END
+//
+
+DROP PROCEDURE IF EXISTS fencepost_lift_marks
+//
+
+-- A part of fencepost_present. Rule: fence, fence-hierarchy, claim-before-read
+CREATE PROCEDURE fencepost_lift_marks(IN shown JSON)
+    MODIFIES SQL DATA
+BEGIN
+    DECLARE shown_name VARBINARY(512) DEFAULT JSON_UNQUOTE(JSON_EXTRACT(shown, '$.name'));
+    DECLARE token BIGINT DEFAULT JSON_UNQUOTE(JSON_EXTRACT(shown, '$.token'));
+    DECLARE wrote BOOLEAN DEFAULT JSON_UNQUOTE(JSON_EXTRACT(shown, '$.use')) = 'write';
+    DECLARE level INT DEFAULT 1;
+
+    UPDATE fencepost_marks SET write_floor = GREATEST(write_floor, token),
+            read_floor = IF(wrote, GREATEST(read_floor, token), read_floor), writes = writes + wrote
+        WHERE name = shown_name;
+    WHILE shown_name LIKE '/%' AND SUBSTRING_INDEX(shown_name, '/', level + 1) <> shown_name DO
+        SET level = level + 1;
+        UPDATE fencepost_marks SET write_floor_below = GREATEST(write_floor_below, token),
+                read_floor_below = IF(wrote, GREATEST(read_floor_below, token), read_floor_below),
+                writes_below = writes_below + wrote
+            WHERE name = SUBSTRING_INDEX(shown_name, '/', level);
+    END WHILE;
 END
 //
 
