@@ -2,13 +2,13 @@
 //!
 //! Tested with MariaDB 10.11. The SQL keeps to what MySQL 8.0 has as well, and has not been run there.
 //!
-//! - **Call the guard first.** A transaction that has read before, and was overtaken since, is refused: under REPEATABLE READ, the
-//!   default, it would go on to decide from what it saw then. // Rule: claim-before-read
+//! - **Call the guard first.** A transaction that has read before, and was overtaken since, is refused: under REPEATABLE READ,
+//!   the default, it would go on to decide from what it saw then. // Rule: claim-before-read
 //! - **Roll back when it is refused.** MySQL keeps a transaction open after an error. Here, dropping the [`Transaction`] does it.
 //! - **Keep the transaction short.** A holder that is paused in the middle of it bars the next one. MariaDB ends it after
 //!   `idle_seconds` (in the table `fencepost_base`, 5 at first). MySQL cannot: give its connections a short `wait_timeout`.
-//! - **Be ready to run it again.** All names are locked in one order, so guarded transactions do not wait for each other in a circle.
-//!   Those that wait for a name whose very first access is rolled back may still do so: InnoDB ends all but one, error 1213.
+//! - **Be ready to run it again.** All names are locked in one order, so guarded transactions do not wait for each other in a
+//!   circle. Only if several wait for a new name whose first access is rolled back, InnoDB ends all but one: error 1213.
 //!
 //! The same procedures serve every other language: `CALL fencepost_claim(name, token)`, `fencepost_write`, `fencepost_read`, and
 //! `fencepost_present` for several names at once. They fail with SQLSTATE `FP412` if a token is stale.

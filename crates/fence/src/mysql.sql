@@ -1,5 +1,5 @@
--- The guard inside MySQL and MariaDB: two tables, and four procedures with their parts. `fencepost fence init mysql://...` runs this file once.
--- It keeps to what MySQL 8.0 and MariaDB 10.6 have in common; what stands in /*M! ... */ is for MariaDB alone.
+-- The guard inside MySQL and MariaDB: two tables, and four procedures with their parts. `fencepost fence init mysql://...` runs
+-- this file once. It keeps to what MySQL 8.0 and MariaDB 10.6 have in common; what stands in /*M! ... */ is for MariaDB alone.
 --
 -- The rules are those of rules.rs, and a test compares the two over random histories.
 --
@@ -37,11 +37,12 @@ DROP PROCEDURE IF EXISTS fencepost_present
 //
 
 -- Checks everything that an access shows, then lifts the marks, in the transaction of the caller:
---     CALL fencepost_present('[{"name": "order:42", "token": 7, "use": "write"}, {"name": "price:3", "token": 5, "use": "read"}]')
+--     CALL fencepost_present('[{"name": "order:42", "token": 7, "use": "write"},
+--                              {"name": "price:3", "token": 5, "use": "read"}]')
 --
--- A stale token fails with SQLSTATE FP412; @fencepost_stale_name, _token, _at and _highest say which one, where, and what has been
--- seen. Then roll back: MySQL does not end a transaction for an error in it. Nor does this procedure. A client that goes on
--- regardless would be outside of any transaction then, and each of its statements would count at once, past recall.
+-- A stale token fails with SQLSTATE FP412; @fencepost_stale_name, _token, _at and _highest say which one, where, and what has
+-- been seen. Then roll back: MySQL does not end a transaction for an error in it. Nor does this procedure. A client that goes
+-- on regardless would be outside of any transaction then, and each of its statements would count at once, past recall.
 CREATE PROCEDURE fencepost_present(IN access JSON)
     MODIFIES SQL DATA
 BEGIN
@@ -134,7 +135,8 @@ BEGIN
 
     -- Inserts, because a locking read that finds nothing lets many in at once, and then each bars the inserts of the others.
     WHILE shown_name LIKE '/%' AND level <= slashes DO
-        INSERT INTO fencepost_marks (name) VALUES (SUBSTRING_INDEX(shown_name, '/', level)) ON DUPLICATE KEY UPDATE writes = writes;
+        INSERT INTO fencepost_marks (name) VALUES (SUBSTRING_INDEX(shown_name, '/', level))
+            ON DUPLICATE KEY UPDATE writes = writes;
         SET level = level + 1;
     END WHILE;
     INSERT INTO fencepost_marks (name) VALUES (shown_name) ON DUPLICATE KEY UPDATE writes = writes;
@@ -175,7 +177,8 @@ BEGIN
         SET @fencepost_stale_name = CONVERT(shown_name USING utf8mb4), @fencepost_stale_token = token,
             @fencepost_stale_at = CONVERT(mark_name USING utf8mb4), @fencepost_stale_highest = highest;
         -- It has room for 128 characters.
-        SET message = CONCAT('stale fencing token ', token, ': token ', highest, ' has been seen at ', LEFT(@fencepost_stale_at, 40));
+        SET message = CONCAT('stale fencing token ', token, ': token ', highest, ' has been seen at ',
+            LEFT(@fencepost_stale_at, 40));
         SIGNAL SQLSTATE 'FP412' SET MESSAGE_TEXT = message;
     END IF;
 END

@@ -1,7 +1,7 @@
--- The guard inside Redis: checks everything that an access shows, lifts the marks, then runs the commands. Redis runs nothing else
--- meanwhile. The rules are those of rules.rs, and a test compares the two over random histories.
+-- The guard inside Redis: checks everything that an access shows, lifts the marks, then runs the commands. Redis runs nothing
+-- else meanwhile. The rules are those of rules.rs, and a test compares the two over random histories.
 --
--- KEYS[1]  the hash that has the marks: `version`, `base`, and `name:` with each name, as five numbers: the floors, and the writes
+-- KEYS[1]  the hash that has the marks: `version`, `base`, and `name:` with each name: its four floors, and how many writes
 -- ARGV     the version; `reads` if no command may write, else `writes`; how many names are shown; each with its token and use;
 --          then the commands, each with the number of its words before it
 --

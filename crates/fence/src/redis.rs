@@ -6,8 +6,8 @@
 //!
 //! While one server lives, the guard is exact: Redis runs a script whole, and nothing beside it. There is nothing to install.
 //!
-//! The marks of a [`Guard`] are one hash. In a cluster its key and all keys of the commands must be in one slot: give them the same
-//! hash tag.
+//! The marks of a [`Guard`] are one hash. In a cluster its key and all keys of the commands must be in one slot: give them the
+//! same hash tag.
 
 use std::sync::LazyLock;
 

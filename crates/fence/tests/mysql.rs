@@ -329,9 +329,9 @@ fn transactions_that_show_the_same_names_in_another_order_do_not_deadlock() {
         for round in 0..CROSSINGS {
             // Byte by byte, "/t-u/x" comes between "/t" and what is below it.
             let mut names = ["/t", "/t-u/x", "/t/u", "q", "r", "s"].map(str::to_owned).to_vec();
-            names.extend(["new ", "/new/"].map(|name| format!("{name}{round}")));
+            names.extend(["new ", "/z/"].map(|name| format!("{name}{round}")));
             names.remove(crosser);
-            if crosser % 2 == 0 {
+            if crosser.is_multiple_of(2) {
                 names.reverse();
             }
             let first = Access::write(&names[0], writer(1));
