@@ -1,9 +1,11 @@
-//! The store that the locks protect: an SQLite file that keeps the highest token it has seen for each resource, and refuses
-//! every older one. It writes down every attempt, accepted or not, in the transaction that decides about it.
+//! The store that the locks protect: an SQLite file with the guard that users have. It writes down every attempt, accepted or not,
+//! in the transaction that decides about it.
 
 use std::path::Path;
 use std::time::Duration;
 
+use fencepost_core::Token;
+use fencepost_fence::{Access, Error, FencingToken, sqlite};
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use super::history::{Attempt, Kind};
@@ -13,23 +15,23 @@ pub(crate) struct Store(Connection);
 
 impl Store {
     pub(crate) fn open(path: &Path) -> Store {
-        let store = Connection::open(path).expect("a file in a directory of our own");
+        let mut store = Connection::open(path).expect("a file in a directory of our own");
         store.busy_timeout(Duration::from_secs(20)).expect("a valid setting");
         // The store itself never crashes here, so it need not sync.
         store
             .execute_batch(
                 "PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF;
-                 CREATE TABLE IF NOT EXISTS marks
-                     (resource TEXT PRIMARY KEY, write_floor INTEGER NOT NULL, value INTEGER NOT NULL);
+                 CREATE TABLE IF NOT EXISTS numbers (resource TEXT PRIMARY KEY, value INTEGER NOT NULL);
                  CREATE TABLE IF NOT EXISTS attempts
                      (seq INTEGER PRIMARY KEY AUTOINCREMENT, resource TEXT NOT NULL, token INTEGER NOT NULL,
                       kind TEXT NOT NULL, value INTEGER NOT NULL, accepted INTEGER NOT NULL);",
             )
             .expect("valid SQL");
+        sqlite::install(&mut store).expect("a file of our own");
         Store(store)
     }
 
-    /// Lifts the floor and reads, if the token is not too old.
+    /// Claims and reads, if the token is not too old.
     // Rule: claim-before-read
     pub(crate) fn claim(&mut self, resource: &str, token: u64) -> Option<i64> {
         self.attempt(resource, token, Kind::Claim)
@@ -47,28 +49,32 @@ impl Store {
 
     // Rule: same-transaction
     fn attempt(&mut self, resource: &str, token: u64, kind: Kind) -> Option<i64> {
-        let token = i64::try_from(token).expect("tokens are below 2^53");
         let transaction = self.0.transaction_with_behavior(TransactionBehavior::Immediate).expect("it waits its turn");
-        let marks: Option<(i64, i64)> = transaction
-            .query_row("SELECT write_floor, value FROM marks WHERE resource = ?1", [resource], |row| {
-                Ok((row.get(0)?, row.get(1)?))
-            })
-            .optional()
-            .expect("valid SQL");
-        let (write_floor, value) = marks.unwrap_or_default();
-        // Rule: fence
-        let accepted = token >= write_floor;
+        let fencing = FencingToken::of_exclusive(Token(token));
+        let admitted = match kind {
+            Kind::Claim => sqlite::admit(&transaction, &Access::claim(resource, fencing)),
+            Kind::Write(_) | Kind::Late => sqlite::admit(&transaction, &Access::write(resource, fencing)),
+        };
+        let accepted = match admitted {
+            Ok(()) => true,
+            Err(Error::Stale(_)) => false,
+            Err(error) => panic!("{error}"),
+        };
+        let select = "SELECT value FROM numbers WHERE resource = ?1";
+        let value: Option<i64> =
+            transaction.query_row(select, [resource], |row| row.get(0)).optional().expect("valid SQL");
+        let value = value.unwrap_or_default();
         let (word, new) = match kind {
             Kind::Claim => ("claim", value),
             Kind::Write(new) => ("write", new),
             Kind::Late => ("late", value),
         };
         if accepted {
-            let upsert = "INSERT INTO marks VALUES (?1, ?2, ?3)
-                          ON CONFLICT (resource) DO UPDATE SET write_floor = ?2, value = ?3";
-            transaction.execute(upsert, params![resource, token, new]).expect("valid SQL");
+            let upsert = "INSERT INTO numbers VALUES (?1, ?2) ON CONFLICT (resource) DO UPDATE SET value = ?2";
+            transaction.execute(upsert, params![resource, new]).expect("valid SQL");
         }
         let insert = "INSERT INTO attempts (resource, token, kind, value, accepted) VALUES (?1, ?2, ?3, ?4, ?5)";
+        let token = i64::try_from(token).expect("tokens are below 2^53");
         transaction.execute(insert, params![resource, token, word, new, accepted]).expect("valid SQL");
         transaction.commit().expect("the file can be written");
         accepted.then_some(value)
