@@ -1,11 +1,12 @@
 //! The client: one connection to a cluster, and where everything else begins.
 
 use std::fmt::Display;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use fencepost_core::{LockMode, Metadata, Millis, SecretHash, SessionId, Ttl, bounds};
 use sha2::{Digest, Sha256};
+use tokio::runtime::Handle;
 
 use crate::admin::Admin;
 use crate::driver;
@@ -55,6 +56,10 @@ struct Inner {
     call_timeout: Duration,
     /// The session of those who do not ask for one of their own.
     session: Mutex<Option<SessionId>>,
+    /// Where the connection runs.
+    runtime: Handle,
+    /// The efficiency tier has a connection of its own, from its first use on.
+    efficiency: OnceLock<Client>,
 }
 
 impl Drop for Inner {
@@ -164,6 +169,10 @@ impl Client {
     /// # Errors
     /// [`Error::Unknown`] if no answer came. The locks then end with their deadline at the latest.
     pub async fn close(&self) -> Result<(), Error> {
+        if let Some(efficiency) = self.inner.efficiency.get() {
+            // It has no efficiency tier of its own, so this ends here.
+            Box::pin(efficiency.close()).await?;
+        }
         let session = self.inner.session.lock().unwrap_or_else(PoisonError::into_inner).take();
         match session {
             Some(session) => self.close_session(session).await,
@@ -173,6 +182,23 @@ impl Client {
 
     fn home(&self) -> Home {
         Home::Client(self.clone())
+    }
+
+    /// The same cluster, but its lock state in the leader's memory.
+    // Rule: tier-efficiency
+    pub(crate) fn efficiency(&self) -> Client {
+        let connect = || {
+            let shared = Arc::new(self.shared().to_efficiency());
+            self.inner.runtime.spawn(driver::drive(shared.clone()));
+            let Inner { ttl, metadata, call_timeout, runtime, .. } = &*self.inner;
+            Client::new(shared, *ttl, metadata.clone(), *call_timeout, runtime.clone())
+        };
+        self.inner.efficiency.get_or_init(connect).clone()
+    }
+
+    fn new(shared: Arc<Shared>, ttl: Ttl, metadata: Metadata, call_timeout: Duration, runtime: Handle) -> Client {
+        let (session, efficiency) = (Mutex::new(None), OnceLock::new());
+        Client { inner: Arc::new(Inner { shared, ttl, metadata, call_timeout, session, runtime, efficiency }) }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -355,9 +381,9 @@ impl ClientBuilder {
         let caller = driver::Caller::new(self.name.as_deref());
         let dial_timeout = self.connect_timeout.min(DIAL_TIMEOUT);
         let shared = Arc::new(Shared::new(self.endpoints, dial_timeout, caller, self.tls));
-        tokio::spawn(driver::drive(shared.clone()));
-        let (call_timeout, session) = (self.call_timeout, Mutex::new(None));
-        Ok(Client { inner: Arc::new(Inner { shared, ttl, metadata, call_timeout, session }) })
+        let runtime = Handle::current();
+        runtime.spawn(driver::drive(shared.clone()));
+        Ok(Client::new(shared, ttl, metadata, self.call_timeout, runtime))
     }
 
     /// A client follows the leader from node to node, so it speaks with all of them alike.

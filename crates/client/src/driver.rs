@@ -20,7 +20,7 @@ use tonic_types::StatusExt;
 use crate::clock::{self, Nanos};
 use crate::machine::{DialFailure, Reconnect, Step};
 use crate::rpc::lock_service_client::LockServiceClient;
-use crate::shared::Shared;
+use crate::shared::{Shared, Tier};
 use crate::tls;
 
 /// Messages that wait for the network. While it is slow the machine gathers, so few and large are better than many and small.
@@ -174,8 +174,12 @@ async fn dial(shared: &Shared, address: &str) -> Result<Stream, (DialFailure, St
         let (outbound, messages) = mpsc::channel(MESSAGES_BUFFERED);
         let mut client = LockServiceClient::with_interceptor(channel.clone(), shared.caller.clone())
             .max_decoding_message_size(ANSWER_BYTES_MAX);
-        let stream = client.connect(ReceiverStream::new(messages)).await.map_err(refused)?;
-        let mut inbound = stream.into_inner();
+        let messages = ReceiverStream::new(messages);
+        let stream = match shared.tier {
+            Tier::Correctness => client.connect(messages).await,
+            Tier::Efficiency => client.connect_efficiency(messages).await,
+        };
+        let mut inbound = stream.map_err(refused)?.into_inner();
         match inbound.message().await.map_err(refused)? {
             Some(hello) if hello.hello.is_some() => Ok(Stream { channel, outbound, inbound, hello }),
             _ => Err(unreachable("the stream did not begin with a hello".to_owned())),

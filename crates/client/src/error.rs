@@ -66,6 +66,9 @@ pub enum Refused {
     /// A lock on several names cannot change its mode in one step.
     #[error("this lock holds several names: only a lock on one name changes its mode")]
     SeveralNames,
+    /// A session that somebody opened for itself belongs to the correctness tier.
+    #[error("a session of its own has no efficiency tier: ask the client itself, with `client.lock(..).efficiency()`")]
+    OtherTier,
     /// What was named is not there.
     #[error("there is no such thing: it never was, or is no longer")]
     NotFound,

@@ -38,6 +38,18 @@ pub struct Mixed;
 #[derive(Clone, Copy, Debug)]
 pub struct Permit;
 
+/// Held in the efficiency tier, in whatever mode: fast, and forgotten when the leader changes. There is no fencing token, so
+/// this cannot stand where one is needed:
+///
+/// ```compile_fail,E0599
+/// fn token_of(lock: &fencepost::Hold<fencepost::Efficiency>) {
+///     lock.token();
+/// }
+/// ```
+// Rule: tier-efficiency
+#[derive(Clone, Copy, Debug)]
+pub struct Efficiency;
+
 /// The mode of a lock, as a type: [`Exclusive`], [`Update`] or [`Shared`].
 pub trait Mode: sealed::Sealed {
     /// As the service calls it.

@@ -69,7 +69,9 @@ pub use client::{Client, ClientBuilder};
 pub use clock::Nanos;
 pub use election::{Election, Leader, Leadership, Observer};
 pub use error::{Error, Failed, Refused, Unknown};
-pub use guard::{Exclusive, Guard, Hold, Mixed, Mode, NotConverted, Permit, PermitGuard, Released, Shared, Update};
+pub use guard::{
+    Efficiency, Exclusive, Guard, Hold, Mixed, Mode, NotConverted, Permit, PermitGuard, Released, Shared, Update,
+};
 pub use lock::LockRequest;
 pub use machine::{GrantState, Lost};
 pub use observe::{AsOf, ClusterStatus, MemberRole, MemberStatus, SessionView};

@@ -12,7 +12,7 @@ use fencepost_core::{
 
 use crate::client::millis;
 use crate::error::{self, Error, Refused};
-use crate::guard::{Exclusive, Guard, Hold, Mode, Shared, Update};
+use crate::guard::{Efficiency, Exclusive, Guard, Hold, Mode, Shared, Update};
 use crate::machine::{Answer, GrantKey};
 use crate::session::Home;
 
@@ -131,6 +131,13 @@ impl<M> LockRequest<M> {
     fn in_mode<T: Mode>(self) -> LockRequest<T> {
         let LockRequest { home, mut locks, owner, asking, .. } = self;
         locks.iter_mut().for_each(|lock| lock.mode = T::MODE);
+        LockRequest { home, locks, owner, asking, mode: PhantomData }
+    }
+
+    /// The same request to the other tier.
+    fn in_efficiency(mut self) -> LockRequest<Efficiency> {
+        let home = self.asking.take(self.home.efficiency()).unwrap_or(self.home);
+        let LockRequest { locks, owner, asking, .. } = self;
         LockRequest { home, locks, owner, asking, mode: PhantomData }
     }
 
@@ -271,5 +278,29 @@ impl LockRequest<Exclusive> {
     /// Held beside readers, by the one who means to become exclusive.
     pub fn update(self) -> LockRequest<Update> {
         self.in_mode()
+    }
+
+    /// Fast, and only as good as the leader's memory: no log is written, and everything is forgotten when the leader changes. For
+    /// up to an election time-out two may hold the lock then. For work that may now and then be done twice; a lock that data
+    /// depends on needs the other tier, and a token.
+    ///
+    /// Names are apart from those of the other tier. What is held has no token.
+    ///
+    /// ```no_run
+    /// # async fn example(client: fencepost::Client) -> Result<(), fencepost::Error> {
+    /// let lock = client.lock("thumbnails/42").efficiency().acquire().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    // Rule: tier-efficiency
+    pub fn efficiency(self) -> LockRequest<Efficiency> {
+        self.in_efficiency()
+    }
+}
+
+impl LockRequest<Shared> {
+    /// As [`LockRequest::<Exclusive>::efficiency`], held together with other readers.
+    pub fn efficiency(self) -> LockRequest<Efficiency> {
+        self.in_efficiency()
     }
 }

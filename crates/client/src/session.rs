@@ -7,7 +7,7 @@ use fencepost_core::{LockMode, Metadata, SessionId, Ttl};
 
 use crate::client::{Client, millis};
 use crate::election::Election;
-use crate::error::Error;
+use crate::error::{Error, Refused};
 use crate::guard::{Exclusive, Mixed};
 use crate::lock::LockRequest;
 use crate::semaphore::SemaphoreRequest;
@@ -140,6 +140,17 @@ impl Home {
         match self {
             Home::Client(client) => client.default_session(),
             Home::Session(session) => Ok(session.inner.id),
+        }
+    }
+
+    /// The same place in the efficiency tier, if there is one.
+    ///
+    /// # Errors
+    /// [`Refused::OtherTier`]: a session of its own is a session of one tier.
+    pub(crate) fn efficiency(&self) -> Result<Home, Error> {
+        match self {
+            Home::Client(client) => Ok(Home::Client(client.efficiency())),
+            Home::Session(_) => Err(Refused::OtherTier.into()),
         }
     }
 

@@ -34,6 +34,15 @@ pub(crate) struct Shared {
     pub(crate) caller: Caller,
     /// None speaks plain text.
     pub(crate) tls: Option<Tls>,
+    /// Which lock state the sessions are about.
+    pub(crate) tier: Tier,
+}
+
+/// Which lock state of a cluster: the replicated one, or the one in the leader's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tier {
+    Correctness,
+    Efficiency,
 }
 
 #[derive(Debug, Default)]
@@ -63,7 +72,15 @@ impl Shared {
     pub(crate) fn new(endpoints: Vec<String>, connect_timeout: Duration, caller: Caller, tls: Option<Tls>) -> Shared {
         let last_failure = "not tried yet".to_owned();
         let state = Mutex::new(State { last_failure, ..State::default() });
-        Shared { state, wake: Notify::new(), connected: Notify::new(), endpoints, connect_timeout, caller, tls }
+        let (wake, connected, tier) = (Notify::new(), Notify::new(), Tier::Correctness);
+        Shared { state, wake, connected, endpoints, connect_timeout, caller, tls, tier }
+    }
+
+    /// The same way to the same cluster, to its efficiency tier. Nothing else is shared.
+    pub(crate) fn to_efficiency(&self) -> Shared {
+        let Shared { endpoints, connect_timeout, caller, tls, .. } = self;
+        let to = Shared::new(endpoints.clone(), *connect_timeout, caller.clone(), tls.clone());
+        Shared { tier: Tier::Efficiency, ..to }
     }
 
     /// The state. A machine that has panicked has said so where it did; the others must still be able to let go.

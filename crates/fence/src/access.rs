@@ -28,6 +28,39 @@ pub struct Writes;
 /// let access = Access::write("order:42", order).and_read("price:3", price);
 /// assert_eq!(access.shown().unwrap().len(), 2);
 /// ```
+///
+/// Only the token of an exclusive lock writes. A number from somewhere else does not fit,
+///
+/// ```compile_fail,E0308
+/// # use fencepost_fence::Access;
+/// let made_up: u64 = 42;
+/// let _ = Access::write("wallet:7", made_up);
+/// ```
+///
+/// nor does a reader's token,
+///
+/// ```compile_fail,E0308
+/// # use fencepost_fence::{Access, ReadToken};
+/// let reader: ReadToken = "42".parse().unwrap();
+/// let _ = Access::write("wallet:7", reader);
+/// ```
+///
+/// not even to claim:
+///
+/// ```compile_fail,E0308
+/// # use fencepost_fence::{Access, ReadToken};
+/// let reader: ReadToken = "42".parse().unwrap();
+/// let _ = Access::claim("wallet:7", reader);
+/// ```
+///
+/// A lock of the efficiency tier and the permits of a semaphore know the number of their grant, and have no token at all:
+///
+/// ```compile_fail,E0308
+/// # use fencepost_fence::{Access, Token};
+/// struct EfficiencyGuard { grant: Token }
+/// let lock = EfficiencyGuard { grant: Token(42) };
+/// let _ = Access::write("wallet:7", lock.grant);
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "an access does nothing until a guard admits it"]
 pub struct Access<Kind> {

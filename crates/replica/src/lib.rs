@@ -17,6 +17,7 @@ mod replica;
 mod snapshot;
 mod stamp;
 pub mod store;
+mod unreplicated;
 
 pub use apply::read_entry;
 pub use error::{NotTaken, Stop};
@@ -32,3 +33,4 @@ pub use raft::eraftpb::Message;
 pub use replica::{ELECTION_TICKS, EVENTS_KEPT_MAX, HEARTBEAT_TICKS, Replica, Settings, TICK_MS};
 pub use snapshot::{GroupId, Restored, SnapshotInfo, make_snapshot, read_snapshot, restore_backup};
 pub use stamp::{Nanos, TURN_MS_MAX};
+pub use unreplicated::Unreplicated;

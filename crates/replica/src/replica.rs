@@ -406,7 +406,7 @@ impl Replica {
 }
 
 /// Whether an operation makes the state larger if it succeeds.
-fn grows_the_state(operation: &Operation) -> bool {
+pub(crate) fn grows_the_state(operation: &Operation) -> bool {
     match operation {
         Operation::Open(_) => true,
         Operation::Request(request) => matches!(request.action, Action::Acquire(_) | Action::TakePermits(_)),

@@ -11,7 +11,7 @@ use fencepost_core::{
     Admin, LogicalMs, Operation, Outcome, Principal, Renewal, Reply, RequestNumber, SecretHash, SessionId, bounds,
 };
 use fencepost_replica::{
-    LogPosition, MemberChange, MemberView, Nanos, Node, NotTaken, Output, Replica, Role, Stop, Ticket,
+    LogPosition, MemberChange, MemberView, Nanos, Node, NotTaken, Output, Replica, Role, Stop, Ticket, Unreplicated,
 };
 use fencepost_wire::{api, v1};
 use sha2::{Digest, Sha256};
@@ -24,11 +24,29 @@ use crate::outbox::Outbox;
 use crate::peers::Peers;
 use crate::status;
 
+/// The efficiency tier of each term is a group of its own. Replicated groups count from one.
+// Rule: tier-efficiency
+const EFFICIENCY_GROUPS: u64 = 1 << 63;
+
 /// One client's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StreamId(u64);
 
+/// Which lock state a stream is about: the replicated one, or the one in this node's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Tier {
+    Correctness,
+    Efficiency,
+}
+
+/// What a stream can ask of a lock state.
+enum Command {
+    Operation(Operation),
+    Renewal(Renewal),
+}
+
 struct Stream {
+    tier: Tier,
     outbox: Outbox,
     principal: Principal,
     /// Sessions that were opened or attached here. Only for those may this stream act: an id alone is no credential.
@@ -73,7 +91,10 @@ pub(crate) struct Engine {
     next_stream: u64,
     /// Where each session is connected: where its pushes go.
     connected: HashMap<SessionId, StreamId>,
-    asked: HashMap<Ticket, Asked>,
+    /// Each tier counts its tickets by itself.
+    asked: HashMap<(Tier, Ticket), Asked>,
+    /// The efficiency tier, while this node leads: it belongs to the term.
+    efficiency: Option<Unreplicated>,
     /// The term whose streams these are.
     serves_in: Option<u64>,
     progress: watch::Sender<Progress>,
@@ -102,6 +123,7 @@ impl Shared {
             next_stream: 0,
             connected: HashMap::new(),
             asked: HashMap::new(),
+            efficiency: None,
             serves_in: None,
             progress,
             applied,
@@ -155,7 +177,7 @@ impl Shared {
             let mut engine = self.engine();
             let ticket = engine.submit(Operation::Admin(admin))?;
             let (sender, receiver) = oneshot::channel();
-            engine.asked.insert(ticket, Asked::Act(sender));
+            engine.asked.insert((Tier::Correctness, ticket), Asked::Act(sender));
             receiver
         };
         self.ring();
@@ -172,7 +194,7 @@ impl Shared {
             let taken = engine.node.replica_mut().change_members(&changes);
             let ticket = taken.map_err(|why| engine.refusal(&why))?;
             let (sender, receiver) = oneshot::channel();
-            engine.asked.insert(ticket, Asked::MemberChange(sender));
+            engine.asked.insert((Tier::Correctness, ticket), Asked::MemberChange(sender));
             receiver
         };
         self.ring();
@@ -210,6 +232,12 @@ impl Engine {
 
     pub(crate) fn node(&self) -> &Node {
         &self.node
+    }
+
+    /// When to turn next, if nothing comes before.
+    pub(crate) fn next_turn(&self) -> Nanos {
+        let next = self.node.next_turn();
+        self.efficiency.as_ref().and_then(Unreplicated::next_turn).map_or(next, |other| other.min(next))
     }
 
     pub(crate) fn streams(&self) -> usize {
@@ -267,7 +295,7 @@ impl Engine {
         let submitted = self.node.replica_mut().submit_read();
         let ticket = submitted.map_err(|why| self.refusal(&why))?;
         let (sender, receiver) = oneshot::channel();
-        self.asked.insert(ticket, Asked::Read(sender));
+        self.asked.insert((Tier::Correctness, ticket), Asked::Read(sender));
         Ok(receiver)
     }
 
@@ -275,7 +303,7 @@ impl Engine {
     ///
     /// # Errors
     /// A status if this node does not lead.
-    pub(crate) fn connect(&mut self, principal: Principal) -> Result<(StreamId, Outbox), Status> {
+    pub(crate) fn connect(&mut self, principal: Principal, tier: Tier) -> Result<(StreamId, Outbox), Status> {
         let replica = self.node.replica();
         if self.is_shutting_down || !replica.serves() {
             return Err(self.not_leader());
@@ -286,14 +314,17 @@ impl Engine {
         outbox.hello(v1::Hello {
             cluster_high,
             cluster_low,
-            group: group.group,
+            group: match tier {
+                Tier::Correctness => group.group,
+                Tier::Efficiency => EFFICIENCY_GROUPS | replica.term(),
+            },
             node: replica.id(),
             term: replica.term(),
         });
         self.next_stream += 1;
         let id = StreamId(self.next_stream);
         let (sessions, opening) = (HashSet::new(), HashMap::new());
-        self.streams.insert(id, Stream { outbox: outbox.clone(), principal, sessions, opening });
+        self.streams.insert(id, Stream { tier, outbox: outbox.clone(), principal, sessions, opening });
         Ok((id, outbox))
     }
 
@@ -315,7 +346,7 @@ impl Engine {
             let session = SessionId(api::whole(open.session_high, open.session_low));
             match api::open_from_wire(&open, principal.clone()) {
                 Ok(asked) => {
-                    if self.submit_on(id, session, None, |replica| replica.submit(Operation::Open(asked)))
+                    if self.submit_on(id, session, None, Command::Operation(Operation::Open(asked)))
                         && let Some(stream) = self.streams.get_mut(&id)
                     {
                         stream.opening.insert(session, Vec::new());
@@ -327,13 +358,13 @@ impl Engine {
         for attach in message.attaches {
             let session = SessionId(api::whole(attach.session_high, attach.session_low));
             let renewal = api::attach_from_wire(&attach, |secret| SecretHash(Sha256::digest(secret).into()));
-            self.submit_on(id, session, None, |replica| replica.submit_renewal(renewal));
+            self.submit_on(id, session, None, Command::Renewal(renewal));
         }
         for keep_alive in message.keep_alives {
             let session = SessionId(api::whole(keep_alive.session_high, keep_alive.session_low));
             if self.may_act(id, session) {
                 let renewal: Renewal = api::keep_alive_from_wire(&keep_alive);
-                self.submit_on(id, session, None, |replica| replica.submit_renewal(renewal));
+                self.submit_on(id, session, None, Command::Renewal(renewal));
             } else {
                 self.answer_not_here(id, session, None);
             }
@@ -357,7 +388,7 @@ impl Engine {
         }
         match api::request_from_wire(request) {
             Ok(request) => {
-                self.submit_on(id, session, number, |replica| replica.submit(Operation::Request(request)));
+                self.submit_on(id, session, number, Command::Operation(Operation::Request(request)));
             }
             Err(error) => self.answer_invalid(id, session, number, error.for_caller()),
         }
@@ -373,11 +404,12 @@ impl Engine {
         stream: StreamId,
         session: SessionId,
         number: Option<RequestNumber>,
-        submit: impl FnOnce(&mut Replica) -> Result<Ticket, NotTaken>,
+        command: Command,
     ) -> bool {
-        match submit(self.node.replica_mut()) {
+        let Some(tier) = self.streams.get(&stream).map(|stream| stream.tier) else { return false };
+        match self.submit_to(tier, command) {
             Ok(ticket) => {
-                self.asked.insert(ticket, Asked::OnStream { stream, session, number });
+                self.asked.insert((tier, ticket), Asked::OnStream { stream, session, number });
                 true
             }
             // The whole stream will end, with where to go.
@@ -389,6 +421,21 @@ impl Engine {
                 };
                 self.answer_not_taken(stream, session, number, code, why.to_string(), Some(retry_after_ms));
                 false
+            }
+        }
+    }
+
+    fn submit_to(&mut self, tier: Tier, command: Command) -> Result<Ticket, NotTaken> {
+        match (tier, command) {
+            (Tier::Correctness, Command::Operation(operation)) => self.node.replica_mut().submit(operation),
+            (Tier::Correctness, Command::Renewal(renewal)) => self.node.replica_mut().submit_renewal(renewal),
+            (Tier::Efficiency, command) => {
+                let leader = self.node.replica().leader();
+                let efficiency = self.efficiency.as_mut().ok_or(NotTaken::NotLeader { leader })?;
+                match command {
+                    Command::Operation(operation) => efficiency.submit(operation),
+                    Command::Renewal(renewal) => Ok(efficiency.submit_renewal(renewal)),
+                }
             }
         }
     }
@@ -424,52 +471,60 @@ impl Engine {
     pub(crate) fn turn(&mut self, now: Nanos) -> Result<(), Stop> {
         self.metrics.turns.inc();
         self.node.replica_mut().set_wall_clock(clock::wall_ms());
-        let outputs = self.node.turn(now)?;
-        for output in outputs {
-            match output {
-                Output::Send(message) => self.peers.send(message),
-                Output::SendSnapshot { message, position } => self.peers.send_snapshot(message, position),
-                Output::Reply { ticket, position, stamp, reply } => self.answer(ticket, position, stamp, reply),
-                Output::Push { position, stamp, push } => {
-                    let session = api::push_session(&push);
-                    if let Some(stream) = self.connected.get(&session).and_then(|id| self.streams.get(id)) {
-                        let pushes = vec![api::push_to_wire(&push)];
-                        stream.outbox.decided(v1::Decided { pushes, ..entry_at(position, stamp) });
-                    }
-                    if let fencepost_core::Push::SessionEnded { .. } = push {
-                        self.unbind(session);
-                    }
-                    self.metrics.pushes.inc();
-                }
-                Output::ReadReady { ticket, .. } => {
-                    if let Some(Asked::Read(waiting)) = self.asked.remove(&ticket) {
-                        // Whoever gave up waiting is not an error.
-                        let _ = waiting.send(());
-                    }
-                }
-                // Dropping what waits tells it that the outcome is unknown.
-                Output::Abandoned(ticket) => drop(self.asked.remove(&ticket)),
-                Output::MembersChanged { ticket, .. } => {
-                    if let Some(Asked::MemberChange(waiting)) = ticket.and_then(|ticket| self.asked.remove(&ticket)) {
-                        let _ = waiting.send(());
-                    }
-                    self.follow_members();
-                }
-                Output::Write(_) | Output::MakeSnapshot { .. } | Output::Compact { .. } => {
-                    unreachable!("the node carries out what concerns its disk")
-                }
-            }
+        for output in self.node.turn(now)? {
+            self.hand_out(Tier::Correctness, output);
         }
-        self.follow_leadership();
+        self.follow_leadership(now);
+        let in_memory = self.efficiency.as_mut().map(|efficiency| efficiency.turn(now));
+        for output in in_memory.into_iter().flatten() {
+            self.hand_out(Tier::Efficiency, output);
+        }
         let (progress, applied) = (progress_of(&self.node), self.node.replica().applied());
         self.progress.send_if_modified(|known| std::mem::replace(known, progress) != progress);
         self.applied.send_if_modified(|known| std::mem::replace(known, applied) != applied);
         Ok(())
     }
 
-    fn answer(&mut self, ticket: Ticket, position: LogPosition, stamp: LogicalMs, reply: Reply) {
+    fn hand_out(&mut self, tier: Tier, output: Output) {
+        match output {
+            Output::Send(message) => self.peers.send(message),
+            Output::SendSnapshot { message, position } => self.peers.send_snapshot(message, position),
+            Output::Reply { ticket, position, stamp, reply } => self.answer((tier, ticket), position, stamp, reply),
+            Output::Push { position, stamp, push } => {
+                let session = api::push_session(&push);
+                if let Some(stream) = self.connected.get(&session).and_then(|id| self.streams.get(id)) {
+                    let pushes = vec![api::push_to_wire(&push)];
+                    stream.outbox.decided(v1::Decided { pushes, ..entry_at(position, stamp) });
+                }
+                if let fencepost_core::Push::SessionEnded { .. } = push {
+                    self.unbind(session);
+                }
+                self.metrics.pushes.inc();
+            }
+            Output::ReadReady { ticket, .. } => {
+                if let Some(Asked::Read(waiting)) = self.asked.remove(&(tier, ticket)) {
+                    // Whoever gave up waiting is not an error.
+                    let _ = waiting.send(());
+                }
+            }
+            // Dropping what waits tells it that the outcome is unknown.
+            Output::Abandoned(ticket) => drop(self.asked.remove(&(tier, ticket))),
+            Output::MembersChanged { ticket, .. } => {
+                let ours = ticket.and_then(|ticket| self.asked.remove(&(tier, ticket)));
+                if let Some(Asked::MemberChange(waiting)) = ours {
+                    let _ = waiting.send(());
+                }
+                self.follow_members();
+            }
+            Output::Write(_) | Output::MakeSnapshot { .. } | Output::Compact { .. } => {
+                unreachable!("the node carries out what concerns its disk")
+            }
+        }
+    }
+
+    fn answer(&mut self, asked: (Tier, Ticket), position: LogPosition, stamp: LogicalMs, reply: Reply) {
         self.metrics.answers.inc();
-        let (id, session, number) = match self.asked.remove(&ticket) {
+        let (id, session, number) = match self.asked.remove(&asked) {
             Some(Asked::OnStream { stream, session, number }) => (stream, session, number),
             Some(Asked::Act(waiting)) => {
                 let _ = waiting.send(Acted { position, stamp, outcome: reply.outcome });
@@ -509,7 +564,8 @@ impl Engine {
     }
 
     /// Streams belong to a term: when another begins they end, and clients attach their sessions where it leads.
-    fn follow_leadership(&mut self) {
+    // Rule: tier-efficiency
+    fn follow_leadership(&mut self, now: Nanos) {
         let replica = self.node.replica();
         let serves_in = replica.serves().then(|| replica.term());
         if serves_in == self.serves_in {
@@ -520,6 +576,8 @@ impl Engine {
             None => tracing::info!("this node no longer leads"),
         }
         self.serves_in = serves_in;
+        self.efficiency = serves_in.map(|term| Unreplicated::new(term, getrandom::u64().unwrap_or(term), now));
+        self.asked.retain(|(tier, _), _| *tier == Tier::Correctness);
         self.end_streams(self.not_leader());
     }
 

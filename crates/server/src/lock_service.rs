@@ -5,7 +5,7 @@ use fencepost_wire::v1;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::bounds::STREAMS_MAX;
-use crate::engine::{Shared, StreamId};
+use crate::engine::{Shared, StreamId, Tier};
 use crate::generated::lock_service_server::LockService;
 use crate::outbox::Outbox;
 use crate::status;
@@ -45,8 +45,22 @@ pub(crate) fn principal<T>(request: &Request<T>) -> Result<Principal, Status> {
 #[tonic::async_trait]
 impl LockService for LockEdge {
     type ConnectStream = Outbox;
+    type ConnectEfficiencyStream = Outbox;
 
     async fn connect(&self, request: Request<Streaming<v1::ClientMessage>>) -> Result<Response<Outbox>, Status> {
+        self.serve(request, Tier::Correctness)
+    }
+
+    async fn connect_efficiency(
+        &self,
+        request: Request<Streaming<v1::ClientMessage>>,
+    ) -> Result<Response<Outbox>, Status> {
+        self.serve(request, Tier::Efficiency)
+    }
+}
+
+impl LockEdge {
+    fn serve(&self, request: Request<Streaming<v1::ClientMessage>>, tier: Tier) -> Result<Response<Outbox>, Status> {
         let principal = principal(&request)?;
         let mut incoming = request.into_inner();
         let (stream, outbox) = {
@@ -56,7 +70,7 @@ impl LockService for LockEdge {
                     format!("this node serves {STREAMS_MAX} streams already: share a stream between sessions");
                 return Err(status::reason(Code::ResourceExhausted, "TOO_MANY_STREAMS", message));
             }
-            engine.connect(principal)?
+            engine.connect(principal, tier)?
         };
         let connected = Connected { shared: self.shared.clone(), stream };
         let answers = outbox.clone();

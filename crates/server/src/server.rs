@@ -291,7 +291,7 @@ async fn turn_for_ever(shared: Shared) -> Stop {
                 engine.shut_down();
                 return stop;
             }
-            (engine.peers.take_jobs(), engine.node().next_turn())
+            (engine.peers.take_jobs(), engine.next_turn())
         };
         for job in jobs {
             tokio::spawn(job.run(shared.clone()));

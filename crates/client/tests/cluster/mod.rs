@@ -234,6 +234,15 @@ impl Node {
 #[tonic::async_trait]
 impl rpc::lock_service_server::LockService for Node {
     type ConnectStream = Boxed<v1::ServerMessage>;
+    type ConnectEfficiencyStream = Boxed<v1::ServerMessage>;
+
+    /// For that tier the tests have the real server.
+    async fn connect_efficiency(
+        &self,
+        _: Request<Streaming<v1::ClientMessage>>,
+    ) -> Result<Response<Self::ConnectEfficiencyStream>, Status> {
+        Err(Status::unimplemented("one tier is enough here"))
+    }
 
     async fn connect(
         &self,

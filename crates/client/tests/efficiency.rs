@@ -1,0 +1,82 @@
+//! The efficiency tier with the real server in the process: the same locks, apart from the others, in no log, without a token.
+//!
+//! What happens to it when the leader changes is tested with real processes, in `crates/cli/tests/efficiency.rs`.
+
+use std::time::Duration;
+
+use fencepost::testing::TestServer;
+use fencepost::{Error, Refused};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+async fn soon<Found>(what: &str, future: impl Future<Output = Found>) -> Found {
+    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("in time: {what}"))
+}
+
+// Rule: tier-efficiency
+#[tokio::test]
+async fn it_excludes_waits_shares_and_gives_back() {
+    let server = TestServer::start();
+    let (first, second) = (server.client().await.unwrap(), server.client().await.unwrap());
+    let held = first.lock("thumbnails").efficiency().acquire().await.unwrap();
+    assert!(held.is_held() && held.remaining() > Duration::ZERO);
+    assert!(second.lock("thumbnails").efficiency().try_acquire().await.unwrap().is_none(), "it is taken");
+    let refused = second.lock("thumbnails").efficiency().wait(Duration::from_millis(50)).acquire().await;
+    assert!(matches!(refused, Err(Error::Refused(Refused::TimedOut))), "{refused:?}");
+
+    let waiting = tokio::spawn(async move { second.lock("thumbnails").efficiency().wait(PATIENCE).acquire().await });
+    held.release().await.unwrap();
+    let next = soon("it is handed over", waiting).await.unwrap().unwrap();
+    next.release().await.unwrap();
+
+    let readers = [(); 2].map(|()| first.lock("list").shared().efficiency());
+    for reader in readers {
+        let held = reader.try_acquire().await.unwrap().expect("readers share");
+        assert!(held.is_held());
+        std::mem::forget(held);
+    }
+    assert!(first.lock("list").efficiency().try_acquire().await.unwrap().is_none(), "readers keep a writer out");
+    let both = first.lock_all(["a", "b"]).efficiency().acquire().await.unwrap();
+    assert!(first.lock("b").efficiency().try_acquire().await.unwrap().is_none(), "several at once");
+    both.release().await.unwrap();
+}
+
+// Rule: tier-efficiency
+#[tokio::test]
+async fn its_names_are_apart_and_nothing_of_it_is_in_the_log() {
+    let server = TestServer::start();
+    let client = server.client().await.unwrap();
+    let correct = client.lock("report").acquire().await.unwrap();
+    let before = client.status().await.unwrap().applied;
+    for _ in 0..200 {
+        let fast = client.lock("report").efficiency().acquire().await.unwrap();
+        fast.release().await.unwrap();
+    }
+    let after = client.status().await.unwrap();
+    assert_eq!(after.counts.grants, 1, "observers see the other tier");
+    // Keep-alives of the other tier may come in between.
+    let entries = after.applied.index - before.index;
+    assert!(entries < 100, "200 locks in memory made {entries} entries in the log");
+    correct.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_that_is_gone_leaves_nothing_behind() {
+    let server = TestServer::start();
+    let (first, second) = (server.client().await.unwrap(), server.client().await.unwrap());
+    let held = first.lock("job").efficiency().acquire().await.unwrap();
+    let lost = held.hold();
+    first.close().await.unwrap();
+    soon("it is told", lost.lost()).await;
+    let next = soon("it is free", second.lock("job").efficiency().acquire()).await.unwrap();
+    assert!(next.is_held());
+}
+
+#[tokio::test]
+async fn a_session_of_its_own_has_no_efficiency_tier() {
+    let server = TestServer::start();
+    let client = server.client().await.unwrap();
+    let session = client.session().open().unwrap();
+    let refused = session.lock("job").efficiency().acquire().await.expect_err("it is of the other tier");
+    assert!(matches!(refused, Error::Refused(Refused::OtherTier)), "{refused}");
+}

@@ -1,0 +1,180 @@
+//! The lock state of the efficiency tier: the same state machine, in the memory of the node that leads, in no log.
+//!
+//! It answers in the turn in which it is asked, and it is worth what one process is worth: it is forgotten when the node stops
+//! leading, and a node that does not know yet that it was deposed still grants beside its successor. So every instance
+//! belongs to one term, and whoever hears from another term has lost what it held. // Rule: tier-efficiency
+
+use fencepost_core::{LockState, LogicalMs, Operation, Renewal, ReplyTo};
+
+use crate::error::NotTaken;
+use crate::gather::{Gather, Ticket};
+use crate::log::LogPosition;
+use crate::ports::Output;
+use crate::replica::grows_the_state;
+use crate::stamp::{Nanos, StampClock};
+
+/// The efficiency tier of one term.
+#[derive(Debug)]
+pub struct Unreplicated {
+    state: LockState,
+    clock: StampClock,
+    gather: Gather,
+    /// The term, and how often something was applied in it.
+    position: LogPosition,
+    last_ticket: u64,
+    last_turn: Nanos,
+}
+
+impl Unreplicated {
+    /// Begins with nothing, in this term.
+    pub fn new(term: u64, hash_seed: u64, now: Nanos) -> Unreplicated {
+        Unreplicated {
+            state: LockState::new(hash_seed),
+            clock: StampClock::new(LogicalMs(0), now),
+            gather: Gather::default(),
+            position: LogPosition { index: 0, term },
+            last_ticket: 0,
+            last_turn: now,
+        }
+    }
+
+    /// The state, as it is.
+    pub fn state(&self) -> &LockState {
+        &self.state
+    }
+
+    /// Takes a sign of life.
+    pub fn submit_renewal(&mut self, renewal: Renewal) -> Ticket {
+        let ticket = self.ticket();
+        self.gather.renewal(ticket, renewal);
+        ticket
+    }
+
+    /// Takes an operation for the next turn.
+    ///
+    /// # Errors
+    /// [`NotTaken::Overloaded`] if too many wait.
+    pub fn submit(&mut self, operation: Operation) -> Result<Ticket, NotTaken> {
+        if !self.gather.has_room(grows_the_state(&operation)) {
+            return Err(NotTaken::Overloaded);
+        }
+        let ticket = self.ticket();
+        self.gather.operation(ticket, operation);
+        Ok(ticket)
+    }
+
+    /// Counts time, applies what has arrived, and gives out the answers: [`Output::Reply`] and [`Output::Push`], nothing else.
+    pub fn turn(&mut self, now: Nanos) -> Vec<Output> {
+        self.clock.turn(now);
+        self.last_turn = now;
+        let stamp = self.clock.stamp();
+        let mut outputs = Vec::new();
+        loop {
+            let deadline_passed = self.state.next_deadline().is_some_and(|deadline| deadline <= stamp);
+            let Some((batch, tickets)) = self.gather.take(now, deadline_passed, true) else { return outputs };
+            let effects = self.state.apply(stamp, batch);
+            self.position.index += 1;
+            let position = self.position;
+            outputs.extend(effects.replies.into_iter().map(|reply| {
+                let ticket = match reply.to {
+                    ReplyTo::Renewal(place) => tickets.renewals[place],
+                    ReplyTo::Operation(place) => tickets.operations[place],
+                };
+                Output::Reply { ticket, position, stamp, reply }
+            }));
+            outputs.extend(effects.pushes.into_iter().map(|push| Output::Push { position, stamp, push }));
+        }
+    }
+
+    /// When to turn it next, if nothing comes before. None if there is nothing to wait for.
+    pub fn next_turn(&self) -> Option<Nanos> {
+        if self.gather.is_urgent(true) {
+            return Some(self.last_turn);
+        }
+        let renewals = self.gather.has_renewals().then_some(Nanos(0));
+        let deadline = self.state.next_deadline().map(|deadline| self.clock.reaches(deadline));
+        renewals.into_iter().chain(deadline).min().map(|reason| reason.max(self.gather.next_beat()))
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        self.last_ticket += 1;
+        Ticket(self.last_ticket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fencepost_core::{
+        Acquire, Action, Epoch, Lock, LockMode, Metadata, Name, Open, Outcome, Principal, Push, Request, RequestNumber,
+        SecretHash, Seen, SessionId, Terms, Ttl, Wait,
+    };
+
+    use super::*;
+
+    fn open(session: u128) -> Operation {
+        Operation::Open(Open {
+            session: SessionId(session),
+            secret_hash: SecretHash([0; 32]),
+            principal: Principal::new("tester").unwrap(),
+            ttl: Ttl::new(1_000).unwrap(),
+            metadata: Metadata::default(),
+        })
+    }
+
+    fn acquire(session: u128) -> Operation {
+        let locks = [Lock { name: Name::new("nightly").unwrap(), mode: LockMode::Exclusive }].into_iter().collect();
+        Operation::Request(Request {
+            session: SessionId(session),
+            epoch: Epoch(1),
+            number: RequestNumber(1),
+            seen: Seen::default(),
+            action: Action::Acquire(Acquire { locks, owner: None, wait: Wait::Forever, terms: Terms::default() }),
+        })
+    }
+
+    fn outcome(output: &Output) -> Option<&Outcome> {
+        match output {
+            Output::Reply { reply, .. } => Some(&reply.outcome),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn what_is_asked_is_answered_in_the_same_turn_and_time_alone_ends_leases() {
+        let mut tier = Unreplicated::new(7, 1, Nanos(0));
+        assert_eq!(tier.next_turn(), None, "there is nothing to wait for");
+        for operation in [open(1), open(2), acquire(1), acquire(2)] {
+            tier.submit(operation).unwrap();
+        }
+        let outputs = tier.turn(Nanos(0));
+        let outcomes: Vec<&Outcome> = outputs.iter().filter_map(outcome).collect();
+        let [Outcome::Opened { .. }, Outcome::Opened { .. }, Outcome::Granted { .. }, Outcome::Queued { .. }] =
+            outcomes[..]
+        else {
+            panic!("{outcomes:?}");
+        };
+        assert!(outputs.iter().all(|output| matches!(output, Output::Reply { position, .. } if position.term == 7)));
+
+        // The one who waits shows a sign of life, the holder none.
+        tier.turn(Nanos(0).after_ms(400));
+        tier.submit_renewal(Renewal::KeepAlive { session: SessionId(2), epoch: Epoch(1), seen: Seen::default() });
+        tier.turn(Nanos(0).after_ms(800));
+        let due = tier.next_turn().expect("a lease ends");
+        let outputs = tier.turn(due.after_ms(1));
+        let pushes: Vec<&Push> = outputs.iter().filter_map(push).collect();
+        assert!(
+            pushes.iter().any(|push| matches!(push, Push::SessionEnded { session: SessionId(1), .. })),
+            "{pushes:?}"
+        );
+        let granted =
+            |push: &&Push| matches!(push, Push::Ended { session: SessionId(2), outcome: Outcome::Granted { .. }, .. });
+        assert!(pushes.iter().any(granted), "{pushes:?}");
+    }
+
+    fn push(output: &Output) -> Option<&Push> {
+        match output {
+            Output::Push { push, .. } => Some(push),
+            _ => None,
+        }
+    }
+}
