@@ -99,6 +99,7 @@ impl Tls {
 /// What to do about a connection that failed because the two sides did not mean the same, if that is why.
 pub(crate) fn hint(said: &str, has_tls: bool) -> &'static str {
     let foreign = "; the node's certificate is not signed by the authority that was given: give the right one";
+    let wants = "; the node hung up: if the node wants to see a certificate, give one, with its key";
     let of_tls = [
         ("InvalidContentType", "; the node speaks plain text: connect without TLS, or give the node a certificate"),
         ("UnknownIssuer", foreign),
@@ -106,6 +107,10 @@ pub(crate) fn hint(said: &str, has_tls: bool) -> &'static str {
         ("not valid for name", "; connect by a name in the node's certificate, or say which name it bears"),
         ("CertificateRequired", "; the node wants to see a certificate: give one, with its key"),
         ("UnknownCA", "; the node does not know who signed the certificate that it was shown: give another"),
+        // The node says why and hangs up; what is noticed first is chance.
+        ("connection closed", wants),
+        ("broken pipe", wants),
+        ("onnection reset", wants),
     ];
     // A node that expected a greeting hangs up on anything else. There are other reasons to hang up, so it is a guess.
     let perhaps = "; if the node speaks TLS, connect with https:// and its authority";
