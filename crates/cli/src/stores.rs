@@ -168,8 +168,9 @@ impl Store {
             Store::Postgres(client) => postgres::install(client).await?,
             Store::MySql(connection) => mysql::install(connection).await?,
             Store::Redis(connection) => {
+                // There is nothing to make, but marks of a newer version may be there.
                 redis::Guard::default().status(connection).await?;
-                Installed::AlreadyThere
+                Installed::New
             }
             Store::Sqlite(connection) => sqlite::install(connection)?,
         })

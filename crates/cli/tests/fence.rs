@@ -89,7 +89,7 @@ fn mariadb_is_prepared_looked_at_and_tidied() {
 #[test]
 fn redis_needs_nothing_and_is_said_to_be_for_efficiency_only() {
     let Some(server) = shared(Kind::Redis) else { return };
-    fencepost(&["fence", "init", &server.url()]).ok().says("for efficiency only");
+    fencepost(&["fence", "init", &server.url()]).ok().says("created nothing").says("for efficiency only");
     fencepost(&["fence", "status", &server.url()]).ok().says("for efficiency only");
 }
 
