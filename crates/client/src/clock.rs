@@ -10,6 +10,11 @@ use std::time::Duration;
 pub struct Nanos(pub u64);
 
 impl Nanos {
+    /// The time now.
+    pub fn now() -> Nanos {
+        now()
+    }
+
     /// So much later.
     pub fn after(self, duration: Duration) -> Nanos {
         Nanos(self.0.saturating_add(nanos(duration)))

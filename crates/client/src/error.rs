@@ -49,6 +49,9 @@ pub enum Refused {
     /// The grant belongs to nobody here: it was given back before.
     #[error("the lock is not held: it was given back before")]
     NotHeld,
+    /// The grant belongs to somebody else.
+    #[error("the lock is somebody else's: it had ended, and was given on. Fencing tokens keep late writes out")]
+    NotOwner,
     /// A rule of the lock semantics.
     #[error("{0}")]
     Rule(Refusal),
@@ -111,7 +114,9 @@ pub enum Failed {
     #[error("the client is shut down")]
     ShutDown,
     /// The address is none.
-    #[error("{0:?} is no address: say fencepost://host:port,host:port")]
+    #[error(
+        "{0:?} is no address: say fencepost://host:port,host:port (for Redis, etcd and others there is fencepost-backends)"
+    )]
     BadAddress(String),
     /// What was said about TLS cannot work.
     #[error("TLS cannot be used so: {0}")]
@@ -201,7 +206,8 @@ pub(crate) fn refusals(outcome: Outcome) -> Result<Outcome, Error> {
         Outcome::Deadlock(cycle) => Refused::Deadlock(cycle),
         Outcome::SessionEnded(how) => Refused::SessionEnded(Some(how)),
         Outcome::GrantEnded(how) | Outcome::Expired(how) => Refused::Lost(Lost::Ended(how)),
-        Outcome::NotOwner | Outcome::AlreadyReleased => Refused::NotHeld,
+        Outcome::NotOwner => Refused::NotOwner,
+        Outcome::AlreadyReleased => Refused::NotHeld,
         Outcome::NotFound => Refused::NotFound,
         Outcome::Refused(refusal) => Refused::Rule(refusal),
         good => return Ok(good),

@@ -147,6 +147,12 @@ impl<M> LockRequest<M> {
         self
     }
 
+    /// Does not wait: if somebody is in the way, the answer is [`Refused::Busy`].
+    pub fn no_wait(mut self) -> Self {
+        self.asking.wait = Wait::No;
+        self
+    }
+
     /// Waits until it is granted, however long that takes.
     pub fn wait_forever(mut self) -> Self {
         self.asking.wait = Wait::Forever;
@@ -225,9 +231,8 @@ impl<M> LockRequest<M> {
     ///
     /// # Cancellation
     /// As [`LockRequest::acquire`].
-    pub async fn try_acquire_or_busy(mut self) -> Result<Result<Guard<M>, Box<Busy>>, Error> {
-        self.asking.wait = Wait::No;
-        match self.acquire().await {
+    pub async fn try_acquire_or_busy(self) -> Result<Result<Guard<M>, Box<Busy>>, Error> {
+        match self.no_wait().acquire().await {
             Ok(guard) => Ok(Ok(guard)),
             Err(Error::Refused(Refused::Busy(busy))) => Ok(Err(busy)),
             Err(error) => Err(error),

@@ -1,0 +1,107 @@
+//! What a guard has in its hand, whoever granted it: a lock of Fencepost, one of another system that is kept here, or nothing in
+//! a dry run.
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fencepost::{Error, GrantState, Refused, Released, Token};
+
+/// A held lock, without its type.
+#[async_trait]
+pub(crate) trait Grip: Debug + Send + Sync + 'static {
+    /// Its fencing token, if it has one.
+    fn token(&self) -> Option<Token>;
+    /// Held, in jeopardy, or lost and why.
+    fn state(&self) -> GrantState;
+    /// How long it is certainly held.
+    fn remaining(&self) -> Duration;
+    /// Waits until the state is another than this one.
+    async fn state_other_than(&self, known: GrantState) -> GrantState;
+    /// Gives it back and waits until that is done. It goes on when nobody waits any more.
+    async fn release(self: Arc<Self>) -> Result<Released, Error>;
+    /// Gives it back in the background.
+    fn let_go(self: Arc<Self>);
+}
+
+/// A lock of Fencepost, which its own client keeps.
+#[derive(Debug)]
+pub(crate) struct Native<M> {
+    hold: fencepost::Hold<M>,
+    token: Option<Token>,
+    /// None once it was given back.
+    guard: Mutex<Option<fencepost::Guard<M>>>,
+}
+
+impl<M> Native<M> {
+    pub(crate) fn new(guard: fencepost::Guard<M>, token: Option<Token>) -> Native<M> {
+        Native { hold: guard.hold(), token, guard: Mutex::new(Some(guard)) }
+    }
+
+    fn take(&self) -> Option<fencepost::Guard<M>> {
+        self.guard.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+#[async_trait]
+impl<M: Debug + Send + Sync + 'static> Grip for Native<M> {
+    fn token(&self) -> Option<Token> {
+        self.token
+    }
+
+    fn state(&self) -> GrantState {
+        self.hold.state()
+    }
+
+    fn remaining(&self) -> Duration {
+        self.hold.remaining()
+    }
+
+    async fn state_other_than(&self, known: GrantState) -> GrantState {
+        self.hold.state_other_than(known).await
+    }
+
+    async fn release(self: Arc<Self>) -> Result<Released, Error> {
+        match self.take() {
+            Some(guard) => guard.release().await,
+            None => Err(Refused::NotHeld.into()),
+        }
+    }
+
+    fn let_go(self: Arc<Self>) {
+        drop(self.take());
+    }
+}
+
+/// Nothing: a dry run.
+#[derive(Debug)]
+pub(crate) struct Nothing;
+
+#[async_trait]
+impl Grip for Nothing {
+    fn token(&self) -> Option<Token> {
+        None
+    }
+
+    fn state(&self) -> GrantState {
+        GrantState::Held
+    }
+
+    fn remaining(&self) -> Duration {
+        Duration::MAX
+    }
+
+    async fn state_other_than(&self, known: GrantState) -> GrantState {
+        match known {
+            GrantState::Held => std::future::pending().await,
+            _ => GrantState::Held,
+        }
+    }
+
+    async fn release(self: Arc<Self>) -> Result<Released, Error> {
+        Ok(Released { count_left: 0 })
+    }
+
+    fn let_go(self: Arc<Self>) {}
+}

@@ -1,0 +1,213 @@
+//! Keeps a granted lock: one task renews it, listens to the system, and tells who waits when it is lost.
+//!
+//! It decides nothing: [`Validity`] says what to do and when.
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fencepost::{Error, GrantState, Lost, Nanos, Refused, Released, Token, Unknown};
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use crate::backend::{Lease, Mode, random};
+use crate::backoff::Backoff;
+use crate::grip::Grip;
+use crate::validity::{Step, Validity};
+
+/// The timer of the runtime stands still while the machine sleeps; after that we look at the clock no later than this.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// How long a release may take.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A lock that is kept for as long as somebody wants it.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    lease: Box<dyn Lease>,
+    mode: Mode,
+    state: Mutex<State>,
+    /// Wakes those who listen, and the task.
+    changed: Notify,
+    /// It was given back, or is to be.
+    let_go: AtomicBool,
+    runtime: Handle,
+}
+
+#[derive(Debug)]
+struct State {
+    validity: Validity,
+    /// How often its owner has entered.
+    entries: u32,
+}
+
+impl Kept {
+    /// Takes care of a lock from now on.
+    pub(crate) fn new(lease: Box<dyn Lease>, mode: Mode) -> Arc<Kept> {
+        let state = Mutex::new(State { validity: Validity::new(lease.proof()), entries: 1 });
+        let (changed, let_go, runtime) = (Notify::new(), AtomicBool::new(false), Handle::current());
+        let kept = Arc::new(Kept { lease, mode, state, changed, let_go, runtime });
+        kept.runtime.spawn(keep(kept.clone()));
+        kept
+    }
+
+    /// One more entry of the same owner; false if there is nothing left to enter.
+    ///
+    /// # Errors
+    /// [`Refused::Invalid`] if it is held in a weaker mode than is asked for.
+    // Rule: re-entry
+    pub(crate) fn enter(&self, mode: Mode) -> Result<bool, Error> {
+        self.with(|state| match (state.validity.state(Nanos::now()), self.mode, mode) {
+            (GrantState::Lost(_), ..) => Ok(false),
+            (_, Mode::Shared, Mode::Exclusive) => {
+                let why = "its owner holds the lock shared: release it before asking for it exclusively";
+                Err(Refused::Invalid(why.to_owned()).into())
+            }
+            _ => {
+                state.entries += 1;
+                Ok(true)
+            }
+        })
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn lose(&self, why: Lost) {
+        self.with(|state| state.validity.handle_lost(why));
+        self.changed.notify_waiters();
+    }
+
+    /// One entry less. Says how many are left, or that this was the last of a lock that was held or lost until now.
+    fn leave(&self) -> Result<u32, GrantState> {
+        let left = self.with(|state| match state.entries.checked_sub(1) {
+            Some(left) if left > 0 => {
+                state.entries = left;
+                Ok(left)
+            }
+            _ => {
+                state.entries = 0;
+                let until_now = state.validity.state(Nanos::now());
+                state.validity.handle_lost(Lost::Released);
+                Err(until_now)
+            }
+        });
+        if left.is_err() {
+            self.let_go.store(true, Ordering::Release);
+            self.changed.notify_waiters();
+        }
+        left
+    }
+}
+
+#[async_trait]
+impl Grip for Kept {
+    fn token(&self) -> Option<Token> {
+        self.lease.token()
+    }
+
+    fn state(&self) -> GrantState {
+        self.with(|state| state.validity.state(Nanos::now()))
+    }
+
+    fn remaining(&self) -> Duration {
+        self.with(|state| state.validity.remaining(Nanos::now()))
+    }
+
+    async fn state_other_than(&self, known: GrantState) -> GrantState {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let state = self.state();
+            if state != known {
+                return state;
+            }
+            // Time alone changes it, too.
+            let _ = timeout(SLEEP_MAX.min(self.remaining() / 3 + Duration::from_millis(1)), changed).await;
+        }
+    }
+
+    async fn release(self: Arc<Self>) -> Result<Released, Error> {
+        let until_now = match self.leave() {
+            Ok(count_left) => return Ok(Released { count_left }),
+            Err(until_now) => until_now,
+        };
+        // A task of its own, so that it goes on if nobody waits for it any more.
+        let kept = self.clone();
+        let released = self.runtime.spawn(async move { timeout(RELEASE_TIMEOUT, kept.lease.release()).await });
+        let released = released.await.map_err(|end| Unknown::BrokeOff(end.to_string()))?;
+        match (until_now, released) {
+            // What the system says is better than what we knew.
+            (GrantState::Lost(why), Ok(Ok(())) | Err(_)) => Err(why.into()),
+            (_, Ok(released)) => released.map(|()| Released { count_left: 0 }),
+            (_, Err(_)) => Err(Unknown::NoAnswer.into()),
+        }
+    }
+
+    fn let_go(self: Arc<Self>) {
+        if self.leave().is_err() {
+            let kept = self.clone();
+            self.runtime.spawn(async move {
+                if let Ok(Err(error)) = timeout(RELEASE_TIMEOUT, kept.lease.release()).await {
+                    tracing::debug!(%error, "a lock that was dropped was not given back, and will expire");
+                }
+            });
+        }
+    }
+}
+
+/// Runs until the lock is lost or given back.
+async fn keep(kept: Arc<Kept>) {
+    let mut backoff = Backoff::for_unreachable();
+    let mut ended = pin!(kept.lease.ended());
+    let lost = loop {
+        let mut changed = pin!(kept.changed.notified());
+        changed.as_mut().enable();
+        if kept.let_go.load(Ordering::Acquire) {
+            return;
+        }
+        let now = Nanos::now();
+        let (step, remaining) = kept.with(|state| (state.validity.poll(now), state.validity.remaining(now)));
+        match step {
+            Step::Lost(why) => break why,
+            Step::WaitUntil(until) => tokio::select! {
+                why = &mut ended => kept.lose(why),
+                () = changed => {}
+                () = tokio::time::sleep(until.since(now).min(SLEEP_MAX)) => {}
+            },
+            Step::Renew => tokio::select! {
+                why = &mut ended => kept.lose(why),
+                () = changed => {}
+                renewed = timeout(remaining, kept.lease.renew()) => match renewed {
+                    Ok(Ok(proof)) => {
+                        backoff.reset();
+                        kept.with(|state| state.validity.handle_proof(proof));
+                    }
+                    Ok(Err(Error::Refused(refused))) => kept.lose(lost_by(&refused)),
+                    Ok(Err(error)) => {
+                        tracing::debug!(%error, "a lock was not renewed, and is asked for again");
+                        let pause = backoff.pause(random());
+                        kept.with(|state| state.validity.handle_failed(Nanos::now(), pause));
+                    }
+                    // The time is over, and the next look at the clock says so.
+                    Err(_) => {}
+                },
+            },
+        }
+    };
+    kept.changed.notify_waiters();
+    tracing::debug!(%lost, "a lock is lost");
+    // Rule: lost-is-final. Whatever is left of it there shall not come back to life.
+    let _ = timeout(RELEASE_TIMEOUT, kept.lease.release()).await;
+}
+
+/// Why a lock is lost whose renewal was refused.
+fn lost_by(refused: &Refused) -> Lost {
+    match refused {
+        Refused::Lost(why) => *why,
+        _ => Lost::Gone,
+    }
+}

@@ -1,0 +1,413 @@
+//! Asking for a lock: what may be asked of whom is checked first, and only then is anything sent.
+
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencepost::{Efficiency, Exclusive, Failed, Name, Nanos, Refused, Shared, Token};
+use tokio::time::timeout;
+
+use crate::backend::{Ask, Mode};
+use crate::client::{Client, Other, Route, Way};
+use crate::error::Error;
+use crate::grip::{Grip, Native, Nothing};
+use crate::guard::{Guard, GuardAll, Hold};
+use crate::keeper::Kept;
+use crate::promises::{Promise, System};
+use crate::rules::Tier;
+
+/// How long an acquire waits if nobody says.
+const WAIT_DEFAULT: Duration = Duration::from_secs(30);
+
+/// How long to wait for others.
+#[derive(Clone, Copy, Debug)]
+enum Wait {
+    No,
+    UpTo(Duration),
+    Forever,
+}
+
+/// A lock to be asked for. Begin with [`Client::lock`]; nothing is sent before [`LockRequest::acquire`] or one of its siblings.
+#[derive(Clone, Debug)]
+#[must_use = "nothing is asked for until `acquire`, `try_acquire` or `run`"]
+pub struct LockRequest<M> {
+    client: Client,
+    asking: Asking,
+    mode: PhantomData<fn() -> M>,
+}
+
+/// The request, without its type.
+#[derive(Clone, Debug)]
+struct Asking {
+    name: String,
+    mode: Mode,
+    tier: Tier,
+    wait: Wait,
+    ttl: Option<Duration>,
+    owner: Option<String>,
+    needs: Vec<Promise>,
+}
+
+/// What would be asked of whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The resource.
+    pub name: Name,
+    /// How it would be held.
+    pub mode: Mode,
+    /// By whom it would be granted.
+    pub system: System,
+    /// How long it would outlive a holder that says nothing.
+    pub ttl: Duration,
+}
+
+impl LockRequest<Exclusive> {
+    pub(crate) fn new(client: Client, name: &str) -> LockRequest<Exclusive> {
+        let asking = Asking {
+            name: name.to_owned(),
+            mode: Mode::Exclusive,
+            tier: Tier::Correctness,
+            wait: Wait::UpTo(WAIT_DEFAULT),
+            ttl: None,
+            owner: None,
+            needs: Vec::new(),
+        };
+        LockRequest { client, asking, mode: PhantomData }
+    }
+
+    /// Held together with other readers.
+    pub fn shared(mut self) -> LockRequest<Shared> {
+        self.asking.mode = Mode::Shared;
+        self.into()
+    }
+
+    /// For work that may now and then be done twice: every system will do, and what is held has no token. A lock that data
+    /// depends on needs the other tier.
+    // Rule: tier-efficiency
+    pub fn efficiency(mut self) -> LockRequest<Efficiency> {
+        self.asking.tier = Tier::Efficiency;
+        self.into()
+    }
+}
+
+impl LockRequest<Shared> {
+    /// As [`LockRequest::<Exclusive>::efficiency`], held together with other readers.
+    pub fn efficiency(mut self) -> LockRequest<Efficiency> {
+        self.asking.tier = Tier::Efficiency;
+        self.into()
+    }
+}
+
+impl<M> LockRequest<M> {
+    /// The same, as another type. Only for the functions above, which have changed what is asked accordingly.
+    fn into<T>(self) -> LockRequest<T> {
+        LockRequest { client: self.client, asking: self.asking, mode: PhantomData }
+    }
+
+    /// How long to wait for others: 30 s by default.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.asking.wait = Wait::UpTo(wait);
+        self
+    }
+
+    /// Waits until it is granted, however long that takes.
+    pub fn wait_forever(mut self) -> Self {
+        self.asking.wait = Wait::Forever;
+        self
+    }
+
+    /// A time to live of its own.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.asking.ttl = Some(ttl);
+        self
+    }
+
+    /// The unit of work that holds the lock. The same owner may enter it again. Fencepost knows owners in all processes of one
+    /// session; on other systems an owner is known within this client.
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.asking.owner = Some(owner.into());
+        self
+    }
+
+    /// Refuses the lock unless the system promises this, too.
+    pub fn needs(mut self, promise: Promise) -> Self {
+        self.asking.needs.push(promise);
+        self
+    }
+
+    /// What would be asked of whom. Nothing is sent.
+    ///
+    /// # Errors
+    /// What [`LockRequest::acquire`] would say before it sends anything.
+    pub fn plan(&self) -> Result<Plan, Error> {
+        Ok(self.asking.plan(&self.client)?.0)
+    }
+
+    /// Waits for the lock.
+    ///
+    /// # Errors
+    /// [`Error::NotPromised`] if the system cannot do what is asked; [`Refused::TimedOut`] if it was not granted in time.
+    ///
+    /// # Cancellation
+    /// Dropping the future cancels the wait, and gives back what it may have got.
+    pub async fn acquire(self) -> Result<Guard<M>, Error> {
+        match self.asking.acquire(&self.client).await? {
+            Some((grip, name)) => {
+                let token = grip.token().unwrap_or(Token(0));
+                Ok(Guard::new(grip, token, [name].into()))
+            }
+            None => Err(Refused::TimedOut.into()),
+        }
+    }
+
+    /// The lock, if it can be had without waiting.
+    ///
+    /// # Errors
+    /// As [`LockRequest::acquire`], except that being busy is none.
+    ///
+    /// # Cancellation
+    /// As [`LockRequest::acquire`].
+    pub async fn try_acquire(mut self) -> Result<Option<Guard<M>>, Error> {
+        self.asking.wait = Wait::No;
+        match self.acquire().await {
+            Ok(guard) => Ok(Some(guard)),
+            Err(Error::Lock(fencepost::Error::Refused(Refused::TimedOut | Refused::Busy(_)))) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits for the lock, does the work under it, and gives it back. When the lock is lost the work is stopped: its future is
+    /// dropped.
+    ///
+    /// # Errors
+    /// As [`LockRequest::acquire`]; [`Refused::Lost`] if the lock was lost before the work was done.
+    ///
+    /// # Cancellation
+    /// The work is dropped, and the lock is given back in the background.
+    pub async fn run<T, W: Future<Output = T>>(self, work: impl FnOnce(Hold<M>) -> W) -> Result<T, Error> {
+        let guard = self.acquire().await?;
+        let done = {
+            let work = pin!(work(guard.hold()));
+            tokio::select! {
+                biased;
+                why = guard.lost() => Err(fencepost::Error::from(why)),
+                done = work => Ok(done),
+            }
+        };
+        let done = done?;
+        match guard.release().await {
+            // Lost while the last step of the work ran.
+            Err(error) if error.lost().is_some() => Err(error.into()),
+            // Whether or not the release was heard, the work was done under the lock.
+            _ => Ok(done),
+        }
+    }
+}
+
+impl Asking {
+    /// What would be asked, by which route, in which tier.
+    fn plan<'c>(&self, client: &'c Client) -> Result<(Plan, &'c Route, Tier), Error> {
+        let bad_name = |why| Refused::BadName { name: self.name.chars().take(64).collect(), why };
+        let name = Name::new(&self.name).map_err(bad_name)?;
+        let route = client.route(&self.name)?;
+        let tier = match (route.tier, self.tier) {
+            (Some(Tier::Efficiency), Tier::Correctness) => {
+                let advice = "ask for `.efficiency()` if two holders do no harm, or change the rule";
+                let (prefix, rule) = (route.prefix.clone(), "efficiency");
+                return Err(Error::AgainstTheRule { prefix, rule, advice });
+            }
+            // Everybody who locks the name must meet in one place, and the rule says where.
+            (Some(tier), _) => tier,
+            (None, tier) => tier,
+        };
+        if client.inner.dry_run && self.tier == Tier::Correctness {
+            let (prefix, rule) = (route.prefix.clone(), "dry run");
+            let advice = "a lock with a token cannot be pretended; ask for `.efficiency()`, or for `.plan()`";
+            return Err(Error::AgainstTheRule { prefix, rule, advice });
+        }
+        let system = route.way.system(tier);
+        if tier == Tier::Correctness {
+            system.check(Promise::FencingToken)?;
+            system.check(Promise::Linearizable)?;
+        }
+        if self.mode == Mode::Shared {
+            system.check(Promise::Shared)?;
+        }
+        if self.ttl.is_some() {
+            system.check(Promise::OwnTtl)?;
+        }
+        self.needs.iter().try_for_each(|promise| system.check(*promise))?;
+        let ttl = self.ttl.unwrap_or(client.inner.ttl);
+        Ok((Plan { name, mode: self.mode, system, ttl }, route, tier))
+    }
+
+    /// None if it was not granted in time.
+    async fn acquire(&self, client: &Client) -> Result<Option<(Arc<dyn Grip>, Name)>, Error> {
+        let (plan, route, tier) = self.plan(client)?;
+        let name = plan.name.clone();
+        if client.inner.dry_run {
+            tracing::info!(%name, mode = ?plan.mode, system = plan.system.name(), "dry run: would have locked");
+            return Ok(Some((Arc::new(Nothing), name)));
+        }
+        let grip = match &route.way {
+            Way::Native(native) => Some(self.acquire_native(native, tier).await?),
+            Way::Other(other) => {
+                let Plan { name, mode, ttl, .. } = plan;
+                let ask = Ask { name, mode, ttl };
+                let kept = match &self.owner {
+                    Some(owner) => self.enter(client, other, owner, &ask).await?,
+                    None => ask_other(other, &ask, self.wait).await?,
+                };
+                kept.map(|kept| kept as Arc<dyn Grip>)
+            }
+        };
+        Ok(grip.map(|grip| (grip, name)))
+    }
+
+    async fn acquire_native(&self, client: &fencepost::Client, tier: Tier) -> Result<Arc<dyn Grip>, Error> {
+        let exclusive = client.lock(&self.name);
+        Ok(match (tier, self.mode) {
+            (Tier::Correctness, Mode::Exclusive) => {
+                let guard = self.on_terms(exclusive).acquire().await?;
+                let token = Token(guard.token().get());
+                Arc::new(Native::new(guard, Some(token)))
+            }
+            (Tier::Correctness, Mode::Shared) => {
+                let guard = self.on_terms(exclusive.shared()).acquire().await?;
+                let token = Token(guard.token().get());
+                Arc::new(Native::new(guard, Some(token)))
+            }
+            (Tier::Efficiency, Mode::Exclusive) => {
+                Arc::new(Native::new(self.on_terms(exclusive.efficiency()).acquire().await?, None))
+            }
+            (Tier::Efficiency, Mode::Shared) => {
+                Arc::new(Native::new(self.on_terms(exclusive.shared().efficiency()).acquire().await?, None))
+            }
+        })
+    }
+
+    fn on_terms<M>(&self, mut request: fencepost::LockRequest<M>) -> fencepost::LockRequest<M> {
+        request = match self.wait {
+            Wait::No => request.no_wait(),
+            Wait::UpTo(wait) => request.wait(wait),
+            Wait::Forever => request.wait_forever(),
+        };
+        if let Some(ttl) = self.ttl {
+            request = request.ttl(ttl);
+        }
+        if let Some(owner) = &self.owner {
+            request = request.owner(owner);
+        }
+        request
+    }
+
+    /// As [`ask_other`], unless the owner holds the lock already.
+    // Rule: re-entry
+    async fn enter(&self, client: &Client, other: &Other, owner: &str, ask: &Ask) -> Result<Option<Arc<Kept>>, Error> {
+        let entered = client.entered(owner, &ask.name);
+        let mut entered = entered.lock().await;
+        if let Some(kept) = entered.upgrade()
+            && kept.enter(ask.mode)?
+        {
+            return Ok(Some(kept));
+        }
+        let kept = ask_other(other, ask, self.wait).await?;
+        *entered = kept.as_ref().map_or_else(Default::default, Arc::downgrade);
+        Ok(kept)
+    }
+}
+
+/// Asks a system for a lock, and keeps what it grants. None if it was not granted in time.
+async fn ask_other(other: &Other, ask: &Ask, wait: Wait) -> Result<Option<Arc<Kept>>, Error> {
+    other.admit()?;
+    let lease = match wait {
+        Wait::No => other.backend.try_acquire(ask).await,
+        Wait::UpTo(wait) => match timeout(wait, other.backend.acquire(ask)).await {
+            Ok(lease) => lease.map(Some),
+            Err(_) => Ok(None),
+        },
+        Wait::Forever => other.backend.acquire(ask).await.map(Some),
+    };
+    other.heard(&lease);
+    let Some(lease) = lease? else { return Ok(None) };
+    let kept = Kept::new(lease, ask.mode);
+    if let fencepost::GrantState::Lost(_) = kept.state() {
+        kept.let_go();
+        return Err(Failed::GrantedTooLate.into());
+    }
+    Ok(Some(kept))
+}
+
+/// Several locks to be asked for. See [`Client::lock_all`].
+#[derive(Clone, Debug)]
+#[must_use = "nothing is asked for until `acquire`"]
+pub struct LockAllRequest {
+    client: Client,
+    names: Vec<String>,
+    wait: Duration,
+}
+
+impl LockAllRequest {
+    pub(crate) fn new(client: Client, names: Vec<String>) -> LockAllRequest {
+        LockAllRequest { client, names, wait: WAIT_DEFAULT }
+    }
+
+    /// How long to wait for others, for all of them together: 30 s by default.
+    pub fn wait(mut self, wait: Duration) -> LockAllRequest {
+        self.wait = wait;
+        self
+    }
+
+    /// What would be asked of whom, in this order. Nothing is sent.
+    ///
+    /// # Errors
+    /// What [`LockAllRequest::acquire`] would say before it sends anything.
+    pub fn plan(&self) -> Result<Vec<Plan>, Error> {
+        self.in_order().map(|name| self.client.lock(name).plan()).collect()
+    }
+
+    /// Waits for all of the locks.
+    ///
+    /// # Errors
+    /// As [`LockRequest::acquire`]. What was granted before is given back.
+    ///
+    /// # Cancellation
+    /// As [`LockRequest::acquire`].
+    pub async fn acquire(self) -> Result<GuardAll, Error> {
+        let plans = self.plan()?;
+        if let Some(native) = self.together() {
+            let guard = native.lock_all(&self.names).wait(self.wait).acquire().await?;
+            let (token, names) = (Token(guard.token().get()), plans.into_iter().map(|plan| plan.name).collect());
+            return Ok(GuardAll { guards: vec![Guard::new(Arc::new(Native::new(guard, Some(token))), token, names)] });
+        }
+        let until = Nanos::now().after(self.wait);
+        let mut taken = GuardAll { guards: Vec::with_capacity(plans.len()) };
+        for name in self.in_order() {
+            let wait = until.since(Nanos::now());
+            taken.guards.push(self.client.lock(name).wait(wait).acquire().await?);
+        }
+        // The first may have been lost while we waited for the last.
+        match taken.guards.iter().find_map(|guard| match guard.state() {
+            fencepost::GrantState::Lost(why) => Some(why),
+            _ => None,
+        }) {
+            Some(why) => Err(Error::Lock(why.into())),
+            None => Ok(taken),
+        }
+    }
+
+    /// The names, each once, in the order in which everybody takes them.
+    fn in_order(&self) -> impl Iterator<Item = &String> {
+        self.names.iter().collect::<std::collections::BTreeSet<_>>().into_iter()
+    }
+
+    /// The cluster that grants all of them together, if there is one.
+    fn together(&self) -> Option<fencepost::Client> {
+        let native = self.client.native(self.names.first()?)?;
+        let first = self.client.route(self.names.first()?).ok()?;
+        let same = |name: &String| self.client.route(name).is_ok_and(|route| std::ptr::eq(route, first));
+        self.names.iter().all(same).then_some(native)
+    }
+}
