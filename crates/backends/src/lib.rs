@@ -40,6 +40,8 @@ mod error;
 mod grip;
 mod guard;
 mod keeper;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod promises;
 #[cfg(feature = "redis")]
 pub mod redis;
