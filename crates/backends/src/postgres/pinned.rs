@@ -4,13 +4,13 @@
 //! granted goes with the connection.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use fencepost::{Error, Failed, Lost, Nanos, Refused, Token, Unknown};
 use tokio::io::AsyncReadExt;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
@@ -130,18 +130,21 @@ pub(super) struct PinnedLease<H> {
     token: Token,
     proof: Proof,
     ended: watch::Receiver<Option<Lost>>,
-    /// None once it was given back.
-    pinned: Mutex<Option<Arc<Pinned>>>,
+    way: Mutex<Way>,
+}
+
+/// The way to what is held.
+#[derive(Debug)]
+enum Way {
+    Open(Arc<Pinned>),
+    /// It was given back or lost, and this is what to say to whoever gives it back again.
+    Closed(Refused),
 }
 
 impl<H: Held> PinnedLease<H> {
     pub(super) fn new(pinned: Pinned, held: H, token: Token, sent_at: Nanos, ttl: Duration) -> PinnedLease<H> {
         let (ended, proof) = (pinned.ended.clone(), Proof { sent_at, ttl });
-        PinnedLease { held, token, proof, ended, pinned: Mutex::new(Some(Arc::new(pinned))) }
-    }
-
-    fn connection(&self) -> std::sync::MutexGuard<'_, Option<Arc<Pinned>>> {
-        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+        PinnedLease { held, token, proof, ended, way: Mutex::new(Way::Open(Arc::new(pinned))) }
     }
 
     /// What came of a call, if it can be known: true if the lock was held.
@@ -179,7 +182,10 @@ impl<H: Held> Lease for PinnedLease<H> {
     }
 
     async fn renew(&self) -> Result<Proof, Error> {
-        let Some(pinned) = self.connection().clone() else { return Err(Refused::NotHeld.into()) };
+        let pinned = match &*self.way.lock().await {
+            Way::Open(pinned) => pinned.clone(),
+            Way::Closed(why) => return Err(why.clone().into()),
+        };
         let sent_at = Nanos::now();
         self.heard(&pinned, self.held.is_held(&pinned)).await?;
         Ok(Proof { sent_at, ttl: self.proof.ttl })
@@ -193,8 +199,18 @@ impl<H: Held> Lease for PinnedLease<H> {
     }
 
     async fn release(&self) -> Result<(), Error> {
-        // With the connection the lock goes, whatever is heard of it.
-        let Some(pinned) = self.connection().take() else { return Err(Refused::NotHeld.into()) };
-        self.heard(&pinned, self.held.let_go(&pinned)).await
+        // Whoever comes second waits for what the first one hears.
+        let mut way = self.way.lock().await;
+        let pinned = match &*way {
+            Way::Open(pinned) => pinned.clone(),
+            Way::Closed(why) => return Err(why.clone().into()),
+        };
+        // From here on the connection is closed however this ends, and with it the lock goes.
+        *way = Way::Closed(Refused::NotHeld);
+        let released = self.heard(&pinned, self.held.let_go(&pinned)).await;
+        if let Err(Error::Refused(why)) = &released {
+            *way = Way::Closed(why.clone());
+        }
+        released
     }
 }

@@ -51,3 +51,9 @@ conformance!(fencepost, System::Fencepost);
 conformance!(memory, System::Memory);
 #[cfg(feature = "redis")]
 conformance!(redis, System::Redis);
+#[cfg(feature = "postgres")]
+conformance!(postgres_advisory, System::PostgresAdvisory);
+#[cfg(feature = "postgres")]
+conformance!(postgres_table, System::PostgresTable);
+#[cfg(feature = "postgres")]
+conformance!(postgres_row, System::PostgresRow);
