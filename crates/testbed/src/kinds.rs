@@ -14,11 +14,13 @@ pub enum Kind {
     Redis,
     /// S3, as the Python package moto serves it.
     S3,
+    /// PgBouncer, a pooler before a Postgres: see [`crate::pooler`].
+    PgBouncer,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 4] = [Kind::Postgres, Kind::MariaDb, Kind::Redis, Kind::S3];
+    pub const ALL: [Kind; 5] = [Kind::Postgres, Kind::MariaDb, Kind::Redis, Kind::S3, Kind::PgBouncer];
 
     /// The programs that it takes, and where they come from.
     fn needs(self) -> (&'static [&'static str], &'static str) {
@@ -29,6 +31,7 @@ impl Kind {
             Kind::S3 => {
                 (&["moto_server"], "moto[server] with pip, and name its program moto_server in FENCEPOST_MOTO_SERVER")
             }
+            Kind::PgBouncer => (&["pgbouncer"], "the Debian package pgbouncer"),
         }
     }
 
@@ -42,7 +45,7 @@ impl Kind {
     /// The user that it runs as, if we are root: these servers refuse to run as root, or should not.
     pub(crate) fn user(self) -> Option<&'static str> {
         match self {
-            Kind::Postgres => Some("postgres"),
+            Kind::Postgres | Kind::PgBouncer => Some("postgres"),
             Kind::MariaDb => Some("mysql"),
             Kind::Redis => Some("redis"),
             Kind::S3 => None,
@@ -64,7 +67,7 @@ impl Kind {
                 command.arg(format!("--datadir={}", directory.join("data").display()));
                 Some(command)
             }
-            Kind::Redis | Kind::S3 => None,
+            Kind::Redis | Kind::S3 | Kind::PgBouncer => None,
         }
     }
 
@@ -93,6 +96,16 @@ impl Kind {
                 command = Command::new(server.with_file_name("python3"));
                 command.args(["-c", include_str!("s3.py")]).arg(port.to_string());
             }
+            Kind::PgBouncer => {
+                // Its port can be said in a file only.
+                let (head, file) = (directory.join("pooler.ini"), directory.join("pgbouncer.ini"));
+                let said = format!(
+                    "%include {}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n",
+                    head.display()
+                );
+                std::fs::write(&file, said).expect("the directory is ours");
+                command.arg(file);
+            }
         }
         command
     }
@@ -101,7 +114,7 @@ impl Kind {
     pub(crate) fn end_signal(self) -> &'static str {
         match self {
             Kind::Postgres => "QUIT",
-            Kind::MariaDb | Kind::Redis | Kind::S3 => "KILL",
+            Kind::MariaDb | Kind::Redis | Kind::S3 | Kind::PgBouncer => "KILL",
         }
     }
 
@@ -112,13 +125,14 @@ impl Kind {
             Kind::MariaDb => "ready for connections",
             Kind::Redis => "Ready to accept connections",
             Kind::S3 => "Running on http://127.0.0.1",
+            Kind::PgBouncer => "process up",
         }
     }
 
     /// Where its clients find it.
     pub(crate) fn url(self, port: u16) -> String {
         match self {
-            Kind::Postgres => format!("postgres://postgres@127.0.0.1:{port}/postgres"),
+            Kind::Postgres | Kind::PgBouncer => format!("postgres://postgres@127.0.0.1:{port}/postgres"),
             Kind::MariaDb => format!("mysql://root@127.0.0.1:{port}/mysql"),
             Kind::Redis => format!("redis://127.0.0.1:{port}/"),
             Kind::S3 => format!("http://127.0.0.1:{port}"),
