@@ -45,6 +45,8 @@ pub mod postgres;
 mod promises;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "redis")]
+pub mod redlock;
 mod request;
 mod rules;
 

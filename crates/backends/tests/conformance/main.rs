@@ -6,6 +6,8 @@
 mod bed;
 mod behaviours;
 mod frozen;
+#[cfg(feature = "redis")]
+mod known_failures;
 mod proxy;
 
 use fencepost_backends::System;
@@ -57,3 +59,5 @@ conformance!(postgres_advisory, System::PostgresAdvisory);
 conformance!(postgres_table, System::PostgresTable);
 #[cfg(feature = "postgres")]
 conformance!(postgres_row, System::PostgresRow);
+#[cfg(feature = "redis")]
+conformance!(redlock, System::Redlock);
