@@ -131,8 +131,9 @@ impl System {
             System::Fencepost => Some("one counter for the whole log"),
             System::Etcd => Some("the revision that created the key"),
             System::Zookeeper => Some("the zxid that created the node"),
-            System::PostgresAdvisory => Some("a sequence, read under the lock"),
-            System::PostgresTable | System::PostgresRow => Some("a counter in the row"),
+            System::PostgresTable => Some("a counter in the row"),
+            System::PostgresAdvisory => Some("a counter in a table, raised under the lock"),
+            System::PostgresRow => Some("a counter in a table, raised under the lock in a transaction of its own"),
             System::Memory | System::Redis | System::Redlock => None,
         }
     }
@@ -182,11 +183,13 @@ impl System {
                 _ => Always,
             },
             Promise::Fifo => match self {
-                System::Fencepost | System::Memory | System::Etcd | System::Zookeeper => Always,
+                System::Fencepost | System::Memory | System::Etcd | System::Zookeeper | System::PostgresAdvisory => {
+                    Always
+                }
                 System::Redis | System::Redlock | System::PostgresTable => {
                     Never("nobody queues: whoever asks at the right moment gets it")
                 }
-                System::PostgresAdvisory | System::PostgresRow => If("nobody tries without waiting"),
+                System::PostgresRow => Never("readers pass a writer that waits, for as long as there are readers"),
             },
             Promise::Told => match self {
                 System::Redis | System::Redlock | System::PostgresTable => Never("those who wait ask again"),

@@ -98,11 +98,9 @@ impl Kind {
             }
             Kind::PgBouncer => {
                 // Its port can be said in a file only.
-                let (head, file) = (directory.join("pooler.ini"), directory.join("pgbouncer.ini"));
-                let said = format!(
-                    "%include {}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n",
-                    head.display()
-                );
+                let (settings, file) = (directory.join("pooler.ini"), directory.join("pgbouncer.ini"));
+                let settings = std::fs::read_to_string(settings).expect("`pooler` has written it");
+                let said = format!("{settings}listen_addr = 127.0.0.1\nlisten_port = {port}\n");
                 std::fs::write(&file, said).expect("the directory is ours");
                 command.arg(file);
             }

@@ -1,14 +1,16 @@
 //! Row locks: in a transaction of the caller, and in one of our own.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use fencepost::{Error, Lost, Refused};
 use fencepost_backends::postgres::{Row, Wait};
 use fencepost_backends::{Backend, Mode};
 use tokio_postgres::{Client, IsolationLevel, Transaction};
 
-use crate::database::{Database, alone, ask, attempt, end_sessions, one, run, soon, take, token, until, wait, waiting};
+use crate::advisory::TTL_SHORT;
+use crate::database::{
+    Database, TTL_LONG, alone, ask, attempt, end_sessions, one, run, soon, take, token, until, wait, waiting,
+};
 
 async fn begin(client: &mut Client) -> Transaction<'_> {
     client.transaction().await.expect("it serves")
@@ -114,7 +116,7 @@ async fn a_transaction_in_another_database_is_refused() {
 async fn a_holder_that_says_nothing_is_thrown_out_by_the_server() {
     let Some(database) = Database::fresh().await else { return };
     let row = database.row().await;
-    let lease = take(&row, &ask("a", Mode::Exclusive, Duration::from_millis(300))).await;
+    let lease = take(&row, &ask("a", Mode::Exclusive, TTL_SHORT)).await;
     let next = wait(&row, &alone("a")).await;
     assert_eq!(soon("it hears of it", lease.ended()).await, Lost::DeadlinePassed);
     assert!(token(&*next) > token(&*lease));
@@ -164,4 +166,21 @@ async fn a_token_that_was_drawn_after_the_lock_had_gone_is_not_used() {
     let refused = soon("it hears of it", task).await.expect("no panic");
     assert!(refused.is_err(), "{refused:?}");
     take(&*row, &alone("a")).await.release().await.expect("nothing is left of it");
+}
+
+/// So row locks are not promised to be first come, first served.
+#[tokio::test]
+async fn readers_pass_a_writer_that_waits() {
+    let Some(database) = Database::fresh().await else { return };
+    let row = Arc::new(database.row().await);
+    let observer = database.open().await;
+    let reading = ask("a", Mode::Shared, TTL_LONG);
+    let first = take(&*row, &reading).await;
+    let writer = row.clone();
+    let task = tokio::spawn(async move { wait(&*writer, &alone("a")).await });
+    until("a writer waits", async || waiting(&observer).await == 1).await;
+    let second = take(&*row, &reading).await;
+    first.release().await.expect("it was held");
+    second.release().await.expect("it was held");
+    soon("the writer is let in", task).await.expect("no panic").release().await.expect("it was held");
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fencepost::{Error, Lost, Refused};
-use fencepost_backends::{Lease, Mode};
+use fencepost_backends::Mode;
 
 use crate::database::{Database, TTL_LONG, alone, ask, attempt, end_sessions, run, soon, take, token, until, wait};
 
