@@ -30,7 +30,8 @@ pub(crate) fn run(args: &Args) -> Result {
     let fits = |system: &System| args.system.as_ref().is_none_or(|said| is_called(*system, said));
     let systems: Vec<System> = System::ALL.into_iter().filter(fits).collect();
     if systems.is_empty() {
-        let known: Vec<&str> = System::ALL.into_iter().map(scheme).collect();
+        let mut known: Vec<&str> = System::ALL.into_iter().map(scheme).collect();
+        known.dedup();
         let said = args.system.as_deref().unwrap_or_default();
         return Err(Failure::usage(format!("{said:?} is no lock system: known are {}", known.join(", "))));
     }
