@@ -39,6 +39,8 @@ pub async fn backend(address: &str, ttl: Duration) -> Result<Box<dyn Backend>, E
         }
         #[cfg(feature = "redis")]
         System::Redis => Box::new(crate::redis::Redis::connect(address).await?),
+        #[cfg(feature = "etcd")]
+        System::Etcd => Box::new(crate::etcd::Etcd::connect(address).await?),
         #[allow(unreachable_patterns, reason = "with all features on, every system has a way above")]
         other => return Err(bad(address, format!("this program was built without the feature for {}", other.name()))),
     })
@@ -69,7 +71,7 @@ pub fn system(address: &str) -> Result<System, Error> {
     })
 }
 
-fn bad(address: &str, why: String) -> Error {
+pub(crate) fn bad(address: &str, why: String) -> Error {
     Error::BadAddress { address: without_password(address), why }
 }
 

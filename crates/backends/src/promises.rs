@@ -148,7 +148,8 @@ impl System {
                 System::PostgresAdvisory | System::PostgresTable | System::PostgresRow => If("there is one primary"),
             },
             Promise::FencingToken => match self {
-                System::Fencepost | System::Etcd | System::Zookeeper => Always,
+                System::Fencepost | System::Zookeeper => Always,
+                System::Etcd => If("nobody restores a backup of it without raising its revision"),
                 System::Memory => Never("what is forgotten on fail-over cannot count upwards"),
                 System::Redis => Never("a counter that a fail-over can set back fences nothing"),
                 System::Redlock => Never("independent masters have no common counter"),
@@ -170,7 +171,10 @@ impl System {
                 System::Memory | System::Redis => If("the server stays the same"),
                 System::Redlock => If("no clock jumps"),
                 System::PostgresTable => If("there is one primary, whose clock does not jump"),
-                System::Fencepost | System::Etcd | System::Zookeeper => Always,
+                System::Etcd => {
+                    If("it is 3.4.31, 3.5.13 or later: before, a leader that was replaced could end leases early")
+                }
+                System::Fencepost | System::Zookeeper => Always,
             },
             Promise::OwnTtl => match self {
                 System::Zookeeper => Never("all locks of a client live as long as its session"),

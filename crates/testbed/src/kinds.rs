@@ -14,11 +14,13 @@ pub enum Kind {
     Redis,
     /// S3, as the Python package moto serves it.
     S3,
+    /// etcd, a cluster of one.
+    Etcd,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 4] = [Kind::Postgres, Kind::MariaDb, Kind::Redis, Kind::S3];
+    pub const ALL: [Kind; 5] = [Kind::Postgres, Kind::MariaDb, Kind::Redis, Kind::S3, Kind::Etcd];
 
     /// The programs that it takes, and where they come from.
     fn needs(self) -> (&'static [&'static str], &'static str) {
@@ -29,6 +31,7 @@ impl Kind {
             Kind::S3 => {
                 (&["moto_server"], "moto[server] with pip, and name its program moto_server in FENCEPOST_MOTO_SERVER")
             }
+            Kind::Etcd => (&["etcd"], "the Debian package etcd-server"),
         }
     }
 
@@ -45,7 +48,7 @@ impl Kind {
             Kind::Postgres => Some("postgres"),
             Kind::MariaDb => Some("mysql"),
             Kind::Redis => Some("redis"),
-            Kind::S3 => None,
+            Kind::S3 | Kind::Etcd => None,
         }
     }
 
@@ -64,7 +67,7 @@ impl Kind {
                 command.arg(format!("--datadir={}", directory.join("data").display()));
                 Some(command)
             }
-            Kind::Redis | Kind::S3 => None,
+            Kind::Redis | Kind::S3 | Kind::Etcd => None,
         }
     }
 
@@ -93,6 +96,11 @@ impl Kind {
                 command = Command::new(server.with_file_name("python3"));
                 command.args(["-c", include_str!("s3.py")]).arg(port.to_string());
             }
+            Kind::Etcd => {
+                let clients = format!("http://127.0.0.1:{port}");
+                command.arg("--data-dir").arg(data).args(["--listen-peer-urls", "http://127.0.0.1:0"]);
+                command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
+            }
         }
         command
     }
@@ -101,7 +109,7 @@ impl Kind {
     pub(crate) fn end_signal(self) -> &'static str {
         match self {
             Kind::Postgres => "QUIT",
-            Kind::MariaDb | Kind::Redis | Kind::S3 => "KILL",
+            Kind::MariaDb | Kind::Redis | Kind::S3 | Kind::Etcd => "KILL",
         }
     }
 
@@ -112,6 +120,7 @@ impl Kind {
             Kind::MariaDb => "ready for connections",
             Kind::Redis => "Ready to accept connections",
             Kind::S3 => "Running on http://127.0.0.1",
+            Kind::Etcd => "ready to serve client requests",
         }
     }
 
@@ -122,6 +131,7 @@ impl Kind {
             Kind::MariaDb => format!("mysql://root@127.0.0.1:{port}/mysql"),
             Kind::Redis => format!("redis://127.0.0.1:{port}/"),
             Kind::S3 => format!("http://127.0.0.1:{port}"),
+            Kind::Etcd => format!("etcd://127.0.0.1:{port}"),
         }
     }
 }
