@@ -1,7 +1,7 @@
 //! Locks in etcd: a key with a lease of its own for each who wants a lock, and whoever made the oldest key has it.
 //!
-//! The token is the revision that made the key. It rises with every write to the cluster, so also over different names. `place.rs` has
-//! the recipe, `calls.rs` the way to the members. Neither logins nor TLS are known here yet.
+//! The token is the revision that made the key, when its owner got in line. It rises with every write to the cluster, so also
+//! over different names. `place.rs` has the recipe, `calls.rs` the way to the members. Neither logins nor TLS are known here.
 
 use async_trait::async_trait;
 use fencepost::{Error as LockError, Lost, Token};
@@ -16,7 +16,7 @@ use proto::RangeRequest;
 
 mod calls;
 mod place;
-#[allow(unreachable_pub, reason = "it is generated")]
+#[allow(unreachable_pub, clippy::all, reason = "it is generated")]
 mod proto {
     tonic::include_proto!("etcdserverpb");
 }

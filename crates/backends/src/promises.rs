@@ -67,6 +67,10 @@ pub enum Kept {
 
 use Kept::{Always, If, Never};
 
+/// A leader of etcd that stood still and was replaced believes that all leases have run out. Before these versions it was obeyed.
+const ETCD_WITHOUT_EARLY_ENDS: &str =
+    "it is 3.4.31, 3.5.13 or newer: in older ones a leader that was replaced ends leases early";
+
 impl System {
     /// All of them, in the order of the table.
     pub const ALL: [System; 9] = [
@@ -156,7 +160,8 @@ impl System {
                 System::PostgresAdvisory | System::PostgresTable | System::PostgresRow => If("there is one primary"),
             },
             Promise::SurvivesFailover => match self {
-                System::Fencepost | System::Etcd | System::Zookeeper => Always,
+                System::Fencepost | System::Zookeeper => Always,
+                System::Etcd => If(ETCD_WITHOUT_EARLY_ENDS),
                 System::Memory => Never("the next leader knows nothing of it"),
                 System::Redis => Never("replication is asynchronous"),
                 System::Redlock => If("a majority of the masters keeps what it wrote"),

@@ -2,8 +2,8 @@
 
 use std::future::Future;
 use std::net::TcpListener;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fencepost::{Error, Failed, Lost, Name, Refused, Token};
@@ -14,6 +14,7 @@ use futures_util::stream;
 use proto::kv_client::KvClient;
 use proto::lease_client::LeaseClient;
 use proto::{KeyValue, LeaseKeepAliveRequest, LeaseRevokeRequest, RangeRequest, TxnRequest};
+use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 
@@ -71,7 +72,7 @@ impl Operator {
     }
 
     async fn delete(&self, key: Vec<u8>) {
-        let delete = proto::request_op::Request::RequestDeleteRange(proto::DeleteRangeRequest { key });
+        let delete = proto::request_op::Request::DeleteRange(proto::DeleteRangeRequest { key });
         let success = vec![proto::RequestOp { request: Some(delete) }];
         let request = TxnRequest { success, ..Default::default() };
         KvClient::new(self.channel.clone()).txn(request).await.expect("etcd answers");
@@ -81,6 +82,41 @@ impl Operator {
         let request = stream::iter([LeaseKeepAliveRequest { id }]);
         let kept = LeaseClient::new(self.channel.clone()).lease_keep_alive(request).await.expect("etcd answers");
         kept.into_inner().message().await.expect("etcd answers").expect("an answer to each").ttl > 0
+    }
+}
+
+/// A way to etcd whose connections can be cut; new ones can be made at once.
+struct Way {
+    port: u16,
+    connections: Arc<Mutex<Vec<JoinHandle<()>>>>,
+}
+
+impl Way {
+    async fn to(server: u16) -> Way {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        let connections = Arc::new(Mutex::new(Vec::new()));
+        let made = connections.clone();
+        tokio::spawn(async move {
+            while let Ok((mut near, _)) = listener.accept().await {
+                let connection = tokio::spawn(async move {
+                    let mut far = TcpStream::connect(("127.0.0.1", server)).await.expect("etcd is there");
+                    let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+                });
+                made.lock().expect("no panic").push(connection);
+            }
+        });
+        Way { port, connections }
+    }
+
+    /// Returns when nothing can come through any more that was sent before.
+    async fn cut(&self) {
+        let connections = std::mem::take(&mut *self.connections.lock().expect("no panic"));
+        assert!(!connections.is_empty(), "there is nothing to cut");
+        for connection in connections {
+            connection.abort();
+            let _ = connection.await;
+        }
     }
 }
 
@@ -110,7 +146,7 @@ async fn granted(waiter: JoinHandle<Granted>) -> Box<dyn Lease> {
     within(waiter).await.expect("no panic").expect("granted")
 }
 
-async fn token(lease: &dyn Lease) -> Token {
+fn token(lease: &dyn Lease) -> Token {
     lease.token().expect("etcd has tokens")
 }
 
@@ -124,12 +160,12 @@ async fn waiters_are_granted_in_the_order_in_which_they_came() {
         let (waiter, sender) = (wait(&etcd, "fifo", Mode::Exclusive), sender.clone());
         tokio::spawn(async move {
             let lease = granted(waiter).await;
-            sender.send((number, token(&*lease).await)).expect("the test listens");
+            sender.send((number, token(&*lease))).expect("the test listens");
             lease.release().await.expect("it is held");
         });
         operator.queue_of("fifo", number + 1).await;
     }
-    let mut last = token(&*first).await;
+    let mut last = token(&*first);
     first.release().await.expect("it is held");
     for expected in 1..=3 {
         let (number, token) = within(order.recv()).await.expect("three are granted");
@@ -281,7 +317,7 @@ async fn tokens_rise_over_all_names() {
     let mut tokens = Vec::new();
     for name in ["t/1", "t/2", "t/1", "t/3", "t/2"] {
         let lease = acquire(&etcd, name).await;
-        tokens.push(token(&*lease).await);
+        tokens.push(token(&*lease));
         lease.release().await.expect("it is held");
     }
     assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
@@ -339,6 +375,29 @@ async fn a_member_that_says_nothing_does_not_stop_the_others() {
     let address = format!("etcd://127.0.0.1:{mute_port},127.0.0.1:{}", server.port());
     let etcd = within(Etcd::connect(&address)).await.expect("one of them answers");
     acquire(&etcd, "mute").await.release().await.expect("it is held");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_breaks_costs_neither_lock_nor_place() {
+    let Some(server) = shared(Kind::Etcd) else { return };
+    let (way, operator) = (Way::to(server.port()).await, Operator::of(server));
+    let etcd = Arc::new(Etcd::connect(&format!("etcd://127.0.0.1:{}", way.port)).await.expect("the way is open"));
+    let holder: Arc<dyn Lease> = acquire(&etcd, "cut").await.into();
+    let before = holder.proof();
+    let next = wait(&etcd, "cut", Mode::Exclusive);
+    operator.queue_of("cut", 2).await;
+    let last = wait(&etcd, "cut", Mode::Exclusive);
+    operator.queue_of("cut", 3).await;
+    way.cut().await;
+    within(async { while holder.renew().await.is_err() {} }).await;
+    assert!(holder.proof().sent_at > before.sent_at, "it was renewed");
+    holder.release().await.expect("it is held");
+    let next = granted(next).await;
+    // The next one hears of what happens while its connection is away.
+    way.cut().await;
+    operator.revoke(operator.queue_of("cut", 2).await[0].lease).await;
+    assert_eq!(within(next.ended()).await, Lost::Gone);
+    granted(last).await.release().await.expect("it is held");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,7 @@
 //! The way to etcd: which member is asked, how long, and what a failure means.
 //!
-//! All calls that change something are made so that doing them twice is doing them once. So a call that breaks off is simply sent to the
-//! next member, and only the answer to a release has to say that it was.
+//! All calls that change something are made so that doing them twice is doing them once. So a call that breaks off is simply sent
+//! to the next member, and only the answer to a release has to say that it was.
 
 use std::future::{Future, ready};
 use std::sync::Arc;
@@ -105,7 +105,7 @@ impl Calls {
                 _ => Ok(()),
             }
         });
-        Ok(revoked.await?.message)
+        revoked.await.map(drop)
     }
 
     /// Lets a lease begin anew. A TTL of zero means that there is none.
@@ -200,7 +200,7 @@ fn member(place: &str) -> Result<Channel, String> {
 
 fn watch(key: Vec<u8>, start_revision: i64) -> WatchRequest {
     let create = WatchCreateRequest { key, start_revision, filters: vec![FilterType::Noput.into()] };
-    WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) }
+    WatchRequest { request_union: Some(RequestUnion::Create(create)) }
 }
 
 /// A member that is cut off from the others shall say so, and end its streams, instead of keeping us waiting.

@@ -1,12 +1,13 @@
-//! The recipe: a place in the queue of a name is a key under a lease of its own, and the queue is the order in which the keys were made.
+//! The recipe: a place in the queue of a name is a key under a lease of its own, and the queue is the order in which the keys
+//! were made.
 //!
-//! A reader waits for the last writer before it, a writer for whoever is just before it. Each watches that one key, so a release wakes
-//! one who waits. Whoever vanishes, wherever in the queue, deletes its key, and the one behind looks again.
+//! A reader waits for the last writer before it, a writer for whoever is just before it. Each watches that one key, so a release
+//! wakes those whose turn it is. Whoever vanishes, wherever in the queue, deletes its key, and the one behind looks again.
 //!
 //! # When a renewal counts
-//! etcd's leader renews a lease by itself, without the others. One that was replaced and does not know it yet says yes to a lease that
-//! is another's to keep. So after each renewal the key is read, which takes a majority: if no newer term has begun by then, it was the
-//! leader who renewed.
+//! etcd's leader renews a lease by itself, without the others. One that was replaced and does not know it yet says yes to a lease
+//! that is another's to keep. So after each renewal the key is read, which takes a majority: if no newer term has begun by then,
+//! it was the leader who renewed.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -76,11 +77,12 @@ pub(super) async fn is_busy(calls: &Calls, ask: &Ask) -> Result<bool, Error> {
 }
 
 impl Place {
-    /// Takes the lock if nobody is in the way. etcd decides that and writes in one step, so nobody ever waits for one who only tried.
+    /// Takes the lock if nobody is in the way. etcd decides that and writes in one step, so nobody ever waits for one who only
+    /// tried.
     pub(super) async fn take(calls: &Calls, ask: &Ask) -> Result<Option<Place>, Error> {
         let mut place = Place::with_lease(calls, ask).await?;
         let nobody = created_at(rivals(&ask.name, ask.mode), 0);
-        let (answer, mut found) = place.put(nobody, vec![]).await?;
+        let (answer, mut found) = place.put(vec![nobody], vec![]).await?;
         place.create_revision = match answer.succeeded {
             true => header(answer.header)?.revision,
             // Ours is there if this was sent before. Otherwise somebody was faster.
@@ -96,13 +98,12 @@ impl Place {
     /// Gets in line and waits for the turn.
     ///
     /// # Errors
-    /// [`Refused::SessionEnded`] if the place is lost before the turn comes. It is not taken again: that would be at the end of the
-    /// queue, behind those who came later, and against the will of an operator who removed it.
+    /// [`Refused::SessionEnded`] if the place is lost before the turn comes. It is not taken again: that would be at the end of
+    /// the queue, behind those who came later, and against the will of an operator who removed it.
     pub(super) async fn wait(calls: &Calls, ask: &Ask) -> Result<Place, Error> {
         let mut place = Place::with_lease(calls, ask).await?;
-        let not_there = created_at((place.key.clone(), vec![]), 0);
         let last_rival = RequestOp::from(place.last_rival(0));
-        let (answer, mut found) = place.put(not_there, vec![last_rival]).await?;
+        let (answer, mut found) = place.put(vec![], vec![last_rival]).await?;
         let found = next(&mut found)?.kvs.into_iter().next();
         let revision = header(answer.header)?.revision;
         let seen = if answer.succeeded {
@@ -110,7 +111,7 @@ impl Place {
             Look { revision, is_there: true, ahead: found.map(|rival| rival.key) }
         } else {
             // It was sent before, and is there.
-            place.create_revision = found.map_or(revision, |ours| ours.create_revision);
+            place.create_revision = found.ok_or(Refused::SessionEnded(None))?.create_revision;
             place.look().await?
         };
         place.fencing_token()?;
@@ -151,16 +152,18 @@ impl Place {
         })
     }
 
-    /// Makes the key if the condition holds, after the first steps; otherwise reads it.
+    /// Makes the key if the conditions hold and it is not there, after the first steps; otherwise reads it. A key that is there
+    /// was made by the same request, sent before: making it again would hide the revision that counts.
     async fn put(
         &self,
-        condition: Compare,
+        mut compare: Vec<Compare>,
         first: Vec<RequestOp>,
     ) -> Result<(TxnResponse, impl Iterator<Item = RangeResponse> + use<>), Error> {
+        compare.push(created_at((self.key.clone(), vec![]), 0));
         let put = PutRequest { key: self.key.clone(), value: vec![], lease: self.lease_id };
-        let put = RequestOp { request: Some(Request::RequestPut(put)) };
+        let put = RequestOp { request: Some(Request::Put(put)) };
         let success = first.into_iter().chain([put]).collect();
-        let request = TxnRequest { compare: vec![condition], success, failure: vec![self.own_key().into()] };
+        let request = TxnRequest { compare, success, failure: vec![self.own_key().into()] };
         match self.calls.txn(request).await {
             Ok(mut answer) => {
                 let found = ranges(&mut answer.message);
@@ -299,8 +302,8 @@ impl Place {
     /// Deletes the key, if it is there.
     ///
     /// # Errors
-    /// [`Refused::NotHeld`] if we did so before. If it is gone otherwise: [`Refused::NotOwner`] if somebody else has the lock by now, else
-    /// [`Refused::Lost`], or [`Unknown::BrokeOff`] if it may be that we deleted it without hearing of it.
+    /// [`Refused::NotHeld`] if we did so before. If it is gone otherwise: [`Refused::NotOwner`] if somebody else has the lock by
+    /// now, else [`Refused::Lost`], or [`Unknown::BrokeOff`] if it may be that we deleted it without hearing of it.
     pub(super) async fn leave(&self) -> Result<(), Error> {
         let mut left = self.left.lock().await;
         // If we are dropped from here on, it stays so.
@@ -343,7 +346,7 @@ impl Place {
         let holder = RangeRequest { key: queue, range_end, limit: 1, keys_only: true, ..by_age(SortOrder::Ascend) };
         TxnRequest {
             compare: vec![created_at((self.key.clone(), vec![]), self.create_revision)],
-            success: vec![RequestOp { request: Some(Request::RequestDeleteRange(delete)) }],
+            success: vec![RequestOp { request: Some(Request::DeleteRange(delete)) }],
             failure: vec![holder.into()],
         }
     }
@@ -449,14 +452,14 @@ fn created_at((key, range_end): (Vec<u8>, Vec<u8>), revision: i64) -> Compare {
 
 impl From<RangeRequest> for RequestOp {
     fn from(range: RangeRequest) -> RequestOp {
-        RequestOp { request: Some(Request::RequestRange(range)) }
+        RequestOp { request: Some(Request::Range(range)) }
     }
 }
 
 /// What was read, in the order in which it was asked for.
 fn ranges(answer: &mut TxnResponse) -> impl Iterator<Item = RangeResponse> + use<> {
     std::mem::take(&mut answer.responses).into_iter().filter_map(|response| match response.response {
-        Some(Response::ResponseRange(range)) => Some(range),
+        Some(Response::Range(range)) => Some(range),
         _ => None,
     })
 }
