@@ -45,6 +45,8 @@ pub async fn backend(address: &str, ttl: Duration) -> Result<Box<dyn Backend>, E
         System::PostgresTable => Box::new(crate::postgres::Table::connect(address).await?),
         #[cfg(feature = "postgres")]
         System::PostgresRow => Box::new(crate::postgres::Row::connect(address).await?),
+        #[cfg(feature = "etcd")]
+        System::Etcd => Box::new(crate::etcd::Etcd::connect(address).await?),
         #[cfg(feature = "redis")]
         System::Redlock => Box::new(crate::redlock::Redlock::connect(address).await?),
         #[allow(unreachable_patterns, reason = "with all features on, every system has a way above")]
@@ -77,7 +79,7 @@ pub fn system(address: &str) -> Result<System, Error> {
     })
 }
 
-fn bad(address: &str, why: String) -> Error {
+pub(crate) fn bad(address: &str, why: String) -> Error {
     Error::BadAddress { address: without_password(address), why }
 }
 

@@ -37,6 +37,8 @@ mod backoff;
 mod breaker;
 mod client;
 mod error;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 mod grip;
 mod guard;
 mod keeper;

@@ -67,6 +67,10 @@ pub enum Kept {
 
 use Kept::{Always, If, Never};
 
+/// A leader of etcd that stood still and was replaced believes that all leases have run out. Before these versions it was obeyed.
+const ETCD_WITHOUT_EARLY_ENDS: &str =
+    "it is 3.4.31, 3.5.13 or newer: in older ones a leader that was replaced ends leases early";
+
 impl System {
     /// All of them, in the order of the table.
     pub const ALL: [System; 9] = [
@@ -149,14 +153,16 @@ impl System {
                 System::PostgresAdvisory | System::PostgresTable | System::PostgresRow => If("there is one primary"),
             },
             Promise::FencingToken => match self {
-                System::Fencepost | System::Etcd | System::Zookeeper => Always,
+                System::Fencepost | System::Zookeeper => Always,
+                System::Etcd => If("nobody restores a backup of it without raising its revision"),
                 System::Memory => Never("what is forgotten on fail-over cannot count upwards"),
                 System::Redis => Never("a counter that a fail-over can set back fences nothing"),
                 System::Redlock => Never("independent masters have no common counter"),
                 System::PostgresAdvisory | System::PostgresTable | System::PostgresRow => If("there is one primary"),
             },
             Promise::SurvivesFailover => match self {
-                System::Fencepost | System::Etcd | System::Zookeeper => Always,
+                System::Fencepost | System::Zookeeper => Always,
+                System::Etcd => If(ETCD_WITHOUT_EARLY_ENDS),
                 System::Memory => Never("the next leader knows nothing of it"),
                 System::Redis => Never("replication is asynchronous"),
                 System::Redlock => If("a majority of the masters keeps what it wrote"),
@@ -171,7 +177,10 @@ impl System {
                 System::Memory | System::Redis => If("the server stays the same"),
                 System::Redlock => If("no clock jumps"),
                 System::PostgresTable => If("there is one primary, whose clock does not jump"),
-                System::Fencepost | System::Etcd | System::Zookeeper => Always,
+                System::Etcd => {
+                    If("it is 3.4.31, 3.5.13 or later: before, a leader that was replaced could end leases early")
+                }
+                System::Fencepost | System::Zookeeper => Always,
             },
             Promise::OwnTtl => match self {
                 System::Zookeeper => Never("all locks of a client live as long as its session"),

@@ -16,11 +16,13 @@ pub enum Kind {
     S3,
     /// PgBouncer, a pooler before a Postgres: see [`crate::pooler`].
     PgBouncer,
+    /// etcd, a cluster of one.
+    Etcd,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 5] = [Kind::Postgres, Kind::MariaDb, Kind::Redis, Kind::S3, Kind::PgBouncer];
+    pub const ALL: [Kind; 6] = [Kind::Postgres, Kind::MariaDb, Kind::Redis, Kind::S3, Kind::PgBouncer, Kind::Etcd];
 
     /// The programs that it takes, and where they come from.
     fn needs(self) -> (&'static [&'static str], &'static str) {
@@ -32,6 +34,7 @@ impl Kind {
                 (&["moto_server"], "moto[server] with pip, and name its program moto_server in FENCEPOST_MOTO_SERVER")
             }
             Kind::PgBouncer => (&["pgbouncer"], "the Debian package pgbouncer"),
+            Kind::Etcd => (&["etcd"], "the Debian package etcd-server"),
         }
     }
 
@@ -48,7 +51,7 @@ impl Kind {
             Kind::Postgres | Kind::PgBouncer => Some("postgres"),
             Kind::MariaDb => Some("mysql"),
             Kind::Redis => Some("redis"),
-            Kind::S3 => None,
+            Kind::S3 | Kind::Etcd => None,
         }
     }
 
@@ -67,7 +70,7 @@ impl Kind {
                 command.arg(format!("--datadir={}", directory.join("data").display()));
                 Some(command)
             }
-            Kind::Redis | Kind::S3 | Kind::PgBouncer => None,
+            Kind::Redis | Kind::S3 | Kind::PgBouncer | Kind::Etcd => None,
         }
     }
 
@@ -104,6 +107,11 @@ impl Kind {
                 std::fs::write(&file, said).expect("the directory is ours");
                 command.arg(file);
             }
+            Kind::Etcd => {
+                let clients = format!("http://127.0.0.1:{port}");
+                command.arg("--data-dir").arg(data).args(["--listen-peer-urls", "http://127.0.0.1:0"]);
+                command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
+            }
         }
         command
     }
@@ -112,7 +120,7 @@ impl Kind {
     pub(crate) fn end_signal(self) -> &'static str {
         match self {
             Kind::Postgres => "QUIT",
-            Kind::MariaDb | Kind::Redis | Kind::S3 | Kind::PgBouncer => "KILL",
+            Kind::MariaDb | Kind::Redis | Kind::S3 | Kind::PgBouncer | Kind::Etcd => "KILL",
         }
     }
 
@@ -124,6 +132,7 @@ impl Kind {
             Kind::Redis => "Ready to accept connections",
             Kind::S3 => "Running on http://127.0.0.1",
             Kind::PgBouncer => "process up",
+            Kind::Etcd => "ready to serve client requests",
         }
     }
 
@@ -134,6 +143,7 @@ impl Kind {
             Kind::MariaDb => format!("mysql://root@127.0.0.1:{port}/mysql"),
             Kind::Redis => format!("redis://127.0.0.1:{port}/"),
             Kind::S3 => format!("http://127.0.0.1:{port}"),
+            Kind::Etcd => format!("etcd://127.0.0.1:{port}"),
         }
     }
 }

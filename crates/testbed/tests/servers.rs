@@ -50,3 +50,8 @@ fn a_server_that_crashes_starts_again_where_it_was() {
     assert_eq!(server.url(), url);
     TcpStream::connect(("127.0.0.1", server.port())).expect("it serves");
 }
+
+#[test]
+fn etcd_starts_and_ends() {
+    starts_and_ends(Kind::Etcd);
+}

@@ -115,6 +115,7 @@ fn kind(system: System) -> Kind {
     match system {
         System::Redis | System::Redlock => Kind::Redis,
         System::PostgresAdvisory | System::PostgresTable | System::PostgresRow => Kind::Postgres,
+        System::Etcd => Kind::Etcd,
         other => panic!("{other:?} has no server yet"),
     }
 }

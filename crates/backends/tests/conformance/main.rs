@@ -61,3 +61,5 @@ conformance!(postgres_table, System::PostgresTable);
 conformance!(postgres_row, System::PostgresRow);
 #[cfg(feature = "redis")]
 conformance!(redlock, System::Redlock);
+#[cfg(feature = "etcd")]
+conformance!(etcd, System::Etcd);
