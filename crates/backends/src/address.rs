@@ -31,7 +31,7 @@ pub(crate) async fn connect(address: &str, ttl: Duration, dry_run: bool) -> Resu
 ///
 /// # Errors
 /// [`Error::BadAddress`] if the address names none, [`Failed::Unreachable`] if nobody answers there.
-#[allow(unused_variables, reason = "without any feature there is nobody to give them to")]
+#[allow(unused_variables, unreachable_code, reason = "without any feature there is no backend")]
 pub async fn backend(address: &str, ttl: Duration) -> Result<Box<dyn Backend>, Error> {
     Ok(match system(address)? {
         System::Fencepost | System::Memory => {
@@ -39,6 +39,8 @@ pub async fn backend(address: &str, ttl: Duration) -> Result<Box<dyn Backend>, E
         }
         #[cfg(feature = "redis")]
         System::Redis => Box::new(crate::redis::Redis::connect(address).await?),
+        #[cfg(feature = "redis")]
+        System::Redlock => Box::new(crate::redlock::Redlock::connect(address).await?),
         #[allow(unreachable_patterns, reason = "with all features on, every system has a way above")]
         other => return Err(bad(address, format!("this program was built without the feature for {}", other.name()))),
     })

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fencepost::Efficiency;
 use fencepost::testing::TestServer;
 use fencepost_backends::{Client, ClientBuilder, LockRequest, System, Tier};
-use fencepost_testbed::{Kind, own, shared};
+use fencepost_testbed::{Kind, Server, own, shared};
 
 /// Long enough for anything on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,6 +30,12 @@ impl Bed {
         static NODE: OnceLock<TestServer> = OnceLock::new();
         let ports = match system {
             System::Fencepost | System::Memory => vec![NODE.get_or_init(TestServer::start).address().port()],
+            System::Redlock => {
+                static MASTERS: OnceLock<Vec<Server>> = OnceLock::new();
+                shared(Kind::Redis)?;
+                let masters = MASTERS.get_or_init(|| (0..5).filter_map(|_| own(Kind::Redis)).collect());
+                masters.iter().map(Server::port).collect()
+            }
             other => vec![shared(kind(other))?.port()],
         };
         Some(Bed { system, ports, servers: Vec::new() })
@@ -45,9 +51,11 @@ impl Bed {
                 bed.servers.push(Box::new(server));
             }
             other => {
-                let server = own(kind(other))?;
-                bed.ports.push(server.port());
-                bed.servers.push(Box::new(server));
+                for _ in 0..if other == System::Redlock { 5 } else { 1 } {
+                    let server = own(kind(other))?;
+                    bed.ports.push(server.port());
+                    bed.servers.push(Box::new(server));
+                }
             }
         }
         Some(bed)

@@ -6,6 +6,8 @@
 mod bed;
 mod behaviours;
 mod frozen;
+#[cfg(feature = "redis")]
+mod known_failures;
 mod proxy;
 
 use fencepost_backends::System;
@@ -51,3 +53,5 @@ conformance!(fencepost, System::Fencepost);
 conformance!(memory, System::Memory);
 #[cfg(feature = "redis")]
 conformance!(redis, System::Redis);
+#[cfg(feature = "redis")]
+conformance!(redlock, System::Redlock);
