@@ -37,27 +37,27 @@ pub struct Cell {
 
 /// All systems, in the order of the table.
 pub fn rows() -> Vec<Row> {
-    System::ALL.into_iter().map(Row::new).collect()
+    System::ALL.into_iter().map(row).collect()
 }
 
-impl Row {
-    fn new(system: System) -> Row {
-        let cell = |promise: Promise| {
-            let kept = system.keeps(promise);
-            Cell { promise: promise.name(), kept: word(kept), remark: kept.remark() }
-        };
-        Row {
-            system: system.name(),
-            address: system.address(),
-            how: system.how(),
-            token: system.token(),
-            tier: system.tier(),
-            promises: Promise::ALL.into_iter().map(cell).collect(),
-        }
+/// One system.
+pub fn row(system: System) -> Row {
+    let cell = |promise: Promise| {
+        let kept = system.keeps(promise);
+        Cell { promise: promise.name(), kept: word(kept), remark: kept.remark() }
+    };
+    Row {
+        system: system.name(),
+        address: system.address(),
+        how: system.how(),
+        token: system.token(),
+        tier: system.tier(),
+        promises: Promise::ALL.into_iter().map(cell).collect(),
     }
 }
 
-fn word(kept: Kept) -> &'static str {
+/// Whether a promise is kept: `yes`, `if` or `no`.
+pub fn word(kept: Kept) -> &'static str {
     match kept {
         Kept::Always => "yes",
         Kept::If(_) => "if",

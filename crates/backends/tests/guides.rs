@@ -10,7 +10,7 @@ use fencepost::testing::TestServer;
 use fencepost::{FencingToken, Token};
 use fencepost_backends::{Client, Error, Promise, Rules, System, Tier};
 use fencepost_fence::{Access, postgres};
-use fencepost_testbed::{Kind, own, shared};
+use fencepost_testbed::{Kind, Server, own, shared};
 use redis::Script;
 use zookeeper_client::{Acls, CreateMode, LockOptions, LockPrefix};
 
@@ -325,7 +325,9 @@ async fn redlock_before_runs() -> Outcome {
 async fn redlock_after_runs() -> Outcome {
     let (_server, address) = fencepost();
     let Some(redis) = shared(Kind::Redis) else { return Ok(()) };
-    for locks in [&redis.url(), &address] {
+    let masters: Vec<Server> = (0..3).filter_map(|_| own(Kind::Redis)).collect();
+    let places: Vec<String> = masters.iter().map(|master| format!("127.0.0.1:{}", master.port())).collect();
+    for locks in [&redis.url(), &format!("redlock://{}", places.join(",")), &address] {
         // guide: redlock-after
         let client = Client::connect(locks).await?; // "redlock://r1:6379,r2:6379,r3:6379", or "redis://r1:6379/"
         let lock = client.lock("report/today").efficiency().wait(Duration::from_secs(5)).acquire().await?;
