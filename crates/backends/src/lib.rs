@@ -29,6 +29,7 @@
 //! [`Backend`] is all that a system has to do. Renewal and the loss signal ([`validity`]), time-outs, re-entrance, order, and the
 //! circuit breaker are written once, above it. Fencepost itself is not below that trait: its own client keeps its locks.
 
+pub mod table;
 pub mod validity;
 
 mod address;

@@ -21,7 +21,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("server", &["core", "wire", "replica"]),
     // The server only for the feature `testing`: a cluster in the process, for the tests of those who use the library.
     ("client", &["core", "wire", "server"]),
-    ("backends", &["client", "testbed"]),
+    // The guards only for the code of the guides, which ends at the store.
+    ("backends", &["client", "fence", "testbed"]),
     ("fence", &["core", "testbed"]),
     ("cli", &["core", "client", "server", "fence", "backends", "testbed"]),
     ("sim", &["core", "wire", "replica", "client", "fence"]),

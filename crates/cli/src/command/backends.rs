@@ -1,7 +1,7 @@
 //! `fencepost backends`: the lock systems that the library speaks to, and what each of them promises.
 
+use fencepost_backends::table::{self, Row, word};
 use fencepost_backends::{Kept, Promise, System};
-use serde_json::{Value, json};
 
 use crate::failure::{Failure, Result};
 use crate::output::{self, Format, OutputArgs};
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args) -> Result {
         return Err(Failure::usage(format!("{said:?} is no lock system: known are {}", known.join(", "))));
     }
     match (args.output.output, args.system.is_some()) {
-        (Format::Json, _) => output::json(&systems.into_iter().map(as_json).collect::<Vec<Value>>()),
+        (Format::Json, _) => output::json(&systems.into_iter().map(table::row).collect::<Vec<Row>>()),
         (Format::Table, true) => systems.into_iter().try_for_each(describe),
         (Format::Table, false) => {
             let heading = [
@@ -77,14 +77,6 @@ fn row(system: System) -> [String; 12] {
     [system.name().to_owned(), tier.to_owned(), a, b, c, d, e, f, g, h, i, j]
 }
 
-fn word(kept: Kept) -> &'static str {
-    match kept {
-        Kept::Always => "yes",
-        Kept::If(_) => "if",
-        Kept::Never(_) => "no",
-    }
-}
-
 fn describe(system: System) -> Result {
     output::line(system.name())?;
     output::line(&format!("  address  {}", system.address()))?;
@@ -101,19 +93,4 @@ fn describe(system: System) -> Result {
         output::line(&format!("  {:<3}  {:<26}{remark}", word(kept), promise.name()))?;
     }
     Ok(())
-}
-
-fn as_json(system: System) -> Value {
-    let promise = |promise: &Promise| {
-        let kept = system.keeps(*promise);
-        json!({ "promise": promise.name(), "kept": word(kept), "remark": kept.remark() })
-    };
-    json!({
-        "system": system.name(),
-        "address": system.address(),
-        "how": system.how(),
-        "tier": system.tier(),
-        "token": system.token(),
-        "promises": Promise::ALL.iter().map(promise).collect::<Vec<Value>>(),
-    })
 }
