@@ -18,13 +18,16 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// A port that was free a moment ago may be taken. Then another one is tried.
 const TRIES: u32 = 5;
 
-/// Waits for the end of its input, or of the server, and ends the server.
+/// Waits for the end of its input, or of the server, and ends the server. When nobody is left who could, it removes the directory:
+/// a server that all tests of a process share is never dropped.
 const KEEPER: &str = r#"
-signal=$1; shift
+signal=$1; directory=$2; shift 2
 "$@" </dev/null & server=$!
 (read -r _ || true; kill -$signal $server) <&3 2>/dev/null & keeper=$!
 wait $server; code=$?
 kill $keeper 2>/dev/null
+exec >&- 2>&-
+read -r _ <&3 || [ -e "$directory/keep" ] || rm -rf "$directory"
 exit $code
 "#;
 
@@ -74,9 +77,23 @@ impl Server {
     /// # Panics
     /// If it does not start again.
     pub fn crash_and_restart(&mut self) {
+        let keep = self.directory.path().join("keep");
+        std::fs::write(&keep, "").expect("the directory is ours");
         self.end();
+        std::fs::remove_file(&keep).expect("the directory was kept");
         let again = (0..TRIES).find_map(|_| serve(self.kind, self.directory.path(), self.port));
         self.keeper = again.unwrap_or_else(|| panic!("{:?} did not start again", self.kind));
+    }
+
+    /// Where it keeps what it stores.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Lets go of it without a destructor, as the end of the process does.
+    pub fn abandon(mut self) {
+        drop(self.keeper.stdin.take());
+        std::mem::forget(self);
     }
 
     fn end(&mut self) {
@@ -118,7 +135,7 @@ fn serve(kind: Kind, directory: &Path, port: u16) -> Option<Child> {
     let server = as_user(kind, &kind.serve(directory, port));
     let mut keeper = Command::new("sh");
     // The pipe is the shell's input; under another number, because a shell gives its background commands no input.
-    keeper.args(["-c", &format!("exec 3<&0; {KEEPER}"), "keeper", kind.end_signal()]);
+    keeper.args(["-c", &format!("exec 3<&0; {KEEPER}"), "keeper", kind.end_signal()]).arg(directory);
     keeper.arg(server.get_program()).args(server.get_args());
     keeper.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut keeper = keeper.spawn().expect("a shell");

@@ -1,6 +1,7 @@
 //! Each kind of server starts, answers on its port, and is gone when it is dropped.
 
 use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use fencepost_testbed::{Kind, own, pooler};
 
@@ -40,6 +41,20 @@ fn pgbouncer_starts_before_a_postgres_and_ends() {
     TcpStream::connect(("127.0.0.1", port)).expect("it serves");
     drop(server);
     TcpStream::connect(("127.0.0.1", port)).expect_err("it is gone");
+}
+
+/// A server that all tests of a process share is never dropped, so it must not be we who remove what it leaves.
+#[test]
+fn the_keeper_removes_the_directory_when_nobody_else_can() {
+    let Some(server) = own(Kind::Redis) else { return };
+    let directory = server.directory().to_owned();
+    assert!(directory.is_dir());
+    server.abandon();
+    let until = Instant::now() + Duration::from_secs(60);
+    while directory.exists() {
+        assert!(Instant::now() < until, "{} is left behind", directory.display());
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]
