@@ -52,6 +52,8 @@ pub enum Promise {
     Told,
     /// Several locks are granted together or not at all.
     Together,
+    /// A name that begins with `/` is a path, and a lock on it covers everything below.
+    Paths,
 }
 
 /// Whether a promise is kept.
@@ -208,6 +210,10 @@ impl System {
                 System::Fencepost | System::Memory => Always,
                 _ => Never("they are taken one after the other, in the order of their names"),
             },
+            Promise::Paths => match self {
+                System::Fencepost | System::Memory => Always,
+                _ => Never("a lock on /a would not cover /a/b: use a name that does not begin with a slash"),
+            },
         }
     }
 
@@ -228,7 +234,7 @@ impl System {
 
 impl Promise {
     /// All of them, in the order of the table.
-    pub const ALL: [Promise; 10] = [
+    pub const ALL: [Promise; 11] = [
         Promise::Linearizable,
         Promise::FencingToken,
         Promise::SurvivesFailover,
@@ -239,6 +245,7 @@ impl Promise {
         Promise::Fifo,
         Promise::Told,
         Promise::Together,
+        Promise::Paths,
     ];
 
     /// What it is called.
@@ -254,6 +261,7 @@ impl Promise {
             Promise::Fifo => "first come, first served",
             Promise::Told => "waits without polling",
             Promise::Together => "several at once",
+            Promise::Paths => "paths",
         }
     }
 
@@ -274,6 +282,7 @@ impl Promise {
             Promise::Fifo => "who asked first is granted first",
             Promise::Told => "those who wait are told when it is their turn",
             Promise::Together => "locks on several names are granted together or not at all",
+            Promise::Paths => "a name that begins with / is a path, and a lock on it covers everything below",
         }
     }
 

@@ -239,6 +239,9 @@ impl Asking {
         if self.ttl.is_some() {
             system.check(Promise::OwnTtl)?;
         }
+        if self.name.starts_with('/') {
+            system.check(Promise::Paths)?;
+        }
         self.needs.iter().try_for_each(|promise| system.check(*promise))?;
         let ttl = self.ttl.unwrap_or(client.inner.ttl);
         Ok((Plan { name, mode: self.mode, system, ttl }, route, tier))

@@ -226,6 +226,8 @@ pub(crate) async fn what_is_not_promised_is_refused_before_anything_is_sent(bed:
             }
         }
     }
+    let path = client.lock("/a/path").efficiency().plan();
+    assert_eq!(path.is_ok(), bed.system.check(Promise::Paths).is_ok(), "{path:?}");
 }
 
 // Rule: re-entry

@@ -52,8 +52,9 @@ pub(crate) fn run(args: &Args) -> Result {
                 "FIFO",
                 "TOLD",
                 "SEVERAL",
+                "PATHS",
             ];
-            let rows: Vec<[String; 12]> = systems.into_iter().map(row).collect();
+            let rows: Vec<[String; 13]> = systems.into_iter().map(row).collect();
             output::table(heading, &rows, "")
         }
     }
@@ -69,12 +70,15 @@ fn scheme(system: System) -> &'static str {
     system.address().split("://").next().unwrap_or_default()
 }
 
-fn row(system: System) -> [String; 12] {
+fn row(system: System) -> [String; 13] {
     let tier = if system.is_for_correctness() { "correctness" } else { "efficiency" };
     let mut cells = Promise::ALL.iter().map(|promise| word(system.keeps(*promise)).to_owned());
     let mut cell = || cells.next().unwrap_or_default();
-    let [a, b, c, d, e, f, g, h, i, j] = std::array::from_fn(|_| cell());
-    [system.name().to_owned(), tier.to_owned(), a, b, c, d, e, f, g, h, i, j]
+    std::array::from_fn(|column| match column {
+        0 => system.name().to_owned(),
+        1 => tier.to_owned(),
+        _ => cell(),
+    })
 }
 
 fn describe(system: System) -> Result {
