@@ -31,3 +31,8 @@ fn redis_starts_and_ends() {
 fn s3_starts_and_ends() {
     starts_and_ends(Kind::S3);
 }
+
+#[test]
+fn zookeeper_starts_and_ends() {
+    starts_and_ends(Kind::Zookeeper);
+}
