@@ -45,6 +45,8 @@ mod promises;
 pub mod redis;
 mod request;
 mod rules;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 pub use address::{backend, system};
 pub use backend::{Ask, Backend, Lease, Mode, Proof, Undo};
