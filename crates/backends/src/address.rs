@@ -39,6 +39,8 @@ pub async fn backend(address: &str, ttl: Duration) -> Result<Box<dyn Backend>, E
         }
         #[cfg(feature = "redis")]
         System::Redis => Box::new(crate::redis::Redis::connect(address).await?),
+        #[cfg(feature = "redis")]
+        System::Redlock => Box::new(crate::redlock::Redlock::connect(address).await?),
         #[cfg(feature = "zookeeper")]
         System::Zookeeper => Box::new(crate::zookeeper::Zookeeper::connect(address, ttl).await?),
         #[allow(unreachable_patterns, reason = "with all features on, every system has a way above")]

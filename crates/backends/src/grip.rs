@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencepost::{Error, GrantState, Refused, Released, Token};
+use fencepost::{Error, GrantState, Lost, Refused, Released, Token};
 
 /// A held lock, without its type.
 #[async_trait]
@@ -42,6 +42,14 @@ impl<M> Native<M> {
     fn take(&self) -> Option<fencepost::Guard<M>> {
         self.guard.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
+
+    /// The client forgets what was given back, and then knows only that it is gone.
+    fn with_reason(&self, state: GrantState) -> GrantState {
+        match (state, &*self.guard.lock().unwrap_or_else(PoisonError::into_inner)) {
+            (GrantState::Lost(Lost::Gone), None) => GrantState::Lost(Lost::Released),
+            _ => state,
+        }
+    }
 }
 
 #[async_trait]
@@ -51,7 +59,7 @@ impl<M: Debug + Send + Sync + 'static> Grip for Native<M> {
     }
 
     fn state(&self) -> GrantState {
-        self.hold.state()
+        self.with_reason(self.hold.state())
     }
 
     fn remaining(&self) -> Duration {
@@ -59,7 +67,7 @@ impl<M: Debug + Send + Sync + 'static> Grip for Native<M> {
     }
 
     async fn state_other_than(&self, known: GrantState) -> GrantState {
-        self.hold.state_other_than(known).await
+        self.with_reason(self.hold.state_other_than(known).await)
     }
 
     async fn release(self: Arc<Self>) -> Result<Released, Error> {

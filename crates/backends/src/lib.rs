@@ -43,6 +43,8 @@ mod keeper;
 mod promises;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "redis")]
+pub mod redlock;
 mod request;
 mod rules;
 #[cfg(feature = "zookeeper")]

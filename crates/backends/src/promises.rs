@@ -170,7 +170,8 @@ impl System {
                 System::Memory | System::Redis => If("the server stays the same"),
                 System::Redlock => If("no clock jumps"),
                 System::PostgresTable => If("there is one primary, whose clock does not jump"),
-                System::Fencepost | System::Etcd | System::Zookeeper => Always,
+                System::Zookeeper => If("the session time-out is two ticks or more, as servers demand by default"),
+                System::Fencepost | System::Etcd => Always,
             },
             Promise::OwnTtl => match self {
                 System::Zookeeper => Never("all locks of a client live as long as its session"),

@@ -52,14 +52,27 @@ impl Redis {
     /// # Errors
     /// [`Failed::Unreachable`] if nobody answers there.
     pub async fn connect(address: &str) -> Result<Redis, Error> {
-        let unreachable = |error: redis::RedisError| Error::from(Failed::Unreachable { last: error.to_string() });
-        let client = redis::Client::open(address).map_err(unreachable)?;
+        let redis = Redis::connect_later(address)?;
+        redis.ping().await?;
+        Ok(redis)
+    }
+
+    /// Connects when it is used.
+    pub(crate) fn connect_later(address: &str) -> Result<Redis, Error> {
+        let unusable = |error: redis::RedisError| Error::from(Failed::Unreachable { last: error.to_string() });
+        let client = redis::Client::open(address).map_err(unusable)?;
         let config = ConnectionManagerConfig::new()
             .set_connection_timeout(Some(CALL_TIMEOUT))
             .set_response_timeout(Some(CALL_TIMEOUT))
             .set_number_of_retries(1);
-        let connection = ConnectionManager::new_with_config(client, config).await.map_err(unreachable)?;
-        Ok(Redis { connection })
+        Ok(Redis { connection: ConnectionManager::new_lazy_with_config(client, config).map_err(unusable)? })
+    }
+
+    /// Whether it answers.
+    pub(crate) async fn ping(&self) -> Result<(), Error> {
+        let ping = redis::cmd("PING");
+        let pong = ping.query_async::<String>(&mut self.connection.clone()).await;
+        pong.map(drop).map_err(|error| Failed::Unreachable { last: error.to_string() }.into())
     }
 
     /// Takes the lock for this value, if nobody has it.

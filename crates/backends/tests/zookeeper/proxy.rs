@@ -10,14 +10,14 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
 /// Creating a sequential node, in ZooKeeper's numbers.
-pub const CREATE: i32 = 15;
+pub(crate) const CREATE: i32 = 15;
 /// Deleting a node.
-pub const DELETE: i32 = 2;
+pub(crate) const DELETE: i32 = 2;
 const CLOSE_SESSION: i32 = -11;
 
 /// What is to be lost, with the connection.
 #[derive(Clone, Copy, Debug)]
-pub enum Loss {
+pub(crate) enum Loss {
     /// The next request of this kind.
     Request(i32),
     /// The answer to it: the server has done what was asked.
@@ -25,17 +25,16 @@ pub enum Loss {
 }
 
 /// Passes messages on until it is dropped, which cuts all connections.
-pub struct Proxy {
-    pub port: u16,
+pub(crate) struct Proxy {
+    pub(crate) port: u16,
     way: Arc<Way>,
     task: JoinHandle<()>,
 }
 
 struct Way {
     server: u16,
-    next_loss: Mutex<Option<Loss>>,
-    /// How many losses there were.
-    losses: watch::Sender<u32>,
+    /// What is still to be lost.
+    next_loss: watch::Sender<Option<Loss>>,
     /// Counts up when all connections are to be cut.
     cuts: watch::Sender<u32>,
     /// While it is closed, nobody gets through who comes anew.
@@ -45,13 +44,12 @@ struct Way {
 }
 
 impl Proxy {
-    pub async fn to(server: u16) -> Proxy {
+    pub(crate) async fn to(server: u16) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("the loopback has free ports");
         let port = listener.local_addr().expect("it is bound").port();
         let way = Arc::new(Way {
             server,
-            next_loss: Mutex::default(),
-            losses: watch::Sender::new(0),
+            next_loss: watch::Sender::new(None),
             cuts: watch::Sender::new(0),
             open: watch::Sender::new(true),
             session: Mutex::default(),
@@ -75,27 +73,27 @@ impl Proxy {
     }
 
     /// Loses one message.
-    pub fn lose(&self, loss: Loss) {
-        *self.way.next_loss.lock().unwrap_or_else(PoisonError::into_inner) = Some(loss);
+    pub(crate) fn lose(&self, loss: Loss) {
+        self.way.next_loss.send_replace(Some(loss));
     }
 
     /// Returns when it was lost.
-    pub async fn lost(&self) {
-        self.way.losses.subscribe().wait_for(|losses| *losses > 0).await.expect("the way is there");
+    pub(crate) async fn lost(&self) {
+        self.way.next_loss.subscribe().wait_for(Option::is_none).await.expect("the way is there");
     }
 
     /// Cuts all connections. New ones are passed on.
-    pub fn cut(&self) {
+    pub(crate) fn cut(&self) {
         self.way.cuts.send_modify(|cuts| *cuts += 1);
     }
 
     /// Whether new connections are passed on.
-    pub fn set_open(&self, open: bool) {
+    pub(crate) fn set_open(&self, open: bool) {
         self.way.open.send_replace(open);
     }
 
     /// Ends the session that came through here last, as ZooKeeper does when it expires.
-    pub async fn end_session(&self) {
+    pub(crate) async fn end_session(&self) {
         let session = self.way.session.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (id, password) = session.expect("there was a session");
         // Its client may take it back in the middle. Then it is tried again.
@@ -143,10 +141,12 @@ impl Way {
             write(&mut far_out, &read(&mut near_in).await?).await?;
             loop {
                 let request = read(&mut near_in).await?;
-                match self.loss_of(number(&request, 4, 4) as i32) {
-                    Some(Loss::Request(_)) => return self.count_loss(),
-                    Some(Loss::Answer(_)) => doomed.store(number(&request, 0, 4) as i32, Ordering::SeqCst),
-                    None => {}
+                let (xid, operation) = (number(&request, 0, 4) as i32, number(&request, 4, 4) as i32);
+                let loss = *self.next_loss.borrow();
+                match loss {
+                    Some(Loss::Request(kind)) if kind == operation => return self.has_lost(),
+                    Some(Loss::Answer(kind)) if kind == operation => doomed.store(xid, Ordering::SeqCst),
+                    _ => {}
                 }
                 write(&mut far_out, &request).await?;
             }
@@ -158,9 +158,9 @@ impl Way {
             write(&mut near_out, &welcome).await?;
             loop {
                 let answer = read(&mut far_in).await?;
-                let request = number(&answer, 0, 4) as i32;
-                if request > 0 && request == doomed.load(Ordering::SeqCst) {
-                    return self.count_loss();
+                let xid = number(&answer, 0, 4) as i32;
+                if xid > 0 && xid == doomed.load(Ordering::SeqCst) {
+                    return self.has_lost();
                 }
                 write(&mut near_out, &answer).await?;
             }
@@ -171,14 +171,9 @@ impl Way {
         }
     }
 
-    /// Takes the loss that is asked for, if it is of this kind.
-    fn loss_of(&self, operation: i32) -> Option<Loss> {
-        let mut next = self.next_loss.lock().unwrap_or_else(PoisonError::into_inner);
-        next.take_if(|loss| matches!(loss, Loss::Request(kind) | Loss::Answer(kind) if *kind == operation))
-    }
-
-    fn count_loss(&self) -> io::Result<()> {
-        self.losses.send_modify(|losses| *losses += 1);
+    /// The connection ends with it.
+    fn has_lost(&self) -> io::Result<()> {
+        self.next_loss.send_replace(None);
         Ok(())
     }
 }
