@@ -31,7 +31,7 @@ pub(crate) async fn connect(address: &str, ttl: Duration, dry_run: bool) -> Resu
 ///
 /// # Errors
 /// [`Error::BadAddress`] if the address names none, [`Failed::Unreachable`] if nobody answers there.
-#[allow(unused_variables, reason = "without any feature there is nobody to give them to")]
+#[allow(unused_variables, unreachable_code, reason = "without any feature there is no backend")]
 pub async fn backend(address: &str, ttl: Duration) -> Result<Box<dyn Backend>, Error> {
     Ok(match system(address)? {
         System::Fencepost | System::Memory => {
@@ -39,6 +39,14 @@ pub async fn backend(address: &str, ttl: Duration) -> Result<Box<dyn Backend>, E
         }
         #[cfg(feature = "redis")]
         System::Redis => Box::new(crate::redis::Redis::connect(address).await?),
+        #[cfg(feature = "postgres")]
+        System::PostgresAdvisory => Box::new(crate::postgres::Advisory::connect(address).await?),
+        #[cfg(feature = "postgres")]
+        System::PostgresTable => Box::new(crate::postgres::Table::connect(address).await?),
+        #[cfg(feature = "postgres")]
+        System::PostgresRow => Box::new(crate::postgres::Row::connect(address).await?),
+        #[cfg(feature = "etcd")]
+        System::Etcd => Box::new(crate::etcd::Etcd::connect(address).await?),
         #[cfg(feature = "redis")]
         System::Redlock => Box::new(crate::redlock::Redlock::connect(address).await?),
         #[cfg(feature = "zookeeper")]
@@ -73,7 +81,7 @@ pub fn system(address: &str) -> Result<System, Error> {
     })
 }
 
-fn bad(address: &str, why: String) -> Error {
+pub(crate) fn bad(address: &str, why: String) -> Error {
     Error::BadAddress { address: without_password(address), why }
 }
 

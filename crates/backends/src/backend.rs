@@ -135,6 +135,7 @@ pub(crate) fn random() -> u64 {
 ///
 /// # Errors
 /// [`fencepost::Failed::NotTaken`] if the machine has no randomness: a value that another might have is no owner.
+#[allow(dead_code, reason = "without any feature there is no backend")]
 pub(crate) fn unique() -> Result<String, Error> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| {

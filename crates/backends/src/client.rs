@@ -107,7 +107,7 @@ impl Client {
 
     /// Exclusive locks on several resources. Fencepost grants them together. On other systems they are taken one by one, in the
     /// order of their names, so that two who want the same ones never wait for each other.
-    pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockAllRequest {
+    pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockAllRequest<Exclusive> {
         LockAllRequest::new(self.clone(), names.into_iter().map(|name| name.as_ref().to_owned()).collect())
     }
 

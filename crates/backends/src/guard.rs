@@ -121,18 +121,20 @@ impl<M> Hold<M> {
 /// Several locks, held together. Dropping it gives all of them back.
 #[derive(Debug)]
 #[must_use = "the locks are given back when the guard is dropped"]
-pub struct GuardAll {
+pub struct GuardAll<M> {
     /// In the order in which they were taken: one for all names, or one for each.
-    pub(crate) guards: Vec<Guard<Exclusive>>,
+    pub(crate) guards: Vec<Guard<M>>,
 }
 
-impl GuardAll {
+impl GuardAll<Exclusive> {
     /// The fencing token for a name, if it is held. Where the locks were taken one by one, each has a token of its own.
     pub fn token(&self, name: &str) -> Option<FencingToken> {
         let guard = self.guards.iter().find(|guard| guard.names().any(|held| held.as_str() == name))?;
         Some(guard.token())
     }
+}
 
+impl<M> GuardAll<M> {
     /// How long all of them are certainly held.
     pub fn remaining(&self) -> Duration {
         self.guards.iter().map(|guard| guard.remaining()).min().unwrap_or_default()
@@ -169,7 +171,7 @@ impl GuardAll {
     }
 }
 
-impl Drop for GuardAll {
+impl<M> Drop for GuardAll<M> {
     fn drop(&mut self) {
         while let Some(guard) = self.guards.pop() {
             drop(guard);

@@ -19,7 +19,7 @@ use crate::grip::Grip;
 use crate::validity::{Step, Validity};
 
 /// The timer of the runtime stands still while the machine sleeps; after that we look at the clock no later than this.
-const SLEEP_MAX: Duration = Duration::from_secs(1);
+pub(crate) const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// How long a release may take.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 

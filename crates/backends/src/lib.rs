@@ -29,6 +29,7 @@
 //! [`Backend`] is all that a system has to do. Renewal and the loss signal ([`validity`]), time-outs, re-entrance, order, and the
 //! circuit breaker are written once, above it. Fencepost itself is not below that trait: its own client keeps its locks.
 
+pub mod table;
 pub mod validity;
 
 mod address;
@@ -37,9 +38,13 @@ mod backoff;
 mod breaker;
 mod client;
 mod error;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 mod grip;
 mod guard;
 mod keeper;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod promises;
 #[cfg(feature = "redis")]
 pub mod redis;

@@ -67,6 +67,10 @@ pub enum Kept {
 
 use Kept::{Always, If, Never};
 
+/// A leader of etcd that stood still and was replaced believes that all leases have run out. Before these versions it was obeyed.
+const ETCD_WITHOUT_EARLY_ENDS: &str =
+    "it is 3.4.31, 3.5.13 or newer: in older ones a leader that was replaced ends leases early";
+
 impl System {
     /// All of them, in the order of the table.
     pub const ALL: [System; 9] = [
@@ -131,8 +135,9 @@ impl System {
             System::Fencepost => Some("one counter for the whole log"),
             System::Etcd => Some("the revision that created the key"),
             System::Zookeeper => Some("the zxid that created the node"),
-            System::PostgresAdvisory => Some("a sequence, read under the lock"),
-            System::PostgresTable | System::PostgresRow => Some("a counter in the row"),
+            System::PostgresTable => Some("a counter in the row"),
+            System::PostgresAdvisory => Some("a counter in a table, raised under the lock"),
+            System::PostgresRow => Some("a counter in a table, raised under the lock in a transaction of its own"),
             System::Memory | System::Redis | System::Redlock => None,
         }
     }
@@ -148,14 +153,16 @@ impl System {
                 System::PostgresAdvisory | System::PostgresTable | System::PostgresRow => If("there is one primary"),
             },
             Promise::FencingToken => match self {
-                System::Fencepost | System::Etcd | System::Zookeeper => Always,
+                System::Fencepost | System::Zookeeper => Always,
+                System::Etcd => If("nobody restores a backup of it without raising its revision"),
                 System::Memory => Never("what is forgotten on fail-over cannot count upwards"),
                 System::Redis => Never("a counter that a fail-over can set back fences nothing"),
                 System::Redlock => Never("independent masters have no common counter"),
                 System::PostgresAdvisory | System::PostgresTable | System::PostgresRow => If("there is one primary"),
             },
             Promise::SurvivesFailover => match self {
-                System::Fencepost | System::Etcd | System::Zookeeper => Always,
+                System::Fencepost | System::Zookeeper => Always,
+                System::Etcd => If(ETCD_WITHOUT_EARLY_ENDS),
                 System::Memory => Never("the next leader knows nothing of it"),
                 System::Redis => Never("replication is asynchronous"),
                 System::Redlock => If("a majority of the masters keeps what it wrote"),
@@ -170,8 +177,11 @@ impl System {
                 System::Memory | System::Redis => If("the server stays the same"),
                 System::Redlock => If("no clock jumps"),
                 System::PostgresTable => If("there is one primary, whose clock does not jump"),
+                System::Etcd => {
+                    If("it is 3.4.31, 3.5.13 or later: before, a leader that was replaced could end leases early")
+                }
                 System::Zookeeper => If("the session time-out is two ticks or more, as servers demand by default"),
-                System::Fencepost | System::Etcd => Always,
+                System::Fencepost => Always,
             },
             Promise::OwnTtl => match self {
                 System::Zookeeper => Never("all locks of a client live as long as its session"),
@@ -183,11 +193,13 @@ impl System {
                 _ => Always,
             },
             Promise::Fifo => match self {
-                System::Fencepost | System::Memory | System::Etcd | System::Zookeeper => Always,
+                System::Fencepost | System::Memory | System::Etcd | System::Zookeeper | System::PostgresAdvisory => {
+                    Always
+                }
                 System::Redis | System::Redlock | System::PostgresTable => {
                     Never("nobody queues: whoever asks at the right moment gets it")
                 }
-                System::PostgresAdvisory | System::PostgresRow => If("nobody tries without waiting"),
+                System::PostgresRow => Never("readers pass a writer that waits, for as long as there are readers"),
             },
             Promise::Told => match self {
                 System::Redis | System::Redlock | System::PostgresTable => Never("those who wait ask again"),

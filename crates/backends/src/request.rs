@@ -1,12 +1,13 @@
 //! Asking for a lock: what may be asked of whom is checked first, and only then is anything sent.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost::{Efficiency, Exclusive, Failed, Name, Nanos, Refused, Shared, Token};
+use fencepost::{Efficiency, Exclusive, Failed, GrantState, Name, Nanos, Refused, Shared, Token};
 use tokio::time::timeout;
 
 use crate::backend::{Ask, Mode};
@@ -333,7 +334,7 @@ async fn ask_other(other: &Other, ask: &Ask, wait: Wait) -> Result<Option<Arc<Ke
     other.heard(&lease);
     let Some(lease) = lease? else { return Ok(None) };
     let kept = Kept::new(lease, ask.mode);
-    if let fencepost::GrantState::Lost(_) = kept.state() {
+    if let GrantState::Lost(_) = kept.state() {
         kept.let_go();
         return Err(Failed::GrantedTooLate.into());
     }
@@ -343,19 +344,29 @@ async fn ask_other(other: &Other, ask: &Ask, wait: Wait) -> Result<Option<Arc<Ke
 /// Several locks to be asked for. See [`Client::lock_all`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing is asked for until `acquire`"]
-pub struct LockAllRequest {
+pub struct LockAllRequest<M> {
     client: Client,
     names: Vec<String>,
     wait: Duration,
+    tier: Tier,
+    mode: PhantomData<fn() -> M>,
 }
 
-impl LockAllRequest {
-    pub(crate) fn new(client: Client, names: Vec<String>) -> LockAllRequest {
-        LockAllRequest { client, names, wait: WAIT_DEFAULT }
+impl LockAllRequest<Exclusive> {
+    pub(crate) fn new(client: Client, names: Vec<String>) -> LockAllRequest<Exclusive> {
+        LockAllRequest { client, names, wait: WAIT_DEFAULT, tier: Tier::Correctness, mode: PhantomData }
     }
 
+    /// As [`LockRequest::<Exclusive>::efficiency`].
+    pub fn efficiency(self) -> LockAllRequest<Efficiency> {
+        let LockAllRequest { client, names, wait, .. } = self;
+        LockAllRequest { client, names, wait, tier: Tier::Efficiency, mode: PhantomData }
+    }
+}
+
+impl<M> LockAllRequest<M> {
     /// How long to wait for others, for all of them together: 30 s by default.
-    pub fn wait(mut self, wait: Duration) -> LockAllRequest {
+    pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
     }
@@ -365,7 +376,7 @@ impl LockAllRequest {
     /// # Errors
     /// What [`LockAllRequest::acquire`] would say before it sends anything.
     pub fn plan(&self) -> Result<Vec<Plan>, Error> {
-        self.in_order().map(|name| self.client.lock(name).plan()).collect()
+        self.in_order().map(|one| one.plan()).collect()
     }
 
     /// Waits for all of the locks.
@@ -375,39 +386,53 @@ impl LockAllRequest {
     ///
     /// # Cancellation
     /// As [`LockRequest::acquire`].
-    pub async fn acquire(self) -> Result<GuardAll, Error> {
-        let plans = self.plan()?;
-        if let Some(native) = self.together() {
-            let guard = native.lock_all(&self.names).wait(self.wait).acquire().await?;
-            let (token, names) = (Token(guard.token().get()), plans.into_iter().map(|plan| plan.name).collect());
-            return Ok(GuardAll { guards: vec![Guard::new(Arc::new(Native::new(guard, Some(token))), token, names)] });
+    pub async fn acquire(self) -> Result<GuardAll<M>, Error> {
+        let names = self.plan()?.into_iter().map(|plan| plan.name).collect();
+        if let Some((native, tier)) = self.together() {
+            let request = native.lock_all(&self.names).wait(self.wait);
+            let (grip, token): (Arc<dyn Grip>, Token) = match tier {
+                Tier::Correctness => {
+                    let guard = request.acquire().await?;
+                    let token = Token(guard.token().get());
+                    (Arc::new(Native::new(guard, Some(token))), token)
+                }
+                Tier::Efficiency => (Arc::new(Native::new(request.efficiency().acquire().await?, None)), Token(0)),
+            };
+            return Ok(GuardAll { guards: vec![Guard::new(grip, token, names)] });
         }
         let until = Nanos::now().after(self.wait);
-        let mut taken = GuardAll { guards: Vec::with_capacity(plans.len()) };
-        for name in self.in_order() {
-            let wait = until.since(Nanos::now());
-            taken.guards.push(self.client.lock(name).wait(wait).acquire().await?);
+        let mut taken = GuardAll { guards: Vec::with_capacity(names.len()) };
+        for one in self.in_order() {
+            taken.guards.push(one.wait(until.since(Nanos::now())).acquire().await?);
         }
         // The first may have been lost while we waited for the last.
-        match taken.guards.iter().find_map(|guard| match guard.state() {
-            fencepost::GrantState::Lost(why) => Some(why),
-            _ => None,
-        }) {
-            Some(why) => Err(Error::Lock(why.into())),
-            None => Ok(taken),
+        for guard in &taken.guards {
+            if let GrantState::Lost(why) = guard.state() {
+                return Err(Error::Lock(why.into()));
+            }
         }
+        Ok(taken)
     }
 
-    /// The names, each once, in the order in which everybody takes them.
-    fn in_order(&self) -> impl Iterator<Item = &String> {
-        self.names.iter().collect::<std::collections::BTreeSet<_>>().into_iter()
+    /// A request for each name, in the order in which everybody takes them.
+    fn in_order(&self) -> impl Iterator<Item = LockRequest<M>> {
+        let names: BTreeSet<&String> = self.names.iter().collect();
+        names.into_iter().map(|name| {
+            let mut one = self.client.lock(name);
+            one.asking.tier = self.tier;
+            one.into()
+        })
     }
 
-    /// The cluster that grants all of them together, if there is one.
-    fn together(&self) -> Option<fencepost::Client> {
-        let native = self.client.native(self.names.first()?)?;
+    /// The cluster that grants all of them together, and in which tier, if there is one.
+    fn together(&self) -> Option<(fencepost::Client, Tier)> {
         let first = self.client.route(self.names.first()?).ok()?;
         let same = |name: &String| self.client.route(name).is_ok_and(|route| std::ptr::eq(route, first));
-        self.names.iter().all(same).then_some(native)
+        match &first.way {
+            Way::Native(native) if self.names.iter().all(same) && !self.client.inner.dry_run => {
+                Some((native.clone(), first.tier.unwrap_or(self.tier)))
+            }
+            _ => None,
+        }
     }
 }

@@ -21,8 +21,8 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::command::{
-    administer, backup, completion, config, describe, dev, exec, fence, locks, members, run, serve, sessions, top,
-    transfer, watch, why,
+    administer, backends, backup, completion, config, describe, dev, exec, fence, locks, members, run, serve, sessions,
+    top, transfer, watch, why,
 };
 use crate::failure::{EXIT_CODES, Failure, Result};
 
@@ -58,6 +58,7 @@ enum Command {
     Backup(backup::Args),
     Restore(backup::RestoreArgs),
     Fence(fence::Args),
+    Backends(backends::Args),
     Config(config::Args),
     Completion(completion::Args),
     #[command(name = exec::NAME, hide = true)]
@@ -111,6 +112,7 @@ fn carry_out(command: Command) -> Result<u8> {
             Command::Backup(args) => backup::run(args).await,
             Command::Restore(args) => backup::restore(&args),
             Command::Fence(args) => fence::run(args).await,
+            Command::Backends(args) => backends::run(&args),
             Command::Config(args) => config::run(args),
             Command::Completion(args) => completion::run(&args),
             Command::DemoWorker(args) => demo::worker::run(args).await,

@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::{Dev, Process};
+use harness::{Dev, Process, fencepost};
 
 #[test]
 fn listings_and_explanations_name_who_holds_and_who_waits() {
@@ -102,6 +102,18 @@ fn administrators_break_evict_freeze_thaw_and_limit() {
     dev.fencepost(&["run", "-n", "pool", "--", "true"]).with_code(124).says("semaphore");
     dev.fencepost(&["limit", "pool", "--none"]).ok();
     dev.fencepost(&["run", "-n", "pool", "--", "true"]).ok();
+}
+
+#[test]
+fn systems_are_listed_with_what_they_promise_and_why_not() {
+    fencepost(&["backends"]).ok().says("redlock").says("zookeeper").says("FAIL-OVER").says("correctness");
+    fencepost(&["backends", "redis"]).ok().says("redis://host:6379/").says("no   fencing token").says("fail-over");
+    fencepost(&["backends", "postgres"]).ok().says("advisory").says("postgres+row://").says("if there is one primary");
+    let systems = fencepost(&["backends", "-o", "json"]).ok().json();
+    let etcd = systems.as_array().unwrap().iter().find(|system| system["system"] == "etcd").expect("it is listed");
+    assert_eq!(etcd["tier"], "correctness");
+    assert!(etcd["promises"].as_array().unwrap().iter().any(|it| it["promise"] == "shared" && it["kept"] == "yes"));
+    fencepost(&["backends", "memcached"]).with_code(2).says("known are fencepost").says("etcd");
 }
 
 #[test]

@@ -4,9 +4,14 @@
 //! `FENCEPOST_COMMANDS=N` runs longer, `FENCEPOST_SEED=N` replays one seed. A failing seed prints the shortest log that
 //! was found to fail.
 
-#![allow(clippy::disallowed_methods, reason = "how long to run and which seed to replay come from the environment")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "runs seeds on threads, as the environment says; the crate itself may not"
+)]
 
 mod model;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use fencepost_core::*;
 use model::Model;
@@ -21,23 +26,46 @@ fn number_from(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is not a number: {text}")))
 }
 
-/// Runs seeds until enough commands were applied; returns what was reached.
-fn run(commands_least: u64, make_states: impl Fn() -> Vec<LockState>) -> Tally {
-    let mut tally = Tally::default();
-    let (mut commands, mut seeds) = (0, 0);
+/// Runs seeds on every core until enough commands were applied; returns what was reached. Whichever thread takes which
+/// seed, every seed below the last is run, and the lowest that fails is reported.
+fn run(commands_least: u64, make_states: impl Fn() -> Vec<LockState> + Sync) -> Tally {
     let only = number_from("FENCEPOST_SEED");
     let first = only.unwrap_or(1);
-    for seed in first.. {
-        match run_seed(seed, make_states(), &mut tally) {
-            Ok(run) => commands += run,
-            Err(failure) => panic!("{}", report(seed, failure, &make_states)),
+    let (next, commands, failed) = (AtomicU64::new(first), AtomicU64::new(0), AtomicBool::new(false));
+    let work = || {
+        let (mut tally, mut seeds) = (Tally::default(), 0);
+        while commands.load(SeqCst) < commands_least && !failed.load(SeqCst) {
+            let seed = next.fetch_add(1, SeqCst);
+            if only.is_some_and(|only| seed > only) {
+                break;
+            }
+            seeds += 1;
+            match run_seed(seed, make_states(), &mut tally) {
+                Ok(run) => commands.fetch_add(run, SeqCst),
+                Err(failure) => {
+                    failed.store(true, SeqCst);
+                    return (tally, seeds, Some((seed, failure)));
+                }
+            };
         }
-        seeds += 1;
-        if only.is_some() || commands >= commands_least {
-            break;
-        }
+        (tally, seeds, None)
+    };
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a seed that panics is caught")).collect()
+    });
+
+    let (mut tally, mut seeds, mut failures) = (Tally::default(), 0, Vec::new());
+    for (reached, run, failure) in results {
+        tally.add_all(reached);
+        seeds += run;
+        failures.extend(failure);
     }
-    println!("{tally}\n{commands} commands in {seeds} seeds from {first} on");
+    if let Some((seed, failure)) = failures.into_iter().min_by_key(|(seed, _)| *seed) {
+        panic!("{}", report(seed, failure, &make_states));
+    }
+    println!("{tally}\n{} commands in {seeds} seeds from {first} on", commands.into_inner());
     tally
 }
 

@@ -1,5 +1,6 @@
 //! Keeps the promises that the workspace makes about itself: which crate may use which, that every rule of the lock
-//! semantics has its code and its scenario, that every file says what it is for, and that nothing unfinished is left.
+//! semantics has its code and its scenario, that deliberate faults stay out of what is shipped, that every file says what
+//! it is for, and that nothing unfinished is left.
 //!
 //! It speaks about the whole workspace but lives in `core`: a test needs a package, every other crate may come and go,
 //! and a crate that holds only this would be one more room in the house. Each check is a function of plain text, and
@@ -9,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use cargo_metadata::{DependencyKind, MetadataCommand};
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Which crate may use which of ours, by directory under `crates/`. Build- and dev-dependencies follow the same arrows:
 /// a test that needs another one belongs in the crate that may have it. `sim` is used by no one.
@@ -20,7 +21,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("server", &["core", "wire", "replica"]),
     // The server only for the feature `testing`: a cluster in the process, for the tests of those who use the library.
     ("client", &["core", "wire", "server"]),
-    ("backends", &["client", "testbed"]),
+    // The guards only for the code of the guides, which ends at the store.
+    ("backends", &["client", "fence", "testbed"]),
     ("fence", &["core", "testbed"]),
     ("cli", &["core", "client", "server", "fence", "backends", "testbed"]),
     ("sim", &["core", "wire", "replica", "client", "fence"]),
@@ -36,6 +38,9 @@ const PURE_CRATES: &[&str] = &["core", "wire"];
 
 /// Who can enforce a rule.
 const PARTS: &[&str] = &["core", "replica", "server", "client", "guards"];
+
+/// The feature that compiles deliberate faults in. Only a command line may ask for it.
+const FAULTS: &str = "planted-bugs";
 
 const RULES_FILE: &str = "docs/semantics.md";
 const CORE_SOURCE: &str = "crates/core/src/";
@@ -54,11 +59,7 @@ const HOMES: &[&str] = &[concat!("/home", "/"), concat!("/Users", "/"), concat!(
 
 #[test]
 fn crates_use_only_what_the_design_allows() {
-    let metadata = MetadataCommand::new()
-        .manifest_path(root().join("Cargo.toml"))
-        .no_deps()
-        .exec()
-        .expect("cargo metadata --no-deps works wherever cargo test does");
+    let metadata = metadata();
     let mut problems = Vec::new();
     for package in &metadata.packages {
         let manifest = std::fs::read_to_string(&package.manifest_path).expect("cargo has just read it");
@@ -71,6 +72,18 @@ fn crates_use_only_what_the_design_allows() {
         problems.extend(arrow_problems(directory, &manifest, &dependencies.collect::<Vec<_>>()));
     }
     assert!(metadata.packages.len() == metadata.workspace_members.len(), "--no-deps lists the members and no others");
+    report(problems);
+}
+
+#[test]
+fn deliberate_faults_are_compiled_in_only_when_asked_for() {
+    let metadata = metadata();
+    let mut problems = Vec::new();
+    for package in &metadata.packages {
+        let features = package.features.iter().map(|(name, turns_on)| (name.as_str(), turns_on.as_slice()));
+        let dependencies = package.dependencies.iter().map(|it| (it.name.as_str(), it.features.as_slice()));
+        problems.extend(fault_problems(&package.name, features, dependencies));
+    }
     report(problems);
 }
 
@@ -133,6 +146,13 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace is two levels up")
 }
 
+/// What cargo knows of the workspace's own packages.
+fn metadata() -> Metadata {
+    let mut command = MetadataCommand::new();
+    let asked = command.manifest_path(root().join("Cargo.toml")).no_deps().exec();
+    asked.expect("cargo metadata --no-deps works wherever cargo test does")
+}
+
 /// Every text file of the workspace, in order of path. Version control and build output are left out.
 fn workspace_files() -> Vec<File> {
     let root = root();
@@ -191,6 +211,20 @@ fn arrow_problems(directory: &str, manifest: &str, dependencies: &[Dependency]) 
         }
     }
     problems
+}
+
+/// What a package's features turn on, and what it asks of its dependencies: the faults only for the faults' sake.
+fn fault_problems<'a>(
+    package: &str,
+    features: impl Iterator<Item = (&'a str, &'a [String])>,
+    dependencies: impl Iterator<Item = (&'a str, &'a [String])>,
+) -> Vec<String> {
+    let has_faults = |list: &[String]| list.iter().any(|name| name.split('/').next_back() == Some(FAULTS));
+    let features = features.filter(|(name, turns_on)| *name != FAULTS && has_faults(turns_on));
+    let features = features.map(|(name, _)| format!("{package}: feature `{name}` turns on `{FAULTS}`"));
+    let dependencies = dependencies.filter(|(_, asked)| has_faults(asked));
+    let dependencies = dependencies.map(|(name, _)| format!("{package}: asks `{name}` for `{FAULTS}`"));
+    features.chain(dependencies).map(|what| what + ": leave it out, what is shipped would have faults").collect()
 }
 
 /// The rules of a document: each is a heading of the third level, followed by a line that says who enforces it.
@@ -353,6 +387,20 @@ fn a_library_in_the_core_is_found_unless_it_is_known_or_for_tests() {
     assert!(arrow_problems("core", "", &library("proptest", false)).is_empty());
     assert!(arrow_problems("server", "", &library("tokio", true)).is_empty());
     assert_says(&arrow_problems("core", "tokio = \"1\"", &library("tokio", true)), &["Cargo.toml:1:", "`tokio`"]);
+}
+
+#[test]
+fn a_package_that_would_ship_deliberate_faults_is_found() {
+    let list = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+    let problems = |feature, turns_on: &[&str], asked: &[&str]| {
+        let (turns_on, asked) = (list(turns_on), list(asked));
+        fault_problems("a", [(feature, turns_on.as_slice())].into_iter(), [("b", asked.as_slice())].into_iter())
+    };
+    assert!(problems(FAULTS, &["b/planted-bugs"], &["rt"]).is_empty());
+    assert_says(&problems("default", &["planted-bugs"], &[]), &["a: feature `default`"]);
+    assert_says(&problems("full", &["rt", "b/planted-bugs"], &[]), &["a: feature `full`"]);
+    assert_says(&problems("full", &["b?/planted-bugs"], &[]), &["a: feature `full`"]);
+    assert_says(&problems("full", &[], &["planted-bugs"]), &["a: asks `b`"]);
 }
 
 #[test]

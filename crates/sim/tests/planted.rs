@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fencepost_sim::world::{Plan, SEEDS_DEFAULT, World};
 
@@ -50,21 +51,35 @@ fn every_planted_bug_is_found() {
     // The panics are expected and would only be noise.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
+    // A fault is switched on for one thread, so several are looked for at a time.
+    let (all, next) = (all(), AtomicUsize::new(0));
+    let work = || {
+        let mut results = Vec::new();
+        while let Some(bug) = all.get(next.fetch_add(1, Ordering::Relaxed)).copied() {
+            plant(Some(bug));
+            let mut runs = (1..=SEEDS_DEFAULT).map(|seed| (seed, found_by(seed)));
+            results.push((bug, runs.find(|(_, found)| !found.is_empty())));
+        }
+        results
+    };
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("a seed that panics is caught")).collect()
+    });
+    std::panic::set_hook(hook);
     let mut slow = Vec::new();
-    for bug in all() {
-        plant(Some(bug));
-        let found = (1..=SEEDS_DEFAULT).map(|seed| (seed, found_by(seed))).find(|(_, found)| !found.is_empty());
+    for (bug, found) in &results {
         match found {
             Some((seeds, by)) => {
                 println!("{seeds:>6} seeds until {bug:?} was found, by {by:?}");
                 if seeds * 3 > SEEDS_DEFAULT {
-                    slow.push((bug, seeds));
+                    slow.push((bug, *seeds));
                 }
             }
             None => slow.push((bug, SEEDS_DEFAULT)),
         }
     }
-    plant(None);
-    std::panic::set_hook(hook);
+    assert_eq!(results.len(), all.len());
     assert!(slow.is_empty(), "the default of {SEEDS_DEFAULT} seeds is less than three times what these take: {slow:?}");
 }

@@ -14,13 +14,18 @@ pub enum Kind {
     Redis,
     /// S3, as the Python package moto serves it.
     S3,
+    /// PgBouncer, a pooler before a Postgres: see [`crate::pooler`].
+    PgBouncer,
+    /// etcd, a cluster of one.
+    Etcd,
     /// ZooKeeper, one server.
     Zookeeper,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 5] = [Kind::Postgres, Kind::MariaDb, Kind::Redis, Kind::S3, Kind::Zookeeper];
+    pub const ALL: [Kind; 7] =
+        [Kind::Postgres, Kind::MariaDb, Kind::Redis, Kind::S3, Kind::PgBouncer, Kind::Etcd, Kind::Zookeeper];
 
     /// The programs that it takes, and where they come from.
     fn needs(self) -> (&'static [&'static str], &'static str) {
@@ -31,6 +36,8 @@ impl Kind {
             Kind::S3 => {
                 (&["moto_server"], "moto[server] with pip, and name its program moto_server in FENCEPOST_MOTO_SERVER")
             }
+            Kind::PgBouncer => (&["pgbouncer"], "the Debian package pgbouncer"),
+            Kind::Etcd => (&["etcd"], "the Debian package etcd-server"),
             Kind::Zookeeper => {
                 let programs = &["zookeeper.jar", "slf4j-simple.jar", "java"];
                 (programs, "the Debian packages libzookeeper-java and default-jre-headless")
@@ -48,10 +55,10 @@ impl Kind {
     /// The user that it runs as, if we are root: these servers refuse to run as root, or should not.
     pub(crate) fn user(self) -> Option<&'static str> {
         match self {
-            Kind::Postgres => Some("postgres"),
+            Kind::Postgres | Kind::PgBouncer => Some("postgres"),
             Kind::MariaDb => Some("mysql"),
             Kind::Redis => Some("redis"),
-            Kind::S3 | Kind::Zookeeper => None,
+            Kind::S3 | Kind::Etcd | Kind::Zookeeper => None,
         }
     }
 
@@ -70,7 +77,7 @@ impl Kind {
                 command.arg(format!("--datadir={}", directory.join("data").display()));
                 Some(command)
             }
-            Kind::Redis | Kind::S3 | Kind::Zookeeper => None,
+            Kind::Redis | Kind::S3 | Kind::PgBouncer | Kind::Etcd | Kind::Zookeeper => None,
         }
     }
 
@@ -99,6 +106,19 @@ impl Kind {
                 command = Command::new(server.with_file_name("python3"));
                 command.args(["-c", include_str!("s3.py")]).arg(port.to_string());
             }
+            Kind::PgBouncer => {
+                // Its port can be said in a file only.
+                let (settings, file) = (directory.join("pooler.ini"), directory.join("pgbouncer.ini"));
+                let settings = std::fs::read_to_string(settings).expect("`pooler` has written it");
+                let said = format!("{settings}listen_addr = 127.0.0.1\nlisten_port = {port}\n");
+                std::fs::write(&file, said).expect("the directory is ours");
+                command.arg(file);
+            }
+            Kind::Etcd => {
+                let clients = format!("http://127.0.0.1:{port}");
+                command.arg("--data-dir").arg(data).args(["--listen-peer-urls", "http://127.0.0.1:0"]);
+                command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
+            }
             Kind::Zookeeper => {
                 let settings = directory.join("zoo.cfg");
                 std::fs::write(&settings, zookeeper_settings(&data, port)).expect("the directory is ours");
@@ -117,7 +137,7 @@ impl Kind {
     pub(crate) fn end_signal(self) -> &'static str {
         match self {
             Kind::Postgres => "QUIT",
-            Kind::MariaDb | Kind::Redis | Kind::S3 | Kind::Zookeeper => "KILL",
+            Kind::MariaDb | Kind::Redis | Kind::S3 | Kind::PgBouncer | Kind::Etcd | Kind::Zookeeper => "KILL",
         }
     }
 
@@ -128,6 +148,8 @@ impl Kind {
             Kind::MariaDb => "ready for connections",
             Kind::Redis => "Ready to accept connections",
             Kind::S3 => "Running on http://127.0.0.1",
+            Kind::PgBouncer => "process up",
+            Kind::Etcd => "ready to serve client requests",
             Kind::Zookeeper => "ZooKeeper audit is",
         }
     }
@@ -135,10 +157,11 @@ impl Kind {
     /// Where its clients find it.
     pub(crate) fn url(self, port: u16) -> String {
         match self {
-            Kind::Postgres => format!("postgres://postgres@127.0.0.1:{port}/postgres"),
+            Kind::Postgres | Kind::PgBouncer => format!("postgres://postgres@127.0.0.1:{port}/postgres"),
             Kind::MariaDb => format!("mysql://root@127.0.0.1:{port}/mysql"),
             Kind::Redis => format!("redis://127.0.0.1:{port}/"),
             Kind::S3 => format!("http://127.0.0.1:{port}"),
+            Kind::Etcd => format!("etcd://127.0.0.1:{port}"),
             Kind::Zookeeper => format!("zookeeper://127.0.0.1:{port}"),
         }
     }

@@ -31,6 +31,14 @@ pub fn own(kind: Kind) -> Option<Server> {
     available(kind).then(|| Server::start(kind))
 }
 
+/// A pooler before a Postgres that gives each transaction to one of so many sessions; none as for [`shared`].
+///
+/// # Panics
+/// As [`shared`].
+pub fn pooler(postgres: &Server, sessions: u32) -> Option<Server> {
+    available(Kind::PgBouncer).then(|| Server::start_pooler(postgres, sessions))
+}
+
 /// Whether the server can be had. If not, the running test is written down as skipped.
 fn available(kind: Kind) -> bool {
     let Some(missing) = kind.missing() else { return true };

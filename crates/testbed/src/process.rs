@@ -35,26 +35,53 @@ pub struct Server {
     port: u16,
     keeper: Child,
     /// After the server is gone.
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl Server {
     /// Starts one and waits until it serves.
     pub(crate) fn start(kind: Kind) -> Server {
-        let directory = tempfile::Builder::new().prefix("fencepost-testbed-").tempdir().expect("a temporary directory");
-        if let Some(user) = other_user(kind) {
-            done(Command::new("chown").arg(user).arg(directory.path()));
-        }
-        if let Some(prepare) = kind.prepare(directory.path()) {
-            done(as_user(kind, &prepare).stdin(Stdio::null()).stdout(Stdio::null()));
-        }
+        Server::start_in(kind, prepared(kind))
+    }
+
+    /// Starts a pooler before a Postgres.
+    pub(crate) fn start_pooler(postgres: &Server, sessions: u32) -> Server {
+        let directory = prepared(Kind::PgBouncer);
+        let users = directory.path().join("users");
+        std::fs::write(&users, "\"postgres\" \"\"\n").expect("the directory is ours");
+        let settings = format!(
+            "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\npool_mode = transaction\ndefault_pool_size = {sessions}\n\
+            auth_type = trust\nauth_file = {}\nunix_socket_dir =\n",
+            postgres.port,
+            users.display()
+        );
+        std::fs::write(directory.path().join("pooler.ini"), settings).expect("the directory is ours");
+        Server::start_in(Kind::PgBouncer, directory)
+    }
+
+    fn start_in(kind: Kind, directory: TempDir) -> Server {
         for _ in 0..TRIES {
             let port = free_port();
             if let Some(keeper) = serve(kind, directory.path(), port) {
-                return Server { kind, port, keeper, _directory: directory };
+                return Server { kind, port, keeper, directory };
             }
         }
         panic!("{kind:?} did not start on any of {TRIES} ports");
+    }
+
+    /// Ends it at once, as a crash would, and starts it again in the same place.
+    ///
+    /// # Panics
+    /// If it does not start again.
+    pub fn crash_and_restart(&mut self) {
+        self.end();
+        let again = (0..TRIES).find_map(|_| serve(self.kind, self.directory.path(), self.port));
+        self.keeper = again.unwrap_or_else(|| panic!("{:?} did not start again", self.kind));
+    }
+
+    fn end(&mut self) {
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
     }
 
     /// Where clients find it.
@@ -70,9 +97,20 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        drop(self.keeper.stdin.take());
-        let _ = self.keeper.wait();
+        self.end();
     }
+}
+
+/// A directory in which it can be started.
+fn prepared(kind: Kind) -> TempDir {
+    let directory = tempfile::Builder::new().prefix("fencepost-testbed-").tempdir().expect("a temporary directory");
+    if let Some(user) = other_user(kind) {
+        done(Command::new("chown").arg(user).arg(directory.path()));
+    }
+    if let Some(prepare) = kind.prepare(directory.path()) {
+        done(as_user(kind, &prepare).stdin(Stdio::null()).stdout(Stdio::null()));
+    }
+    directory
 }
 
 /// Runs it until it serves; none if it ended instead.

@@ -114,6 +114,8 @@ pub(crate) fn lock(client: &Client, name: &str) -> LockRequest<Efficiency> {
 fn kind(system: System) -> Kind {
     match system {
         System::Redis | System::Redlock => Kind::Redis,
+        System::PostgresAdvisory | System::PostgresTable | System::PostgresRow => Kind::Postgres,
+        System::Etcd => Kind::Etcd,
         System::Zookeeper => Kind::Zookeeper,
         other => panic!("{other:?} has no server yet"),
     }

@@ -1,6 +1,5 @@
 //! What a lock does. Each takes a system and a name that no other test uses.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -246,11 +245,13 @@ pub(crate) async fn the_same_owner_enters_again(bed: &Bed, name: &str) {
 pub(crate) async fn several_locks_are_taken_without_deadlock(bed: &Bed, name: &str) {
     let client = bed.client().await;
     let names = ["c", "a", "b"].map(|part| format!("{name}/{part}"));
-    if bed.system == System::Memory || bed.system.check(Promise::FencingToken).is_err() {
-        // They are exclusive locks with tokens.
-        let refused = client.lock_all(&names).acquire().await;
-        assert!(bed.system == System::Memory || matches!(refused, Err(Error::NotPromised(_))), "{refused:?}");
-        return;
+    if bed.system.is_for_correctness() {
+        let all = client.lock_all(&names).acquire().await.expect("they are free");
+        assert!(names.iter().all(|name| all.token(name).is_some()) && all.token("another").is_none());
+        all.release().await.expect("they were held");
+    } else if bed.system != System::Memory {
+        let refused = client.lock_all(&names).acquire().await.expect_err("no tokens");
+        assert!(matches!(refused, Error::NotPromised(_)), "{refused:?}");
     }
     let mut contenders = JoinSet::new();
     for turn in 0..3 {
@@ -258,15 +259,15 @@ pub(crate) async fn several_locks_are_taken_without_deadlock(bed: &Bed, name: &s
         names.rotate_left(turn);
         contenders.spawn(async move {
             for _ in 0..5 {
-                let all = client.lock_all(&names).wait(PATIENCE).acquire().await.expect("nobody waits for ever");
-                let tokens: BTreeSet<u64> = names.iter().map(|name| all.token(name).expect("held").get()).collect();
-                assert!(all.is_held() && !tokens.is_empty());
+                let all = client.lock_all(&names).efficiency().wait(PATIENCE).acquire();
+                let all = all.await.expect("nobody waits for ever");
+                assert!(all.is_held() && all.names().count() == names.len());
                 all.release().await.expect("it was held");
             }
         });
     }
     soon("everybody has had them", contenders.join_all()).await;
-    let plans = client.lock_all(&names).plan().expect("it can be had");
+    let plans = client.lock_all(&names).efficiency().plan().expect("it can be had");
     let order: Vec<String> = plans.iter().map(|plan| plan.name.as_str().to_owned()).collect();
     assert!(order.is_sorted(), "everybody takes them in the same order: {order:?}");
 }

@@ -53,7 +53,15 @@ conformance!(fencepost, System::Fencepost);
 conformance!(memory, System::Memory);
 #[cfg(feature = "redis")]
 conformance!(redis, System::Redis);
+#[cfg(feature = "postgres")]
+conformance!(postgres_advisory, System::PostgresAdvisory);
+#[cfg(feature = "postgres")]
+conformance!(postgres_table, System::PostgresTable);
+#[cfg(feature = "postgres")]
+conformance!(postgres_row, System::PostgresRow);
 #[cfg(feature = "redis")]
 conformance!(redlock, System::Redlock);
+#[cfg(feature = "etcd")]
+conformance!(etcd, System::Etcd);
 #[cfg(feature = "zookeeper")]
 conformance!(zookeeper, System::Zookeeper);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fencepost::{Lost, Name, Nanos, Refused};
 use fencepost_backends::zookeeper::Zookeeper;
 use fencepost_backends::{Ask, Backend, Client, Error, Mode};
-use fencepost_testbed::{Kind, Server, shared};
+use fencepost_testbed::{Kind, Server, own, shared};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -331,6 +331,35 @@ async fn a_lock_outlives_its_connection() {
     assert!(guard.is_held());
     assert_eq!(onlooker.queue_of(1).await, queue, "it is the same node");
     guard.release().await.expect("it was held");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_and_a_waiter_outlive_a_crash_of_their_server() {
+    let Some(mut server) = own(Kind::Zookeeper) else { return };
+    let (name, port) = ("crash", server.port());
+    let onlooker = Onlooker::at(&server, name).await;
+    let holding = client(port, TTL_LONG).await;
+    let guard = holding.lock(name).acquire().await.expect("it is free");
+    let (sender, mut order) = mpsc::unbounded_channel();
+    waiter(client(port, TTL_LONG).await, name, 0, sender);
+    let queue = onlooker.queue_of(2).await;
+    let server = tokio::task::spawn_blocking(move || {
+        server.crash_and_restart();
+        server
+    });
+    let server = server.await.expect("it starts again");
+    let connected = async {
+        while holding.lock("another").try_acquire().await.is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    soon("it is connected again", connected).await;
+    assert!(guard.is_held());
+    assert_eq!(Onlooker::at(&server, name).await.queue_of(2).await, queue, "they are the same nodes");
+    let token = guard.token().get();
+    guard.release().await.expect("it was held");
+    let (_, next) = soon("the waiter is served", order.recv()).await.expect("it waits");
+    assert!(next > token, "tokens rise over a crash: {next} after {token}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

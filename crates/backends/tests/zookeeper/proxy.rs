@@ -96,8 +96,11 @@ impl Proxy {
     pub(crate) async fn end_session(&self) {
         let session = self.way.session.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (id, password) = session.expect("there was a session");
-        // Its client may take it back in the middle. Then it is tried again.
+        // Its client must not take it back in the middle: it would be left with a connection of no session.
+        self.set_open(false);
+        self.cut();
         while !self.is_session_over(id, &password).await.unwrap_or(false) {}
+        self.set_open(true);
     }
 
     /// Takes the session up and closes it; true if it was over already.
@@ -112,7 +115,6 @@ impl Proxy {
         connect.extend(password);
         connect.push(0);
         let close = [1i32.to_be_bytes(), CLOSE_SESSION.to_be_bytes()].concat();
-        // Both at once, to be faster than its client.
         let messages = [framed(&connect), framed(&close)].concat();
         server.write_all(&messages).await?;
         let answer = read(&mut server).await?;

@@ -1,6 +1,7 @@
 //! One file a command: what it can be told, and what it does.
 
 pub(crate) mod administer;
+pub(crate) mod backends;
 pub(crate) mod backup;
 pub(crate) mod completion;
 pub(crate) mod config;

@@ -227,6 +227,13 @@ impl Cluster {
         }
     }
 
+    /// Starts a node that was killed, after its disk was lost. What it said, if it would not.
+    pub(crate) fn restart_without_its_disk(&mut self, node: usize) -> Result<(), String> {
+        let data = self.directory().join(&self.nodes[node].name);
+        std::fs::remove_dir_all(data).expect("a directory of our own");
+        self.launch(node, false)
+    }
+
     pub(crate) fn pause(&mut self, node: usize) {
         self.signal(node, Signal::SIGSTOP);
         self.nodes[node].paused = true;

@@ -40,6 +40,13 @@ impl Tally {
         }
     }
 
+    /// Adds what another run has reached.
+    pub fn add_all(&mut self, other: Tally) {
+        for (kind, count) in other.counts {
+            *self.counts.entry(kind).or_default() += count;
+        }
+    }
+
     /// Those of the expected kinds that never occurred.
     pub fn missing<'a>(&self, expected: &[&'a str]) -> Vec<&'a str> {
         expected.iter().filter(|kind| !self.counts.contains_key(**kind)).copied().collect()

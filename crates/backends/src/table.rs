@@ -1,0 +1,167 @@
+//! The table of promises, as rows for whoever prints it and as the page `docs/backends.md`. It says what [`System`] says, and adds
+//! nothing of its own but the words between.
+
+use std::fmt::{Result, Write};
+
+use serde::Serialize;
+
+use crate::promises::{Kept, Promise, System};
+
+/// What one system is and promises, in words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// What it is called.
+    pub system: &'static str,
+    /// How it is addressed.
+    pub address: &'static str,
+    /// How it locks.
+    pub how: &'static str,
+    /// Where its tokens come from; none if it has none.
+    pub token: Option<&'static str>,
+    /// What its locks may be used for.
+    pub tier: &'static str,
+    /// Every promise, in the order of [`Promise::ALL`].
+    pub promises: Vec<Cell>,
+}
+
+/// Whether one system keeps one promise, in words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Cell {
+    /// What the promise is called.
+    pub promise: &'static str,
+    /// `yes`, `if` or `no`.
+    pub kept: &'static str,
+    /// The condition, or the reason.
+    pub remark: Option<&'static str>,
+}
+
+/// All systems, in the order of the table.
+pub fn rows() -> Vec<Row> {
+    System::ALL.into_iter().map(row).collect()
+}
+
+/// One system.
+pub fn row(system: System) -> Row {
+    let cell = |promise: Promise| {
+        let kept = system.keeps(promise);
+        Cell { promise: promise.name(), kept: word(kept), remark: kept.remark() }
+    };
+    Row {
+        system: system.name(),
+        address: system.address(),
+        how: system.how(),
+        token: system.token(),
+        tier: system.tier(),
+        promises: Promise::ALL.into_iter().map(cell).collect(),
+    }
+}
+
+/// Whether a promise is kept: `yes`, `if` or `no`.
+pub fn word(kept: Kept) -> &'static str {
+    match kept {
+        Kept::Always => "yes",
+        Kept::If(_) => "if",
+        Kept::Never(_) => "no",
+    }
+}
+
+/// The page `docs/backends.md`.
+pub fn markdown() -> String {
+    let mut page = String::from(OPENING);
+    write_page(&mut page, &rows()).expect("a string takes everything");
+    page
+}
+
+const OPENING: &str = "\
+# What each lock system promises
+
+One library, `fencepost-backends`, gives locks over all of these. What they promise is not the same, and the library does not pretend
+that it is: asking a system for what it does not promise is an error before anything is sent, and the error says who does promise it. Which
+of them to choose is another page: [guides/choosing.md](guides/choosing.md).
+
+None of these locks, by itself, keeps a process that was paused past its lease from writing. Only the token does, and only if
+[the store checks it](guides/fencing.md). So a system without tokens is for efficiency: its locks save work that may now and then be done
+twice.
+
+This page is written by a program from [`promises.rs`](../crates/backends/src/promises.rs), by which the library decides, too. To write it
+anew: `FENCEPOST_WRITE_DOCS=1 cargo test -p fencepost-backends --test page`.
+";
+
+fn write_page(page: &mut String, rows: &[Row]) -> Result {
+    writeln!(page, "\n## The systems\n\n| system | address | how it locks | token | tier |\n|---|---|---|---|---|")?;
+    for Row { system, address, how, token, tier, .. } in rows {
+        writeln!(page, "| {system} | `{address}` | {how} | {} | {tier} |", token.unwrap_or("none"))?;
+    }
+
+    writeln!(page, "\n## The promises\n\n| promise | means |\n|---|---|")?;
+    for promise in Promise::ALL {
+        writeln!(page, "| {} | {} |", promise.name(), promise.meaning())?;
+    }
+
+    writeln!(page, "\n## Who keeps which\n")?;
+    writeln!(
+        page,
+        "*yes*: always. *if*: on a condition that you have to see to. *no*: never. The conditions and reasons follow.\n"
+    )?;
+    write!(page, "| |")?;
+    Promise::ALL.iter().try_for_each(|promise| write!(page, " {} |", promise.name()))?;
+    write!(page, "\n|---|")?;
+    Promise::ALL.iter().try_for_each(|_| write!(page, "---|"))?;
+    for Row { system, promises, .. } in rows {
+        write!(page, "\n| {system} |")?;
+        promises.iter().try_for_each(|cell| write!(page, " {} |", cell.kept))?;
+    }
+
+    writeln!(page, "\n\n## Conditions and reasons")?;
+    for Row { system, promises, .. } in rows {
+        writeln!(page, "\n**{system}**\n")?;
+        let mut without_remark = true;
+        for Cell { promise, kept, remark } in promises {
+            if let Some(remark) = remark {
+                without_remark = false;
+                let joint = if *kept == "if" { "if" } else { "no:" };
+                writeln!(page, "- {promise}: {joint} {remark}")?;
+            }
+        }
+        if without_remark {
+            writeln!(page, "- every promise, always")?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_says_what_the_system_says() {
+        let rows = rows();
+        assert_eq!(rows.len(), System::ALL.len());
+        let redis = rows.iter().find(|row| row.system == "redis").expect("a row for each");
+        assert_eq!((redis.token, redis.tier), (None, "efficiency"));
+        let token = redis.promises.iter().find(|cell| cell.promise == "fencing token").expect("a cell for each");
+        assert_eq!((token.kept, token.remark), ("no", System::Redis.keeps(Promise::FencingToken).remark()));
+    }
+
+    #[test]
+    fn every_condition_and_reason_stands_on_the_page() {
+        let page = markdown();
+        for row in rows() {
+            let (_, from_here) = page.split_once(&format!("**{}**", row.system)).expect("a section for each");
+            let section = from_here.split("**").next().unwrap_or_default();
+            for (promise, remark) in row.promises.iter().filter_map(|cell| Some((cell.promise, cell.remark?))) {
+                assert!(section.contains(remark), "{}, {promise}: {remark}", row.system);
+            }
+        }
+    }
+
+    #[test]
+    fn no_word_breaks_a_column() {
+        let page = markdown();
+        let columns = |line: &&str| line.matches('|').count();
+        let tables: Vec<&str> = page.lines().filter(|line| line.starts_with('|')).collect();
+        let widths: std::collections::BTreeSet<usize> = tables.iter().map(columns).collect();
+        assert_eq!(widths, [3, 6, Promise::ALL.len() + 2].into(), "three tables, each with its columns");
+    }
+}

@@ -1,0 +1,22 @@
+//! `docs/backends.md` is what the table of promises says. When the table changes, the page is written anew by
+//!
+//! ```text
+//! FENCEPOST_WRITE_DOCS=1 cargo test -p fencepost-backends --test page
+//! ```
+
+use std::path::Path;
+
+use fencepost_backends::table;
+
+#[test]
+fn the_page_says_what_the_table_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/backends.md");
+    if std::env::var_os("FENCEPOST_WRITE_DOCS").is_some() {
+        std::fs::write(&path, table::markdown()).expect("the page can be written");
+    }
+    let page = std::fs::read_to_string(&path).expect("the page is there");
+    for (at, (found, expected)) in (1..).zip(page.lines().zip(table::markdown().lines())) {
+        assert_eq!(found, expected, "docs/backends.md:{at}: the top of this test says how to write it anew");
+    }
+    assert_eq!(page.len(), table::markdown().len(), "docs/backends.md ends elsewhere");
+}
