@@ -26,11 +26,17 @@ use crate::backoff::Backoff;
 
 /// How long it may take to be connected, with a session, and the root there.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+/// A server that says nothing for so long is left for another, or connected to anew; sooner, if the session is short. The client
+/// would wait for two fifths of the session, which is most of what a lock has left. One that is just starting does not answer those
+/// who come too early.
+const SILENCE_MAX: Duration = Duration::from_secs(4);
 /// A client that lost its server finds the next one within milliseconds. Who asks just then need not hear of it.
 const RECONNECT_GRACE: Duration = Duration::from_millis(50);
 /// The leader hears from the other servers every half tick, and a session lives for two ticks at least (`minSessionTimeout`). So
 /// after a quarter of the time-out it has heard.
 const RELAYED_AFTER_PART: u32 = 4;
+/// No server gives less than two ticks, and the client's own time-outs for a connection are parts of this.
+const TTL_MIN: Duration = Duration::from_millis(100);
 /// ZooKeeper counts milliseconds in 32 bits with a sign.
 const TTL_MAX: Duration = Duration::from_millis(i32::MAX as u64);
 
@@ -48,11 +54,7 @@ impl Session {
     /// Connects, and makes the root if it is not there.
     pub(super) async fn open(cluster: &str, root: &str, ttl: Duration) -> Result<Arc<Session>, Error> {
         let opening = async {
-            let began_at = Nanos::now();
-            let ttl = ttl.clamp(Duration::from_millis(1), TTL_MAX);
-            // Else it would try for as long as the session is to live.
-            let connector = zk::Client::connector().with_session_timeout(ttl).with_fail_eagerly();
-            let client = connector.connect(cluster).await.map_err(unreachable)?;
+            let (began_at, client) = connect(cluster, ttl.clamp(TTL_MIN, TTL_MAX)).await?;
             let asked_at = Nanos::now();
             client.mkdir(root, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await.map_err(failed)?;
             // The leader itself opens sessions, so it heard the very first message.
@@ -130,6 +132,21 @@ impl Session {
     }
 }
 
+/// Connects, and says when it began to.
+async fn connect(cluster: &str, ttl: Duration) -> Result<(Nanos, zk::Client), Error> {
+    loop {
+        let began_at = Nanos::now();
+        let connector = zk::Client::connector().with_session_timeout(ttl).with_connection_timeout(SILENCE_MAX);
+        // It gives up when each server was tried once. Else it would try for as long as the session is to live.
+        match connector.with_fail_eagerly().connect(cluster).await {
+            Ok(client) => return Ok((began_at, client)),
+            // No try is longer than the session would live, which may be too short to be answered.
+            Err(zk::Error::Timeout) => {}
+            Err(error) => return Err(Failed::Unreachable { last: error.to_string() }.into()),
+        }
+    }
+}
+
 /// Writes for as long as there is a session. `answered_at` is when the last message was sent that our server has answered.
 async fn beat(session: Weak<Session>, ttl: Duration, root: String, mut answered_at: Nanos) {
     let mut backoff = Backoff::for_unreachable();
@@ -171,8 +188,4 @@ pub(super) fn failed(error: zk::Error) -> Error {
         error if is_broken_off(&error) => Unknown::BrokeOff(error.to_string()).into(),
         error => Failed::NotTaken { message: format!("ZooKeeper says: {error}"), retry_after: None }.into(),
     }
-}
-
-fn unreachable(error: zk::Error) -> Error {
-    Failed::Unreachable { last: error.to_string() }.into()
 }

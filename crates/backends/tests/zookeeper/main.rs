@@ -472,14 +472,14 @@ async fn a_lease_that_is_dropped_does_not_stay_for_as_long_as_its_session() {
 async fn a_proof_is_of_a_message_that_the_leader_knows_of_by_now() {
     let Some(server) = shared(Kind::Zookeeper) else { return };
     let began_at = Nanos::now();
-    let zookeeper = bare(server, Duration::from_millis(1)).await;
+    let zookeeper = bare(server, TTL_SHORT).await;
     let lease = zookeeper.acquire(&ask("proofs")).await.expect("it is free");
     let granted = lease.proof();
-    assert_eq!(granted.ttl, Duration::from_millis(400), "the server gives two ticks at least");
+    assert_eq!(granted.ttl, TTL_SHORT);
     assert!(granted.sent_at >= began_at);
     let mut last = granted;
     for _ in 0..3 {
-        // On a machine that stands still, a session that short may end. Then it says so.
+        // On a machine that stands still, so short a session may end. Then it says so.
         let Ok(proof) = soon("an answer", lease.renew()).await else { return };
         assert!(proof.sent_at > last.sent_at);
         assert!(Nanos::now().since(proof.sent_at) >= proof.ttl / 4, "half a tick has passed since");
@@ -488,4 +488,13 @@ async fn a_proof_is_of_a_message_that_the_leader_knows_of_by_now() {
     lease.release().await.expect("it was held");
     let again = lease.release().await.expect_err("it was given back");
     assert!(matches!(again, fencepost::Error::Refused(Refused::NotHeld)), "{again:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_lives_as_long_as_the_server_allows_and_not_as_was_asked_for() {
+    let Some(server) = shared(Kind::Zookeeper) else { return };
+    let zookeeper = bare(server, TTL_LONG * 2).await;
+    let lease = zookeeper.acquire(&ask("negotiated")).await.expect("it is free");
+    assert_eq!(lease.proof().ttl, TTL_LONG);
+    lease.release().await.expect("it was held");
 }
