@@ -49,6 +49,8 @@ pub async fn backend(address: &str, ttl: Duration) -> Result<Box<dyn Backend>, E
         System::Etcd => Box::new(crate::etcd::Etcd::connect(address).await?),
         #[cfg(feature = "redis")]
         System::Redlock => Box::new(crate::redlock::Redlock::connect(address).await?),
+        #[cfg(feature = "zookeeper")]
+        System::Zookeeper => Box::new(crate::zookeeper::Zookeeper::connect(address, ttl).await?),
         #[allow(unreachable_patterns, reason = "with all features on, every system has a way above")]
         other => return Err(bad(address, format!("this program was built without the feature for {}", other.name()))),
     })

@@ -52,6 +52,8 @@ pub mod redis;
 pub mod redlock;
 mod request;
 mod rules;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 pub use address::{backend, system};
 pub use backend::{Ask, Backend, Lease, Mode, Proof, Undo};

@@ -182,7 +182,8 @@ impl System {
                 System::Etcd => {
                     If("it is 3.4.31, 3.5.13 or later: before, a leader that was replaced could end leases early")
                 }
-                System::Fencepost | System::Zookeeper => Always,
+                System::Zookeeper => If("the session time-out is two ticks or more, as servers demand by default"),
+                System::Fencepost => Always,
             },
             Promise::OwnTtl => match self {
                 System::Zookeeper => Never("all locks of a client live as long as its session"),

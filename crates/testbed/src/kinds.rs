@@ -18,11 +18,14 @@ pub enum Kind {
     PgBouncer,
     /// etcd, a cluster of one.
     Etcd,
+    /// ZooKeeper, one server.
+    Zookeeper,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 6] = [Kind::Postgres, Kind::MariaDb, Kind::Redis, Kind::S3, Kind::PgBouncer, Kind::Etcd];
+    pub const ALL: [Kind; 7] =
+        [Kind::Postgres, Kind::MariaDb, Kind::Redis, Kind::S3, Kind::PgBouncer, Kind::Etcd, Kind::Zookeeper];
 
     /// The programs that it takes, and where they come from.
     fn needs(self) -> (&'static [&'static str], &'static str) {
@@ -35,6 +38,10 @@ impl Kind {
             }
             Kind::PgBouncer => (&["pgbouncer"], "the Debian package pgbouncer"),
             Kind::Etcd => (&["etcd"], "the Debian package etcd-server"),
+            Kind::Zookeeper => {
+                let programs = &["zookeeper.jar", "slf4j-simple.jar", "java"];
+                (programs, "the Debian packages libzookeeper-java and default-jre-headless")
+            }
         }
     }
 
@@ -51,7 +58,7 @@ impl Kind {
             Kind::Postgres | Kind::PgBouncer => Some("postgres"),
             Kind::MariaDb => Some("mysql"),
             Kind::Redis => Some("redis"),
-            Kind::S3 | Kind::Etcd => None,
+            Kind::S3 | Kind::Etcd | Kind::Zookeeper => None,
         }
     }
 
@@ -70,7 +77,7 @@ impl Kind {
                 command.arg(format!("--datadir={}", directory.join("data").display()));
                 Some(command)
             }
-            Kind::Redis | Kind::S3 | Kind::PgBouncer | Kind::Etcd => None,
+            Kind::Redis | Kind::S3 | Kind::PgBouncer | Kind::Etcd | Kind::Zookeeper => None,
         }
     }
 
@@ -112,6 +119,16 @@ impl Kind {
                 command.arg("--data-dir").arg(data).args(["--listen-peer-urls", "http://127.0.0.1:0"]);
                 command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
             }
+            Kind::Zookeeper => {
+                let settings = directory.join("zoo.cfg");
+                std::fs::write(&settings, zookeeper_settings(&data, port)).expect("the directory is ours");
+                let jars = programs.iter().filter(|name| name.ends_with(".jar")).filter_map(|name| program(name));
+                let jars = std::env::join_paths(jars).expect("no colon in a place of Debian's");
+                // A small machine that starts soon; and empty containers are cleared away while tests run, not after.
+                command.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
+                command.args(["-Dznode.container.checkIntervalMs=100", "-cp"]).arg(jars);
+                command.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain").arg(settings);
+            }
         }
         command
     }
@@ -120,7 +137,7 @@ impl Kind {
     pub(crate) fn end_signal(self) -> &'static str {
         match self {
             Kind::Postgres => "QUIT",
-            Kind::MariaDb | Kind::Redis | Kind::S3 | Kind::PgBouncer | Kind::Etcd => "KILL",
+            Kind::MariaDb | Kind::Redis | Kind::S3 | Kind::PgBouncer | Kind::Etcd | Kind::Zookeeper => "KILL",
         }
     }
 
@@ -133,6 +150,7 @@ impl Kind {
             Kind::S3 => "Running on http://127.0.0.1",
             Kind::PgBouncer => "process up",
             Kind::Etcd => "ready to serve client requests",
+            Kind::Zookeeper => "ZooKeeper audit is",
         }
     }
 
@@ -144,18 +162,28 @@ impl Kind {
             Kind::Redis => format!("redis://127.0.0.1:{port}/"),
             Kind::S3 => format!("http://127.0.0.1:{port}"),
             Kind::Etcd => format!("etcd://127.0.0.1:{port}"),
+            Kind::Zookeeper => format!("zookeeper://127.0.0.1:{port}"),
         }
     }
 }
 
-/// Where a program is: on the path, or where Debian keeps the servers that are not on it. Python's are where a variable says.
+/// One server with short ticks: a session lives at least two of them. What is written need not outlive the machine.
+fn zookeeper_settings(data: &Path, port: u16) -> String {
+    format!(
+        "dataDir={}\nclientPortAddress=127.0.0.1\nclientPort={port}\ntickTime=200\nmaxSessionTimeout=60000\n\
+         maxClientCnxns=0\nadmin.enableServer=false\nforceSync=no\n4lw.commands.whitelist=*\n",
+        data.display()
+    )
+}
+
+/// Where a program is: on the path, or where Debian keeps the servers that are not on it, and those in Java. Python's are where a variable says.
 fn program(name: &str) -> Option<PathBuf> {
     if let ("moto_server", Some(named)) = (name, std::env::var_os("FENCEPOST_MOTO_SERVER")) {
         return Some(PathBuf::from(named)).filter(|file| file.is_file());
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    places.extend(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from));
+    places.extend(["/usr/sbin", "/usr/local/sbin", "/usr/share/java"].map(PathBuf::from));
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     places.extend(versions.map(|version| version.path().join("bin")));
     places.into_iter().map(|place| place.join(name)).find(|file| file.is_file())

@@ -77,3 +77,8 @@ fn a_process_that_is_gone_leaves_nothing_of_its_shared_servers() {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+#[test]
+fn zookeeper_starts_and_ends() {
+    starts_and_ends(Kind::Zookeeper);
+}

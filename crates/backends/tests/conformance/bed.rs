@@ -116,6 +116,7 @@ fn kind(system: System) -> Kind {
         System::Redis | System::Redlock => Kind::Redis,
         System::PostgresAdvisory | System::PostgresTable | System::PostgresRow => Kind::Postgres,
         System::Etcd => Kind::Etcd,
+        System::Zookeeper => Kind::Zookeeper,
         other => panic!("{other:?} has no server yet"),
     }
 }

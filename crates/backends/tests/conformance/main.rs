@@ -63,3 +63,5 @@ conformance!(postgres_row, System::PostgresRow);
 conformance!(redlock, System::Redlock);
 #[cfg(feature = "etcd")]
 conformance!(etcd, System::Etcd);
+#[cfg(feature = "zookeeper")]
+conformance!(zookeeper, System::Zookeeper);

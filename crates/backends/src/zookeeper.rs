@@ -1,0 +1,220 @@
+//! Locks in ZooKeeper: everybody who wants a name has an ephemeral, sequential node under it, and the first of them holds the lock.
+//!
+//! Each watches the one that is in its way and no other, so a release wakes one waiter. The token is the transaction that created
+//! the node (its czxid): ZooKeeper counts all transactions upwards, over fail-overs and deleted names.
+//!
+//! A client has one session for all its locks. Their TTL is the session's time-out, as it was negotiated: `ttl` is what we ask for,
+//! and the servers have bounds of their own (2 to 20 ticks, if nobody says otherwise). How a session proves that it lives stands in
+//! `session.rs`. Needs ZooKeeper 3.5 or later. Nodes are open to everybody who may connect.
+
+mod place;
+mod queue;
+mod session;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fencepost::{Error, Failed, Lost, Refused, Token, Unknown};
+use tokio::time::timeout;
+
+use self::place::{Place, children};
+use self::queue::Ahead;
+use self::session::{Session, failed};
+use crate::backend::{Ask, Backend, Lease, Mode, Proof, Undo};
+use crate::promises::System;
+
+/// How long it may take to stand in the queue, to look once, or to leave it. Each is a few round trips with a write among them, and
+/// servers that have lost their leader need a second or two.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Tokens are kept in stores whose numbers are exact only below this.
+const TOKEN_END: u64 = 1 << 53;
+
+/// One ZooKeeper, of any number of servers.
+#[derive(Debug)]
+pub struct Zookeeper {
+    cluster: String,
+    root: String,
+    ttl: Duration,
+    /// The newest. When it is over, whoever asks next opens another.
+    session: tokio::sync::Mutex<Arc<Session>>,
+}
+
+impl Zookeeper {
+    /// Connects to `zookeeper://host:port,host:port/chroot`, with a session that outlives a client that says nothing by `ttl`. The
+    /// chroot is made if it is not there.
+    ///
+    /// # Errors
+    /// [`Failed::Unreachable`] if nobody answers there.
+    pub async fn connect(address: &str, ttl: Duration) -> Result<Zookeeper, Error> {
+        let place = address.strip_prefix("zookeeper://").unwrap_or(address);
+        let (cluster, chroot) = match place.find('/') {
+            Some(at) => (&place[..at], place[at..].trim_end_matches('/')),
+            None => (place, ""),
+        };
+        let root = queue::root(chroot);
+        let session = Session::open(cluster, &root, ttl).await?;
+        Ok(Zookeeper { cluster: cluster.to_owned(), root, ttl, session: tokio::sync::Mutex::new(session) })
+    }
+
+    /// A session that is connected.
+    async fn session(&self) -> Result<Arc<Session>, Error> {
+        loop {
+            let session = {
+                let mut session = self.session.lock().await;
+                if session.is_over() {
+                    *session = Session::open(&self.cluster, &self.root, self.ttl).await?;
+                }
+                session.clone()
+            };
+            session.connected().await?;
+            if !session.is_over() {
+                return Ok(session);
+            }
+        }
+    }
+
+    /// Stands in the queue of a name. Whoever is dropped leaves it again.
+    async fn queue(&self, session: Arc<Session>, parent: &str, mode: Mode) -> Result<(Arc<Place>, Undo), Error> {
+        let place = Place::new(session, &self.root, parent, mode)?;
+        let undo = {
+            let place = place.clone();
+            Undo::new(async move { drop(place.give_up().await) })
+        };
+        timeout(CALL_TIMEOUT, place.take()).await.map_err(|_| Unknown::NoAnswer)??;
+        Ok((place, undo))
+    }
+}
+
+#[async_trait]
+impl Backend for Zookeeper {
+    fn system(&self) -> System {
+        System::Zookeeper
+    }
+
+    async fn try_acquire(&self, ask: &Ask) -> Result<Option<Box<dyn Lease>>, Error> {
+        let parent = queue::parent(&self.root, ask.name.as_str());
+        let session = self.session().await?;
+        // Look first: somebody who stands in the queue and leaves at once would be in the way of others who try.
+        let look = timeout(CALL_TIMEOUT, children(&session, &parent)).await;
+        let look = look.map_err(|_| Failed::Unreachable { last: "no answer came in time".to_owned() })?;
+        if queue::is_busy(&look.map_err(failed)?, ask.mode) {
+            return Ok(None);
+        }
+        let (place, undo) = self.queue(session, &parent, ask.mode).await?;
+        let ahead = timeout(CALL_TIMEOUT, place.ahead()).await.map_err(|_| Unknown::NoAnswer)?.map_err(failed)?;
+        if let Ahead::Nobody = ahead {
+            return granted(place, undo).map(Some);
+        }
+        if let Ok(Ok(())) = timeout(CALL_TIMEOUT, place.give_up()).await {
+            undo.disarm();
+        }
+        Ok(None)
+    }
+
+    async fn acquire(&self, ask: &Ask) -> Result<Box<dyn Lease>, Error> {
+        let parent = queue::parent(&self.root, ask.name.as_str());
+        let (place, undo) = self.queue(self.session().await?, &parent, ask.mode).await?;
+        place.wait().await?;
+        granted(place, undo)
+    }
+}
+
+/// A lock in ZooKeeper.
+struct ZookeeperLease {
+    place: Arc<Place>,
+    token: Token,
+    granted: Proof,
+    /// The newest that was given out.
+    proof: Mutex<Proof>,
+    /// Deletes the node, whatever becomes of the lease: the session would keep it for as long as the process lives.
+    undo: Mutex<Option<Undo>>,
+    released: AtomicBool,
+}
+
+/// The lease of somebody who came first.
+fn granted(place: Arc<Place>, undo: Undo) -> Result<Box<dyn Lease>, Error> {
+    let token = token(place.czxid())?;
+    // Nobody is before us, and our node is there for as long as the session certainly lives.
+    let granted = place.session().proof();
+    let (proof, undo, released) = (Mutex::new(granted), Mutex::new(Some(undo)), AtomicBool::new(false));
+    Ok(Box::new(ZookeeperLease { place, token, granted, proof, undo, released }))
+}
+
+fn token(czxid: Option<i64>) -> Result<Token, Error> {
+    let token = czxid.and_then(|czxid| u64::try_from(czxid).ok()).filter(|token| (1..TOKEN_END).contains(token));
+    token.map(Token).ok_or_else(|| {
+        let message = format!("the transaction that created the lock ({czxid:?}) is no token: those are below 2^53");
+        Failed::NotTaken { message, retry_after: None }.into()
+    })
+}
+
+#[async_trait]
+impl Lease for ZookeeperLease {
+    fn token(&self) -> Option<Token> {
+        Some(self.token)
+    }
+
+    fn proof(&self) -> Proof {
+        self.granted
+    }
+
+    async fn renew(&self) -> Result<Proof, Error> {
+        let known = *self.proof.lock().unwrap_or_else(PoisonError::into_inner);
+        let proof = self.place.session().proof_after(known).await?;
+        // The server has seen the write of this proof, so what it says of the node is no older than that.
+        match timeout(CALL_TIMEOUT, self.place.is_there()).await.map_err(|_| Unknown::NoAnswer)?? {
+            true => {
+                *self.proof.lock().unwrap_or_else(PoisonError::into_inner) = proof;
+                Ok(proof)
+            }
+            false => Err(Lost::Gone.into()),
+        }
+    }
+
+    async fn ended(&self) -> Lost {
+        tokio::select! {
+            () = self.place.gone() => {}
+            () = self.place.session().over() => {}
+        }
+        Lost::Gone
+    }
+
+    async fn release(&self) -> Result<(), Error> {
+        if self.released.load(Ordering::Acquire) {
+            return Err(Refused::NotHeld.into());
+        }
+        // If it is dropped here or gets no answer, it goes on in the background.
+        let undo = self.undo.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let given_up = timeout(CALL_TIMEOUT, self.place.give_up()).await.map_err(|_| Unknown::NoAnswer)?;
+        if let Some(undo) = undo {
+            undo.disarm();
+        }
+        if given_up.is_ok() {
+            self.released.store(true, Ordering::Release);
+        }
+        given_up
+    }
+}
+
+impl std::fmt::Debug for ZookeeperLease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ZookeeperLease").field("token", &self.token).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transaction_that_is_no_token_is_refused_in_words() {
+        assert_eq!(token(Some(0x1_0000_0001)).expect("an ordinary one"), Token(0x1_0000_0001));
+        assert_eq!(token(Some((1 << 53) - 1)).expect("the last"), Token((1 << 53) - 1));
+        for none in [None, Some(-1), Some(0), Some(1 << 53), Some(i64::MAX)] {
+            let refused = token(none).expect_err("no token");
+            assert!(refused.is_failed() && refused.to_string().contains("below 2^53"), "{refused}");
+        }
+    }
+}
