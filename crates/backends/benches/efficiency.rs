@@ -37,9 +37,12 @@ fn main() {
         let _ = std::io::read_to_string(std::io::stdin());
         return;
     }
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
-    runtime.block_on(compare());
+    // One thread for the load, as each of the servers has one: there are two cores.
+    let runtime = match std::env::var("FENCEPOST_BENCH_THREADS").as_deref() {
+        Ok("2") => tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build(),
+        _ => tokio::runtime::Builder::new_current_thread().enable_all().build(),
+    };
+    runtime.expect("a runtime").block_on(compare());
 }
 
 async fn compare() {
@@ -55,16 +58,10 @@ async fn compare() {
     for in_flight in IN_FLIGHT {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for round in 0..=BLOCKS {
-            let one = block(in_flight, |slot| {
-                let client = fencepost.clone();
-                async move { pair_of_fencepost(&client, slot).await }
-            });
-            let ours_now = one.await;
-            let other = block(in_flight, |slot| {
-                let connection = connection.clone();
-                async move { pair_of_redis(connection, slot).await }
-            });
-            let theirs_now = other.await;
+            let client = fencepost.clone();
+            let ours_now = block(in_flight, move |slot| pair_of_fencepost(client.clone(), slot)).await;
+            let client = connection.clone();
+            let theirs_now = block(in_flight, move |slot| pair_of_redis(client.clone(), slot)).await;
             // The first is for warming up.
             if round > 0 {
                 ours.push(ours_now);
@@ -96,26 +93,24 @@ fn start_node() -> (Child, String) {
     (node, address.trim().to_owned())
 }
 
-/// Keeps so many pairs in flight for a while.
-async fn block<F>(in_flight: usize, pair: impl Fn(usize) -> F) -> Block
+/// Keeps so many pairs in flight for a while: each task does one after the other.
+async fn block<F>(in_flight: usize, pair: impl Fn(usize) -> F + Clone + Send + 'static) -> Block
 where
-    F: Future<Output = Duration> + Send + 'static,
+    F: Future<Output = Duration> + Send,
 {
-    let mut running = JoinSet::new();
     let began = Instant::now();
-    let spawn = |running: &mut JoinSet<(usize, Duration)>, slot: usize| {
-        let pair = pair(slot);
-        running.spawn(async move { (slot, pair.await) });
-    };
-    (0..in_flight).for_each(|slot| spawn(&mut running, slot));
-    let mut took = Vec::new();
-    while let Some(done) = running.join_next().await {
-        let (slot, acquire) = done.expect("no panic");
-        took.push(acquire);
-        if began.elapsed() < BLOCK {
-            spawn(&mut running, slot);
-        }
+    let mut tasks = JoinSet::new();
+    for slot in 0..in_flight {
+        let pair = pair.clone();
+        tasks.spawn(async move {
+            let mut took = Vec::new();
+            while began.elapsed() < BLOCK {
+                took.push(pair(slot).await);
+            }
+            took
+        });
     }
+    let mut took: Vec<Duration> = tasks.join_all().await.into_iter().flatten().collect();
     let pairs_per_second = took.len() as f64 / began.elapsed().as_secs_f64();
     took.sort_unstable();
     let part = |of_thousand: usize| took[(took.len() * of_thousand / 1_000).min(took.len() - 1)];
@@ -123,7 +118,7 @@ where
 }
 
 /// How long it took to get the lock.
-async fn pair_of_fencepost(client: &fencepost::Client, slot: usize) -> Duration {
+async fn pair_of_fencepost(client: fencepost::Client, slot: usize) -> Duration {
     let asked = Instant::now();
     let guard = client.lock(format!("bench/{slot}")).efficiency().acquire().await.expect("it is free");
     let took = asked.elapsed();

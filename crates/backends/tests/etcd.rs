@@ -401,6 +401,23 @@ async fn a_connection_that_breaks_costs_neither_lock_nor_place() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_comes_back_has_lost_neither_lock_nor_place() {
+    let Some(mut server) = own(Kind::Etcd) else { return };
+    let (etcd, operator) = (connect(&server).await, Operator::of(&server));
+    let holder = acquire(&etcd, "restart").await;
+    let waiter = wait(&etcd, "restart", Mode::Exclusive);
+    operator.queue_of("restart", 2).await;
+    server.crash_and_restart();
+    within(async { while holder.renew().await.is_err() {} }).await;
+    assert!(etcd.try_acquire(&ask("restart", Mode::Shared)).await.expect("it is back").is_none(), "it is still held");
+    let first = token(&*holder);
+    holder.release().await.expect("it is held");
+    let next = granted(waiter).await;
+    assert!(token(&*next) > first);
+    next.release().await.expect("it is held");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_is_gone_is_said_to_be() {
     let Some(server) = own(Kind::Etcd) else { return };
     let etcd = connect(&server).await;

@@ -424,3 +424,25 @@ async fn the_same_code_runs_at_the_other_address() -> Outcome {
     zookeeper_after(&address).await?;
     postgres_after(&address).await
 }
+
+#[tokio::test]
+async fn etcd_after_runs() -> Outcome {
+    let Some(server) = shared(Kind::Etcd) else { return Ok(()) };
+    etcd_after(&server.url()).await
+}
+
+#[tokio::test]
+async fn postgres_after_runs_and_meets_code_by_hand_under_the_same_key() -> Outcome {
+    let Some(server) = own(Kind::Postgres) else { return Ok(()) };
+    let by = |way: &str| server.url().replace("postgres://", &format!("postgres+{way}://"));
+    for way in ["table", "advisory", "row"] {
+        postgres_after(&by(way)).await?;
+    }
+    let by_hand = shop(&server.url()).await;
+    by_hand.batch_execute(shown("the-same-key")).await?;
+    let client = Client::connect(&by("advisory")).await?;
+    assert!(client.lock("wallet:7").try_acquire().await?.is_none(), "it is held by hand");
+    drop(by_hand);
+    client.lock("wallet:7").acquire().await?.release().await?;
+    Ok(())
+}

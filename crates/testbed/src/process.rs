@@ -1,9 +1,10 @@
 //! One running server.
 //!
 //! It runs under a shell that reads from a pipe which only we hold. When we are gone, killed or not, the pipe ends, and the shell
-//! kills the server. So nothing is left behind, even by a test that was cut off.
+//! kills the server and removes its directory. So nothing is left behind, even by a test that was cut off, or by a server that all
+//! tests of a process share, which nobody drops.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -18,13 +19,17 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// A port that was free a moment ago may be taken. Then another one is tried.
 const TRIES: u32 = 5;
 
-/// Waits for the end of its input, or of the server, and ends the server.
+/// Waits for a line, for the end of its input, or for the end of the server, and ends the server. After a line the directory is
+/// somebody's; without one, nobody is left who could remove it.
 const KEEPER: &str = r#"
-signal=$1; shift
+directory=$1; abandoned=$1/abandoned.$$; signal=$2; shift 2
 "$@" </dev/null & server=$!
-(read -r _ || true; kill -$signal $server) <&3 2>/dev/null & keeper=$!
+# What a shell has to say of a killed command would kill the shell, if nobody is left to hear it.
+exec >/dev/null 2>&1
+(read -r _ || : >"$abandoned"; kill -$signal $server) <&3 & keeper=$!
 wait $server; code=$?
-kill $keeper 2>/dev/null
+kill $keeper
+if [ -e "$abandoned" ]; then rm -rf "$directory"; fi
 exit $code
 "#;
 
@@ -80,7 +85,10 @@ impl Server {
     }
 
     fn end(&mut self) {
-        drop(self.keeper.stdin.take());
+        if let Some(mut keeper) = self.keeper.stdin.take() {
+            // It is gone already if the server has crashed.
+            let _ = keeper.write_all(b"\n");
+        }
         let _ = self.keeper.wait();
     }
 
@@ -118,8 +126,8 @@ fn serve(kind: Kind, directory: &Path, port: u16) -> Option<Child> {
     let server = as_user(kind, &kind.serve(directory, port));
     let mut keeper = Command::new("sh");
     // The pipe is the shell's input; under another number, because a shell gives its background commands no input.
-    keeper.args(["-c", &format!("exec 3<&0; {KEEPER}"), "keeper", kind.end_signal()]);
-    keeper.arg(server.get_program()).args(server.get_args());
+    keeper.args(["-c", &format!("exec 3<&0; {KEEPER}"), "keeper"]);
+    keeper.arg(directory).arg(kind.end_signal()).arg(server.get_program()).args(server.get_args());
     keeper.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut keeper = keeper.spawn().expect("a shell");
     let (sender, lines) = std::sync::mpsc::channel();

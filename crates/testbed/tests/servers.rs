@@ -1,8 +1,10 @@
-//! Each kind of server starts, answers on its port, and is gone when it is dropped.
+//! Each kind of server starts, answers on its port, and is gone when it is dropped, or when its process is gone.
 
 use std::net::TcpStream;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
-use fencepost_testbed::{Kind, own, pooler};
+use fencepost_testbed::{Kind, own, pooler, shared};
 
 fn starts_and_ends(kind: Kind) {
     let Some(server) = own(kind) else { return };
@@ -54,6 +56,26 @@ fn a_server_that_crashes_starts_again_where_it_was() {
 #[test]
 fn etcd_starts_and_ends() {
     starts_and_ends(Kind::Etcd);
+}
+
+#[test]
+fn a_shared_server_serves() {
+    let Some(server) = shared(Kind::Etcd) else { return };
+    TcpStream::connect(("127.0.0.1", server.port())).expect("it serves");
+}
+
+#[test]
+fn a_process_that_is_gone_leaves_nothing_of_its_shared_servers() {
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let mut process = Command::new(std::env::current_exe().expect("it runs"));
+    process.args(["--exact", "a_shared_server_serves"]).env("TMPDIR", place.path());
+    let output = process.output().expect("it can be run again");
+    assert!(output.status.success(), "{output:?}");
+    let until = Instant::now() + Duration::from_secs(60);
+    while let Some(left) = std::fs::read_dir(place.path()).expect("it is ours").next() {
+        assert!(Instant::now() < until, "it is gone in time: {left:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
