@@ -432,6 +432,12 @@ async fn etcd_after_runs() -> Outcome {
 }
 
 #[tokio::test]
+async fn zookeeper_after_runs() -> Outcome {
+    let Some(server) = shared(Kind::Zookeeper) else { return Ok(()) };
+    zookeeper_after(&server.url()).await
+}
+
+#[tokio::test]
 async fn postgres_after_runs_and_meets_code_by_hand_under_the_same_key() -> Outcome {
     let Some(server) = own(Kind::Postgres) else { return Ok(()) };
     let by = |way: &str| server.url().replace("postgres://", &format!("postgres+{way}://"));
