@@ -228,6 +228,7 @@ impl Cluster {
     }
 
     /// Starts a node that was killed, after its disk was lost. What it said, if it would not.
+    #[allow(dead_code, reason = "only the story of the forgetful node needs it")]
     pub(crate) fn restart_without_its_disk(&mut self, node: usize) -> Result<(), String> {
         let data = self.directory().join(&self.nodes[node].name);
         std::fs::remove_dir_all(data).expect("a directory of our own");
