@@ -330,7 +330,8 @@ async fn ask_other(other: &Other, ask: &Ask, wait: Wait) -> Result<Option<Arc<Ke
         Wait::No => other.backend.try_acquire(ask).await,
         Wait::UpTo(wait) => match timeout(wait, other.backend.acquire(ask)).await {
             Ok(lease) => lease.map(Some),
-            Err(_) => Ok(None),
+            // That says nothing about the server: somebody holds the lock, or nobody answers.
+            Err(_) => return Ok(None),
         },
         Wait::Forever => other.backend.acquire(ask).await.map(Some),
     };
