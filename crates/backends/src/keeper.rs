@@ -3,7 +3,6 @@
 //! It decides nothing: [`Validity`] says what to do and when.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -31,8 +30,6 @@ pub(crate) struct Kept {
     state: Mutex<State>,
     /// Wakes those who listen, and the task.
     changed: Notify,
-    /// It was given back, or is to be.
-    let_go: AtomicBool,
     runtime: Handle,
 }
 
@@ -47,8 +44,7 @@ impl Kept {
     /// Takes care of a lock from now on.
     pub(crate) fn new(lease: Box<dyn Lease>, mode: Mode) -> Arc<Kept> {
         let state = Mutex::new(State { validity: Validity::new(lease.proof()), entries: 1 });
-        let (changed, let_go, runtime) = (Notify::new(), AtomicBool::new(false), Handle::current());
-        let kept = Arc::new(Kept { lease, mode, state, changed, let_go, runtime });
+        let kept = Arc::new(Kept { lease, mode, state, changed: Notify::new(), runtime: Handle::current() });
         kept.runtime.spawn(keep(kept.clone()));
         kept
     }
@@ -96,7 +92,6 @@ impl Kept {
             }
         });
         if left.is_err() {
-            self.let_go.store(true, Ordering::Release);
             self.changed.notify_waiters();
         }
         left
@@ -140,8 +135,9 @@ impl Grip for Kept {
         let released = self.runtime.spawn(async move { timeout(RELEASE_TIMEOUT, kept.lease.release()).await });
         let released = released.await.map_err(|end| Unknown::BrokeOff(end.to_string()))?;
         match (until_now, released) {
-            // What the system says is better than what we knew.
-            (GrantState::Lost(why), Ok(Ok(())) | Err(_)) => Err(why.into()),
+            // The one thing that the system may know better.
+            (GrantState::Lost(_), Ok(Err(Error::Refused(Refused::NotOwner)))) => Err(Refused::NotOwner.into()),
+            (GrantState::Lost(why), _) => Err(why.into()),
             (_, Ok(released)) => released.map(|()| Released { count_left: 0 }),
             (_, Err(_)) => Err(Unknown::NoAnswer.into()),
         }
@@ -166,12 +162,11 @@ async fn keep(kept: Arc<Kept>) {
     let lost = loop {
         let mut changed = pin!(kept.changed.notified());
         changed.as_mut().enable();
-        if kept.let_go.load(Ordering::Acquire) {
-            return;
-        }
         let now = Nanos::now();
         let (step, remaining) = kept.with(|state| (state.validity.poll(now), state.validity.remaining(now)));
         match step {
+            // Whoever gave it back sees to the rest.
+            Step::Lost(Lost::Released) => return,
             Step::Lost(why) => break why,
             Step::WaitUntil(until) => tokio::select! {
                 why = &mut ended => kept.lose(why),
@@ -209,5 +204,50 @@ fn lost_by(refused: &Refused) -> Lost {
     match refused {
         Refused::Lost(why) => *why,
         _ => Lost::Gone,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+    use crate::backend::Proof;
+
+    /// A lock that says how often it was given back.
+    #[derive(Debug, Default)]
+    struct Counted(Arc<AtomicU32>);
+
+    #[async_trait]
+    impl Lease for Counted {
+        fn token(&self) -> Option<Token> {
+            None
+        }
+
+        fn proof(&self) -> Proof {
+            Proof { sent_at: Nanos::now(), ttl: Duration::from_secs(60) }
+        }
+
+        async fn renew(&self) -> Result<Proof, Error> {
+            Ok(self.proof())
+        }
+
+        async fn release(&self) -> Result<(), Error> {
+            match self.0.fetch_add(1, Ordering::SeqCst) {
+                0 => Ok(()),
+                _ => Err(Refused::NotHeld.into()),
+            }
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_lock_is_given_back_once_whatever_the_task_that_keeps_it_is_doing() {
+        for _ in 0..5_000 {
+            let lease = Counted::default();
+            let count = lease.0.clone();
+            let kept = Kept::new(Box::new(lease), Mode::Exclusive);
+            kept.release().await.expect("it was held, and nobody else gives it back");
+            assert_eq!(count.load(Ordering::SeqCst), 1);
+        }
     }
 }
