@@ -20,16 +20,17 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const TRIES: u32 = 5;
 
 /// Waits for a line, for the end of its input, or for the end of the server, and ends the server. After a line the directory is
-/// somebody's; without one, nobody is left who could remove it.
+/// somebody's; when the input ends without one, nobody is left who could remove it. The server may be gone first: some die
+/// because nobody hears them any more.
 const KEEPER: &str = r#"
-directory=$1; abandoned=$1/abandoned.$$; signal=$2; shift 2
+directory=$1; kept=$1/kept.$$; signal=$2; shift 2
 "$@" </dev/null & server=$!
 # What a shell has to say of a killed command would kill the shell, if nobody is left to hear it.
 exec >/dev/null 2>&1
-(read -r _ || : >"$abandoned"; kill -$signal $server) <&3 & keeper=$!
+(if read -r _; then : >"$kept"; fi; kill -$signal $server) <&3 & keeper=$!
 wait $server; code=$?
 kill $keeper
-if [ -e "$abandoned" ]; then rm -rf "$directory"; fi
+if [ ! -e "$kept" ] && ! read -r _ <&3; then rm -rf "$directory"; fi
 exit $code
 "#;
 
