@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
-/// Which crate may use which of ours, by directory under `crates/`. Build- and dev-dependencies follow the same arrows:
+/// Which crate may use which of ours, by directory. Build- and dev-dependencies follow the same arrows:
 /// a test that needs another one belongs in the crate that may have it. `sim` is used by no one.
 const ARROWS: &[(&str, &[&str])] = &[
     ("core", &[]),
@@ -24,9 +24,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     // The guards only for the code of the guides, which ends at the store.
     ("backends", &["client", "fence", "testbed"]),
     ("fence", &["core", "testbed"]),
-    ("cli", &["core", "client", "server", "fence", "backends", "testbed"]),
+    ("bench", &["client", "testbed"]),
+    ("cli", &["core", "client", "server", "fence", "backends", "bench", "testbed"]),
     ("sim", &["core", "wire", "replica", "client", "fence"]),
-    // Real servers of others, for tests alone.
+    // Real servers of others, for tests and benchmarks alone.
     ("testbed", &[]),
 ];
 
@@ -188,7 +189,7 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 // ---- The checks
 
 fn arrow_problems(directory: &str, manifest: &str, dependencies: &[Dependency]) -> Vec<String> {
-    let file = format!("crates/{directory}/Cargo.toml");
+    let file = format!("{directory}/Cargo.toml");
     let Some((_, allowed)) = ARROWS.iter().find(|(name, _)| *name == directory) else {
         return vec![format!(
             "{file}:1: the design knows no crate `{directory}`: give it a row in ARCHITECTURE.md and in ARROWS"
@@ -371,13 +372,13 @@ fn an_arrow_against_the_design_is_found() {
     let manifest = "[dependencies]\nfencepost-wire.workspace = true\nfencepost-server.workspace = true\n";
     assert!(arrow_problems("replica", manifest, &[ours("core", true), ours("wire", true)]).is_empty());
     let found = arrow_problems("replica", manifest, &[ours("wire", true), ours("server", true)]);
-    assert_says(&found, &["crates/replica/Cargo.toml:3:", "`server`"]);
+    assert_says(&found, &["replica/Cargo.toml:3:", "`server`"]);
     assert_says(&arrow_problems("server", "", &[ours("sim", false)]), &["`sim`"]);
 }
 
 #[test]
 fn a_crate_that_the_design_does_not_know_is_found() {
-    assert_says(&arrow_problems("helpers", "", &[]), &["crates/helpers/Cargo.toml:1:", "ARCHITECTURE.md"]);
+    assert_says(&arrow_problems("helpers", "", &[]), &["helpers/Cargo.toml:1:", "ARCHITECTURE.md"]);
 }
 
 #[test]

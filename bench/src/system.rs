@@ -1,0 +1,45 @@
+//! What a workload needs of a lock system: contenders that take locks and give them back, and the processes that it costs.
+
+use async_trait::async_trait;
+
+/// A lock system that runs on this machine, as its users would run it.
+///
+/// Whatever it started is gone when it is dropped.
+#[async_trait]
+pub trait System: Send + Sync {
+    /// As it stands in tables: `etcd x3`, say.
+    fn name(&self) -> &str;
+
+    /// How its locks are taken here, in one sentence for the report: the client, the calls, what is synced.
+    fn how(&self) -> &str;
+
+    /// Somebody who takes locks through the client that users of this system use. Contenders of one program share connections
+    /// as far as that client does.
+    async fn contender(&self) -> anyhow::Result<Box<dyn Contender>>;
+
+    /// The processes of all its servers, for their processor time.
+    fn processes(&self) -> Vec<u32>;
+
+    /// How many contenders it can have at a time: where each needs a connection of its own, the server has a limit.
+    fn contenders_max(&self) -> usize {
+        usize::MAX
+    }
+
+    /// What it can do beyond exclusive locks.
+    fn can_share(&self) -> bool {
+        false
+    }
+}
+
+/// Somebody who takes one lock at a time.
+#[async_trait]
+pub trait Contender: Send {
+    /// Takes the lock, waiting for it in the way of this system for as long as it takes.
+    async fn acquire(&mut self, name: &str) -> anyhow::Result<()>;
+
+    /// The same with others who share it. Asked only of systems that can.
+    async fn acquire_shared(&mut self, name: &str) -> anyhow::Result<()>;
+
+    /// Gives back what was taken last, and returns when the system has said that it is free.
+    async fn release(&mut self) -> anyhow::Result<()>;
+}
