@@ -1,34 +1,34 @@
 //! Between the machines and the network: one task for a client. It dials whom it is told to, sends what there is to send, feeds
 //! what comes, and wakes who waits. It decides nothing.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use fencepost_wire::v1;
-use tokio::sync::mpsc;
+use futures_util::{SinkExt, StreamExt};
 use tokio::time::timeout;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::AsciiMetadataValue;
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Status, Streaming};
+use tonic::{Request, Status};
 use tonic_types::StatusExt;
 
 use crate::clock::{self, Nanos};
 use crate::machine::{DialFailure, Reconnect, Step};
-use crate::rpc::lock_service_client::LockServiceClient;
 use crate::shared::{Shared, Tier};
+use crate::stream::{self, Stream};
 use crate::tls;
 
-/// Messages that wait for the network. While it is slow the machine gathers, so few and large are better than many and small.
-const MESSAGES_BUFFERED: usize = 4;
+/// Bytes that wait for the network. While it is slow the machine gathers, so few and large messages are better than many and
+/// small ones.
+const WAITING_BYTES_MAX: usize = 64 * 1024;
 /// The timer of the runtime stands still while the machine sleeps; after that we look at the clock no later than this.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-/// An attach may list all that a session holds.
-const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// A node that does not answer a ping for so long is taken for gone: what waits for it (a watch, a long call) would never hear
 /// of a node that hangs, or of a way that was cut without a word.
 const PING_EVERY: Duration = Duration::from_secs(5);
@@ -50,6 +50,10 @@ impl Caller {
     pub(crate) fn new(name: Option<&str>) -> Caller {
         Caller { name: name.and_then(|name| AsciiMetadataValue::try_from(name).ok()) }
     }
+
+    fn name(&self) -> &str {
+        self.name.as_ref().and_then(|name| name.to_str().ok()).unwrap_or_default()
+    }
 }
 
 impl Interceptor for Caller {
@@ -61,11 +65,9 @@ impl Interceptor for Caller {
     }
 }
 
-/// A stream to the leader.
-struct Stream {
-    channel: Channel,
-    outbound: mpsc::Sender<v1::ClientMessage>,
-    inbound: Streaming<v1::ServerMessage>,
+/// A stream to the leader, and its first message.
+struct Connected {
+    stream: Stream,
     hello: v1::ServerMessage,
 }
 
@@ -83,10 +85,10 @@ pub(crate) async fn drive(shared: Arc<Shared>) {
             Step::Dial(address) => match meanwhile(&shared, dial(&shared, &address)).await {
                 None => return,
                 Some(Err(failure)) => failure,
-                Some(Ok(stream)) => {
+                Some(Ok(connected)) => {
                     reconnect.handle_connected(&address);
                     tracing::debug!(%address, "connected to the leader");
-                    match serve(&shared, address, stream).await {
+                    match serve(&shared, address, connected).await {
                         None => return,
                         Some(failure) => failure,
                     }
@@ -165,80 +167,88 @@ pub(crate) fn endpoint(shared: &Shared, address: &str) -> Result<Endpoint, tonic
         .initial_connection_window_size(2 * WINDOW_BYTES))
 }
 
-async fn dial(shared: &Shared, address: &str) -> Result<Stream, (DialFailure, String)> {
-    let unreachable = |said: String| (DialFailure::Unreachable, format!("{address}: {said}"));
-    let refused = |status: Status| (failure(&status), format!("{address}: {}", reason(&status, shared)));
+async fn dial(shared: &Shared, address: &str) -> Result<Connected, (DialFailure, String)> {
+    let begin =
+        v1::StreamBegin { client: shared.caller.name().to_owned(), efficiency: shared.tier == Tier::Efficiency };
     let connect = async {
-        let endpoint = endpoint(shared, address).map_err(|error| unreachable(chain(&error)))?;
-        let channel = endpoint.connect().await.map_err(|error| unreachable(explained(chain(&error), shared)))?;
-        let (outbound, messages) = mpsc::channel(MESSAGES_BUFFERED);
-        let mut client = LockServiceClient::with_interceptor(channel.clone(), shared.caller.clone())
-            .max_decoding_message_size(ANSWER_BYTES_MAX);
-        let messages = ReceiverStream::new(messages);
-        let stream = match shared.tier {
-            Tier::Correctness => client.connect(messages).await,
-            Tier::Efficiency => client.connect_efficiency(messages).await,
-        };
-        let mut inbound = stream.map_err(refused)?.into_inner();
-        match inbound.message().await.map_err(refused)? {
-            Some(hello) if hello.hello.is_some() => Ok(Stream { channel, outbound, inbound, hello }),
-            _ => Err(unreachable("the stream did not begin with a hello".to_owned())),
+        let lost = |error: io::Error| unreachable(address, &explained(chain(&error), shared));
+        let mut stream = stream::dial(address, shared.tls.as_ref(), begin).await.map_err(lost)?;
+        match stream.next().await {
+            Some(Ok(v1::ServerMessage { end: Some(end), .. })) => Err(ended(address, end)),
+            Some(Ok(hello)) if hello.hello.is_some() => Ok(Connected { stream, hello }),
+            Some(Ok(_)) => Err(unreachable(address, "the stream did not begin with a hello")),
+            Some(Err(error)) => Err(lost(error)),
+            None => Err(unreachable(address, &explained("the connection closed at once".to_owned(), shared))),
         }
     };
     match timeout(shared.connect_timeout, connect).await {
         Ok(result) => result,
-        Err(_) => Err(unreachable("no answer in time".to_owned())),
+        Err(_) => Err(unreachable(address, "no answer in time")),
+    }
+}
+
+fn unreachable(address: &str, said: &str) -> (DialFailure, String) {
+    (DialFailure::Unreachable, format!("{address}: {said}"))
+}
+
+/// The node has ended the stream, and said why.
+fn ended(address: &str, end: v1::StreamEnd) -> (DialFailure, String) {
+    let said = format!("{address}: {}", end.message);
+    match end.reason.as_str() {
+        "NOT_LEADER" => (DialFailure::NotLeader { leader: end.leader.filter(|leader| !leader.is_empty()) }, said),
+        _ => (DialFailure::Unreachable, said),
     }
 }
 
 /// Serves one stream until it ends. None: the client is to end.
-async fn serve(shared: &Shared, address: String, stream: Stream) -> Option<(DialFailure, String)> {
-    let Stream { channel, outbound, mut inbound, hello } = stream;
+async fn serve(shared: &Shared, address: String, connected: Connected) -> Option<(DialFailure, String)> {
+    let Connected { mut stream, hello } = connected;
     let now = clock::now();
     let first = shared.with(|state| {
-        state.leader = Some((address.clone(), channel));
+        // Dialled when somebody asks for something beside the stream.
+        state.leader = endpoint(shared, &address).ok().map(|endpoint| (address.clone(), endpoint.connect_lazy()));
         if let Some(hello) = &hello.hello {
             state.machine.handle_connected(hello, now);
         }
         state.machine.handle_message(hello, now)
     });
     shared.connected.notify_waiters();
-    let mut ended = first.err().map(|error| (DialFailure::Unreachable, error.to_string()));
-    while ended.is_none() {
+    let mut failed = first.err().map(|error| unreachable(&address, &error.to_string()));
+    while failed.is_none() {
         let now = clock::now();
-        let mut full = false;
         let (over, stalled, wake_at) = shared.with(|state| {
             state.machine.handle_timeout(now);
             let over = state.is_over(now);
-            loop {
-                let Ok(place) = outbound.try_reserve() else {
-                    full = true;
-                    break;
-                };
-                let Some(message) = state.machine.poll_transmit(now) else { break };
-                place.send(message);
+            while stream.write_buffer().len() < WAITING_BYTES_MAX
+                && let Some(message) = state.machine.poll_transmit(now)
+            {
+                stream.start_send_unpin(message).expect("it only grows a buffer");
             }
             (over, state.machine.is_stalled(), state.machine.poll_timeout())
         });
         if over {
+            // The last words.
+            let _ = timeout(SLEEP_MAX, stream.flush()).await;
             return None;
         }
         if stalled {
-            ended = Some((DialFailure::Stalled, format!("{address}: no answer for too long")));
+            failed = Some((DialFailure::Stalled, format!("{address}: no answer for too long")));
             break;
         }
+        let was_full = stream.write_buffer().len() >= WAITING_BYTES_MAX;
         tokio::select! {
             biased;
-            message = inbound.message() => ended = match message {
-                Ok(Some(message)) => {
+            moved = poll_fn(|context| poll_stream(&mut stream, was_full, context)) => failed = match moved {
+                Moved::Room => None,
+                Moved::Message(Some(Ok(v1::ServerMessage { end: Some(end), .. }))) => Some(ended(&address, end)),
+                Moved::Message(Some(Ok(message))) => {
                     let heard = shared.with(|state| state.machine.handle_message(message, clock::now()));
-                    heard.err().map(|error| (DialFailure::Unreachable, format!("{address}: {error}")))
+                    heard.err().map(|error| unreachable(&address, &error.to_string()))
                 }
-                Ok(None) => Some((DialFailure::Unreachable, format!("{address}: the stream ended"))),
-                Err(status) => Some((failure(&status), format!("{address}: {}", status.message()))),
+                Moved::Message(Some(Err(error))) => Some(unreachable(&address, &chain(&error))),
+                Moved::Message(None) => Some(unreachable(&address, "the stream ended")),
             },
             () = shared.wake.notified() => {}
-            _ = outbound.reserve(), if full => {}
             () = sleep_to(wake_at) => {}
         }
     }
@@ -246,14 +256,28 @@ async fn serve(shared: &Shared, address: String, stream: Stream) -> Option<(Dial
         state.leader = None;
         state.machine.handle_disconnected(clock::now());
     });
-    ended
+    failed
 }
 
-fn failure(status: &Status) -> DialFailure {
-    match not_leader(status) {
-        Some(leader) => DialFailure::NotLeader { leader },
-        None => DialFailure::Unreachable,
+/// What became of a stream's both directions.
+enum Moved {
+    /// There is room again for what is to be sent.
+    Room,
+    /// The next message; none if the stream has ended.
+    Message(Option<io::Result<v1::ServerMessage>>),
+}
+
+/// Sends what waits, and waits for what comes: neither side waits for the other to read first.
+fn poll_stream(stream: &mut Stream, was_full: bool, context: &mut Context<'_>) -> Poll<Moved> {
+    match stream.poll_flush_unpin(context) {
+        Poll::Ready(Ok(())) if was_full => return Poll::Ready(Moved::Room),
+        // What came before it broke is still worth reading.
+        Poll::Ready(Err(error)) => {
+            return stream.poll_next_unpin(context).map(|next| Moved::Message(next.or(Some(Err(error)))));
+        }
+        _ => {}
     }
+    stream.poll_next_unpin(context).map(Moved::Message)
 }
 
 /// If a node said that it does not lead: who does, as far as it knows.

@@ -55,6 +55,7 @@ mod observe;
 mod semaphore;
 mod session;
 mod shared;
+mod stream;
 mod tls;
 mod watch;
 

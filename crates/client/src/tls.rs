@@ -3,11 +3,17 @@
 //! There is no default authority. The roots of the system vouch for the whole web; a lock service has an authority of its own,
 //! and whoever connects knows which.
 
-use std::fmt;
+use std::sync::Arc;
+use std::{fmt, io};
 
-use tokio_rustls::rustls::RootCertStore;
-use tokio_rustls::rustls::pki_types::CertificateDer;
+use fencepost_wire::FRAME_PROTOCOL;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use crate::error::{Error, Failed};
@@ -62,18 +68,8 @@ impl Tls {
     /// Refuses what can never work, before anything is sent.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let refused = |why: String| Error::from(Failed::BadTls(why));
-        let no_authority =
-            |why: String| refused(format!("{why}: give the authority as -----BEGIN CERTIFICATE----- in PEM"));
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(&self.authority) {
-            let added = certificate.map_err(|error| error.to_string());
-            added
-                .and_then(|it| roots.add(it).map_err(|error| error.to_string()))
-                .map_err(|why| no_authority(format!("the authority cannot be read ({why})")))?;
-        }
-        if roots.is_empty() {
-            return Err(no_authority("there is no certificate of an authority".to_owned()));
-        }
+        self.roots()
+            .map_err(|why| refused(format!("{why}: give the authority as -----BEGIN CERTIFICATE----- in PEM")))?;
         let endpoint = Endpoint::from_static("https://node");
         let identity = self.apply(endpoint).map_err(|error| {
             let why = crate::driver::chain(&error);
@@ -84,6 +80,50 @@ impl Tls {
         identity.map(drop)
     }
 
+    fn roots(&self) -> Result<RootCertStore, String> {
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(&self.authority) {
+            let added = certificate.map_err(|error| error.to_string());
+            added
+                .and_then(|it| roots.add(it).map_err(|error| error.to_string()))
+                .map_err(|why| format!("the authority cannot be read ({why})"))?;
+        }
+        if roots.is_empty() {
+            return Err("there is no certificate of an authority".to_owned());
+        }
+        Ok(roots)
+    }
+
+    /// Greets a node on a connection that carries frames.
+    pub(crate) async fn greet(&self, socket: TcpStream, address: &str) -> io::Result<TlsStream<TcpStream>> {
+        let config = self.config().map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
+        // Without the port, and without the brackets of an address of version 6.
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let name = self.server_name.as_deref().unwrap_or(host.trim_matches(['[', ']']));
+        let name = ServerName::try_from(name.to_owned())
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("{name:?} is no name of a server")))?;
+        TlsConnector::from(Arc::new(config)).connect(name, socket).await
+    }
+
+    fn config(&self) -> Result<ClientConfig, String> {
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("the provider knows them")
+            .with_root_certificates(self.roots()?);
+        let mut config = match &self.identity {
+            None => builder.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
+                let chain = chain.map_err(|error| error.to_string())?;
+                let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| error.to_string())?;
+                builder.with_client_auth_cert(chain, key).map_err(|error| error.to_string())?
+            }
+        };
+        config.alpn_protocols = vec![FRAME_PROTOCOL.to_vec()];
+        Ok(config)
+    }
+
+    /// The same for calls, which go over gRPC.
     pub(crate) fn apply(&self, endpoint: Endpoint) -> Result<Endpoint, tonic::transport::Error> {
         let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&self.authority));
         if let Some((certificate, key)) = &self.identity {
@@ -114,7 +154,7 @@ pub(crate) fn hint(said: &str, has_tls: bool) -> &'static str {
     ];
     // A node that expected a greeting hangs up on anything else. There are other reasons to hang up, so it is a guess.
     let perhaps = "; if the node speaks TLS, connect with https:// and its authority";
-    let of_plain = [("broken pipe", perhaps), ("onnection reset", perhaps), ("http2 error", perhaps)];
+    let of_plain = [("broken pipe", perhaps), ("onnection reset", perhaps), ("http2 error", perhaps), ("closed at once", perhaps), ("a message has", perhaps)];
     let table = if has_tls { &of_tls[..] } else { &of_plain };
     table.iter().find(|(part, _)| said.contains(part)).map_or("", |(_, hint)| hint)
 }

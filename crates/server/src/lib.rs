@@ -1,5 +1,5 @@
-//! One node of Fencepost as a process runs it: a replica with its disk, behind gRPC for clients and peers and HTTP for those
-//! who look after it.
+//! One node of Fencepost as a process runs it: a replica with its disk, behind gRPC and frames for clients and peers, and HTTP for
+//! those who look after it.
 //!
 //! An edge and nothing else: it reads messages, checks their bounds, hands them to the replica, and sends what comes of them to
 //! whom it is for. Everything runs on one thread, in turns; only the disk has threads of its own.
@@ -8,8 +8,11 @@ mod admin_service;
 mod bounds;
 mod clock;
 mod config;
+mod door;
 mod engine;
 mod error;
+mod framed_service;
+mod frames;
 mod http;
 mod lock_service;
 mod membership;

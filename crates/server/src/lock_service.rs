@@ -1,4 +1,4 @@
-//! The stream that sessions live on.
+//! The stream that sessions live on, over gRPC.
 
 use fencepost_core::Principal;
 use fencepost_wire::v1;
@@ -14,10 +14,30 @@ pub(crate) struct LockEdge {
     pub(crate) shared: Shared,
 }
 
-/// Disconnects the stream when the task that reads it ends, however it does.
-struct Connected {
+/// A stream that is served. It is over when this is dropped, however that comes.
+pub(crate) struct Connected {
     shared: Shared,
     stream: StreamId,
+}
+
+impl Connected {
+    /// # Errors
+    /// A status that says where to ask instead.
+    pub(crate) fn new(shared: &Shared, principal: Principal, tier: Tier) -> Result<(Connected, Outbox), Status> {
+        let mut engine = shared.engine();
+        if engine.streams() >= STREAMS_MAX {
+            let message = format!("this node serves {STREAMS_MAX} streams already: share a stream between sessions");
+            return Err(status::reason(Code::ResourceExhausted, "TOO_MANY_STREAMS", message));
+        }
+        let (stream, outbox) = engine.connect(principal, tier)?;
+        Ok((Connected { shared: shared.clone(), stream }, outbox))
+    }
+
+    /// Takes what the client said, for the next turn.
+    pub(crate) fn take_message(&self, message: v1::ClientMessage) {
+        self.shared.engine().take_message(self.stream, message);
+        self.shared.ring();
+    }
 }
 
 impl Drop for Connected {
@@ -28,18 +48,20 @@ impl Drop for Connected {
 
 /// Who talks. Without authentication everybody is who they say they are, and quotas are good manners.
 pub(crate) fn principal<T>(request: &Request<T>) -> Result<Principal, Status> {
-    let said = request.metadata().get("fencepost-client").map(|value| value.to_str());
-    let name = match said {
-        None => "anonymous",
-        Some(Ok(name)) => name,
+    match request.metadata().get("fencepost-client").map(|value| value.to_str()) {
+        None => named(None),
+        Some(Ok(name)) => named(Some(name)),
         Some(Err(_)) => {
             let message = "the header fencepost-client must be text of visible ASCII characters";
-            return Err(status::reason(Code::InvalidArgument, "INVALID", message));
+            Err(status::reason(Code::InvalidArgument, "INVALID", message))
         }
-    };
-    Principal::new(name).map_err(|error| {
-        status::reason(Code::InvalidArgument, "INVALID", format!("the header fencepost-client: {error}"))
-    })
+    }
+}
+
+/// Who talks, by the name that was given.
+pub(crate) fn named(name: Option<&str>) -> Result<Principal, Status> {
+    Principal::new(name.unwrap_or("anonymous"))
+        .map_err(|error| status::reason(Code::InvalidArgument, "INVALID", format!("the name of the client: {error}")))
 }
 
 #[tonic::async_trait]
@@ -61,26 +83,13 @@ impl LockService for LockEdge {
 
 impl LockEdge {
     fn serve(&self, request: Request<Streaming<v1::ClientMessage>>, tier: Tier) -> Result<Response<Outbox>, Status> {
-        let principal = principal(&request)?;
+        let (connected, outbox) = Connected::new(&self.shared, principal(&request)?, tier)?;
         let mut incoming = request.into_inner();
-        let (stream, outbox) = {
-            let mut engine = self.shared.engine();
-            if engine.streams() >= STREAMS_MAX {
-                let message =
-                    format!("this node serves {STREAMS_MAX} streams already: share a stream between sessions");
-                return Err(status::reason(Code::ResourceExhausted, "TOO_MANY_STREAMS", message));
-            }
-            engine.connect(principal, tier)?
-        };
-        let connected = Connected { shared: self.shared.clone(), stream };
         let answers = outbox.clone();
         tokio::spawn(async move {
             loop {
                 match incoming.message().await {
-                    Ok(Some(message)) => {
-                        connected.shared.engine().take_message(stream, message);
-                        connected.shared.ring();
-                    }
+                    Ok(Some(message)) => connected.take_message(message),
                     Ok(None) => break answers.end(Status::ok("the client is done")),
                     Err(status) => break answers.end(status),
                 }

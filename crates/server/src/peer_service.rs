@@ -3,14 +3,21 @@
 use std::sync::Arc;
 
 use fencepost_wire::{api, decode_peer, v1};
+use futures_util::SinkExt;
 use tokio::sync::watch;
+use tokio_stream::StreamExt;
 use tonic::{Code, Request, Response, Status, Streaming};
+use tonic_types::StatusExt;
 
-use crate::bounds::SNAPSHOT_BYTES_MAX;
+use crate::bounds::{PEER_MESSAGE_BYTES_MAX, SNAPSHOT_BYTES_MAX};
+use crate::door::{Connection, ShownNames};
 use crate::engine::{Engine, Shared};
+use crate::frames::{Frames, frames};
 use crate::generated::peer_service_server::PeerService;
-use crate::{status, tls};
+use crate::server::wait_until_closed;
+use crate::status;
 
+#[derive(Clone)]
 pub(crate) struct PeerEdge {
     pub(crate) shared: Shared,
     pub(crate) closed: watch::Receiver<bool>,
@@ -25,13 +32,12 @@ struct Caller {
 
 impl PeerEdge {
     /// Whose certificate this is, before anything that came with it is read.
-    fn look_at<T>(&self, request: &Request<T>) -> Result<Option<Vec<String>>, Status> {
+    fn look_at(&self, shown: Option<&ShownNames>) -> Result<Option<Vec<String>>, Status> {
         let engine = self.shared.engine();
         if !engine.peers.must_show_names() {
             return Ok(None);
         }
-        let shown = request.peer_certs().and_then(|chain| chain.first().map(tls::names_of));
-        let names = shown.unwrap_or_default();
+        let names = shown.map(|shown| shown.0.to_vec()).unwrap_or_default();
         if engine.peers.knows(&names) { Ok(Some(names)) } else { Err(stranger(&names)) }
     }
 
@@ -96,23 +102,29 @@ fn bad(error: impl std::fmt::Display) -> Status {
     status::reason(Code::InvalidArgument, "INVALID", error.to_string())
 }
 
-#[tonic::async_trait]
-impl PeerService for PeerEdge {
-    async fn deliver(
-        &self,
-        request: Request<Streaming<v1::DeliverRequest>>,
-    ) -> Result<Response<v1::DeliverResponse>, Status> {
-        let mut names = Some(self.look_at(&request)?);
-        let mut stream = request.into_inner();
+impl PeerEdge {
+    /// Takes what a peer says on its framed connection, for as long as both live.
+    pub(crate) async fn serve(self, connection: Connection) {
+        let names = connection.shown_names();
+        let mut frames = frames::<v1::DeliverRequest>(connection, PEER_MESSAGE_BYTES_MAX);
+        let refused = tokio::select! {
+            taken = self.take_messages(&names, &mut frames) => taken.err(),
+            // Whoever talks to a node that ends would otherwise keep it from ending.
+            () = wait_until_closed(self.closed.clone()) => Some(status::shutting_down()),
+        };
+        if let Some(status) = refused {
+            let reason = status.get_details_error_info().map(|info| info.reason).unwrap_or_default();
+            let why = v1::DeliverResponse { reason, message: status.message().to_owned() };
+            // If it does not hear why, it hears that.
+            let _ = frames.send(why).await;
+        }
+    }
+
+    async fn take_messages(&self, names: &ShownNames, frames: &mut Frames<v1::DeliverRequest>) -> Result<(), Status> {
+        let mut names = Some(self.look_at(Some(names))?);
         let mut caller = None;
-        let mut closed = self.closed.clone();
-        loop {
-            let delivered = tokio::select! {
-                delivered = stream.message() => delivered?,
-                // Whoever talks to a node that ends would otherwise keep it from ending.
-                _ = closed.wait_for(|closed| *closed) => return Err(status::shutting_down()),
-            };
-            let Some(delivered) = delivered else { break };
+        while let Some(delivered) = frames.next().await {
+            let delivered = delivered.map_err(bad)?;
             if let Some(names) = names.take() {
                 caller = Some(self.meet(names, delivered.hello)?);
             }
@@ -135,14 +147,17 @@ impl PeerService for PeerEdge {
             drop(engine);
             self.shared.ring();
         }
-        Ok(Response::new(v1::DeliverResponse {}))
+        Ok(())
     }
+}
 
+#[tonic::async_trait]
+impl PeerService for PeerEdge {
     async fn install_snapshot(
         &self,
         request: Request<Streaming<v1::InstallSnapshotRequest>>,
     ) -> Result<Response<v1::InstallSnapshotResponse>, Status> {
-        let names = self.look_at(&request)?;
+        let names = self.look_at(request.extensions().get())?;
         let mut stream = request.into_inner();
         let first = stream.message().await?.ok_or_else(|| bad("a snapshot begins with who sends it"))?;
         let caller = self.meet(names, first.hello)?;

@@ -1,4 +1,4 @@
-//! The way to the other nodes: one stream to each, which this node opened, and a call of its own for each snapshot.
+//! The way to the other nodes: one framed connection to each, which this node opened, and a call of gRPC for each snapshot.
 //!
 //! Whatever cannot be sent at once is dropped, as a network would: consensus sends again. Who the peers are is read from the
 //! replicated list of members; a node that is new and has no list yet answers to where it was talked to from.
@@ -8,20 +8,26 @@
 //! members vouch for them: see `docs/decisions/0014-peers-by-name.md`.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use fencepost_replica::{GroupId, LogPosition, Message};
-use fencepost_wire::{Member, PeerMessage, api, encode_peer, v1};
+use fencepost_wire::{FRAME_GREETING, Member, PeerMessage, api, encode_peer, v1};
 use futures_core::Stream;
+use futures_util::{Sink, SinkExt};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio_stream::StreamExt;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::bounds::{PEER_MESSAGE_BYTES_MAX, PEER_OUTBOX_BYTES_MAX, SNAPSHOT_PIECE_BYTES};
+use crate::bounds::{PEER_ANSWER_BYTES_MAX, PEER_MESSAGE_BYTES_MAX, PEER_OUTBOX_BYTES_MAX, SNAPSHOT_PIECE_BYTES};
+use crate::door::Connection;
 use crate::engine::Shared;
+use crate::frames::frames;
 use crate::generated::peer_service_client::PeerServiceClient;
 use crate::tls::Calling;
 
@@ -217,6 +223,9 @@ impl Job {
     }
 }
 
+const UNKNOWN_NAME: &str = "its name is not known, so it could not be told from another";
+
+/// A channel for a call of gRPC.
 fn dial(myself: &Myself, way: &Way) -> Result<Channel, String> {
     let scheme = if myself.calling.is_some() { "https" } else { "http" };
     let endpoint = Endpoint::from_shared(format!("{scheme}://{}", way.address))
@@ -224,28 +233,22 @@ fn dial(myself: &Myself, way: &Way) -> Result<Channel, String> {
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(SILENCE_MAX)
-        .keep_alive_timeout(SILENCE_MAX)
-        .initial_stream_window_size(8 << 20)
-        .initial_connection_window_size(16 << 20);
+        .keep_alive_timeout(SILENCE_MAX);
     let endpoint = match (&myself.calling, &way.name) {
         (None, _) => endpoint,
         (Some(calling), Some(name)) => calling.member(endpoint, name)?,
-        (Some(_), None) => return Err("its name is not known, so it could not be told from another".to_owned()),
+        (Some(_), None) => return Err(UNKNOWN_NAME.to_owned()),
     };
     Ok(endpoint.connect_lazy())
 }
 
-/// Keeps a stream to a peer for as long as it is a member.
+/// Keeps a connection to a peer for as long as it is a member.
 async fn talk(shared: &Shared, myself: &Myself, node: u64, way: &Way, outbox: PeerOutbox) {
     let mut was_reachable = true;
     while !outbox.is_closed() {
-        let said = match dial(myself, way) {
-            Ok(channel) => {
-                let mut client = PeerServiceClient::new(channel);
-                let hello = v1::DeliverRequest { hello: Some(myself.hello(node)), messages: Vec::new() };
-                let stream = tokio_stream::once(hello).chain(outbox.open());
-                client.deliver(stream).await.map(|_| ()).map_err(|status| reason(&status))
-            }
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, connect(myself, way)).await;
+        let said = match connected.unwrap_or_else(|_| Err("it did not answer in time".to_owned())) {
+            Ok(connection) => say(connection, myself.hello(node), outbox.open()).await,
             Err(reason) => Err(reason),
         };
         outbox.shut();
@@ -261,6 +264,55 @@ async fn talk(shared: &Shared, myself: &Myself, node: u64, way: &Way, outbox: Pe
         shared.engine().node_mut().replica_mut().handle_unreachable(node);
         tokio::time::sleep(RECONNECT_WAIT).await;
     }
+}
+
+async fn connect(myself: &Myself, way: &Way) -> Result<Connection, String> {
+    let mut socket = TcpStream::connect(&way.address).await.map_err(|error| error.to_string())?;
+    socket.set_nodelay(true).map_err(|error| error.to_string())?;
+    let connection = match (&myself.calling, &way.name) {
+        (None, _) => {
+            socket.write_all(&FRAME_GREETING).await.map_err(|error| error.to_string())?;
+            Connection::Plain(socket)
+        }
+        (Some(calling), Some(name)) => Connection::Tls(Box::new(calling.greet_member(socket, name).await?)),
+        (Some(_), None) => return Err(UNKNOWN_NAME.to_owned()),
+    };
+    connection.notice_silence(SILENCE_MAX);
+    Ok(connection)
+}
+
+/// Says what there is to say until the connection or the outbox is over. The peer answers only to say why it hangs up.
+async fn say(connection: Connection, hello: v1::PeerHello, mut outbox: PeerOutbox) -> Result<(), String> {
+    let mut frames = frames::<v1::DeliverResponse>(connection, PEER_ANSWER_BYTES_MAX);
+    let first = v1::DeliverRequest { hello: Some(hello), messages: Vec::new() };
+    frames.feed(first).await.map_err(|error| error.to_string())?;
+    poll_fn(|context| {
+        loop {
+            let mut ways = Pin::new(&mut frames);
+            if let Poll::Ready(answer) = ways.as_mut().poll_next(context) {
+                return Poll::Ready(Err(match answer {
+                    Some(Ok(answer)) => answer.message,
+                    Some(Err(error)) => error.to_string(),
+                    None => "it hung up".to_owned(),
+                }));
+            }
+            let ready = Sink::<v1::DeliverRequest>::poll_ready(ways.as_mut(), context);
+            let next = match ready.map_err(|error| error.to_string())? {
+                Poll::Ready(()) => Pin::new(&mut outbox).poll_next(context),
+                Poll::Pending => return Poll::Pending,
+            };
+            match next {
+                Poll::Ready(Some(messages)) => ways.start_send(messages).map_err(|error| error.to_string())?,
+                Poll::Ready(None) | Poll::Pending => {
+                    let flushed = Sink::<v1::DeliverRequest>::poll_flush(ways, context);
+                    let flushed = flushed.map_err(|error| error.to_string())?;
+                    // Nothing more will come: it is over when all of it is gone.
+                    return if next.is_ready() { flushed.map(Ok) } else { Poll::Pending };
+                }
+            }
+        }
+    })
+    .await
 }
 
 async fn send_snapshot(

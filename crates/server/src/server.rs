@@ -14,11 +14,11 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tonic::service::Routes;
 use tonic::transport::Server as Grpc;
-use tonic::transport::server::TcpIncoming;
 
 use crate::admin_service::AdminEdge;
 use crate::bounds;
 use crate::config::{Begin, Config, TlsFiles};
+use crate::door::{Door, ServeFrames};
 use crate::engine::Shared;
 use crate::error::StartError;
 use crate::generated::admin_service_server::AdminServiceServer;
@@ -31,8 +31,8 @@ use crate::metrics::Metrics;
 use crate::observe_service::ObserveEdge;
 use crate::peer_service::PeerEdge;
 use crate::peers::{Myself, Peers};
-use crate::tls::{Calling, Greeted, Greeting, Port};
-use crate::{clock, http};
+use crate::tls::{Calling, Greeting, Port};
+use crate::{clock, framed_service, http};
 
 /// The one group of a cluster that is not sharded.
 pub(crate) const GROUP: u64 = 1;
@@ -96,9 +96,17 @@ impl Server {
 
         let (closing, closed) = watch::channel(false);
         let mut tasks = JoinSet::new();
-        tasks.spawn(serve(client, tls.clients, client_routes(&shared, &closed), closed.clone()));
-        tasks.spawn(serve(peer, tls.peers, peer_routes(&shared, &closed), closed.clone()));
-        tasks.spawn(serve_http(web, tls.http, http::router(shared.clone()), closed.clone()));
+        let mut open = |listener, greeting, speaks_frames| {
+            let (door, keep) = Door::open(listener, greeting, speaks_frames, wait_until_closed(closed.clone()));
+            tasks.spawn(keep);
+            door
+        };
+        let peers = PeerEdge { shared: shared.clone(), closed: closed.clone() };
+        let client = open(client, tls.clients, Some(client_frames(&shared)));
+        let (web, peer) = (open(web, tls.http, None), open(peer, tls.peers, Some(peer_frames(&peers))));
+        tasks.spawn(serve(client, client_routes(&shared, &closed), closed.clone()));
+        tasks.spawn(serve(peer, peer_routes(peers), closed.clone()));
+        tasks.spawn(serve_http(web, http::router(shared.clone()), closed.clone()));
         if config.peer_tls.is_some() {
             tasks.spawn(membership::ask_about_strangers(shared.clone(), introduction.clone(), closed.clone()));
         }
@@ -336,15 +344,21 @@ fn client_routes(shared: &Shared, closed: &watch::Receiver<bool>) -> Routes {
         .add_service(reflection)
 }
 
-fn peer_routes(shared: &Shared, closed: &watch::Receiver<bool>) -> Routes {
-    let limit = bounds::PEER_MESSAGE_BYTES_MAX;
-    Routes::new(
-        PeerServiceServer::new(PeerEdge { shared: shared.clone(), closed: closed.clone() })
-            .max_decoding_message_size(limit),
-    )
+fn peer_routes(peers: PeerEdge) -> Routes {
+    Routes::new(PeerServiceServer::new(peers).max_decoding_message_size(bounds::PEER_MESSAGE_BYTES_MAX))
 }
 
-async fn serve(listener: TcpListener, tls: Option<Greeting>, routes: Routes, closed: watch::Receiver<bool>) {
+fn peer_frames(peers: &PeerEdge) -> ServeFrames {
+    let peers = peers.clone();
+    Arc::new(move |connection| Box::pin(peers.clone().serve(connection)))
+}
+
+fn client_frames(shared: &Shared) -> ServeFrames {
+    let shared = shared.clone();
+    Arc::new(move |connection| Box::pin(framed_service::serve(shared.clone(), connection)))
+}
+
+async fn serve(door: Door, routes: Routes, closed: watch::Receiver<bool>) {
     let server = Grpc::builder()
         .max_concurrent_streams(bounds::STREAMS_PER_CONNECTION_MAX)
         .http2_max_header_list_size(bounds::HEADER_BYTES_MAX)
@@ -354,31 +368,18 @@ async fn serve(listener: TcpListener, tls: Option<Greeting>, routes: Routes, clo
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(4 << 20)
         .add_routes(routes);
-    let closed = wait_until_closed(closed);
-    let served = match tls {
-        Some(greeting) => server.serve_with_incoming_shutdown(Greeted::new(listener, greeting), closed).await,
-        None => {
-            let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-            server.serve_with_incoming_shutdown(incoming, closed).await
-        }
-    };
-    if let Err(error) = served {
+    if let Err(error) = server.serve_with_incoming_shutdown(door, wait_until_closed(closed)).await {
         tracing::error!(%error, "gRPC cannot be served any more");
     }
 }
 
-async fn serve_http(listener: TcpListener, tls: Option<Greeting>, router: Router, closed: watch::Receiver<bool>) {
-    let closed = wait_until_closed(closed);
-    let served = match tls {
-        Some(greeting) => axum::serve(Greeted::new(listener, greeting), router).with_graceful_shutdown(closed).await,
-        None => axum::serve(listener, router).with_graceful_shutdown(closed).await,
-    };
-    if let Err(error) = served {
+async fn serve_http(door: Door, router: Router, closed: watch::Receiver<bool>) {
+    if let Err(error) = axum::serve(door, router).with_graceful_shutdown(wait_until_closed(closed)).await {
         tracing::error!(%error, "HTTP cannot be served any more");
     }
 }
 
-async fn wait_until_closed(mut closed: watch::Receiver<bool>) {
+pub(crate) async fn wait_until_closed(mut closed: watch::Receiver<bool>) {
     // A server that is gone has closed, too.
     let _ = closed.wait_for(|closed| *closed).await;
 }

@@ -1,22 +1,15 @@
-//! TLS: what the files say, who is believed, and connections that are greeted before anybody else sees them.
+//! TLS: what the files say, and who is believed. Connections are greeted at the door (`door.rs`).
 //!
 //! The certificate of a port is read again when its files change, so that a new one needs no restart; what cannot be used is
 //! said once, and the old one stays. Among peers a certificate of the right authority is not enough: it must bear the name
 //! of the member that is meant, letter for letter. Who the members are is known elsewhere (`peers.rs`).
 
-use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
-use std::time::Duration;
 
-use futures_core::Stream;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
-use tokio_rustls::TlsAcceptor;
+use fencepost_wire::FRAME_PROTOCOL;
+use tokio::net::TcpStream;
 use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
@@ -25,12 +18,11 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName,
 use tokio_rustls::rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{
-    CertificateError, DigitallySignedStruct, Error, RootCertStore, ServerConfig, SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig, SignatureScheme,
 };
-use tokio_rustls::server::TlsStream;
+use tokio_rustls::{TlsConnector, TlsStream};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-use crate::bounds::{HANDSHAKE_TIMEOUT, HANDSHAKES_MAX};
 use crate::config::TlsFiles;
 
 /// Whom a port is for.
@@ -44,8 +36,11 @@ pub(crate) enum Port {
 
 impl Port {
     /// What the port speaks inside of TLS.
-    fn protocol(&self) -> &'static [u8] {
-        if *self == Port::Http { b"http/1.1" } else { b"h2" }
+    fn protocols(&self) -> Vec<Vec<u8>> {
+        match self {
+            Port::Http => vec![b"http/1.1".to_vec()],
+            Port::Clients | Port::Peers(_) => vec![FRAME_PROTOCOL.to_vec(), b"h2".to_vec()],
+        }
     }
 
     /// The flags for certificate, key and authority.
@@ -83,7 +78,7 @@ impl Greeting {
     }
 
     /// The configuration that the files say now, or the last that could be used.
-    fn config(&self) -> Arc<ServerConfig> {
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
         let stamp = stamp_of(&self.files);
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if current.stamp != stamp {
@@ -141,7 +136,7 @@ fn read_config(port: &Port, files: &TlsFiles) -> Result<ServerConfig, String> {
             "{certificate} and {key} cannot be used together ({error}): give the key that the certificate was made for"
         )
     })?;
-    config.alpn_protocols = vec![port.protocol().to_vec()];
+    config.alpn_protocols = port.protocols();
     if let Port::Peers(_) = port {
         // Peers connect rarely, and each time their certificate is looked at anew.
         config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -249,11 +244,36 @@ impl Calling {
         read_authority(&self.authority, self.authority_flag).map(drop)
     }
 
-    /// Calls this member: nobody else will do, whatever the address.
+    /// Greets this member on a connection that carries frames: nobody else will do, whatever the address.
+    pub(crate) async fn greet_member(&self, socket: TcpStream, name: &str) -> Result<TlsStream<TcpStream>, String> {
+        let verifier = self.exactly(name)?;
+        let server = verifier.name.clone();
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])
+            .expect("the provider knows every version")
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier));
+        let mut config = match &self.identity {
+            None => builder.with_no_client_auth(),
+            Some(files) => {
+                let chain = read_certificates(&files.certificate, "--peer-cert")?;
+                let key = read_key(&files.key, "--peer-key")?;
+                builder.with_client_auth_cert(chain, key).map_err(|error| error.to_string())?
+            }
+        };
+        config.alpn_protocols = vec![FRAME_PROTOCOL.to_vec()];
+        let greeted = TlsConnector::from(Arc::new(config)).connect(server, socket).await;
+        greeted.map(TlsStream::from).map_err(|error| error.to_string())
+    }
+
+    fn exactly(&self, name: &str) -> Result<ExactName, String> {
+        ExactName::new(Arc::new(read_authority(&self.authority, self.authority_flag)?), name)
+    }
+
+    /// The same for a call of gRPC.
     pub(crate) fn member(&self, endpoint: Endpoint, name: &str) -> Result<Endpoint, String> {
-        let roots = Arc::new(read_authority(&self.authority, self.authority_flag)?);
         let config = self.show(ClientTlsConfig::new().domain_name(name))?;
-        endpoint.tls_config_with_verifier(config, Arc::new(ExactName::new(roots, name)?)).map_err(|it| it.to_string())
+        endpoint.tls_config_with_verifier(config, Arc::new(self.exactly(name)?)).map_err(|it| it.to_string())
     }
 
     /// Calls whoever is at an address and has a certificate for it.
@@ -333,82 +353,5 @@ impl ServerCertVerifier for ExactName {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.of_the_authority.supported_verify_schemes()
-    }
-}
-
-/// Connections that have been greeted, for gRPC and for HTTP alike. Those who are slow hold up nobody else.
-pub(crate) struct Greeted {
-    address: SocketAddr,
-    connections: mpsc::Receiver<(TlsStream<TcpStream>, SocketAddr)>,
-}
-
-impl Greeted {
-    pub(crate) fn new(listener: TcpListener, greeting: Greeting) -> Greeted {
-        let address = listener.local_addr().expect("a listener has an address");
-        let (sender, connections) = mpsc::channel(1);
-        tokio::spawn(greet(listener, greeting, sender));
-        Greeted { address, connections }
-    }
-}
-
-/// Greets until nobody wants the connections any more.
-async fn greet(listener: TcpListener, greeting: Greeting, greeted: mpsc::Sender<(TlsStream<TcpStream>, SocketAddr)>) {
-    let mut handshakes = JoinSet::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept(), if handshakes.len() < HANDSHAKES_MAX => match accepted {
-                Ok((stream, from)) => {
-                    handshakes.spawn(handshake(greeting.config(), stream, from, greeted.clone()));
-                }
-                // Out of file descriptors, for example: whoever waits, waits on.
-                Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-            },
-            Some(_) = handshakes.join_next() => {}
-            () = greeted.closed() => return,
-        }
-    }
-}
-
-async fn handshake(
-    config: Arc<ServerConfig>,
-    stream: TcpStream,
-    from: SocketAddr,
-    greeted: mpsc::Sender<(TlsStream<TcpStream>, SocketAddr)>,
-) {
-    // Only a little slower without.
-    let _ = stream.set_nodelay(true);
-    match tokio::time::timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(stream)).await {
-        Ok(Ok(stream)) => drop(greeted.send((stream, from)).await),
-        // Anybody can make these happen, so they are no news unless somebody looks for them.
-        Ok(Err(error)) => tracing::debug!(%from, %error, "a connection was refused"),
-        Err(_) => tracing::debug!(%from, "a connection took too long to say who it is"),
-    }
-}
-
-impl Stream for Greeted {
-    type Item = std::io::Result<TlsStream<TcpStream>>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.connections.poll_recv(context).map(|next| next.map(|(stream, _)| Ok(stream)))
-    }
-}
-
-impl axum::serve::Listener for Greeted {
-    type Io = TlsStream<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        match self.connections.recv().await {
-            Some(connection) => connection,
-            // The task that greets ends only with its runtime.
-            None => std::future::pending().await,
-        }
-    }
-
-    fn local_addr(&self) -> std::io::Result<SocketAddr> {
-        Ok(self.address)
     }
 }

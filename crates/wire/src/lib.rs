@@ -3,12 +3,13 @@
 //! Log entries, snapshots and messages between nodes go in and come out as the core's own types; nobody else sees a
 //! generated one. Whatever is read is valid by type or is a [`WireError`] that says what to do, and nothing that this version
 //! does not know is skipped: a replica that skips a command has another state than its peers. For the service, whose bytes are
-//! gRPC's to read and write, [`v1`] has the generated messages, and [`api`] the translations. There is no I/O here.
+//! read and written by gRPC, or as frames, [`v1`] has the generated messages, and [`api`] the translations. There is no I/O here.
 
 pub mod api;
 pub mod bounds;
 
 mod error;
+mod frame;
 mod from_wire;
 mod log_entry;
 mod member;
@@ -27,6 +28,7 @@ pub mod v1 {
 }
 
 pub use error::WireError;
+pub use frame::{FRAME_GREETING, FRAME_PROTOCOL, put_frame, take_frame};
 pub use log_entry::{ENTRY_FORMAT_VERSION, Entry, StateProof, decode, encode, encode_into};
 pub use member::{BadMember, Member, Members};
 pub use member_change::{MemberChanges, MemberStep, decode_member_changes, encode_described};

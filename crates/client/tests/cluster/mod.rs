@@ -13,13 +13,15 @@ use fencepost_core::{
     Reason, Renewal, ReplyTo, RequestNumber, SecretHash, SessionId,
 };
 use fencepost_wire::api::observe::ReadAt;
-use fencepost_wire::{api, v1};
+use fencepost_wire::{FRAME_GREETING, api, put_frame, take_frame, v1};
 use futures_core::Stream;
+use prost::bytes::BytesMut;
 use sha2::{Digest, Sha256};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnboundedReceiverStream};
-use tonic::{Code, Request, Response, Status, Streaming};
+use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
+use tonic::{Code, Request, Response, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 mod rpc {
@@ -44,7 +46,7 @@ struct Inner {
     started: Instant,
     index: u64,
     /// Where each stream's answers go.
-    outboxes: HashMap<u64, mpsc::UnboundedSender<Result<v1::ServerMessage, Status>>>,
+    outboxes: HashMap<u64, mpsc::UnboundedSender<v1::ServerMessage>>,
     /// Which stream each session speaks on.
     attached: HashMap<SessionId, u64>,
     /// Takes everything and answers nothing.
@@ -84,11 +86,27 @@ impl Cluster {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("the loopback has a free port");
         let address = listener.local_addr().expect("it is bound").to_string();
         let node = Node { cluster: self.clone(), points_at };
+        let (calls, connections) = mpsc::unbounded_channel();
         let router = tonic::transport::Server::builder()
-            .tcp_nodelay(true)
-            .add_service(rpc::lock_service_server::LockServiceServer::new(node.clone()))
-            .add_service(rpc::observe_service_server::ObserveServiceServer::new(node));
-        tokio::spawn(router.serve_with_incoming(TcpListenerStream::new(listener)));
+            .add_service(rpc::observe_service_server::ObserveServiceServer::new(node.clone()));
+        tokio::spawn(router.serve_with_incoming(UnboundedReceiverStream::new(connections)));
+        tokio::spawn(async move {
+            while let Ok((mut socket, _)) = listener.accept().await {
+                let (node, calls) = (node.clone(), calls.clone());
+                tokio::spawn(async move {
+                    socket.set_nodelay(true)?;
+                    let mut first = [0];
+                    socket.peek(&mut first).await?;
+                    if first[0] != FRAME_GREETING[0] {
+                        let _ = calls.send(std::io::Result::Ok(socket));
+                        return Ok(());
+                    }
+                    let mut greeting = [0; FRAME_GREETING.len()];
+                    socket.read_exact(&mut greeting).await?;
+                    node.sessions(socket).await
+                });
+            }
+        });
         address
     }
 
@@ -181,7 +199,7 @@ impl Inner {
         for (stream, decided) in decided {
             if let Some(outbox) = self.outboxes.get(&stream) {
                 let message = v1::ServerMessage { decided: vec![decided], ..v1::ServerMessage::default() };
-                let _ = outbox.send(Ok(message));
+                let _ = outbox.send(message);
             }
         }
     }
@@ -231,42 +249,47 @@ impl Node {
     }
 }
 
-#[tonic::async_trait]
-impl rpc::lock_service_server::LockService for Node {
-    type ConnectStream = Boxed<v1::ServerMessage>;
-    type ConnectEfficiencyStream = Boxed<v1::ServerMessage>;
-
-    /// For that tier the tests have the real server.
-    async fn connect_efficiency(
-        &self,
-        _: Request<Streaming<v1::ClientMessage>>,
-    ) -> Result<Response<Self::ConnectEfficiencyStream>, Status> {
-        Err(Status::unimplemented("one tier is enough here"))
-    }
-
-    async fn connect(
-        &self,
-        request: Request<Streaming<v1::ClientMessage>>,
-    ) -> Result<Response<Self::ConnectStream>, Status> {
-        self.lead()?;
+impl Node {
+    /// Serves a connection that carries frames.
+    async fn sessions(&self, socket: TcpStream) -> std::io::Result<()> {
+        let (mut from, mut to) = socket.into_split();
+        let (mut came, mut goes) = (BytesMut::new(), BytesMut::new());
         let stream = self.cluster.streams.fetch_add(1, Ordering::Relaxed);
-        let (outbox, messages) = mpsc::unbounded_channel();
+        let (outbox, mut messages) = mpsc::unbounded_channel();
+        if let Some(leader) = &self.points_at {
+            let (reason, message) = ("NOT_LEADER".to_owned(), "this node does not lead".to_owned());
+            let end = v1::StreamEnd { reason, message, leader: Some(leader.clone()) };
+            put_frame(&v1::ServerMessage { end: Some(end), ..v1::ServerMessage::default() }, &mut goes);
+            return to.write_all(&goes).await;
+        }
         let hello = v1::Hello { cluster_low: 1, group: 1, node: 1, term: 1, ..v1::Hello::default() };
-        let _ = outbox.send(Ok(v1::ServerMessage { hello: Some(hello), ..v1::ServerMessage::default() }));
+        let _ = outbox.send(v1::ServerMessage { hello: Some(hello), ..v1::ServerMessage::default() });
         self.cluster.lock().outboxes.insert(stream, outbox);
-        let cluster = self.cluster.clone();
-        let mut inbound = request.into_inner();
-        tokio::spawn(async move {
-            while let Ok(Some(message)) = inbound.message().await {
-                let mut inner = cluster.lock();
-                if !inner.silent && inner.outboxes.contains_key(&stream) {
-                    inner.take(stream, message);
-                    cluster.changed.notify_waiters();
+        loop {
+            tokio::select! {
+                message = messages.recv() => {
+                    // None: it was cut.
+                    let Some(message) = message else { return Ok(()) };
+                    goes.clear();
+                    put_frame(&message, &mut goes);
+                    to.write_all(&goes).await?;
+                }
+                read = from.read_buf(&mut came) => {
+                    if read? == 0 {
+                        break;
+                    }
+                    while let Some(message) = take_frame(&mut came, 1 << 20).expect("a valid message") {
+                        let mut inner = self.cluster.lock();
+                        if !inner.silent && inner.outboxes.contains_key(&stream) {
+                            inner.take(stream, message);
+                            self.cluster.changed.notify_waiters();
+                        }
+                    }
                 }
             }
-            cluster.lock().outboxes.remove(&stream);
-        });
-        Ok(Response::new(Box::pin(UnboundedReceiverStream::new(messages))))
+        }
+        self.cluster.lock().outboxes.remove(&stream);
+        Ok(())
     }
 }
 
