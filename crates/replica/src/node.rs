@@ -1,8 +1,10 @@
 //! A replica with its disk: what a server runs.
 //!
-//! The replica says what must be durable; here that is done, on threads of their own, so that a turn never waits for a disk.
-//! One thread writes and syncs the log, in order. Another one, for as long as it takes, makes a snapshot. When something is
-//! durable the node is woken, and its next turn tells the replica. Nothing is decided here.
+//! The replica says what must be durable; here that is done. A leader's log is written and synced by a thread of its own, in order,
+//! so that a turn never waits for a disk while others ask for something. A follower has nothing better to do than to sync,
+//! so it does that in its turn, as long as the disk is quick: waking a thread and being woken by it can take longer than the
+//! sync. Snapshots are made by another thread, for as long as it takes. When something is durable the node is woken, and
+//! its next turn tells the replica. Nothing is decided here.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -32,6 +34,11 @@ const FULL_DISK_WAIT: Duration = Duration::from_millis(200);
 /// effect, but on file systems that cannot allocate each look writes the reserve until the disk is full.
 const REFILL_WAIT: Duration = Duration::from_secs(1);
 
+/// A sync that takes longer than this must not hold up a turn again
+const SYNC_IN_TURN_MAX: Duration = Duration::from_millis(5);
+/// before so much time has passed.
+const SLOW_DISK_FOR: Duration = Duration::from_secs(10);
+
 /// Entries that are handed to a snapshot in one turn: copying them takes a fraction of a millisecond.
 const FED_PER_TURN: usize = 1_000;
 
@@ -55,8 +62,7 @@ pub enum Place<'a> {
 pub struct Node {
     replica: Replica,
     group: GroupId,
-    work: Option<Sender<Work>>,
-    disk: Option<JoinHandle<()>>,
+    disk: Disk,
     finished: Receiver<Finished>,
     finish: Sender<Finished>,
     snapshots: Arc<Snapshots>,
@@ -68,6 +74,23 @@ pub struct Node {
     snapshot: Option<JoinHandle<()>>,
     /// Why the node must stop, if that became clear between two turns.
     stop: Option<Stop>,
+}
+
+/// Where writes go.
+enum Disk {
+    /// Nowhere: whatever is written is as durable as it will ever be.
+    Memory,
+    Files {
+        store: Arc<LogStore>,
+        work: Sender<Work>,
+        thread: JoinHandle<()>,
+        /// What the thread has been told and has not finished. While there is something, nobody else writes: order is kept.
+        under_way: usize,
+        /// Until when the disk counts as slow.
+        slow_until: Option<Instant>,
+    },
+    /// The node is closed, and nothing is written any more.
+    Closed,
 }
 
 /// Entries on their way to the thread that makes a snapshot. They go there little by little, because copying all at once
@@ -92,6 +115,7 @@ enum Work {
 /// What became of it.
 enum Finished {
     Persisted(u64),
+    Compacted,
     SnapshotMade { position: LogPosition, state_hash: u64 },
     SnapshotPutOff(LogPosition),
     DiskShort(bool),
@@ -105,15 +129,12 @@ impl Node {
     /// [`Stop`] says why it cannot, and what to do.
     pub fn start(settings: Settings, place: Place<'_>, wake: Wake, now: Nanos) -> Result<Node, Stop> {
         let (finish, finished) = mpsc::channel();
-        let (work, to_do) = mpsc::channel();
         let group = settings.group;
         let report = Report { finish: finish.clone(), wake: wake.clone() };
         let (replica, snapshots, disk, is_disk_short) = match place {
             Place::Memory(log) => {
                 let snapshots = Arc::new(Snapshots::Memory(Mutex::new(None)));
-                let kept = snapshots.clone();
-                let disk = thread("fencepost-disk", move || forget(&to_do, &kept, &report));
-                (Replica::new(settings, *log, None, now)?, snapshots, disk, false)
+                (Replica::new(settings, *log, None, now)?, snapshots, Disk::Memory, false)
             }
             Place::Directory { path, start } => {
                 let identity = Identity { cluster: group.cluster, node: settings.id };
@@ -128,24 +149,26 @@ impl Node {
                 }
                 let replica = Replica::new(settings, log, bytes.as_deref(), now)?;
                 let is_short = store.is_short();
+                let store = Arc::new(store);
                 let snapshots = Arc::new(Snapshots::Files(files));
                 let keeper = Keeper {
-                    store,
+                    store: store.clone(),
                     snapshots: snapshots.clone(),
                     group: group.group,
                     report,
                     was_short: is_short,
                     looked_at: Instant::now(),
                 };
-                let disk = thread("fencepost-disk", move || keeper.run(&to_do));
+                let (work, to_do) = mpsc::channel();
+                let thread = thread("fencepost-disk", move || keeper.run(&to_do));
+                let disk = Disk::Files { store, work, thread, under_way: 0, slow_until: None };
                 (replica, snapshots, disk, is_short)
             }
         };
         let mut node = Node {
             replica,
             group,
-            work: Some(work),
-            disk: Some(disk),
+            disk,
             finished,
             finish,
             snapshots,
@@ -208,8 +231,14 @@ impl Node {
     /// [`Stop`] if the node must not go on.
     pub fn turn(&mut self, now: Nanos) -> Result<Vec<Output>, Stop> {
         while let Ok(finished) = self.finished.try_recv() {
+            if let (Disk::Files { under_way, .. }, Finished::Persisted(_) | Finished::Compacted) =
+                (&mut self.disk, &finished)
+            {
+                *under_way -= 1;
+            }
             match finished {
                 Finished::Persisted(number) => self.replica.handle_persisted(number),
+                Finished::Compacted => {}
                 Finished::SnapshotMade { position, state_hash } => {
                     self.replica.handle_snapshot_made(position, state_hash)?;
                 }
@@ -225,22 +254,65 @@ impl Node {
             return Err(stop);
         }
         let mut rest = Vec::new();
-        for output in self.replica.turn(now)? {
-            match output {
-                Output::Write(write) => self.give(Work::Write(write)),
-                Output::Compact { before, members, dropped } => {
-                    self.give(Work::Compact { before, members, _dropped: dropped });
+        loop {
+            let mut is_durable = false;
+            for output in self.replica.turn(now)? {
+                match output {
+                    Output::Write(write) => is_durable |= self.write(write)?,
+                    Output::Compact { before, members, dropped } => {
+                        self.give(Work::Compact { before, members, _dropped: dropped });
+                    }
+                    Output::MakeSnapshot { through, first_voters } => self.make_snapshot(through, first_voters),
+                    other => rest.push(other),
                 }
-                Output::MakeSnapshot { through, first_voters } => self.make_snapshot(through, first_voters),
-                other => rest.push(other),
+            }
+            if !is_durable {
+                break;
             }
         }
         self.feed_snapshot();
         Ok(rest)
     }
 
-    fn give(&self, work: Work) {
-        if let Some(disk) = &self.work {
+    /// Writes now, if that is the place for it, and tells the replica; or has it written. Whether it is durable already.
+    fn write(&mut self, write: LogWrite) -> Result<bool, Stop> {
+        let leads = self.replica.serves();
+        let write = match &mut self.disk {
+            Disk::Memory => {
+                if let Some((info, bytes)) = write.snapshot {
+                    self.snapshots.write(info.position, bytes)?;
+                }
+                self.replica.handle_persisted(write.number);
+                return Ok(true);
+            }
+            Disk::Files { store, under_way: 0, slow_until, .. }
+                if !leads && !self.is_disk_short && write.snapshot.is_none() =>
+            {
+                let began = Instant::now();
+                if slow_until.is_some_and(|until| began < until) {
+                    write
+                } else {
+                    match store.write(self.group.group, &write) {
+                        Ok(()) => {
+                            *slow_until = (began.elapsed() > SYNC_IN_TURN_MAX).then(|| began + SLOW_DISK_FOR);
+                            self.replica.handle_persisted(write.number);
+                            return Ok(true);
+                        }
+                        // Nothing was written. The thread has the patience.
+                        Err(StoreError::DiskFull { .. }) => write,
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+            }
+            Disk::Files { .. } | Disk::Closed => write,
+        };
+        self.give(Work::Write(write));
+        Ok(false)
+    }
+
+    fn give(&mut self, work: Work) {
+        if let Disk::Files { work: disk, under_way, .. } = &mut self.disk {
+            *under_way += 1;
             // If the thread is gone it has said why, and the next turn hears it.
             let _ = disk.send(work);
         }
@@ -249,8 +321,12 @@ impl Node {
     /// Lets the disk finish what it was told to do, gives up a snapshot that is being made, and closes both: another process may
     /// open them then. Nothing is durable any more after this, so the node must not be turned again.
     pub fn close(&mut self) {
-        (self.work, self.feeding) = (None, None);
-        for thread in [self.snapshot.take(), self.disk.take()].into_iter().flatten() {
+        self.feeding = None;
+        let disk = match std::mem::replace(&mut self.disk, Disk::Closed) {
+            Disk::Files { thread, .. } => Some(thread),
+            Disk::Memory | Disk::Closed => None,
+        };
+        for thread in [self.snapshot.take(), disk].into_iter().flatten() {
             // It panics only if the node stops anyway.
             let _ = thread.join();
         }
@@ -366,7 +442,7 @@ impl Report {
 
 /// The disk's thread: does what it is told, in order, and says when it is durable.
 struct Keeper {
-    store: LogStore,
+    store: Arc<LogStore>,
     snapshots: Arc<Snapshots>,
     group: u64,
     report: Report,
@@ -417,6 +493,7 @@ impl Keeper {
                 {
                     self.delete_snapshots_before(newest)?;
                 }
+                self.report.say(Finished::Compacted);
             }
         }
         // While the node is short it takes no new locks, so its log hardly grows, and a compaction that makes room may never
@@ -448,17 +525,5 @@ impl Keeper {
             Snapshots::Files(files) => files.delete_older(position),
             Snapshots::Memory(_) => Ok(()),
         }
-    }
-}
-
-/// The disk's thread of a node that keeps nothing.
-fn forget(to_do: &Receiver<Work>, snapshots: &Snapshots, report: &Report) {
-    for work in to_do {
-        let Work::Write(write) = work else { continue };
-        let kept = write.snapshot.map_or(Ok(()), |(info, bytes)| snapshots.write(info.position, bytes));
-        report.say(match kept {
-            Ok(()) => Finished::Persisted(write.number),
-            Err(error) => Finished::Failed(error.into()),
-        });
     }
 }

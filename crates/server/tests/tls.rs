@@ -12,9 +12,11 @@ use client::{
 };
 use fencepost_core::{Outcome, Wait};
 use fencepost_server::{Begin, Config, Server, TlsFiles};
-use fencepost_wire::v1;
+use fencepost_wire::{FRAME_PROTOCOL, put_frame, take_frame, v1};
+use prost::bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -131,20 +133,54 @@ impl World {
         v1::PeerHello { cluster_high, cluster_low, from, to: status.node, peer_address: "127.0.0.1:1".to_owned() }
     }
 
-    fn peer(&self, to: &str, tls: ClientTlsConfig) -> PeerServiceClient<Channel> {
-        PeerServiceClient::new(channel(self.node(to).peer_listen, tls.domain_name(to)))
+    /// A connection to this node's port for peers, by somebody who shows that certificate.
+    async fn connect_as_peer(&self, to: &str, shown: Option<&Signed>) -> std::io::Result<TlsStream<TcpStream>> {
+        let name = ServerName::try_from(to.to_owned()).expect("a name");
+        connect(self.node(to).peer_listen, name, &self.authority, shown, FRAME_PROTOCOL).await
     }
 
-    /// What a peer with this certificate is told by a node when it says that it is that member.
-    async fn call_as_peer(&self, to: &str, tls: ClientTlsConfig, from: u64) -> Result<(), Status> {
-        let (hello, mut peer) = (self.hello(to, from).await, self.peer(to, tls));
+    /// What a peer with this certificate is told by a node when it says that it is that member: the reason, if it is refused.
+    async fn call_as_peer(&self, to: &str, shown: Option<&Signed>, from: u64) -> Result<(), String> {
+        let hello = self.hello(to, from).await;
         let delivered = v1::DeliverRequest { hello: Some(hello.clone()), messages: Vec::new() };
-        peer.deliver(tokio_stream::once(delivered)).await?;
+        let mut stream = self.connect_as_peer(to, shown).await.map_err(|_| String::new())?;
+        // If it has been refused already, that can still be read.
+        let _ = say(&mut stream, &delivered).await;
+        let _ = stream.shutdown().await;
+        refusal(stream).await.map_or(Ok(()), Err)?;
         // The other way in has the same door. What follows the hello is no snapshot, so it is never taken.
         let snapshot = v1::InstallSnapshotRequest { hello: Some(hello), ..Default::default() };
+        let tls = trusting(&self.authority).domain_name(to);
+        let tls = match shown {
+            Some(shown) => tls.identity(identity(shown)),
+            None => tls,
+        };
+        let mut peer = PeerServiceClient::new(channel(self.node(to).peer_listen, tls));
         match peer.install_snapshot(tokio_stream::once(snapshot)).await {
             Err(status) if status.code() == Code::InvalidArgument => Ok(()),
-            other => other.map(drop),
+            other => other.map(drop).map_err(|status| reason(&status)),
+        }
+    }
+}
+
+async fn say(stream: &mut TlsStream<TcpStream>, message: &v1::DeliverRequest) -> std::io::Result<()> {
+    let mut bytes = BytesMut::new();
+    put_frame(message, &mut bytes);
+    stream.write_all(&bytes).await?;
+    stream.flush().await
+}
+
+/// Why a node hangs up: nothing if it does so without a word, and an empty reason if the greeting was not even over.
+async fn refusal(mut stream: TlsStream<TcpStream>) -> Option<String> {
+    let mut bytes = BytesMut::new();
+    loop {
+        if let Some(answer) = take_frame::<v1::DeliverResponse>(&mut bytes, 10_000).expect("a good message") {
+            return Some(answer.reason);
+        }
+        match stream.read_buf(&mut bytes).await {
+            Ok(0) => return None,
+            Ok(_) => {}
+            Err(_) => return Some(String::new()),
         }
     }
 }
@@ -227,7 +263,8 @@ async fn http_is_behind_tls_too() {
     settings.tls.as_mut().expect("it has TLS").authority = None;
     world.start(settings).await;
     let address = world.node("n1").http_listen;
-    let mut stream = connect(address, &world.authority).await.expect("it is greeted");
+    let name = ServerName::from(address.ip());
+    let mut stream = connect(address, name, &world.authority, None, b"http/1.1").await.expect("it is greeted");
     stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: n1\r\nConnection: close\r\n\r\n").await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
@@ -244,16 +281,26 @@ async fn http_is_behind_tls_too() {
 /// A connection with TLS and nothing in it.
 async fn connect(
     address: std::net::SocketAddr,
+    name: ServerName<'static>,
     authority: &Authority,
-) -> std::io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+    shown: Option<&Signed>,
+    protocol: &[u8],
+) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(authority.pem().as_bytes()).unwrap()).unwrap();
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let name = ServerName::from(address.ip());
+        .with_root_certificates(roots);
+    let mut config = match shown {
+        None => config.with_no_client_auth(),
+        Some(shown) => {
+            let chain = vec![CertificateDer::from_pem_slice(shown.certificate.as_bytes()).unwrap()];
+            let key = PrivateKeyDer::from_pem_slice(shown.key.as_bytes()).unwrap();
+            config.with_client_auth_cert(chain, key).expect("a certificate with its key")
+        }
+    };
+    config.alpn_protocols = vec![protocol.to_vec()];
     TlsConnector::from(Arc::new(config)).connect(name, TcpStream::connect(address).await?).await
 }
 
@@ -265,10 +312,12 @@ async fn a_peer_is_the_member_whose_name_its_certificate_bears_or_nobody() {
     let ids = world.status(world.node("n1")).await.unwrap().members;
     let id = |name: &str| ids.iter().find(|it| it.name == name).expect("it is a member").node;
     let (authority, other) = (&world.authority, Authority::new());
-    let shows = |names: &[&str]| trusting(authority).identity(identity(&authority.sign(names)));
+    let shows = |names: &[&str]| Some(authority.sign(names));
 
-    world.call_as_peer("n1", shows(&["n2"]), id("n2")).await.expect("n2 is who it says it is");
-    world.call_as_peer("n1", shows(&["host.example", "n2"]), id("n2")).await.expect("it may have other names besides");
+    let n2 = shows(&["n2"]);
+    world.call_as_peer("n1", n2.as_ref(), id("n2")).await.expect("n2 is who it says it is");
+    let more = shows(&["host.example", "n2"]);
+    world.call_as_peer("n1", more.as_ref(), id("n2")).await.expect("it may have other names besides");
     let refused = [
         ("a name that is no member's", shows(&["n9"]), id("n2")),
         ("n2 says that it is n1", shows(&["n2"]), id("n1")),
@@ -278,17 +327,14 @@ async fn a_peer_is_the_member_whose_name_its_certificate_bears_or_nobody() {
         ("another case", shows(&["N2"]), id("n2")),
         ("an address and no name", shows(&["127.0.0.1"]), id("n2")),
     ];
-    for (what, tls, from) in refused {
-        let status = soon(what, world.call_as_peer("n1", tls, from)).await.expect_err(what);
-        assert_eq!((status.code(), reason(&status).as_str()), (Code::PermissionDenied, "UNKNOWN_PEER"), "{what}");
+    for (what, shown, from) in refused {
+        let reason = soon(what, world.call_as_peer("n1", shown.as_ref(), from)).await.expect_err(what);
+        assert_eq!(reason, "UNKNOWN_PEER", "{what}");
     }
-    let not_greeted = [
-        ("no certificate", trusting(authority)),
-        ("the right name by the wrong authority", trusting(authority).identity(identity(&other.sign(&["n2"])))),
-    ];
-    for (what, tls) in not_greeted {
-        let status = soon(what, world.call_as_peer("n1", tls, id("n2"))).await.expect_err(what);
-        assert!(reason(&status).is_empty(), "{what} gets as far as the service: {status:?}");
+    let not_greeted = [("no certificate", None), ("the right name by the wrong authority", Some(other.sign(&["n2"])))];
+    for (what, shown) in not_greeted {
+        let reason = soon(what, world.call_as_peer("n1", shown.as_ref(), id("n2"))).await.expect_err(what);
+        assert!(reason.is_empty(), "{what} gets as far as the service: {reason}");
     }
     world.wait_for_voters(2).await;
 }
@@ -301,21 +347,20 @@ async fn a_member_speaks_for_itself_and_only_while_it_is_one() {
     world.grow("n3").await;
     let ids = world.status(world.node("n1")).await.unwrap().members;
     let id = |name: &str| ids.iter().find(|it| it.name == name).expect("it is a member").node;
-    let as_n3 = trusting(&world.authority).identity(identity(&world.authority.sign(&["n3"])));
+    let as_n3 = Some(world.authority.sign(&["n3"]));
 
     let hello = world.hello("n1", id("n3")).await;
     let message = heartbeat(&hello, id("n2"));
     let in_anothers_name = v1::DeliverRequest { hello: Some(hello), messages: vec![message] };
-    let refused = world.peer("n1", as_n3.clone()).deliver(tokio_stream::once(in_anothers_name)).await;
-    assert_eq!(reason(&refused.expect_err("n3 speaks for n2")), "FOREIGN_NAME");
+    let mut stream = world.connect_as_peer("n1", as_n3.as_ref()).await.expect("it is greeted");
+    say(&mut stream, &in_anothers_name).await.expect("it is taken");
+    assert_eq!(soon("n3 speaks for n2", refusal(stream)).await.as_deref(), Some("FOREIGN_NAME"));
 
-    // The stream is open when its member is taken out.
+    // The connection is open when its member is taken out.
     world.end("n3").await;
-    let (say, said) = tokio::sync::mpsc::channel(4);
     let hello = world.hello("n1", id("n3")).await;
-    say.send(v1::DeliverRequest { hello: Some(hello), messages: Vec::new() }).await.unwrap();
-    let mut peer = world.peer("n1", as_n3);
-    let call = tokio::spawn(async move { peer.deliver(tokio_stream::wrappers::ReceiverStream::new(said)).await });
+    let mut stream = world.connect_as_peer("n1", as_n3.as_ref()).await.expect("it is greeted");
+    say(&mut stream, &v1::DeliverRequest { hello: Some(hello), messages: Vec::new() }).await.expect("it is taken");
     until("n3 is taken out", async || {
         for node in &world.nodes {
             let mut admin = AdminServiceClient::new(world.channel(&node.config));
@@ -325,10 +370,8 @@ async fn a_member_speaks_for_itself_and_only_while_it_is_one() {
         members.iter().all(|it| it.name != "n3").then_some(())
     })
     .await;
-    // If the stream was refused already, it cannot be said any more.
-    let _ = say.send(v1::DeliverRequest::default()).await;
-    let refused = soon("it is refused", call).await.unwrap().expect_err("n3 is no member any more");
-    assert_eq!(reason(&refused), "UNKNOWN_PEER");
+    say(&mut stream, &v1::DeliverRequest::default()).await.expect("it is taken");
+    assert_eq!(soon("n3 is no member any more", refusal(stream)).await.as_deref(), Some("UNKNOWN_PEER"));
 }
 
 /// A message of consensus from that node, as its bytes: a heartbeat in term 1.
@@ -377,7 +420,7 @@ async fn a_node_talks_only_to_the_member_that_it_means() {
                 PrivateKeyDer::from_pem_slice(signed.key.as_bytes()).unwrap(),
             )
             .unwrap();
-        config.alpn_protocols = vec![b"h2".to_vec()];
+        config.alpn_protocols = vec![FRAME_PROTOCOL.to_vec()];
         let (stream, _) = soon("n1 calls", listener.accept()).await.unwrap();
         let greeted = soon("n1 decides", TlsAcceptor::from(Arc::new(config)).accept(stream)).await;
         assert_eq!(greeted.is_ok(), is_right, "{name} shown {shown}: {:?}", greeted.err());
