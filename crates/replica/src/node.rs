@@ -24,7 +24,7 @@ use crate::ports::{LogWrite, Output};
 use crate::replica::{Replica, Settings};
 use crate::snapshot::{GroupId, make_snapshot};
 use crate::stamp::Nanos;
-use crate::store::{Identity, LogStore, SnapshotStore, Start, StoreError};
+use crate::store::{Identity, LogCounts, LogStore, SnapshotStore, Start, StoreError};
 
 /// How long to wait before a write is tried again that the disk had no room for.
 const FULL_DISK_WAIT: Duration = Duration::from_millis(200);
@@ -60,6 +60,7 @@ pub struct Node {
     finished: Receiver<Finished>,
     finish: Sender<Finished>,
     snapshots: Arc<Snapshots>,
+    counts: Arc<LogCounts>,
     wake: Wake,
     is_disk_short: bool,
     /// The snapshot that is being made, and what it still needs.
@@ -108,12 +109,13 @@ impl Node {
         let (work, to_do) = mpsc::channel();
         let group = settings.group;
         let report = Report { finish: finish.clone(), wake: wake.clone() };
-        let (replica, snapshots, disk, is_disk_short) = match place {
+        let (replica, snapshots, counts, disk, is_disk_short) = match place {
             Place::Memory(log) => {
                 let snapshots = Arc::new(Snapshots::Memory(Mutex::new(None)));
-                let kept = snapshots.clone();
-                let disk = thread("fencepost-disk", move || forget(&to_do, &kept, &report));
-                (Replica::new(settings, *log, None, now)?, snapshots, disk, false)
+                let counts = Arc::new(LogCounts::default());
+                let (kept, counted) = (snapshots.clone(), counts.clone());
+                let disk = thread("fencepost-disk", move || forget(&to_do, &kept, &counted, &report));
+                (Replica::new(settings, *log, None, now)?, snapshots, counts, disk, false)
             }
             Place::Directory { path, start } => {
                 let identity = Identity { cluster: group.cluster, node: settings.id };
@@ -127,7 +129,7 @@ impl Node {
                     return Err(StoreError::Damaged { place: path.join("snapshots"), reason }.into());
                 }
                 let replica = Replica::new(settings, log, bytes.as_deref(), now)?;
-                let is_short = store.is_short();
+                let (is_short, counts) = (store.is_short(), store.counts());
                 let snapshots = Arc::new(Snapshots::Files(files));
                 let keeper = Keeper {
                     store,
@@ -138,7 +140,7 @@ impl Node {
                     looked_at: Instant::now(),
                 };
                 let disk = thread("fencepost-disk", move || keeper.run(&to_do));
-                (replica, snapshots, disk, is_short)
+                (replica, snapshots, counts, disk, is_short)
             }
         };
         let mut node = Node {
@@ -149,6 +151,7 @@ impl Node {
             finished,
             finish,
             snapshots,
+            counts,
             wake,
             is_disk_short,
             feeding: None,
@@ -172,6 +175,11 @@ impl Node {
     /// The snapshots that are durable, for peers and backups. Reading one waits for the disk.
     pub fn snapshots(&self) -> Arc<Snapshots> {
         self.snapshots.clone()
+    }
+
+    /// What the log has cost so far.
+    pub fn log_counts(&self) -> &LogCounts {
+        &self.counts
     }
 
     /// Whether the disk is nearly full, and only what frees something is taken.
@@ -452,9 +460,10 @@ impl Keeper {
 }
 
 /// The disk's thread of a node that keeps nothing.
-fn forget(to_do: &Receiver<Work>, snapshots: &Snapshots, report: &Report) {
+fn forget(to_do: &Receiver<Work>, snapshots: &Snapshots, counts: &LogCounts, report: &Report) {
     for work in to_do {
         let Work::Write(write) = work else { continue };
+        counts.appended(write.entries.len());
         let kept = write.snapshot.map_or(Ok(()), |(info, bytes)| snapshots.write(info.position, bytes));
         report.say(match kept {
             Ok(()) => Finished::Persisted(write.number),
