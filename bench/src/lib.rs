@@ -2,6 +2,24 @@
 //!
 //! A [`system`] is something that gives locks, running, with its own client; a workload asks for locks and notes how long it
 //! took. Nothing here knows how any of them works inside, but for what Fencepost counts of itself.
+//!
+//! [`compare`] is `fencepost bench compare`, and [`live`] is `fencepost bench`, which loads a cluster that runs.
 
+pub mod catalogue;
+pub mod compare;
+pub mod figures;
+pub mod live;
+pub mod load;
+pub mod metrics;
+pub mod probe;
 pub mod system;
 pub mod systems;
+pub mod usage;
+pub mod work;
+pub mod workload;
+
+mod alarm;
+mod alone;
+mod goals;
+mod plot;
+mod report;

@@ -1,5 +1,7 @@
 //! What a workload needs of a lock system: contenders that take locks and give them back, and the processes that it costs.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 
 /// A lock system that runs on this machine, as its users would run it.
@@ -28,6 +30,11 @@ pub trait System: Send + Sync {
     /// What it can do beyond exclusive locks.
     fn can_share(&self) -> bool {
         false
+    }
+
+    /// What it counts of itself, in total so far, by name. Nobody but Fencepost is asked how it works inside.
+    async fn counts(&self) -> BTreeMap<String, f64> {
+        BTreeMap::new()
     }
 }
 

@@ -1,1 +1,3 @@
 //! One file a system.
+
+pub mod fencepost;

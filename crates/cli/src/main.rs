@@ -11,6 +11,7 @@ mod failure;
 mod listing;
 mod logs;
 mod output;
+mod own;
 mod settings;
 mod shown;
 mod stores;
@@ -21,8 +22,8 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::command::{
-    administer, backends, backup, completion, config, describe, dev, exec, fence, locks, members, run, serve, sessions,
-    top, transfer, watch, why,
+    administer, backends, backup, bench, completion, config, describe, dev, exec, fence, locks, members, run, serve,
+    sessions, top, transfer, watch, why,
 };
 use crate::failure::{EXIT_CODES, Failure, Result};
 
@@ -59,6 +60,7 @@ enum Command {
     Restore(backup::RestoreArgs),
     Fence(fence::Args),
     Backends(backends::Args),
+    Bench(bench::Args),
     Config(config::Args),
     Completion(completion::Args),
     #[command(name = exec::NAME, hide = true)]
@@ -91,6 +93,7 @@ fn carry_out(command: Command) -> Result<u8> {
     runtime.block_on(async {
         match command {
             Command::Run(args) => return run::run(args).await,
+            Command::Bench(args) => return bench::run(args).await,
             Command::Demo(args) => demo::run(args).await,
             Command::Dev(args) => dev::run(args).await,
             Command::Serve(args) => serve::run(args).await,

@@ -99,7 +99,7 @@ impl Key {
     }
 }
 
-fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     name.filter(|name| !name.is_empty()).unwrap_or_else(|| "node".to_owned())
 }

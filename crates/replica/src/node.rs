@@ -26,7 +26,7 @@ use crate::ports::{LogWrite, Output};
 use crate::replica::{Replica, Settings};
 use crate::snapshot::{GroupId, make_snapshot};
 use crate::stamp::Nanos;
-use crate::store::{Identity, LogStore, SnapshotStore, Start, StoreError};
+use crate::store::{Identity, LogCounts, LogStore, SnapshotStore, Start, StoreError};
 
 /// How long to wait before a write is tried again that the disk had no room for.
 const FULL_DISK_WAIT: Duration = Duration::from_millis(200);
@@ -66,6 +66,7 @@ pub struct Node {
     finished: Receiver<Finished>,
     finish: Sender<Finished>,
     snapshots: Arc<Snapshots>,
+    counts: Arc<LogCounts>,
     wake: Wake,
     is_disk_short: bool,
     /// The snapshot that is being made, and what it still needs.
@@ -131,10 +132,11 @@ impl Node {
         let (finish, finished) = mpsc::channel();
         let group = settings.group;
         let report = Report { finish: finish.clone(), wake: wake.clone() };
-        let (replica, snapshots, disk, is_disk_short) = match place {
+        let (replica, snapshots, counts, disk, is_disk_short) = match place {
             Place::Memory(log) => {
                 let snapshots = Arc::new(Snapshots::Memory(Mutex::new(None)));
-                (Replica::new(settings, *log, None, now)?, snapshots, Disk::Memory, false)
+                let counts = Arc::new(LogCounts::default());
+                (Replica::new(settings, *log, None, now)?, snapshots, counts, Disk::Memory, false)
             }
             Place::Directory { path, start } => {
                 let identity = Identity { cluster: group.cluster, node: settings.id };
@@ -148,8 +150,7 @@ impl Node {
                     return Err(StoreError::Damaged { place: path.join("snapshots"), reason }.into());
                 }
                 let replica = Replica::new(settings, log, bytes.as_deref(), now)?;
-                let is_short = store.is_short();
-                let store = Arc::new(store);
+                let (is_short, counts, store) = (store.is_short(), store.counts(), Arc::new(store));
                 let snapshots = Arc::new(Snapshots::Files(files));
                 let keeper = Keeper {
                     store: store.clone(),
@@ -162,7 +163,7 @@ impl Node {
                 let (work, to_do) = mpsc::channel();
                 let thread = thread("fencepost-disk", move || keeper.run(&to_do));
                 let disk = Disk::Files { store, work, thread, under_way: 0, slow_until: None };
-                (replica, snapshots, disk, is_short)
+                (replica, snapshots, counts, disk, is_short)
             }
         };
         let mut node = Node {
@@ -172,6 +173,7 @@ impl Node {
             finished,
             finish,
             snapshots,
+            counts,
             wake,
             is_disk_short,
             feeding: None,
@@ -195,6 +197,11 @@ impl Node {
     /// The snapshots that are durable, for peers and backups. Reading one waits for the disk.
     pub fn snapshots(&self) -> Arc<Snapshots> {
         self.snapshots.clone()
+    }
+
+    /// What the log has cost so far.
+    pub fn log_counts(&self) -> &LogCounts {
+        &self.counts
     }
 
     /// Whether the disk is nearly full, and only what frees something is taken.
@@ -279,6 +286,7 @@ impl Node {
         let leads = self.replica.serves();
         let write = match &mut self.disk {
             Disk::Memory => {
+                self.counts.appended(write.entries.len());
                 if let Some((info, bytes)) = write.snapshot {
                     self.snapshots.write(info.position, bytes)?;
                 }

@@ -26,6 +26,7 @@ use raft_engine::{Command, Config, Engine, LogBatch, MessageExt, ReadableSize, R
 use crate::log::{Log, LogPosition};
 use crate::ports::LogWrite;
 
+mod counts;
 mod error;
 mod guard;
 mod identity;
@@ -33,6 +34,7 @@ mod reserve;
 mod scan;
 mod snapshots;
 
+pub use counts::LogCounts;
 pub use error::StoreError;
 use guard::{FirstFailure, Guard};
 use identity::Mark;
@@ -135,6 +137,7 @@ pub struct LogStore<F: FileSystem = DefaultFileSystem> {
     engine: Engine<Guard<F>>,
     failure: FirstFailure,
     reserve: Arc<Reserve<F>>,
+    counts: Arc<LogCounts>,
     written: Mutex<Written<F>>,
 }
 
@@ -209,7 +212,8 @@ impl<F: FileSystem> LogStore<F> {
         // The engine makes its first files without syncing the directory that names them.
         sync_directory(&log_directory)?;
         let written = Mutex::new(Written { groups: BTreeMap::new(), writes, mark });
-        let store = LogStore { directory: log_directory.clone(), engine, failure, reserve, written };
+        let counts = Arc::default();
+        let store = LogStore { directory: log_directory.clone(), engine, failure, reserve, counts, written };
         let log = store.open_group(group, start)?;
         if !identity_is_there {
             // Last, so that a directory without it was never acknowledged to anybody and can be begun again.
@@ -269,6 +273,7 @@ impl<F: FileSystem> LogStore<F> {
             add_entries(&mut batch, group, &write.entries)?;
             put_state(&mut batch, group, last_index, &hard_state);
             self.commit(&mut written, batch)?;
+            self.counts.appended(write.entries.len());
         }
         let held = written.groups.get_mut(&group).ok_or_else(|| unknown(group))?;
         (held.hard_state, held.last_index) = (hard_state, last_index);
@@ -324,6 +329,11 @@ impl<F: FileSystem> LogStore<F> {
         self.reserve.is_short()
     }
 
+    /// What the log has cost so far.
+    pub fn counts(&self) -> Arc<LogCounts> {
+        self.counts.clone()
+    }
+
     /// Keeps room back again, if there is enough; whether the reserve is whole now. To be called after a compaction, and
     /// now and then, while the store is short.
     ///
@@ -355,7 +365,10 @@ impl<F: FileSystem> LogStore<F> {
     fn commit(&self, written: &mut Written<F>, mut batch: LogBatch) -> Result<(), StoreError> {
         let number = written.writes + 1;
         put(&mut batch, STORE_GROUP, KEY_WRITES, number.to_le_bytes().to_vec());
-        self.settle(catch_unwind(AssertUnwindSafe(|| self.engine.write(&mut batch, true).map(|_| ()))))?;
+        let mut bytes = 0;
+        let mut write = || self.engine.write(&mut batch, true).map(|length| bytes = length);
+        self.settle(catch_unwind(AssertUnwindSafe(&mut write)))?;
+        self.counts.synced(bytes);
         written.writes = number;
         if let Err(error) = written.mark.write(number) {
             self.failure.note(format!("the mark beside the log cannot be written: {error}"));

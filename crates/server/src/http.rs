@@ -56,6 +56,12 @@ async fn metrics(State(shared): State<Shared>) -> Response {
         levels.freezes.set(number(counts.freezes));
         levels.last_token.set(counts.last_token.0 as i64);
         levels.disk_short.set(i64::from(engine.node().is_disk_short()));
+        let (log, sent) = (engine.node().log_counts(), engine.peers.sent());
+        levels.log_entries.set(log.entries());
+        levels.log_syncs.set(log.syncs());
+        levels.log_bytes.set(log.bytes());
+        levels.peer_messages.set(sent.messages);
+        levels.peer_bytes.set(sent.bytes);
     });
     ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
 }

@@ -1,5 +1,7 @@
 //! What a node counts, and shows at `/metrics`.
 
+use std::sync::atomic::Ordering;
+
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
@@ -28,6 +30,21 @@ pub(crate) struct Levels {
     pub(crate) freezes: Gauge,
     pub(crate) last_token: Gauge,
     pub(crate) disk_short: Gauge,
+    pub(crate) log_entries: Looked,
+    pub(crate) log_syncs: Looked,
+    pub(crate) log_bytes: Looked,
+    pub(crate) peer_messages: Looked,
+    pub(crate) peer_bytes: Looked,
+}
+
+/// What is counted elsewhere, where it happens, and only rises.
+#[derive(Clone, Default)]
+pub(crate) struct Looked(Counter);
+
+impl Looked {
+    pub(crate) fn set(&self, count: u64) {
+        self.0.inner().store(count, Ordering::Relaxed);
+    }
 }
 
 impl Metrics {
@@ -54,6 +71,11 @@ impl Metrics {
             freezes,
             last_token,
             disk_short,
+            log_entries,
+            log_syncs,
+            log_bytes,
+            peer_messages,
+            peer_bytes,
         } = &levels;
         for (name, help, gauge) in [
             ("term", "The term of consensus", term),
@@ -69,6 +91,15 @@ impl Metrics {
             ("disk_short", "1 if the disk is nearly full, and only releases and expiry go on", disk_short),
         ] {
             registry.register(name, help, gauge.clone());
+        }
+        for (name, help, looked) in [
+            ("log_entries", "Entries that this node appended to its log, those of consensus included", log_entries),
+            ("log_syncs", "Records of the log that were written and synced, each with one sync", log_syncs),
+            ("log_bytes", "Bytes of those records", log_bytes),
+            ("peer_messages", "Messages of consensus that were sent to other nodes, and snapshots", peer_messages),
+            ("peer_bytes", "Bytes of those messages, without what gRPC adds", peer_bytes),
+        ] {
+            registry.register(name, help, looked.0.clone());
         }
         Metrics { answers, pushes, turns, levels, registry }
     }

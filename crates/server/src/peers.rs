@@ -79,6 +79,16 @@ pub(crate) struct Peers {
     /// Rung when somebody was refused who may be a member by now.
     strangers: Arc<Notify>,
     jobs: Vec<Job>,
+    sent: Sent,
+}
+
+/// What was given to streams for peers, and so left this node unless its connection broke. What was dropped before is not in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sent {
+    /// Messages of consensus. Several may travel in one message of gRPC.
+    pub(crate) messages: u64,
+    /// Their bytes, without what gRPC and TLS add, and those of snapshots.
+    pub(crate) bytes: u64,
 }
 
 struct Peer {
@@ -101,8 +111,16 @@ pub(crate) enum Job {
 
 impl Peers {
     pub(crate) fn new(myself: Myself) -> Peers {
-        let (peers, names, vouched) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Peers { myself, peers, names, list_read_at: 0, vouched, strangers: Arc::default(), jobs: Vec::new() }
+        Peers {
+            myself,
+            peers: BTreeMap::new(),
+            names: BTreeMap::new(),
+            list_read_at: 0,
+            vouched: BTreeMap::new(),
+            strangers: Arc::default(),
+            jobs: Vec::new(),
+            sent: Sent::default(),
+        }
     }
 
     /// What is to be run beside the turns.
@@ -195,8 +213,20 @@ impl Peers {
         if let Some(peer) = self.peers.get(&message.to)
             && let Some(bytes) = self.myself.encode(message)
         {
-            peer.outbox.push(bytes);
+            let length = bytes.len();
+            if peer.outbox.push(bytes) {
+                self.count(length);
+            }
         }
+    }
+
+    pub(crate) fn sent(&self) -> Sent {
+        self.sent
+    }
+
+    fn count(&mut self, bytes: usize) {
+        self.sent.messages += 1;
+        self.sent.bytes += bytes as u64;
     }
 
     pub(crate) fn send_snapshot(&mut self, message: Message, position: LogPosition) {
@@ -213,8 +243,11 @@ impl Job {
             Job::Talk { myself, node, way, outbox } => talk(&shared, &myself, node, &way, outbox).await,
             Job::Snapshot { myself, node, way, message, position } => {
                 let sent = send_snapshot(&shared, &myself, node, &way, message, position).await;
-                if let Err(reason) = &sent {
-                    tracing::warn!(peer = format!("{node:x}"), %reason, "a snapshot could not be sent: it is tried again");
+                match &sent {
+                    Ok(bytes) => shared.engine().peers.count(*bytes),
+                    Err(reason) => {
+                        tracing::warn!(peer = format!("{node:x}"), %reason, "a snapshot could not be sent: it is tried again");
+                    }
                 }
                 shared.engine().node_mut().replica_mut().handle_snapshot_sent(node, sent.is_ok());
                 shared.ring();
@@ -322,7 +355,7 @@ async fn send_snapshot(
     way: &Way,
     message: Message,
     position: LogPosition,
-) -> Result<(), String> {
+) -> Result<usize, String> {
     let snapshots = shared.engine().node().snapshots();
     let read =
         tokio::task::spawn_blocking(move || snapshots.read(position)).await.map_err(|error| error.to_string())?;
@@ -336,8 +369,9 @@ async fn send_snapshot(
     let mut client = PeerServiceClient::new(dial(myself, way)?).max_encoding_message_size(PEER_MESSAGE_BYTES_MAX);
     let call = client.install_snapshot(tokio_stream::once(first).chain(tokio_stream::iter(pieces)));
     let sent = tokio::time::timeout(SNAPSHOT_TIMEOUT, call).await.map_err(|_| "it took too long")?;
-    sent.map(|_| tracing::info!(peer = format!("{node:x}"), bytes = bytes.len(), "a snapshot was sent"))
-        .map_err(|status| reason(&status))
+    sent.map_err(|status| reason(&status))?;
+    tracing::info!(peer = format!("{node:x}"), bytes = bytes.len(), "a snapshot was sent");
+    Ok(bytes.len())
 }
 
 /// What a status says, with what caused it: that a certificate was refused stands at the very end.
@@ -366,16 +400,18 @@ struct PeerPending {
 pub(crate) struct PeerOutbox(Arc<Mutex<PeerPending>>);
 
 impl PeerOutbox {
-    fn push(&self, message: Vec<u8>) {
+    /// Whether there was a stream with room for it.
+    fn push(&self, message: Vec<u8>) -> bool {
         let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !pending.is_open || pending.bytes > PEER_OUTBOX_BYTES_MAX {
-            return;
+            return false;
         }
         pending.bytes += message.len();
         pending.messages.push_back(message);
         if let Some(reader) = pending.reader.take() {
             reader.wake();
         }
+        true
     }
 
     /// Begins to take messages, for the stream that is returned.

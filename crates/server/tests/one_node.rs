@@ -196,6 +196,10 @@ async fn health_readiness_and_metrics_are_served() {
     for line in ["fencepost_grants 1", "fencepost_sessions 1", "fencepost_leads 1", "fencepost_last_token 1"] {
         assert!(metrics.contains(line), "{line} is missing in {metrics}");
     }
+    // In memory nothing is synced, and there are no others to talk to.
+    for line in ["fencepost_log_entries_total ", "fencepost_log_syncs_total 0", "fencepost_peer_messages_total 0"] {
+        assert!(metrics.contains(line), "{line} is missing in {metrics}");
+    }
     assert!(get("/nothing").await.starts_with("HTTP/1.1 404"));
 }
 

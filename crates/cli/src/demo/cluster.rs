@@ -83,7 +83,7 @@ impl Node {
     async fn start(directory: &Path, number: usize, first: Option<&str>) -> Result<Node> {
         let name = format!("n{number}");
         let log = directory.join(format!("{name}.log"));
-        let mut command = super::own_command("serve")?;
+        let mut command = crate::own::own_command("serve")?;
         command.args(["--name", &name, "--log-level", "warn"]).arg("--data").arg(directory.join(&name));
         for listen in ["--listen-client", "--listen-http", "--listen-peer"] {
             command.args([listen, "127.0.0.1:0"]);

@@ -12,14 +12,10 @@ mod store;
 mod story;
 pub(crate) mod worker;
 
-use std::os::unix::process::CommandExt;
-use std::process::Command;
-
 use anyhow::Context;
-use tokio::signal::unix::{SignalKind, signal};
 
-use crate::command::exec;
 use crate::failure::{Failure, Result};
+use crate::own::interrupted;
 
 const AFTER_HELP: &str = "\
 Exit codes: 0 if the story held, 1 if it did not, 125 if it could not be played.";
@@ -48,30 +44,4 @@ pub(crate) async fn run(args: Args) -> Result {
         told = story::tell(directory.path(), !args.without_guard) => told,
         code = &mut interrupted => Err(Failure { code, message: String::new() }),
     }
-}
-
-/// The exit code for the first signal that means to stop.
-fn interrupted() -> Result<impl Future<Output = u8>> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut hang_up = signal(SignalKind::hangup())?;
-    Ok(async move {
-        tokio::select! {
-            _ = interrupt.recv() => 130,
-            _ = terminate.recv() => 143,
-            _ = hang_up.recv() => 129,
-        }
-    })
-}
-
-/// A command of this program that dies with this process, and hears nothing of this shell: neither Ctrl-C nor its settings.
-fn own_command(name: &str) -> std::io::Result<Command> {
-    let program = exec::own_path()?;
-    let mut command = Command::new(&program);
-    let settings = std::env::vars_os().map(|(name, _)| name);
-    for setting in settings.filter(|name| name.to_string_lossy().starts_with("FENCEPOST_")) {
-        command.env_remove(setting);
-    }
-    command.arg(exec::NAME).arg(std::process::id().to_string()).arg(program).arg(name).process_group(0);
-    Ok(command)
 }

@@ -103,7 +103,7 @@ impl Play {
         let server = cluster.addresses();
         let store = format!("sqlite:{}", database.to_str().context("TMPDIR is not in UTF-8: set it to another one")?);
         let start = || {
-            let mut command = super::own_command(worker::NAME)?;
+            let mut command = crate::own::own_command(worker::NAME)?;
             Actor::start(command.args(["--server", &server, "--store", &store]))
         };
         let (a, b) = (start()?, start()?);

@@ -134,11 +134,20 @@ pub(crate) async fn get(address: SocketAddr, path: &str) -> String {
     answer
 }
 
+/// What a node counts at `/metrics` under this name.
+pub(crate) async fn metric(address: SocketAddr, name: &str) -> u64 {
+    let text = get(address, "/metrics").await;
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+    value.unwrap_or_else(|| panic!("{name} is missing in {text}"))
+}
+
 /// A stream, and what came down it.
 pub(crate) struct Client {
     to_server: mpsc::Sender<v1::ClientMessage>,
     from_server: Streaming<v1::ServerMessage>,
     pub(crate) hello: v1::Hello,
+    /// Messages that came so far, the first one not counted.
+    pub(crate) messages: u64,
     waiting: std::collections::VecDeque<Heard>,
 }
 
@@ -165,7 +174,7 @@ impl Client {
         let mut from_server = soon("the server answers", call).await?.into_inner();
         let first = soon("it says hello", from_server.message()).await?.expect("a first message");
         let hello = first.hello.expect("the first message says hello");
-        Ok(Client { to_server, from_server, hello, waiting: Default::default() })
+        Ok(Client { to_server, from_server, hello, messages: 0, waiting: Default::default() })
     }
 
     pub(crate) async fn say(&self, message: v1::ClientMessage) {
@@ -177,6 +186,7 @@ impl Client {
         while self.waiting.is_empty() {
             let message = soon("the server says something", self.from_server.message()).await?;
             let message = message.ok_or_else(|| Status::ok("the stream ended"))?;
+            self.messages += 1;
             for v1::Decided { index, stamp_ms, answers, pushes, .. } in message.decided {
                 for answer in answers {
                     let answer = api::answer_from_wire(answer).expect("an answer that is known");

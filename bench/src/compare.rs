@@ -1,0 +1,364 @@
+//! The run: starts the systems, lets each have a short block in turn, round after round, and writes down what came of it.
+//!
+//! A system that cannot be started, or that fails in a block, is named in the report with the reason, and the others go on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::catalogue::{self, Entry};
+use crate::figures::Block;
+use crate::load::Contenders;
+use crate::probe::Probes;
+use crate::report::{self, Report, count};
+use crate::system::System;
+use crate::systems::fencepost::NodeCommand;
+use crate::work::Work;
+use crate::workload::{Sizes, Workload};
+use crate::{alone, usage};
+
+/// What to compare, and how long.
+pub struct Options {
+    /// The ids of the systems; none means all.
+    pub systems: Vec<&'static Entry>,
+    /// The workloads.
+    pub workloads: Vec<Workload>,
+    /// How often each block is repeated, after one that is thrown away.
+    pub rounds: usize,
+    /// How long a block is.
+    pub block: Duration,
+    /// How large the workloads are.
+    pub sizes: Sizes,
+    /// Where the results go.
+    pub out: PathBuf,
+    /// How a node of Fencepost is started.
+    pub command: NodeCommand,
+}
+
+/// What became of it.
+pub struct Finished {
+    /// The report, as a file.
+    pub report: PathBuf,
+    /// How many blocks were measured.
+    pub blocks: usize,
+    /// What could not be measured, and why.
+    pub notes: Vec<String>,
+}
+
+/// The closed loop tells how fast a system can be; the open one asks for these shares of it.
+const SHARES_PERCENT: [u32; 3] = [50, 70, 90];
+
+/// A system that runs.
+struct Running {
+    entry: &'static Entry,
+    system: Box<dyn System>,
+}
+
+/// What is going on, for everybody who measures.
+pub(crate) struct Run<'a> {
+    pub(crate) options: &'a Options,
+    tell: &'a mut dyn FnMut(&str),
+    probes: Probes,
+    lines: File,
+    report: Report,
+    /// Which could not be started. They are not tried again.
+    unavailable: BTreeSet<&'static str>,
+}
+
+/// Compares, and writes `results.jsonl`, `report.md` and plots. What happens meanwhile is told line by line.
+///
+/// # Errors
+/// If nothing could be measured, or the results cannot be written.
+pub async fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Finished> {
+    let out = &options.out;
+    std::fs::create_dir_all(out).with_context(|| format!("cannot make the directory {}", out.display()))?;
+    let lines = out.join("results.jsonl");
+    let lines = File::create(&lines).with_context(|| format!("cannot write {}", lines.display()))?;
+    let report = Report::new(options.rounds, options.block);
+    let mut run = Run { options, tell, probes: Probes::new()?, lines, report, unavailable: BTreeSet::new() };
+    let mut running = Vec::new();
+    for workload in Workload::ALL {
+        if !options.workloads.contains(&workload) {
+            continue;
+        }
+        (run.tell)(&format!("{}: {}", workload.id(), workload.title()));
+        match workload {
+            Workload::Idle | Workload::Dying | Workload::Failover | Workload::Restart => {
+                running.clear();
+                run.alone(workload).await;
+            }
+            _ => run.beside(workload, &mut running).await?,
+        }
+        // After each, so that whoever breaks off has what was measured until then.
+        report::write(&run.report, out)?;
+    }
+    drop(running);
+    let Report { results, notes, .. } = run.report;
+    anyhow::ensure!(!results.blocks.is_empty(), "nothing could be measured: {}", notes.join("; "));
+    Ok(Finished { report: out.join("report.md"), blocks: results.blocks.len(), notes })
+}
+
+impl Run<'_> {
+    /// What could not be done, for the report.
+    fn note(&mut self, note: String) {
+        (self.tell)(&format!("  {note}"));
+        self.report.notes.push(note);
+    }
+
+    fn is_chosen(&self, id: &str) -> bool {
+        self.options.systems.is_empty() || self.options.systems.iter().any(|entry| entry.id == id)
+    }
+
+    /// A workload for Fencepost alone.
+    async fn alone(&mut self, workload: Workload) {
+        let id = alone::system(workload);
+        if !self.is_chosen(id) {
+            return self.note(format!("{} was not measured: it needs {id}, which --systems leaves out", workload.id()));
+        }
+        if let Err(error) = alone::measure(self, workload).await {
+            self.note(format!("{} was not measured to its end: {error:#}", workload.id()));
+        }
+    }
+
+    /// A workload for many systems.
+    async fn beside(&mut self, workload: Workload, running: &mut Vec<Running>) -> Result<()> {
+        self.start(workload, running).await;
+        let sizes = &self.options.sizes;
+        let pairs = |sizes: &[usize]| -> Vec<_> {
+            sizes
+                .iter()
+                .map(|&many| Case { label: format!("C = {}", count(many as f64)), parameter: many, many })
+                .collect()
+        };
+        match workload {
+            Workload::Uncontended => self.cases(workload, &pairs(&sizes.contenders), |_| Work::Closed, running).await,
+            Workload::Efficiency => self.cases(workload, &pairs(&sizes.efficiency), |_| Work::Closed, running).await,
+            Workload::HotLock => {
+                let case = |&many: &usize| Case { label: format!("N = {}", count(many as f64)), parameter: many, many };
+                let cases: Vec<Case> = sizes.waiters.iter().map(case).collect();
+                self.cases(workload, &cases, |_| Work::HotLock, running).await
+            }
+            Workload::Shared => self.cases(workload, &pairs(&[sizes.readers]), |_| Work::Shared, running).await,
+            Workload::OpenLoop => {
+                let many = sizes.open;
+                let peaks = self.peaks(many, running).await?;
+                for share in SHARES_PERCENT {
+                    let case = Case { label: format!("{share}% of the peak"), parameter: share as usize, many };
+                    let work = |id: &str| Work::Open {
+                        per_second: peaks.get(id).copied().unwrap_or(1.0) * f64::from(share) / 100.0,
+                        seed: u64::from(share),
+                    };
+                    self.case(workload, &case, &work, running).await?;
+                }
+                Ok(())
+            }
+            _ => unreachable!("it is for Fencepost alone"),
+        }
+    }
+
+    /// Starts what the workload needs and does not run, and ends what it does not need.
+    async fn start(&mut self, workload: Workload, running: &mut Vec<Running>) {
+        running.retain(|it| it.entry.workloads.contains(&workload));
+        for entry in catalogue::ALL {
+            let is_needed = entry.workloads.contains(&workload) && self.is_chosen(entry.id);
+            let is_there = running.iter().any(|it| it.entry.id == entry.id) || self.unavailable.contains(entry.id);
+            if !is_needed || is_there {
+                continue;
+            }
+            (self.tell)(&format!("  starting {}", entry.id));
+            match entry.start(&self.options.command).await {
+                Ok(system) => {
+                    self.report.systems.insert(entry.id, (system.name().to_owned(), system.how().to_owned()));
+                    running.push(Running { entry, system });
+                }
+                Err(error) => {
+                    self.unavailable.insert(entry.id);
+                    self.note(format!("{} was skipped: {error:#}", entry.id));
+                }
+            }
+        }
+    }
+
+    async fn cases(
+        &mut self,
+        workload: Workload,
+        cases: &[Case],
+        work: impl Fn(&str) -> Work,
+        running: &[Running],
+    ) -> Result<()> {
+        for case in cases {
+            self.case(workload, case, &work, running).await?;
+        }
+        Ok(())
+    }
+
+    /// Round after round, every system has its block; who begins changes from round to round.
+    async fn case(
+        &mut self,
+        workload: Workload,
+        case: &Case,
+        work: &dyn Fn(&str) -> Work,
+        running: &[Running],
+    ) -> Result<()> {
+        let mut seats = Vec::new();
+        for it in running {
+            let wait = workload == Workload::HotLock;
+            let most =
+                if wait { it.entry.waiters_max.min(it.system.contenders_max()) } else { it.system.contenders_max() };
+            // An open loop asks at the same instants, however many there are to ask.
+            let many = if workload == Workload::OpenLoop { case.many.min(most) } else { case.many };
+            if many > most {
+                self.note(format!(
+                    "{} with {}: {} is measured with at most {most}",
+                    workload.id(),
+                    case.label,
+                    it.entry.id
+                ));
+            } else if workload == Workload::Shared && !it.system.can_share() {
+                self.note(format!("{}: {} has no shared locks here", workload.id(), it.entry.id));
+            } else {
+                match contenders(&*it.system, many).await {
+                    Ok(contenders) => seats.push((it, Some(contenders))),
+                    Err(error) => self.failed(workload, case, it, &error),
+                }
+            }
+        }
+        for round in 0..=self.options.rounds {
+            for place in 0..seats.len() {
+                let at = (place + round) % seats.len();
+                let (it, contenders) = &mut seats[at];
+                let Some(ready) = contenders.take() else { continue };
+                let it: &Running = it;
+                match self.block(workload, case, work(it.entry.id), it, ready, round).await {
+                    Ok(ready) => seats[at].1 = Some(ready),
+                    // Its contenders are gone, and with them its part in this case.
+                    Err(error) => self.failed(workload, case, it, &error),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn failed(&mut self, workload: Workload, case: &Case, it: &Running, error: &anyhow::Error) {
+        self.note(format!("{} with {}: {} failed: {error:#}", workload.id(), case.label, it.entry.id));
+    }
+
+    /// One block of one system. The first round is for warming up: shorter, and thrown away.
+    async fn block(
+        &mut self,
+        workload: Workload,
+        case: &Case,
+        work: Work,
+        it: &Running,
+        contenders: Contenders,
+        round: usize,
+    ) -> Result<Contenders> {
+        let length = if round == 0 { self.options.block / 2 } else { self.options.block };
+        let mut figures = self.probed()?;
+        let prefix = format!("bench/{}", workload.id());
+        let counts = it.system.counts().await;
+        let (servers, load) = (usage::processor_us(&it.system.processes()), usage::own_processor_us());
+        let (contenders, done) = work.perform(contenders, &prefix, length).await?;
+        let servers = usage::processor_us(&it.system.processes()).saturating_sub(servers);
+        let load = usage::own_processor_us().saturating_sub(load);
+        if round > 0 {
+            let operations = done.operations.max(1) as f64;
+            figures.extend(done.figures.iter().map(|(name, value)| ((*name).to_owned(), *value)));
+            figures.insert("operations_count".to_owned(), done.operations as f64);
+            figures.insert("servers_cpu_us".to_owned(), servers as f64 / operations);
+            figures.insert("all_cpu_us".to_owned(), (servers + load) as f64 / operations);
+            for (name, after) in it.system.counts().await {
+                if let Some(before) = counts.get(&name) {
+                    figures.insert(format!("{name}_per_operation"), (after - before) / operations);
+                }
+            }
+            self.record(workload, &case.label, case.parameter as f64, (it.entry.id, it.system.name()), round, figures)?;
+        }
+        Ok(contenders)
+    }
+
+    /// What the machine gives at the moment.
+    pub(crate) fn probed(&mut self) -> Result<BTreeMap<String, f64>> {
+        let taken = self.probes.take()?;
+        let us = |took: Duration| took.as_nanos() as f64 / 1e3;
+        Ok(BTreeMap::from([
+            ("probe_disk_us".to_owned(), us(taken.disk)),
+            ("probe_loopback_us".to_owned(), us(taken.loopback)),
+            ("probe_commit_us".to_owned(), us(taken.commit)),
+        ]))
+    }
+
+    /// Writes a block down and tells about it.
+    pub(crate) fn record(
+        &mut self,
+        workload: Workload,
+        case: &str,
+        parameter: f64,
+        (system, name): (&str, &str),
+        round: usize,
+        figures: BTreeMap<String, f64>,
+    ) -> Result<()> {
+        let (workload_id, case) = (workload.id().to_owned(), case.to_owned());
+        let (system, name) = (system.to_owned(), name.to_owned());
+        let block = Block { workload: workload_id, case, parameter, system, name, round, figures };
+        writeln!(self.lines, "{}", serde_json::to_string(&block)?).context("cannot write results.jsonl")?;
+        (self.tell)(&format!("  {}", report::progress(workload, &block)));
+        self.report.results.blocks.push(block);
+        Ok(())
+    }
+
+    /// Says what is going on, without writing it down.
+    pub(crate) fn tell(&mut self, text: &str) {
+        (self.tell)(text);
+    }
+
+    /// Enters a system that was not started from the catalogue.
+    pub(crate) fn describe(&mut self, id: &'static str, name: &str, how: &str) {
+        self.report.systems.entry(id).or_insert_with(|| (name.to_owned(), how.to_owned()));
+    }
+
+    /// What each system does in a closed loop with so many contenders: the best of three blocks.
+    async fn peaks(&mut self, many: usize, running: &[Running]) -> Result<BTreeMap<&'static str, f64>> {
+        let mut peaks = BTreeMap::new();
+        for it in running {
+            let mut best: f64 = 0.0;
+            let mut ready = match contenders(&*it.system, many.min(it.system.contenders_max())).await {
+                Ok(ready) => ready,
+                // The case that follows says so.
+                Err(_) => continue,
+            };
+            for _ in 0..3 {
+                let (again, done) = match Work::Closed.perform(ready, "bench/peak", self.options.block).await {
+                    Ok(done) => done,
+                    Err(_) => break,
+                };
+                let figure = done.figures.iter().find(|(name, _)| *name == "pairs_per_second");
+                best = best.max(figure.map_or(0.0, |(_, value)| *value));
+                ready = again;
+            }
+            (self.tell)(&format!("  {}: {} pairs/s in a closed loop", it.system.name(), count(best)));
+            peaks.insert(it.entry.id, best);
+        }
+        Ok(peaks)
+    }
+}
+
+/// What is set within a workload.
+struct Case {
+    label: String,
+    parameter: usize,
+    /// How many contenders.
+    many: usize,
+}
+
+async fn contenders(system: &dyn System, many: usize) -> Result<Contenders> {
+    let mut contenders = Vec::with_capacity(many);
+    for _ in 0..many {
+        contenders.push(system.contender().await?);
+    }
+    Ok(contenders)
+}

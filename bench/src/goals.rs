@@ -1,0 +1,205 @@
+//! The goals that were set before anything was measured, each beside its figure.
+//!
+//! A goal that was not measured in this run says so; nothing is taken from another run.
+
+use crate::catalogue::{BASELINE, EFFICIENCY_BASELINE};
+use crate::figures::{Results, Summary};
+use crate::report::{count, number, show};
+
+/// What became of a goal.
+#[derive(Debug)]
+pub(crate) struct Verdict {
+    pub(crate) goal: String,
+    /// The figure, with its unit.
+    pub(crate) measured: String,
+    /// None if it was not measured.
+    pub(crate) met: Option<bool>,
+}
+
+impl Verdict {
+    fn new(goal: impl Into<String>, measured: Option<(String, bool)>) -> Verdict {
+        let (measured, met) = measured.map_or(("-".to_owned(), None), |(measured, met)| (measured, Some(met)));
+        Verdict { goal: goal.into(), measured, met }
+    }
+
+    fn at_least(goal: impl Into<String>, measured: Option<Summary>, least: f64, unit: &str) -> Verdict {
+        Verdict::new(goal, measured.map(|it| (format!("{}{unit}", show(it)), it.median >= least)))
+    }
+
+    fn at_most(goal: impl Into<String>, measured: Option<Summary>, most: f64, unit: &str) -> Verdict {
+        Verdict::new(goal, measured.map(|it| (format!("{}{unit}", show(it)), it.median <= most)))
+    }
+}
+
+/// All goals, in the order of the workloads.
+pub(crate) fn judge(results: &Results) -> Vec<Verdict> {
+    let mut verdicts = uncontended(results);
+    verdicts.extend(hot_lock(results));
+    verdicts.extend(alone(results));
+    verdicts.extend(efficiency(results));
+    verdicts
+}
+
+fn uncontended(results: &Results) -> Vec<Verdict> {
+    let rates = |other| results.ratio("w1", "C = 256", "pairs_per_second", BASELINE, other);
+    let times = |other| results.ratio("w1", "C = 1", "acquire_p50_ms", other, BASELINE);
+    let best = |system: &str| {
+        let of = |case: &str| Some((case.to_owned(), results.summary("w1", case, system, "pairs_per_second")?));
+        let rates = results.cases("w1").into_iter().filter_map(|(case, _)| of(&case));
+        rates.max_by(|one, other| one.1.median.total_cmp(&other.1.median))
+    };
+    let five = best("fencepost-5").map(|(case, pairs)| {
+        let operations = pairs.median * 2.0;
+        (format!("{} at {case}", count(operations)), operations >= 50_000.0)
+    });
+    let cpu = best(BASELINE).and_then(|(case, _)| {
+        let operation_us = results.summary("w1", &case, BASELINE, "all_cpu_us")?.median / 2.0;
+        Some((format!("{} µs at {case}", number(operation_us)), operation_us <= 20.0))
+    });
+    vec![
+        Verdict::at_least("W1, C = 256: three nodes ≥ 15 × three-node etcd in pairs/s", rates("etcd"), 15.0, " ×"),
+        Verdict::at_least("W1, C = 256: ≥ 10 × three-node ZooKeeper", rates("zookeeper"), 10.0, " ×"),
+        Verdict::at_most(
+            "W1, C = 1: acquire p50 of three nodes ≤ 1.2 × (one sync and two round trips over loopback)",
+            by_the_machine(results, "w1", "C = 1", "acquire_p50_ms"),
+            1.2,
+            " ×",
+        ),
+        Verdict::at_least("W1, C = 1: p50 below etcd's", times("etcd"), 1.0, " × as long there"),
+        Verdict::at_least("W1, C = 1: p50 below ZooKeeper's", times("zookeeper"), 1.0, " × as long there"),
+        Verdict::new("W1: five nodes ≥ 50,000 operations/s on two cores, load included", five),
+        Verdict::new("W1: three nodes ≤ 20 µs CPU an operation at full load, all processes", cpu),
+    ]
+}
+
+/// A time as a multiple of one sync and two round trips, as they were just before.
+fn by_the_machine(results: &Results, workload: &str, case: &str, figure: &str) -> Option<Summary> {
+    let blocks = results.of(workload, case).filter(|block| block.system == BASELINE);
+    Summary::of(blocks.filter_map(|block| {
+        let of = |name: &str| block.figures.get(name).copied();
+        Some(of(figure)? * 1e3 / (of("probe_disk_us")? + 2.0 * of("probe_loopback_us")?))
+    }))
+}
+
+fn hot_lock(results: &Results) -> Vec<Verdict> {
+    let cases: Vec<String> = results.cases("w2").into_iter().map(|(case, _)| case).collect();
+    let worst = |of: &dyn Fn(&str) -> Option<Summary>, more_is_worse: bool| {
+        let all = cases.iter().filter_map(|case| of(case));
+        all.reduce(|one, other| if (one.median > other.median) == more_is_worse { one } else { other })
+    };
+    let counted = |figure: &'static str| worst(&move |case| results.summary("w2", case, BASELINE, figure), true);
+    let cost = counted("entries_per_operation").zip(counted("pushes_per_operation")).map(|(entries, pushes)| {
+        // A few entries beside: sessions say that they live.
+        let met = entries.median <= 2.05 && pushes.median <= 1.05;
+        (format!("at most {} entries and {} pushes", number(entries.median), number(pushes.median)), met)
+    });
+    let rates = |case: &str, other| results.ratio("w2", case, "handovers_per_second", BASELINE, other);
+    vec![
+        Verdict::new(
+            "W2: a hand-over is one push, and one entry besides the one of the request that waits again, at every N",
+            cost,
+        ),
+        Verdict::at_most(
+            "W2: hand-over p50 ≤ 1.3 × (one sync and two round trips over loopback), at every N; the worst",
+            worst(&|case| by_the_machine(results, "w2", case, "handover_p50_ms"), true),
+            1.3,
+            " ×",
+        ),
+        Verdict::at_least("W2, N = 2: ≥ 20 × etcd in hand-overs/s", rates("N = 2", "etcd"), 20.0, " ×"),
+        Verdict::at_least(
+            "W2: ≥ 3 × ZooKeeper at every N measured; the least",
+            worst(&|case| rates(case, "zookeeper"), false),
+            3.0,
+            " ×",
+        ),
+    ]
+}
+
+fn alone(results: &Results) -> Vec<Verdict> {
+    let only = |workload: &str, case: &str, figure: &str| {
+        let blocks = results.blocks.iter().filter(|block| block.workload == workload && block.case.starts_with(case));
+        Summary::of(blocks.filter_map(|block| block.figures.get(figure).copied()))
+    };
+    let readers = results.cases("w3").first().and_then(|(case, many)| {
+        let together = results.summary("w3", case, BASELINE, "readers_together_count")?;
+        Some((format!("{} of {many} at the same time", number(together.least)), together.least >= *many))
+    });
+    vec![
+        Verdict::new("W3: no reader waits for a reader", readers),
+        Verdict::at_most("W4: ≤ 4 log entries/s while idle", only("w4", "", "entries_per_second"), 4.0, ""),
+        Verdict::at_most("W4: leader ≤ 5% of a core", only("w4", "", "leader_core_percent"), 5.0, "%"),
+        Verdict::at_most("W4: ≤ 300 bytes a lock", only("w4", "", "lock_bytes"), 300.0, " bytes"),
+        Verdict::at_most("W4: ≤ 1 KiB a session", only("w4", "", "session_bytes"), 1_024.0, " bytes"),
+        Verdict::at_most(
+            "W5: every lock with its next holder ≤ 1 s after the deadline",
+            only("w5", "", "last_ms"),
+            1_000.0,
+            " ms",
+        ),
+        Verdict::at_most("W5: ≤ 5 log entries", only("w5", "", "entries_count"), 5.0, ""),
+        Verdict::at_most(
+            "W6: first grant ≤ 2 s after the leader was killed",
+            only("w6", "leader", "gap_ms"),
+            2_000.0,
+            " ms",
+        ),
+        Verdict::at_most(
+            "W6: planned hand-over < 100 ms without a grant",
+            only("w6", "planned", "gap_ms"),
+            100.0,
+            " ms",
+        ),
+        Verdict::at_most("W8: serves ≤ 5 s after its start", only("w8", "", "serves_ms"), 5_000.0, " ms"),
+    ]
+}
+
+fn efficiency(results: &Results) -> Vec<Verdict> {
+    let worst = |figure: &str, one: &str, other: &str| {
+        let of = |(case, _): (String, f64)| Some((results.ratio("efficiency", &case, figure, one, other)?, case));
+        let worst = results.cases("efficiency").into_iter().filter_map(of);
+        let (ratio, case) = worst.min_by(|one, other| one.0.median.total_cmp(&other.0.median))?;
+        Some((format!("{} × at {case}, the least", show(ratio)), ratio.median >= 1.0))
+    };
+    vec![
+        Verdict::new(
+            "Efficiency tier, one node: ≥ 1 × a single Redis in pairs/s",
+            worst("pairs_per_second", EFFICIENCY_BASELINE, "redis"),
+        ),
+        Verdict::new(
+            "Efficiency tier, one node: p50 no longer than Redis'",
+            worst("acquire_p50_ms", "redis", EFFICIENCY_BASELINE),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::tests::block;
+
+    fn find<'a>(verdicts: &'a [Verdict], part: &str) -> &'a Verdict {
+        verdicts.iter().find(|it| it.goal.contains(part)).unwrap_or_else(|| panic!("no goal with {part:?}"))
+    }
+
+    #[test]
+    fn what_was_not_measured_is_neither_met_nor_missed() {
+        assert!(judge(&Results::default()).iter().all(|verdict| verdict.met.is_none() && verdict.measured == "-"));
+    }
+
+    #[test]
+    fn a_goal_is_met_or_missed_by_the_median() {
+        let rate =
+            |system, round, rate| block("C = 256", system, round, &[("pairs_per_second", rate), ("all_cpu_us", 30.0)]);
+        let mut blocks = vec![rate(BASELINE, 1, 30_000.0), rate("etcd", 1, 1_500.0), rate("zookeeper", 1, 4_000.0)];
+        blocks.push(rate("fencepost-5", 1, 26_000.0));
+        let p50 = [("acquire_p50_ms", 0.3), ("probe_disk_us", 100.0), ("probe_loopback_us", 50.0)];
+        blocks.push(block("C = 1", BASELINE, 1, &p50));
+        let verdicts = judge(&Results { blocks });
+        assert_eq!(find(&verdicts, "15 × three-node etcd").met, Some(true));
+        assert_eq!(find(&verdicts, "10 × three-node ZooKeeper").met, Some(false));
+        assert_eq!(find(&verdicts, "five nodes").met, Some(true));
+        assert_eq!(find(&verdicts, "20 µs CPU").met, Some(true));
+        let by_the_machine = find(&verdicts, "1.2 ×");
+        assert_eq!((by_the_machine.met, by_the_machine.measured.as_str()), (Some(false), "1.50 ×"));
+    }
+}

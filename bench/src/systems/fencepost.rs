@@ -1,0 +1,399 @@
+//! Fencepost itself: `fencepost serve` processes on free ports of the loopback, each with its log in a temporary directory, and
+//! the `fencepost` library as the client.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use async_trait::async_trait;
+use fencepost::{Client, ClientBuilder, ClusterStatus, Efficiency, Exclusive, Guard, MemberRole, Session, Shared};
+use tempfile::TempDir;
+
+use crate::metrics;
+use crate::system::{Contender, System};
+
+/// Makes a command that is `fencepost serve`, without its options.
+pub type NodeCommand = Arc<dyn Fn() -> std::io::Result<Command> + Send + Sync>;
+
+/// So long the nodes may take to find together, and to come back with a large log.
+const PATIENCE: Duration = Duration::from_secs(120);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// Contenders that share one session: half as many as its requests in flight may be, so that none waits for another's answer.
+const CONTENDERS_PER_SESSION: usize = 250;
+
+/// Nodes that run, and are gone when this is dropped.
+pub struct Cluster {
+    nodes: Vec<Node>,
+    command: NodeCommand,
+    control: Client,
+    /// After the nodes are gone.
+    directory: TempDir,
+}
+
+struct Node {
+    name: String,
+    client: SocketAddr,
+    http: SocketAddr,
+    peer: SocketAddr,
+    process: Child,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Node {
+    /// kill -9, by its id. It may have ended by itself.
+    fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// Starts it, and returns when it listens.
+    fn start(command: &NodeCommand, directory: &Path, name: &str, how: &Begin) -> Result<Node> {
+        let log = directory.join(format!("{name}.log"));
+        let mut command = command().context("this program cannot be started once more")?;
+        command.args(["--name", name, "--log-level", "warn"]).arg("--data").arg(directory.join(name));
+        let free = SocketAddr::from(([127, 0, 0, 1], 0));
+        let listen = match how {
+            Begin::Again { client, http, peer } => [*client, *http, *peer],
+            _ => [free; 3],
+        };
+        for (flag, address) in ["--listen-client", "--listen-http", "--listen-peer"].into_iter().zip(listen) {
+            command.args([flag, &address.to_string()]);
+        }
+        match how {
+            Begin::Found => drop(command.arg("--new-cluster")),
+            Begin::Join(first) => drop(command.args(["--join", &first.to_string()])),
+            Begin::Again { .. } => {}
+        }
+        let errors = File::options().create(true).append(true).open(&log)?;
+        let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors).spawn()?;
+        let mut ready = String::new();
+        BufReader::new(process.stdout.take().expect("it is piped")).read_line(&mut ready)?;
+        let address = |before: &str| {
+            let after = ready.split_once(before)?.1;
+            after.split([',', '\n']).next()?.parse().ok()
+        };
+        let addresses = (address("clients on "), address("http on "), address("peers on "));
+        let (Some(client), Some(http), Some(peer)) = addresses else {
+            let _ = process.kill();
+            let _ = process.wait();
+            let errors = std::fs::read_to_string(&log).unwrap_or_default();
+            bail!("a node of the benchmark did not start: it said {:?}. {}", ready.trim_end(), errors.trim_end());
+        };
+        Ok(Node { name: name.to_owned(), client, http, peer, process })
+    }
+}
+
+enum Begin {
+    Found,
+    Join(SocketAddr),
+    /// Where it was, with the log that it has.
+    Again {
+        client: SocketAddr,
+        http: SocketAddr,
+        peer: SocketAddr,
+    },
+}
+
+impl Cluster {
+    /// Starts so many nodes, and waits until all of them vote.
+    ///
+    /// # Errors
+    /// If one of them does not start.
+    pub async fn start(nodes: usize, command: NodeCommand) -> Result<Cluster> {
+        let directory = tempfile::Builder::new()
+            .prefix("fencepost-bench-")
+            .tempdir()
+            .context("cannot make a temporary directory: set TMPDIR to one where this user may write")?;
+        let first = Node::start(&command, directory.path(), "n1", &Begin::Found)?;
+        let mut all = vec![first];
+        for number in 2..=nodes {
+            let join = Begin::Join(all[0].client);
+            all.push(Node::start(&command, directory.path(), &format!("n{number}"), &join)?);
+        }
+        let control = builder(&all).name("fencepost bench").connect().await?;
+        let cluster = Cluster { nodes: all, command, control, directory };
+        cluster.wait_until_all_vote().await?;
+        Ok(cluster)
+    }
+
+    /// A client to be.
+    pub fn builder(&self) -> ClientBuilder {
+        builder(&self.nodes)
+    }
+
+    /// A client for looking on and administering.
+    pub fn control(&self) -> &Client {
+        &self.control
+    }
+
+    /// The processes of its nodes.
+    pub fn processes(&self) -> Vec<u32> {
+        self.nodes.iter().map(|node| node.process.id()).collect()
+    }
+
+    /// The process of the node that leads.
+    ///
+    /// # Errors
+    /// If nobody leads for two minutes.
+    pub async fn leader_process(&self) -> Result<u32> {
+        let leader = self.leader().await?;
+        Ok(self.nodes[leader].process.id())
+    }
+
+    /// kill -9 to the node that leads. Gives the instant, and what [`Cluster::restart`] needs.
+    ///
+    /// # Errors
+    /// If nobody leads for two minutes.
+    pub async fn kill_leader(&mut self) -> Result<(Instant, usize)> {
+        let leader = self.leader().await?;
+        let at = Instant::now();
+        self.nodes[leader].kill();
+        Ok((at, leader))
+    }
+
+    /// Starts a killed node again, and returns when it listens.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn restart(&mut self, node: usize) -> Result<()> {
+        let Node { name, client, http, peer, .. } = &self.nodes[node];
+        let how = Begin::Again { client: *client, http: *http, peer: *peer };
+        let again = Node::start(&self.command, self.directory.path(), name, &how)?;
+        self.nodes[node] = again;
+        Ok(())
+    }
+
+    /// Waits until every node votes and has the whole log.
+    ///
+    /// # Errors
+    /// If that takes more than two minutes.
+    pub async fn wait_until_all_vote(&self) -> Result<()> {
+        self.wait_for("cluster in which all vote", |status| {
+            let current = |at: Option<u64>| at.is_none_or(|at| at + 100 >= status.applied.index);
+            let voters = status.members.iter().filter(|it| it.role == MemberRole::Voter && current(it.matched_index));
+            (voters.count() == self.nodes.len()).then_some(())
+        })
+        .await
+    }
+
+    async fn leader(&self) -> Result<usize> {
+        self.wait_for("leader", |status| {
+            let leader = status.members.iter().find(|member| Some(member.node) == status.leader)?;
+            self.nodes.iter().position(|node| node.name == leader.name)
+        })
+        .await
+    }
+
+    async fn wait_for<T>(&self, what: &str, find: impl Fn(&ClusterStatus) -> Option<T>) -> Result<T> {
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            // While nobody leads there may be no answer; the next look has one.
+            if let Some(found) = self.control.status().await.ok().as_ref().and_then(&find) {
+                return Ok(found);
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        bail!("there was no {what} for {} s: see whether this machine has processor time to spare", PATIENCE.as_secs())
+    }
+
+    /// What all nodes count together, as far as they count it: entries of the log, and syncs, bytes and messages.
+    pub fn counts(&self) -> BTreeMap<String, f64> {
+        let nodes: Vec<_> = self.nodes.iter().filter_map(|node| metrics::fetch(node.http).ok()).collect();
+        let each = |name: &str| nodes.iter().filter_map(|node| node.get(name).copied()).collect::<Vec<f64>>();
+        let mut counts = BTreeMap::new();
+        // All have the same log, so the entries are those of the one that has the most of it.
+        if let Some(most) = each("fencepost_applied_index").into_iter().reduce(f64::max) {
+            counts.insert("entries".to_owned(), most);
+        }
+        for (name, counter) in [
+            ("syncs", "fencepost_log_syncs_total"),
+            ("log_bytes", "fencepost_log_bytes_total"),
+            ("messages", "fencepost_peer_messages_total"),
+            ("message_bytes", "fencepost_peer_bytes_total"),
+            ("pushes", "fencepost_pushes_total"),
+        ] {
+            let counted = each(counter);
+            if !counted.is_empty() {
+                counts.insert(name.to_owned(), counted.iter().sum());
+            }
+        }
+        counts
+    }
+
+    /// Where the nodes keep their logs.
+    pub fn directory(&self) -> PathBuf {
+        self.directory.path().to_owned()
+    }
+}
+
+fn builder(nodes: &[Node]) -> ClientBuilder {
+    nodes.iter().fold(Client::builder(), |builder, node| builder.endpoint(node.client.to_string()))
+}
+
+/// Which locks, and through how many connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Replicated locks; all contenders of the program share a connection.
+    Shared,
+    /// Replicated locks; each contender has a connection and a session of its own, as programs on many machines would.
+    Separate,
+    /// Locks in the leader's memory; all contenders share a connection.
+    Efficiency,
+}
+
+/// A cluster as one of the systems that are compared.
+pub struct Fencepost {
+    name: String,
+    how: &'static str,
+    way: Way,
+    cluster: Cluster,
+    client: Client,
+    /// The session that the next contender joins, and how many have.
+    session: Mutex<Option<(Session, usize)>>,
+}
+
+impl Fencepost {
+    /// Starts so many nodes.
+    ///
+    /// # Errors
+    /// If they do not start.
+    pub async fn start(nodes: usize, way: Way, command: NodeCommand) -> Result<Fencepost> {
+        let cluster = Cluster::start(nodes, command).await?;
+        let client = cluster.builder().name("fencepost bench").connect().await?;
+        let (suffix, how) = match way {
+            Way::Shared => (
+                "",
+                "the `fencepost` library, one connection for all contenders; every grant and release is committed by a majority and synced",
+            ),
+            Way::Separate => {
+                (", a connection each", "the same, but each contender has a connection and a session of its own")
+            }
+            Way::Efficiency => (
+                ", efficiency tier",
+                "`.efficiency()` of the `fencepost` library, one connection; locks in the leader's memory, nothing is written",
+            ),
+        };
+        let name = format!("Fencepost x{nodes}{suffix}");
+        Ok(Fencepost { name, how, way, cluster, client, session: Mutex::new(None) })
+    }
+
+    fn session(&self) -> Result<Session> {
+        let mut current = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((session, contenders)) = &mut *current
+            && *contenders < CONTENDERS_PER_SESSION
+            && session.is_alive()
+        {
+            *contenders += 1;
+            return Ok(session.clone());
+        }
+        let session = self.client.session().open()?;
+        *current = Some((session.clone(), 1));
+        Ok(session)
+    }
+}
+
+#[async_trait]
+impl System for Fencepost {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn how(&self) -> &str {
+        self.how
+    }
+
+    async fn contender(&self) -> Result<Box<dyn Contender>> {
+        let home = match self.way {
+            Way::Shared => Home::Session(self.session()?),
+            Way::Separate => {
+                let client = self.cluster.builder().name("fencepost bench").connect().await?;
+                Home::Session(client.session().open()?)
+            }
+            Way::Efficiency => Home::Efficiency(self.client.clone()),
+        };
+        Ok(Box::new(Taker { home, held: None }))
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        self.cluster.processes()
+    }
+
+    fn can_share(&self) -> bool {
+        true
+    }
+
+    async fn counts(&self) -> BTreeMap<String, f64> {
+        self.cluster.counts()
+    }
+}
+
+/// A contender that uses the library as a program would.
+pub(crate) struct Taker {
+    home: Home,
+    held: Option<Held>,
+}
+
+/// Where its locks belong.
+enum Home {
+    Session(Session),
+    Efficiency(Client),
+}
+
+enum Held {
+    Exclusive(Guard<Exclusive>),
+    Shared(Guard<Shared>),
+    Efficiency(Guard<Efficiency>),
+}
+
+impl Taker {
+    pub(crate) fn in_session(session: Session) -> Taker {
+        Taker { home: Home::Session(session), held: None }
+    }
+
+    pub(crate) fn of_efficiency(client: Client) -> Taker {
+        Taker { home: Home::Efficiency(client), held: None }
+    }
+}
+
+#[async_trait]
+impl Contender for Taker {
+    async fn acquire(&mut self, name: &str) -> Result<()> {
+        self.held = Some(match &self.home {
+            Home::Session(session) => Held::Exclusive(session.lock(name).wait_forever().acquire().await?),
+            Home::Efficiency(client) => {
+                Held::Efficiency(client.lock(name).efficiency().wait_forever().acquire().await?)
+            }
+        });
+        Ok(())
+    }
+
+    async fn acquire_shared(&mut self, name: &str) -> Result<()> {
+        self.held = Some(match &self.home {
+            Home::Session(session) => Held::Shared(session.lock(name).shared().wait_forever().acquire().await?),
+            Home::Efficiency(client) => {
+                Held::Efficiency(client.lock(name).shared().efficiency().wait_forever().acquire().await?)
+            }
+        });
+        Ok(())
+    }
+
+    async fn release(&mut self) -> Result<()> {
+        match self.held.take().context("nothing is held")? {
+            Held::Exclusive(guard) => guard.release().await?,
+            Held::Shared(guard) => guard.release().await?,
+            Held::Efficiency(guard) => guard.release().await?,
+        };
+        Ok(())
+    }
+}

@@ -1,0 +1,109 @@
+//! What processes cost, as the kernel counts it: processor time and memory, from `/proc`.
+//!
+//! A server is more than one process where it forks (Postgres) or runs under a shell, so its descendants are counted with it,
+//! and so are those of them that have ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Linux counts in hundredths of a second on every machine that it runs on, whatever its own clock does.
+const TICK_US: u64 = 10_000;
+
+/// One line of `/proc/PID/stat`, as far as it is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stat {
+    parent: u32,
+    /// Its own time, in user and kernel mode, all threads together.
+    own_ticks: u64,
+    /// The time of its children that have ended and were waited for.
+    ended_ticks: u64,
+}
+
+/// Processor time so far of these processes and of everything that they started, in microseconds.
+pub fn processor_us(processes: &[u32]) -> u64 {
+    let stats = all_stats();
+    let ticks = with_descendants(processes, &stats).into_iter().filter_map(|process| stats.get(&process));
+    ticks.map(|stat| stat.own_ticks + stat.ended_ticks).sum::<u64>() * TICK_US
+}
+
+/// Processor time of this process so far, in microseconds, without its children.
+pub fn own_processor_us() -> u64 {
+    read_stat("self").map_or(0, |stat| stat.own_ticks * TICK_US)
+}
+
+/// Memory of a process that is really there, in bytes; zero if it is gone.
+pub fn resident_bytes(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    parse_resident(&status).unwrap_or(0)
+}
+
+fn read_stat(process: &str) -> Option<Stat> {
+    parse_stat(&std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
+}
+
+/// Everything that runs now. What ends while this is read is left out.
+fn all_stats() -> BTreeMap<u32, Stat> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return BTreeMap::new() };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter_map(|name| Some((name.parse().ok()?, read_stat(&name)?))).collect()
+}
+
+fn with_descendants(processes: &[u32], stats: &BTreeMap<u32, Stat>) -> BTreeSet<u32> {
+    let mut found: BTreeSet<u32> = processes.iter().copied().collect();
+    loop {
+        let children = stats.iter().filter(|(_, stat)| found.contains(&stat.parent)).map(|(process, _)| *process);
+        let more: Vec<u32> = children.filter(|process| !found.contains(process)).collect();
+        if more.is_empty() {
+            return found;
+        }
+        found.extend(more);
+    }
+}
+
+/// The name of a process stands in brackets and may have anything in it, brackets included: the fields begin after the last.
+fn parse_stat(line: &str) -> Option<Stat> {
+    let fields: Vec<&str> = line.rsplit_once(") ")?.1.split(' ').collect();
+    let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    Some(Stat {
+        parent: fields.get(1)?.parse().ok()?,
+        own_ticks: number(11)? + number(12)?,
+        ended_ticks: number(13)? + number(14)?,
+    })
+}
+
+fn parse_resident(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1_024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_kernel_is_read_whatever_the_process_is_called() {
+        let line = "42 (a) b (c) S 7 42 42 0 -1 4194560 1 2 3 4 150 50 20 5 20 0 9 0 100 1000 10 18446744073709551615";
+        assert_eq!(parse_stat(line), Some(Stat { parent: 7, own_ticks: 200, ended_ticks: 25 }));
+        assert_eq!(parse_stat("42 (cut"), None);
+        assert_eq!(parse_stat("42 (short) S 7"), None);
+    }
+
+    #[test]
+    fn what_a_server_started_is_counted_with_it_once() {
+        let stat = |parent| Stat { parent, own_ticks: 1, ended_ticks: 0 };
+        let stats = BTreeMap::from([(1, stat(0)), (5, stat(1)), (6, stat(5)), (7, stat(6)), (8, stat(1))]);
+        assert_eq!(with_descendants(&[5, 7], &stats), BTreeSet::from([5, 6, 7]));
+    }
+
+    #[test]
+    fn memory_is_read_in_bytes() {
+        assert_eq!(parse_resident("Name:\tx\nVmRSS:\t  1024 kB\n"), Some(1 << 20));
+        assert_eq!(parse_resident("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn this_process_has_memory_and_its_time_is_counted() {
+        assert!(resident_bytes(std::process::id()) > 0);
+        assert!(processor_us(&[std::process::id()]) >= own_processor_us().saturating_sub(1));
+    }
+}

@@ -1,0 +1,237 @@
+//! What contenders of one system do in one block, and what it came to. The workloads that every system can take part in.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+
+use crate::load::{self, Contenders, Names, PATIENCE, Pairs, Random, Took};
+use crate::system::Contender;
+
+/// What to do.
+#[derive(Clone, Copy, Debug)]
+pub enum Work {
+    /// Pairs on free locks, as fast as answers come.
+    Closed,
+    /// Pairs on free locks, so many a second.
+    Open {
+        /// Pairs a second that are due.
+        per_second: f64,
+        /// Of the random instants.
+        seed: u64,
+    },
+    /// All want the same lock.
+    HotLock,
+    /// Readers and writers of one name.
+    Shared,
+}
+
+/// What a block came to.
+pub struct Done {
+    /// Pairs, or hand-overs: what CPU and counts are divided by.
+    pub operations: u64,
+    /// By name, with the unit as the last word.
+    pub figures: Vec<(&'static str, f64)>,
+}
+
+/// The share of writers in the mixed workload, in per cent.
+const WRITERS_PERCENT: u64 = 5;
+/// If readers wait for each other, they would do so forever.
+const READERS_PATIENCE: Duration = Duration::from_secs(30);
+
+impl Work {
+    /// Does it for so long. The prefix is for names.
+    ///
+    /// # Errors
+    /// The first that a contender had.
+    pub async fn perform(self, contenders: Contenders, prefix: &str, block: Duration) -> Result<(Contenders, Done)> {
+        let own = Names::Own(prefix.to_owned());
+        match self {
+            Work::Closed => {
+                let (contenders, pairs) = load::closed(contenders, &own, block).await?;
+                Ok((contenders, done(&pairs)))
+            }
+            Work::Open { per_second, seed } => {
+                let schedule = load::schedule(per_second, block, seed);
+                let (contenders, pairs) = load::open(contenders, &own, schedule).await?;
+                let mut done = done(&pairs);
+                done.figures.push(("due_per_second", per_second));
+                Ok((contenders, done))
+            }
+            Work::HotLock => hot_lock(contenders, &format!("{prefix}/hot"), block).await,
+            Work::Shared => {
+                let name = format!("{prefix}/shared");
+                let (contenders, together) = readers_together(contenders, &name).await?;
+                let (contenders, mut done) = mixed(contenders, &name, block).await?;
+                done.figures.push(("readers_together_count", together as f64));
+                Ok((contenders, done))
+            }
+        }
+    }
+}
+
+fn done(pairs: &Pairs) -> Done {
+    let Pairs { acquire, release, .. } = pairs;
+    let figures = vec![
+        ("pairs_per_second", pairs.per_second()),
+        ("acquire_p50_ms", acquire.at_ms(0.5)),
+        ("acquire_p90_ms", acquire.at_ms(0.9)),
+        ("acquire_p99_ms", acquire.at_ms(0.99)),
+        ("acquire_p999_ms", acquire.at_ms(0.999)),
+        ("acquire_longest_ms", acquire.longest_ms()),
+        ("release_p50_ms", release.at_ms(0.5)),
+        ("release_p99_ms", release.at_ms(0.99)),
+    ];
+    Done { operations: acquire.count(), figures }
+}
+
+/// What the contenders of a hot lock tell each other. Only who holds the lock writes here.
+#[derive(Default)]
+struct Relay {
+    /// When the last holder began to give it back.
+    released_at: Option<Instant>,
+    /// Hand-overs are measured from here to there.
+    window: Option<(Instant, Instant)>,
+    took: Took,
+    grants: u64,
+}
+
+/// The first holds the lock until all others have had the time to ask for it. Then it goes from one to the next.
+async fn hot_lock(contenders: Contenders, name: &str, block: Duration) -> Result<(Contenders, Done)> {
+    let relay = Arc::new(Mutex::new(Relay::default()));
+    let mut contenders = contenders.into_iter().enumerate();
+    let (_, mut first) = contenders.next().context("somebody must want the lock")?;
+    first.acquire(name).await?;
+    let mut tasks = JoinSet::new();
+    for (index, mut contender) in contenders {
+        let (relay, name) = (relay.clone(), name.to_owned());
+        tasks.spawn(async move {
+            contender.acquire(&name).await?;
+            take_turns(index, contender, &name, &relay).await
+        });
+    }
+    // 20,000 a second can ask, and more than that could not be seen from here anyway.
+    tokio::time::sleep(Duration::from_millis(50) + Duration::from_micros(50) * tasks.len() as u32).await;
+    let began = Instant::now();
+    with(&relay, |relay| relay.window = Some((began, began + block)));
+    let (relay_of_first, name) = (relay.clone(), name.to_owned());
+    tasks.spawn(async move { take_turns(0, first, &name, &relay_of_first).await });
+    let contenders = all(tasks, began + block).await?;
+    let figures = with(&relay, |relay| {
+        let took = &relay.took;
+        vec![
+            ("handovers_per_second", took.count() as f64 / block.as_secs_f64()),
+            ("handover_p50_ms", took.at_ms(0.5)),
+            ("handover_p90_ms", took.at_ms(0.9)),
+            ("handover_p99_ms", took.at_ms(0.99)),
+            ("handover_longest_ms", took.longest_ms()),
+        ]
+    });
+    Ok((contenders, Done { operations: with(&relay, |relay| relay.grants), figures }))
+}
+
+/// It has the lock, and goes on asking for it until the time is over.
+async fn take_turns(
+    index: usize,
+    mut contender: Box<dyn Contender>,
+    name: &str,
+    relay: &Mutex<Relay>,
+) -> Result<(usize, Box<dyn Contender>)> {
+    loop {
+        let granted = Instant::now();
+        let over = with(relay, |relay| {
+            relay.grants += 1;
+            let (from, until) = relay.window.expect("it was set before the lock was given back for the first time");
+            if let Some(released) = relay.released_at.take()
+                && released >= from
+                && granted <= until
+            {
+                relay.took.record(granted - released);
+            }
+            relay.released_at = Some(Instant::now());
+            granted > until
+        });
+        contender.release().await?;
+        if over {
+            return Ok((index, contender));
+        }
+        contender.acquire(name).await?;
+    }
+}
+
+/// All take the name as readers, and nobody gives it back before all have it.
+async fn readers_together(contenders: Contenders, name: &str) -> Result<(Contenders, usize)> {
+    let many = contenders.len();
+    let all_have_it = Arc::new(Barrier::new(many));
+    let mut tasks = JoinSet::new();
+    for (index, mut contender) in contenders.into_iter().enumerate() {
+        let (name, all_have_it) = (name.to_owned(), all_have_it.clone());
+        tasks.spawn(async move {
+            contender.acquire_shared(&name).await?;
+            if tokio::time::timeout(READERS_PATIENCE, all_have_it.wait()).await.is_err() {
+                bail!("a reader waits for a reader: {many} of them did not hold {name} at the same time");
+            }
+            contender.release().await?;
+            Ok((index, contender))
+        });
+    }
+    let contenders = all(tasks, Instant::now() + READERS_PATIENCE).await?;
+    Ok((contenders, many))
+}
+
+/// Readers and writers in turns, at random but the same in every run.
+async fn mixed(contenders: Contenders, name: &str, block: Duration) -> Result<(Contenders, Done)> {
+    let (began, took) = (Instant::now(), Arc::new(Mutex::new((Took::default(), Took::default()))));
+    let mut tasks = JoinSet::new();
+    for (index, mut contender) in contenders.into_iter().enumerate() {
+        let (name, took, mut random) = (name.to_owned(), took.clone(), Random::new(index as u64));
+        tasks.spawn(async move {
+            while began.elapsed() < block {
+                let (writes, asked) = (random.next() % 100 < WRITERS_PERCENT, Instant::now());
+                match writes {
+                    true => contender.acquire(&name).await?,
+                    false => contender.acquire_shared(&name).await?,
+                }
+                let granted = asked.elapsed();
+                contender.release().await?;
+                with(&took, |(reads, writes_took)| if writes { writes_took } else { reads }.record(granted));
+            }
+            Ok((index, contender))
+        });
+    }
+    let contenders = all(tasks, began + block).await?;
+    let elapsed = began.elapsed().as_secs_f64();
+    let done = with(&took, |(reads, writes)| {
+        let operations = reads.count() + writes.count();
+        let figures = vec![
+            ("pairs_per_second", operations as f64 / elapsed),
+            ("read_p50_ms", reads.at_ms(0.5)),
+            ("read_p99_ms", reads.at_ms(0.99)),
+            ("write_p50_ms", writes.at_ms(0.5)),
+            ("write_p99_ms", writes.at_ms(0.99)),
+        ];
+        Done { operations, figures }
+    });
+    Ok((contenders, done))
+}
+
+/// All contenders, when they are through, in their order.
+async fn all(mut tasks: JoinSet<Result<(usize, Box<dyn Contender>)>>, should_end: Instant) -> Result<Contenders> {
+    let mut contenders = Vec::with_capacity(tasks.len());
+    let until = tokio::time::Instant::from_std(should_end + PATIENCE);
+    loop {
+        let Ok(next) = tokio::time::timeout_at(until, tasks.join_next()).await else {
+            bail!("{} contenders still wait {} s after the end of the block", tasks.len(), PATIENCE.as_secs());
+        };
+        let Some(ended) = next else { break };
+        contenders.push(ended.context("a contender broke off")??);
+    }
+    contenders.sort_by_key(|(index, _)| *index);
+    Ok(contenders.into_iter().map(|(_, contender)| contender).collect())
+}
+
+fn with<T, R>(shared: &Mutex<T>, look: impl FnOnce(&mut T) -> R) -> R {
+    look(&mut shared.lock().unwrap_or_else(PoisonError::into_inner))
+}
