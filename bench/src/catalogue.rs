@@ -55,6 +55,12 @@ pub const ALL: &[Entry] = &[
     },
 ];
 
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(self.id)
+    }
+}
+
 impl Entry {
     /// Starts it.
     ///
