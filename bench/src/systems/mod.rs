@@ -1,1 +1,8 @@
 //! One file a system.
+
+pub mod etcd;
+pub mod postgres;
+pub mod redis;
+pub mod redlock;
+mod servers;
+pub mod zookeeper;
