@@ -212,7 +212,7 @@ impl Cluster {
         let nodes: Vec<_> = self.nodes.iter().filter_map(|node| metrics::fetch(node.http).ok()).collect();
         let each = |name: &str| nodes.iter().filter_map(|node| node.get(name).copied()).collect::<Vec<f64>>();
         let mut counts = BTreeMap::new();
-        // All nodes have the same log and come to the same pushes, so these are those of the one that has the most.
+        // All nodes have the same log, and the one that leads tells what is pushed: what counts is the one that has the most.
         for (name, counter) in [("entries", "fencepost_applied_index"), ("pushes", "fencepost_pushes_total")] {
             if let Some(most) = each(counter).into_iter().reduce(f64::max) {
                 counts.insert(name.to_owned(), most);
