@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::catalogue;
+
 /// One block: a line of `results.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Block {
@@ -74,7 +76,7 @@ impl Results {
         cases
     }
 
-    /// The systems of a workload, with their names, in the order in which they were first measured.
+    /// The systems of a workload, with their names, in the order of the catalogue.
     pub fn systems(&self, workload: &str) -> Vec<(String, String)> {
         let mut systems: Vec<(String, String)> = Vec::new();
         for block in self.blocks.iter().filter(|block| block.workload == workload) {
@@ -82,6 +84,7 @@ impl Results {
                 systems.push((block.system.clone(), block.name.clone()));
             }
         }
+        systems.sort_by_key(|(system, _)| catalogue::ALL.iter().position(|entry| entry.id == system));
         systems
     }
 

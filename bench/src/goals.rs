@@ -89,16 +89,13 @@ fn hot_lock(results: &Results) -> Vec<Verdict> {
     };
     let counted = |figure: &'static str| worst(&move |case| results.summary("w2", case, BASELINE, figure), true);
     let cost = counted("entries_per_operation").zip(counted("pushes_per_operation")).map(|(entries, pushes)| {
-        // A few entries beside: sessions say that they live.
-        let met = entries.median <= 2.05 && pushes.median <= 1.05;
-        (format!("at most {} entries and {} pushes", number(entries.median), number(pushes.median)), met)
+        // A few entries beside: the first requests, and sessions that say that they live.
+        let met = entries.median <= 1.1 && pushes.median <= 1.05;
+        (format!("{} entries, {} pushes", number(entries.median), number(pushes.median)), met)
     });
     let rates = |case: &str, other| results.ratio("w2", case, "handovers_per_second", BASELINE, other);
     vec![
-        Verdict::new(
-            "W2: a hand-over is one push, and one entry besides the one of the request that waits again, at every N",
-            cost,
-        ),
+        Verdict::new("W2: a hand-over is one log entry and one push, at every N; the most", cost),
         Verdict::at_most(
             "W2: hand-over p50 ≤ 1.3 × (one sync and two round trips over loopback), at every N; the worst",
             worst(&|case| by_the_machine(results, "w2", case, "handover_p50_ms"), true),
@@ -117,12 +114,20 @@ fn hot_lock(results: &Results) -> Vec<Verdict> {
 
 fn alone(results: &Results) -> Vec<Verdict> {
     let only = |workload: &str, case: &str, figure: &str| {
-        let blocks = results.blocks.iter().filter(|block| block.workload == workload && block.case.starts_with(case));
+        // Connections, sessions, locks: what was measured at a smaller size says nothing about the goal.
+        let size = match workload {
+            "w4" => 1_000.0,
+            "w5" => 10_000.0,
+            "w8" => 1_000_000.0,
+            _ => 0.0,
+        };
+        let blocks = results.blocks.iter().filter(|block| block.workload == workload && block.parameter >= size);
+        let blocks = blocks.filter(|block| block.case.starts_with(case));
         Summary::of(blocks.filter_map(|block| block.figures.get(figure).copied()))
     };
     let readers = results.cases("w3").first().and_then(|(case, many)| {
         let together = results.summary("w3", case, BASELINE, "readers_together_count")?;
-        Some((format!("{} of {many} at the same time", number(together.least)), together.least >= *many))
+        Some((format!("{} of {many} at the same time", count(together.least)), together.least >= *many))
     });
     vec![
         Verdict::new("W3: no reader waits for a reader", readers),
@@ -184,6 +189,16 @@ mod tests {
     #[test]
     fn what_was_not_measured_is_neither_met_nor_missed() {
         assert!(judge(&Results::default()).iter().all(|verdict| verdict.met.is_none() && verdict.measured == "-"));
+    }
+
+    #[test]
+    fn a_smaller_size_says_nothing_about_a_goal() {
+        let restart = |locks: f64| {
+            let plain = block("killed", "fencepost-1", 1, &[("serves_ms", 1_000.0)]);
+            let blocks = vec![crate::figures::Block { workload: "w8".to_owned(), parameter: locks, ..plain }];
+            find(&judge(&Results { blocks }), "W8").met
+        };
+        assert_eq!((restart(20_000.0), restart(1_000_000.0)), (None, Some(true)));
     }
 
     #[test]

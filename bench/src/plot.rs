@@ -9,11 +9,11 @@ use crate::figures::Results;
 use crate::report::number;
 use crate::workload::Workload;
 
-const WIDTH: f64 = 760.0;
+const WIDTH: f64 = 800.0;
 const HEIGHT: f64 = 420.0;
 /// Room for the axis at the left and for the names at the right.
 const LEFT: f64 = 76.0;
-const RIGHT: f64 = 190.0;
+const RIGHT: f64 = 230.0;
 const TOP: f64 = 48.0;
 const BOTTOM: f64 = 52.0;
 /// Names of lines are kept so far apart.

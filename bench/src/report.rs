@@ -265,7 +265,7 @@ fn case_table(workload: Workload, results: &Results, case: &str) -> String {
         let _ = write!(text, "| {name} |");
         for column in columns(workload) {
             let summary = results.summary(id, case, system, column.figure);
-            let _ = write!(text, " {} |", summary.map_or("-".to_owned(), show));
+            let _ = write!(text, " {} |", summary.map_or("-".to_owned(), |it| show_figure(column.figure, it)));
             if let (true, Some(better)) = (is_compared, column.compared) {
                 let (one, other) = if better == Better::More { (baseline, &**system) } else { (&**system, baseline) };
                 let ratio = results.ratio(id, case, column.figure, one, other).filter(|_| system != baseline);
@@ -298,7 +298,8 @@ fn counts_table(workload: Workload, results: &Results, cases: &[(String, f64)]) 
         return rows;
     }
     let headings: Vec<&str> = COUNTS.iter().map(|(_, heading)| *heading).collect();
-    let of = if workload == Workload::HotLock { "a hand-over, with the request that waits again" } else { "a pair" };
+    let of =
+        if workload == Workload::HotLock { "a hand-over, the request that waits again included" } else { "a pair" };
     format!(
         "### What Fencepost writes and sends for {of}\n\n| | system | {} |\n|---|---|{}\n{rows}\n",
         headings.join(" | "),
@@ -312,6 +313,11 @@ pub(crate) fn progress(workload: Workload, block: &Block) -> String {
         .iter()
         .filter_map(|column| Some(format!("{} {}", number(*block.figures.get(column.figure)?), column.heading)));
     format!("{}, round {}, {}: {}", block.case, block.round, block.name, shown.collect::<Vec<_>>().join("; "))
+}
+
+/// Whatever was counted has no fraction.
+fn show_figure(figure: &str, summary: Summary) -> String {
+    if figure.ends_with("_count") { count(summary.median) } else { show(summary) }
 }
 
 /// `12,345 (11,870 to 12,600)`; the number alone if there is but one.

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use fencepost_testbed::{Kind, Server};
 use futures_util::stream;
 use tokio::sync::oneshot;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tonic::transport::{Channel, Endpoint};
 
 use self::lease::lease_client::LeaseClient;
@@ -113,13 +113,15 @@ impl Contender for EtcdContender {
 
 /// Keeps a lease alive until its contender is dropped, and then ends it, so that nothing is left to expire during other measurements.
 async fn keep(mut leases: LeaseClient<Channel>, id: i64, mut dropped: oneshot::Receiver<()>) {
-    let mut ticks = interval(KEEP_ALIVE);
+    let mut ticks = interval_at(Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             _ = ticks.tick() => {
                 // If it fails, the next one comes before the lease is over; and if that fails, the contender is told.
-                let _ = leases.lease_keep_alive(stream::once(ready(LeaseKeepAliveRequest { id }))).await;
+                if let Ok(answers) = leases.lease_keep_alive(stream::once(ready(LeaseKeepAliveRequest { id }))).await {
+                    let _ = answers.into_inner().message().await;
+                }
             }
             _ = &mut dropped => break,
         }

@@ -212,16 +212,17 @@ impl Cluster {
         let nodes: Vec<_> = self.nodes.iter().filter_map(|node| metrics::fetch(node.http).ok()).collect();
         let each = |name: &str| nodes.iter().filter_map(|node| node.get(name).copied()).collect::<Vec<f64>>();
         let mut counts = BTreeMap::new();
-        // All have the same log, so the entries are those of the one that has the most of it.
-        if let Some(most) = each("fencepost_applied_index").into_iter().reduce(f64::max) {
-            counts.insert("entries".to_owned(), most);
+        // All nodes have the same log, and the one that leads tells what is pushed: what counts is the one that has the most.
+        for (name, counter) in [("entries", "fencepost_applied_index"), ("pushes", "fencepost_pushes_total")] {
+            if let Some(most) = each(counter).into_iter().reduce(f64::max) {
+                counts.insert(name.to_owned(), most);
+            }
         }
         for (name, counter) in [
             ("syncs", "fencepost_log_syncs_total"),
             ("log_bytes", "fencepost_log_bytes_total"),
             ("messages", "fencepost_peer_messages_total"),
             ("message_bytes", "fencepost_peer_bytes_total"),
-            ("pushes", "fencepost_pushes_total"),
         ] {
             let counted = each(counter);
             if !counted.is_empty() {

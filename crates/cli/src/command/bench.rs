@@ -16,8 +16,8 @@ use crate::own::{interrupted, own_command};
 use crate::{duration, settings};
 
 const AFTER_HELP: &str = "\
-Every contender takes a lock, gives it back, and takes the next; the names begin with fencepost-bench/, and nobody else's locks are
-touched. Ctrl-C ends it early, with what was measured until then.
+Every contender takes a lock, gives it back, and takes the next; the names begin with fencepost-bench/, and nobody else's \
+locks are touched. Ctrl-C ends it early, with what was measured until then.
 
 Examples:
   fencepost bench                              64 contenders for 10 s
@@ -37,9 +37,9 @@ Workloads:
   w5          10,000 sessions die at once
   w4          100,000 idle sessions with 500,000 locks
 
-Everything runs on this machine, in temporary directories (TMPDIR) and on free ports of the loopback, and is gone at the end. What is
-not installed is skipped, and the report says what to install. The output directory gets report.md, results.jsonl with every
-block, and plots as SVG.";
+Everything runs on this machine, in temporary directories (TMPDIR) and on free ports of the loopback, and is gone at the end. \
+What is not installed is skipped, and the report says what to install. The output directory gets report.md, results.jsonl with \
+every block, and plots as SVG.";
 
 /// Load a running cluster and see how fast it is; or compare Fencepost with other systems
 #[derive(Debug, clap::Args)]
