@@ -3,7 +3,12 @@
 use anyhow::Result;
 
 use crate::system::System;
+use crate::systems::etcd::Etcd;
 use crate::systems::fencepost::{Fencepost, NodeCommand, Way};
+use crate::systems::postgres::Postgres;
+use crate::systems::redis::Redis;
+use crate::systems::redlock::Redlock;
+use crate::systems::zookeeper::Zookeeper;
 use crate::workload::Workload;
 
 /// Everything else is compared with this one.
@@ -25,10 +30,20 @@ pub struct Entry {
 
 enum Start {
     Fencepost(usize, Way),
+    Etcd,
+    Zookeeper,
+    RedisInMemory,
+    RedisSynced,
+    Redlock,
+    Postgres,
 }
 
 const LOCKS: &[Workload] = &[Workload::Uncontended, Workload::HotLock, Workload::Shared, Workload::OpenLoop];
 const EFFICIENCY: &[Workload] = &[Workload::Efficiency];
+/// What has a queue, or a few dozen hand-overs a second.
+const QUEUES: usize = 64;
+/// Whose waiters ask again and again.
+const POLLS: usize = 8;
 
 /// In the order of the tables.
 pub const ALL: &[Entry] = &[
@@ -53,7 +68,30 @@ pub const ALL: &[Entry] = &[
         waiters_max: 1_000,
         start: Start::Fencepost(3, Way::Efficiency),
     },
+    Entry { id: "etcd", workloads: LOCKS, waiters_max: QUEUES, start: Start::Etcd },
+    Entry { id: "zookeeper", workloads: LOCKS, waiters_max: QUEUES, start: Start::Zookeeper },
+    Entry {
+        id: "redis",
+        workloads: &[
+            Workload::Uncontended,
+            Workload::HotLock,
+            Workload::Shared,
+            Workload::OpenLoop,
+            Workload::Efficiency,
+        ],
+        waiters_max: POLLS,
+        start: Start::RedisInMemory,
+    },
+    Entry { id: "redis-synced", workloads: LOCKS, waiters_max: POLLS, start: Start::RedisSynced },
+    Entry { id: "redlock", workloads: LOCKS, waiters_max: POLLS, start: Start::Redlock },
+    Entry { id: "postgres", workloads: LOCKS, waiters_max: QUEUES, start: Start::Postgres },
 ];
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(self.id)
+    }
+}
 
 impl Entry {
     /// Starts it.
@@ -63,6 +101,12 @@ impl Entry {
     pub async fn start(&self, command: &NodeCommand) -> Result<Box<dyn System>> {
         Ok(match self.start {
             Start::Fencepost(nodes, way) => Box::new(Fencepost::start(nodes, way, command.clone()).await?),
+            Start::Etcd => Box::new(Etcd::start().await?),
+            Start::Zookeeper => Box::new(Zookeeper::start().await?),
+            Start::RedisInMemory => Box::new(Redis::start_in_memory().await?),
+            Start::RedisSynced => Box::new(Redis::start_synced().await?),
+            Start::Redlock => Box::new(Redlock::start().await?),
+            Start::Postgres => Box::new(Postgres::start().await?),
         })
     }
 }

@@ -74,6 +74,7 @@ pub(crate) struct Run<'a> {
 /// # Errors
 /// If nothing could be measured, or the results cannot be written.
 pub async fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Finished> {
+    usage::raise_file_limit();
     let out = &options.out;
     std::fs::create_dir_all(out).with_context(|| format!("cannot make the directory {}", out.display()))?;
     let lines = out.join("results.jsonl");

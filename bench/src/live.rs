@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use fencepost::{Client, ClientBuilder};
+use fencepost::{Client, ClientBuilder, Session};
 use serde::Serialize;
+use tokio::task::JoinSet;
 
 use crate::load::{self, Contenders, Names, Pairs};
 use crate::systems::fencepost::Taker;
+use crate::usage;
 
 /// So many contenders share a session: its bounds are far above that.
 const CONTENDERS_PER_SESSION: usize = 250;
@@ -15,6 +17,9 @@ const CONTENDERS_PER_SESSION: usize = 250;
 const SHARED_NAMES: usize = 8;
 /// Progress is told so often.
 const BEAT: Duration = Duration::from_secs(1);
+
+/// What is not closed by then ends by itself, with its time to live.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What the load is like.
 #[derive(Clone, Debug)]
@@ -79,7 +84,8 @@ pub async fn run(
     stop: impl Future,
     tell: &mut dyn FnMut(&str),
 ) -> Result<Outcome> {
-    let mut contenders = contenders(builder, client, load).await?;
+    usage::raise_file_limit();
+    let (mut contenders, sessions) = contenders(builder, client.clone(), load).await?;
     let names = match load.shared_names {
         true => Names::Shared(load.prefix.clone(), SHARED_NAMES),
         false => Names::Own(load.prefix.clone()),
@@ -106,6 +112,7 @@ pub async fn run(
             pairs.acquire.at_ms(0.99)
         ));
     }
+    close(client, sessions).await;
     Ok(Outcome {
         contenders: load.contenders,
         seconds: all.elapsed.as_secs_f64(),
@@ -116,20 +123,32 @@ pub async fn run(
     })
 }
 
-async fn contenders(builder: ClientBuilder, client: Client, load: &Load) -> Result<Contenders> {
+async fn contenders(builder: ClientBuilder, client: Client, load: &Load) -> Result<(Contenders, Vec<Session>)> {
     let mut contenders: Contenders = Vec::with_capacity(load.contenders);
-    let (mut client, mut session) = (client.clone(), client.session().open()?);
+    let mut sessions = vec![client.session().open()?];
+    let mut client = client;
     for index in 0..load.contenders {
         if load.separate_connections && index > 0 {
             client = builder.clone().connect().await?;
         }
         if index > 0 && (load.separate_connections || index % CONTENDERS_PER_SESSION == 0) {
-            session = client.session().open()?;
+            sessions.push(client.session().open()?);
         }
         contenders.push(Box::new(match load.efficiency {
             true => Taker::of_efficiency(client.clone()),
-            false => Taker::in_session(session.clone()),
+            false => Taker::in_session(sessions.last().expect("there is one from the start").clone()),
         }));
     }
-    Ok(contenders)
+    Ok((contenders, sessions))
+}
+
+/// Nothing is left at the cluster, not even if the load was broken off while locks were held.
+async fn close(client: Client, sessions: Vec<Session>) {
+    let mut closing = JoinSet::new();
+    closing.spawn(async move { client.close().await });
+    for session in sessions {
+        closing.spawn(async move { session.close().await });
+    }
+    // If the cluster does not answer, the figures are still worth having.
+    let _ = tokio::time::timeout(CLOSE_PATIENCE, closing.join_all()).await;
 }

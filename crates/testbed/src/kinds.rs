@@ -1,7 +1,11 @@
 //! The kinds of servers: what each needs, how its directory is prepared, how it is run and when it serves.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// What is particular to one server of a kind that cannot be started without: the pooler's database, the others of a cluster.
+pub(crate) const SETTINGS: &str = "settings.particular";
 
 /// A kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,35 +14,56 @@ pub enum Kind {
     Postgres,
     /// MariaDB, for whatever speaks MySQL.
     MariaDb,
-    /// Redis.
+    /// Redis that writes what it does to a file, and syncs that each second.
     Redis,
+    /// Redis that writes nothing down.
+    RedisInMemory,
+    /// Redis that syncs before it answers.
+    RedisSynced,
     /// S3, as the Python package moto serves it.
     S3,
     /// PgBouncer, a pooler before a Postgres: see [`crate::pooler`].
     PgBouncer,
     /// etcd, a cluster of one.
     Etcd,
-    /// ZooKeeper, one server.
+    /// One of several etcd: see [`crate::Server::start_cluster`].
+    EtcdMember,
+    /// ZooKeeper, one server with short ticks that does not sync: for tests.
     Zookeeper,
+    /// One of several ZooKeepers, with the settings of its makers: see [`crate::Server::start_cluster`].
+    ZookeeperMember,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 7] =
-        [Kind::Postgres, Kind::MariaDb, Kind::Redis, Kind::S3, Kind::PgBouncer, Kind::Etcd, Kind::Zookeeper];
+    pub const ALL: [Kind; 11] = [
+        Kind::Postgres,
+        Kind::MariaDb,
+        Kind::Redis,
+        Kind::RedisInMemory,
+        Kind::RedisSynced,
+        Kind::S3,
+        Kind::PgBouncer,
+        Kind::Etcd,
+        Kind::EtcdMember,
+        Kind::Zookeeper,
+        Kind::ZookeeperMember,
+    ];
 
     /// The programs that it takes, and where they come from.
     fn needs(self) -> (&'static [&'static str], &'static str) {
         match self {
             Kind::Postgres => (&["initdb", "postgres"], "the Debian package postgresql"),
             Kind::MariaDb => (&["mariadb-install-db", "mariadbd"], "the Debian package mariadb-server"),
-            Kind::Redis => (&["redis-server"], "the Debian package redis-server"),
+            Kind::Redis | Kind::RedisInMemory | Kind::RedisSynced => {
+                (&["redis-server"], "the Debian package redis-server")
+            }
             Kind::S3 => {
                 (&["moto_server"], "moto[server] with pip, and name its program moto_server in FENCEPOST_MOTO_SERVER")
             }
             Kind::PgBouncer => (&["pgbouncer"], "the Debian package pgbouncer"),
-            Kind::Etcd => (&["etcd"], "the Debian package etcd-server"),
-            Kind::Zookeeper => {
+            Kind::Etcd | Kind::EtcdMember => (&["etcd"], "the Debian package etcd-server"),
+            Kind::Zookeeper | Kind::ZookeeperMember => {
                 let programs = &["zookeeper.jar", "slf4j-simple.jar", "java"];
                 (programs, "the Debian packages libzookeeper-java and default-jre-headless")
             }
@@ -46,7 +71,7 @@ impl Kind {
     }
 
     /// What is missing on this machine, and where to get it.
-    pub(crate) fn missing(self) -> Option<String> {
+    pub fn missing(self) -> Option<String> {
         let (programs, source) = self.needs();
         let missing = programs.iter().find(|name| program(name).is_none())?;
         Some(format!("{missing} was not found: install {source}"))
@@ -57,8 +82,8 @@ impl Kind {
         match self {
             Kind::Postgres | Kind::PgBouncer => Some("postgres"),
             Kind::MariaDb => Some("mysql"),
-            Kind::Redis => Some("redis"),
-            Kind::S3 | Kind::Etcd | Kind::Zookeeper => None,
+            Kind::Redis | Kind::RedisInMemory | Kind::RedisSynced => Some("redis"),
+            Kind::S3 | Kind::Etcd | Kind::EtcdMember | Kind::Zookeeper | Kind::ZookeeperMember => None,
         }
     }
 
@@ -77,7 +102,7 @@ impl Kind {
                 command.arg(format!("--datadir={}", directory.join("data").display()));
                 Some(command)
             }
-            Kind::Redis | Kind::S3 | Kind::PgBouncer | Kind::Etcd | Kind::Zookeeper => None,
+            _ => None,
         }
     }
 
@@ -90,7 +115,7 @@ impl Kind {
         match self {
             Kind::Postgres => {
                 command.arg("-D").arg(data).arg("-p").arg(port.to_string());
-                command.args(["-c", "listen_addresses=127.0.0.1", "-c", "max_connections=200"]);
+                command.args(["-c", "listen_addresses=127.0.0.1", "-c", "max_connections=300"]);
                 command.arg("-c").arg(format!("unix_socket_directories={}", directory.display()));
             }
             Kind::MariaDb => {
@@ -98,21 +123,33 @@ impl Kind {
                 command.arg(format!("--datadir={}", data.display())).arg(format!("--port={port}"));
                 command.arg(format!("--socket={}", directory.join("socket").display()));
             }
-            Kind::Redis => {
-                command.args(["--bind", "127.0.0.1", "--appendonly", "yes", "--save", ""]);
+            Kind::Redis | Kind::RedisInMemory | Kind::RedisSynced => {
+                let (appends, syncs) = match self {
+                    Kind::RedisInMemory => ("no", "no"),
+                    Kind::RedisSynced => ("yes", "always"),
+                    _ => ("yes", "everysec"),
+                };
+                command.args(["--bind", "127.0.0.1", "--appendonly", appends, "--appendfsync", syncs, "--save", ""]);
                 command.arg("--port").arg(port.to_string()).arg("--dir").arg(directory);
             }
             Kind::S3 => {
                 command = Command::new(server.with_file_name("python3"));
                 command.args(["-c", include_str!("s3.py")]).arg(port.to_string());
             }
+            // The port of these three can be said in a file only, and what else is in it was written before.
             Kind::PgBouncer => {
-                // Its port can be said in a file only.
-                let (settings, file) = (directory.join("pooler.ini"), directory.join("pgbouncer.ini"));
-                let settings = std::fs::read_to_string(settings).expect("`pooler` has written it");
-                let said = format!("{settings}listen_addr = 127.0.0.1\nlisten_port = {port}\n");
-                std::fs::write(&file, said).expect("the directory is ours");
-                command.arg(file);
+                command.arg(settings_with(directory, &format!("listen_addr = 127.0.0.1\nlisten_port = {port}\n")));
+            }
+            Kind::EtcdMember => {
+                let clients = format!("http://127.0.0.1:{port}");
+                let place = format!("data-dir: {}\nlisten-client-urls: {clients}\n", data.display());
+                let file = settings_with(directory, &format!("{place}advertise-client-urls: {clients}\n"));
+                command.arg("--config-file").arg(file);
+            }
+            Kind::ZookeeperMember => {
+                let place = format!("dataDir={}\nclientPortAddress=127.0.0.1\nclientPort={port}\n", data.display());
+                let file = settings_with(directory, &place);
+                command.args(["-Xmx512m", "-cp"]).arg(zookeeper_jars(programs)).arg(ZOOKEEPER).arg(file);
             }
             Kind::Etcd => {
                 let clients = format!("http://127.0.0.1:{port}");
@@ -122,12 +159,10 @@ impl Kind {
             Kind::Zookeeper => {
                 let settings = directory.join("zoo.cfg");
                 std::fs::write(&settings, zookeeper_settings(&data, port)).expect("the directory is ours");
-                let jars = programs.iter().filter(|name| name.ends_with(".jar")).filter_map(|name| program(name));
-                let jars = std::env::join_paths(jars).expect("no colon in a place of Debian's");
                 // A small machine that starts soon; and empty containers are cleared away while tests run, not after.
                 command.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
-                command.args(["-Dznode.container.checkIntervalMs=100", "-cp"]).arg(jars);
-                command.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain").arg(settings);
+                command.args(["-Dznode.container.checkIntervalMs=100", "-cp"]).arg(zookeeper_jars(programs));
+                command.arg(ZOOKEEPER).arg(settings);
             }
         }
         command
@@ -137,7 +172,7 @@ impl Kind {
     pub(crate) fn end_signal(self) -> &'static str {
         match self {
             Kind::Postgres => "QUIT",
-            Kind::MariaDb | Kind::Redis | Kind::S3 | Kind::PgBouncer | Kind::Etcd | Kind::Zookeeper => "KILL",
+            _ => "KILL",
         }
     }
 
@@ -146,11 +181,13 @@ impl Kind {
         match self {
             Kind::Postgres => "database system is ready to accept connections",
             Kind::MariaDb => "ready for connections",
-            Kind::Redis => "Ready to accept connections",
+            Kind::Redis | Kind::RedisInMemory | Kind::RedisSynced => "Ready to accept connections",
             Kind::S3 => "Running on http://127.0.0.1",
             Kind::PgBouncer => "process up",
-            Kind::Etcd => "ready to serve client requests",
+            Kind::Etcd | Kind::EtcdMember => "ready to serve client requests",
             Kind::Zookeeper => "ZooKeeper audit is",
+            // It leads or follows, and has what the others have.
+            Kind::ZookeeperMember => " - broadcast",
         }
     }
 
@@ -159,12 +196,28 @@ impl Kind {
         match self {
             Kind::Postgres | Kind::PgBouncer => format!("postgres://postgres@127.0.0.1:{port}/postgres"),
             Kind::MariaDb => format!("mysql://root@127.0.0.1:{port}/mysql"),
-            Kind::Redis => format!("redis://127.0.0.1:{port}/"),
+            Kind::Redis | Kind::RedisInMemory | Kind::RedisSynced => format!("redis://127.0.0.1:{port}/"),
             Kind::S3 => format!("http://127.0.0.1:{port}"),
-            Kind::Etcd => format!("etcd://127.0.0.1:{port}"),
-            Kind::Zookeeper => format!("zookeeper://127.0.0.1:{port}"),
+            Kind::Etcd | Kind::EtcdMember => format!("etcd://127.0.0.1:{port}"),
+            Kind::Zookeeper | Kind::ZookeeperMember => format!("zookeeper://127.0.0.1:{port}"),
         }
     }
+}
+
+/// The program within ZooKeeper's jars.
+const ZOOKEEPER: &str = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
+
+fn zookeeper_jars(programs: &[&str]) -> OsString {
+    let jars = programs.iter().filter(|name| name.ends_with(".jar")).filter_map(|name| program(name));
+    std::env::join_paths(jars).expect("no colon in a place of Debian's")
+}
+
+/// A file with the settings that whoever prepared the directory wrote to [`SETTINGS`], and these.
+fn settings_with(directory: &Path, these: &str) -> PathBuf {
+    let settings = std::fs::read_to_string(directory.join(SETTINGS)).expect("it was written with the directory");
+    let file = directory.join("settings");
+    std::fs::write(&file, settings + these).expect("the directory is ours");
+    file
 }
 
 /// One server with short ticks: a session lives at least two of them. What is written need not outlive the machine.

@@ -5,6 +5,7 @@
 //! written to the file that `FENCEPOST_SKIPPED` names, which `./test` prints and counts. Without that variable, a missing server
 //! fails the test and says what to install.
 
+mod cluster;
 mod kinds;
 mod process;
 
@@ -40,7 +41,10 @@ pub fn pooler(postgres: &Server, sessions: u32) -> Option<Server> {
 }
 
 /// Whether the server can be had. If not, the running test is written down as skipped.
-fn available(kind: Kind) -> bool {
+///
+/// # Panics
+/// If it cannot be had and nobody collects what is skipped.
+pub fn available(kind: Kind) -> bool {
     let Some(missing) = kind.missing() else { return true };
     let Some(list) = std::env::var_os("FENCEPOST_SKIPPED") else {
         panic!("{missing}. ./test installs what the tests need");

@@ -8,11 +8,13 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::kinds::Kind;
+use crate::cluster;
+use crate::kinds::{Kind, SETTINGS};
 
 /// Long enough for a server to start on a machine that is busy with everything else.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -21,10 +23,10 @@ const TRIES: u32 = 5;
 
 /// Waits for a line, for the end of its input, or for the end of the server, and ends the server. After a line the directory is
 /// somebody's; when the input ends without one, nobody is left who could remove it. The server may be gone first: some die
-/// because nobody hears them any more.
+/// because nobody hears them any more. The server's number is written down before it is the server, so it is there when it serves.
 const KEEPER: &str = r#"
 directory=$1; kept=$1/kept.$$; signal=$2; shift 2
-"$@" </dev/null & server=$!
+sh -c 'echo $$ >"$0"; exec "$@"' "$directory/process" "$@" </dev/null & server=$!
 # What a shell has to say of a killed command would kill the shell, if nobody is left to hear it.
 exec >/dev/null 2>&1
 (if read -r _; then : >"$kept"; fi; kill -$signal $server) <&3 & keeper=$!
@@ -40,14 +42,45 @@ pub struct Server {
     kind: Kind,
     port: u16,
     keeper: Child,
+    process: u32,
     /// After the server is gone.
     directory: TempDir,
 }
 
 impl Server {
     /// Starts one and waits until it serves.
-    pub(crate) fn start(kind: Kind) -> Server {
+    ///
+    /// # Panics
+    /// If a program is missing ([`Kind::missing`] says so before), or if it does not start.
+    pub fn start(kind: Kind) -> Server {
         Server::start_in(kind, prepared(kind))
+    }
+
+    /// Starts so many that are one system, each a member of this kind, and waits until all serve.
+    ///
+    /// # Panics
+    /// As [`Server::start`].
+    pub fn start_cluster(kind: Kind, members: usize) -> Vec<Server> {
+        for _ in 0..TRIES {
+            let particular = cluster::settings(kind, members, free_ports);
+            let launched = particular.into_iter().zip(free_ports(members)).map(|(member, port)| {
+                let directory = prepared(kind);
+                member.write(directory.path());
+                (launch(kind, directory.path(), port), port, directory)
+            });
+            // All of them first: none serves before most are there.
+            let launched: Vec<_> = launched.collect();
+            let servers = launched.into_iter().map(|((keeper, lines), port, directory)| {
+                let (keeper, process) = serves(kind, directory.path(), port, keeper, &lines)?;
+                Some(Server { kind, port, keeper, process, directory })
+            });
+            // Here, too: whatever was launched has ended or is a server, before anything is tried again.
+            let servers: Vec<Option<Server>> = servers.collect();
+            if let Some(servers) = servers.into_iter().collect() {
+                return servers;
+            }
+        }
+        panic!("{members} of {kind:?} did not start together in {TRIES} attempts");
     }
 
     /// Starts a pooler before a Postgres.
@@ -61,15 +94,15 @@ impl Server {
             postgres.port,
             users.display()
         );
-        std::fs::write(directory.path().join("pooler.ini"), settings).expect("the directory is ours");
+        std::fs::write(directory.path().join(SETTINGS), settings).expect("the directory is ours");
         Server::start_in(Kind::PgBouncer, directory)
     }
 
     fn start_in(kind: Kind, directory: TempDir) -> Server {
         for _ in 0..TRIES {
             let port = free_port();
-            if let Some(keeper) = serve(kind, directory.path(), port) {
-                return Server { kind, port, keeper, directory };
+            if let Some((keeper, process)) = serve(kind, directory.path(), port) {
+                return Server { kind, port, keeper, process, directory };
             }
         }
         panic!("{kind:?} did not start on any of {TRIES} ports");
@@ -82,7 +115,7 @@ impl Server {
     pub fn crash_and_restart(&mut self) {
         self.end();
         let again = (0..TRIES).find_map(|_| serve(self.kind, self.directory.path(), self.port));
-        self.keeper = again.unwrap_or_else(|| panic!("{:?} did not start again", self.kind));
+        (self.keeper, self.process) = again.unwrap_or_else(|| panic!("{:?} did not start again", self.kind));
     }
 
     fn end(&mut self) {
@@ -96,6 +129,11 @@ impl Server {
     /// Where clients find it.
     pub fn url(&self) -> String {
         self.kind.url(self.port)
+    }
+
+    /// The server's process, whose children are the server, too.
+    pub fn process(&self) -> u32 {
+        self.process
     }
 
     /// The port on 127.0.0.1.
@@ -122,8 +160,14 @@ fn prepared(kind: Kind) -> TempDir {
     directory
 }
 
-/// Runs it until it serves; none if it ended instead.
-fn serve(kind: Kind, directory: &Path, port: u16) -> Option<Child> {
+/// Runs it until it serves, under its keeper and with its process; none if it ended instead.
+fn serve(kind: Kind, directory: &Path, port: u16) -> Option<(Child, u32)> {
+    let (keeper, lines) = launch(kind, directory, port);
+    serves(kind, directory, port, keeper, &lines)
+}
+
+/// Starts it: its keeper, and what it says.
+fn launch(kind: Kind, directory: &Path, port: u16) -> (Child, Receiver<String>) {
     let server = as_user(kind, &kind.serve(directory, port));
     let mut keeper = Command::new("sh");
     // The pipe is the shell's input; under another number, because a shell gives its background commands no input.
@@ -143,12 +187,23 @@ fn serve(kind: Kind, directory: &Path, port: u16) -> Option<Child> {
             }
         });
     }
-    drop(sender);
+    (keeper, lines)
+}
+
+/// Waits until it serves.
+fn serves(
+    kind: Kind,
+    directory: &Path,
+    port: u16,
+    mut keeper: Child,
+    lines: &Receiver<String>,
+) -> Option<(Child, u32)> {
     let until = Instant::now() + PATIENCE;
     let mut said = String::new();
     while let Ok(line) = lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
         if line.contains(kind.ready()) {
-            return Some(keeper);
+            let process = std::fs::read_to_string(directory.join("process")).expect("the keeper has written it");
+            return Some((keeper, process.trim().parse().expect("a number")));
         }
         said += &line;
         said.push('\n');
@@ -179,8 +234,14 @@ fn other_user(kind: Kind) -> Option<&'static str> {
 }
 
 fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("the loopback has free ports");
-    listener.local_addr().expect("it is bound").port()
+    free_ports(1)[0]
+}
+
+/// So many, all different.
+fn free_ports(count: usize) -> Vec<u16> {
+    let listener = |_| TcpListener::bind("127.0.0.1:0").expect("the loopback has free ports");
+    let listeners: Vec<TcpListener> = (0..count).map(listener).collect();
+    listeners.iter().map(|listener| listener.local_addr().expect("it is bound").port()).collect()
 }
 
 fn done(command: &mut Command) {

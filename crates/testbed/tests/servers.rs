@@ -4,14 +4,25 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use fencepost_testbed::{Kind, own, pooler, shared};
+use fencepost_testbed::{Kind, Server, available, own, pooler, shared};
 
 fn starts_and_ends(kind: Kind) {
     let Some(server) = own(kind) else { return };
-    let port = server.port();
-    TcpStream::connect(("127.0.0.1", port)).expect("it serves");
-    drop(server);
-    TcpStream::connect(("127.0.0.1", port)).expect_err("it is gone");
+    serves_until_dropped(vec![server]);
+}
+
+fn serves_until_dropped(servers: Vec<Server>) {
+    let programs: Vec<(u16, u32)> = servers.iter().map(|server| (server.port(), server.process())).collect();
+    let runs = |process: u32| std::fs::exists(format!("/proc/{process}")).expect("Linux has it");
+    for (port, process) in &programs {
+        TcpStream::connect(("127.0.0.1", *port)).expect("it serves");
+        assert!(runs(*process), "process {process}");
+    }
+    drop(servers);
+    for (port, process) in programs {
+        TcpStream::connect(("127.0.0.1", port)).expect_err("it is gone");
+        assert!(!runs(process), "process {process}");
+    }
 }
 
 #[test]
@@ -30,6 +41,16 @@ fn redis_starts_and_ends() {
 }
 
 #[test]
+fn redis_that_writes_nothing_starts_and_ends() {
+    starts_and_ends(Kind::RedisInMemory);
+}
+
+#[test]
+fn redis_that_syncs_starts_and_ends() {
+    starts_and_ends(Kind::RedisSynced);
+}
+
+#[test]
 fn s3_starts_and_ends() {
     starts_and_ends(Kind::S3);
 }
@@ -38,10 +59,7 @@ fn s3_starts_and_ends() {
 fn pgbouncer_starts_before_a_postgres_and_ends() {
     let Some(postgres) = own(Kind::Postgres) else { return };
     let Some(server) = pooler(&postgres, 1) else { return };
-    let port = server.port();
-    TcpStream::connect(("127.0.0.1", port)).expect("it serves");
-    drop(server);
-    TcpStream::connect(("127.0.0.1", port)).expect_err("it is gone");
+    serves_until_dropped(vec![server]);
 }
 
 #[test]
@@ -81,4 +99,18 @@ fn a_process_that_is_gone_leaves_nothing_of_its_shared_servers() {
 #[test]
 fn zookeeper_starts_and_ends() {
     starts_and_ends(Kind::Zookeeper);
+}
+
+#[test]
+fn three_etcd_start_together_and_end() {
+    if available(Kind::EtcdMember) {
+        serves_until_dropped(Server::start_cluster(Kind::EtcdMember, 3));
+    }
+}
+
+#[test]
+fn three_zookeepers_start_together_and_end() {
+    if available(Kind::ZookeeperMember) {
+        serves_until_dropped(Server::start_cluster(Kind::ZookeeperMember, 3));
+    }
 }

@@ -1,0 +1,129 @@
+//! etcd, three members, through the lock service that they offer to their clients.
+//!
+//! The calls are those of etcd's clients: a lease for each contender, `Lock` with its name and lease, which returns when it is held,
+//! and `Unlock` with the key that it returned. As in the client for Rust, all contenders share one channel, which has a connection to each
+//! member and spreads the calls over them.
+
+use std::future::ready;
+use std::time::Duration;
+
+use anyhow::Context;
+use async_trait::async_trait;
+use fencepost_testbed::{Kind, Server};
+use futures_util::stream;
+use tokio::sync::oneshot;
+use tokio::time::{MissedTickBehavior, interval};
+use tonic::transport::{Channel, Endpoint};
+
+use self::lease::lease_client::LeaseClient;
+use self::lease::{LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest};
+use self::lock::lock_client::LockClient;
+use self::lock::{LockRequest, UnlockRequest};
+use super::servers;
+use crate::system::{Contender, System};
+
+#[allow(missing_docs, unreachable_pub, reason = "generated")]
+mod lease {
+    tonic::include_proto!("etcdserverpb");
+}
+#[allow(missing_docs, unreachable_pub, reason = "generated")]
+mod lock {
+    tonic::include_proto!("v3lockpb");
+}
+
+const MEMBERS: usize = 3;
+const LEASE_TTL_S: i64 = 60;
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
+
+/// Three members and the way to them.
+pub struct Etcd {
+    channel: Channel,
+    servers: Vec<Server>,
+}
+
+impl Etcd {
+    /// Starts them.
+    ///
+    /// # Errors
+    /// If etcd is not installed, or does not start.
+    pub async fn start() -> anyhow::Result<Etcd> {
+        let servers = servers::cluster(Kind::EtcdMember, MEMBERS).await?;
+        let endpoints = servers.iter().map(|server| {
+            let place = format!("http://127.0.0.1:{}", server.port());
+            Endpoint::from_shared(place).map(|endpoint| endpoint.tcp_nodelay(true))
+        });
+        let endpoints: Vec<Endpoint> = endpoints.collect::<Result<_, _>>()?;
+        Ok(Etcd { channel: Channel::balance_list(endpoints.into_iter()), servers })
+    }
+}
+
+#[async_trait]
+impl System for Etcd {
+    fn name(&self) -> &str {
+        "etcd x3"
+    }
+
+    fn how(&self) -> &str {
+        "three members; Lock and Unlock of etcd's lock service over gRPC, a lease of 60 s for each contender, one channel with a \
+         connection to each member; every change is replicated and synced by a majority before it is answered"
+    }
+
+    async fn contender(&self) -> anyhow::Result<Box<dyn Contender>> {
+        let mut leases = LeaseClient::new(self.channel.clone());
+        let granted =
+            leases.lease_grant(LeaseGrantRequest { ttl: LEASE_TTL_S }).await.context("etcd grants no lease")?;
+        let lease = granted.into_inner().id;
+        let (lives, dropped) = oneshot::channel();
+        tokio::spawn(keep(leases, lease, dropped));
+        Ok(Box::new(EtcdContender { locks: LockClient::new(self.channel.clone()), lease, held: None, _lives: lives }))
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        servers::processes(&self.servers)
+    }
+}
+
+struct EtcdContender {
+    locks: LockClient<Channel>,
+    lease: i64,
+    /// The key of the lock that was taken last.
+    held: Option<Vec<u8>>,
+    /// Tells the task that keeps the lease that nobody needs it any more.
+    _lives: oneshot::Sender<()>,
+}
+
+#[async_trait]
+impl Contender for EtcdContender {
+    async fn acquire(&mut self, name: &str) -> anyhow::Result<()> {
+        let request = LockRequest { name: name.as_bytes().to_vec(), lease: self.lease };
+        self.held = Some(self.locks.lock(request).await?.into_inner().key);
+        Ok(())
+    }
+
+    async fn acquire_shared(&mut self, _: &str) -> anyhow::Result<()> {
+        anyhow::bail!("etcd's lock service has no shared locks")
+    }
+
+    async fn release(&mut self) -> anyhow::Result<()> {
+        let key = self.held.take().context("nothing was taken")?;
+        self.locks.unlock(UnlockRequest { key }).await?;
+        Ok(())
+    }
+}
+
+/// Keeps a lease alive until its contender is dropped, and then ends it, so that nothing is left to expire during other measurements.
+async fn keep(mut leases: LeaseClient<Channel>, id: i64, mut dropped: oneshot::Receiver<()>) {
+    let mut ticks = interval(KEEP_ALIVE);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {
+                // If it fails, the next one comes before the lease is over; and if that fails, the contender is told.
+                let _ = leases.lease_keep_alive(stream::once(ready(LeaseKeepAliveRequest { id }))).await;
+            }
+            _ = &mut dropped => break,
+        }
+    }
+    // It may be that all of etcd is gone, too.
+    let _ = leases.lease_revoke(LeaseRevokeRequest { id }).await;
+}

@@ -1,0 +1,105 @@
+//! Postgres with advisory locks of the session. A lock belongs to a connection, so each contender has one.
+//!
+//! The server gives locks out of its shared memory and writes nothing down.
+
+use anyhow::Context;
+use async_trait::async_trait;
+use fencepost_testbed::{Kind, Server};
+use tokio_postgres::{Client, NoTls, Statement};
+
+use super::servers;
+use crate::system::{Contender, System};
+
+/// The testbed's server takes 300 connections. Some are for looking on.
+const CONTENDERS_MAX: usize = 290;
+
+/// One Postgres.
+pub struct Postgres {
+    servers: Vec<Server>,
+}
+
+impl Postgres {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// If Postgres is not installed, or does not start.
+    pub async fn start() -> anyhow::Result<Postgres> {
+        Ok(Postgres { servers: servers::independent(Kind::Postgres, 1).await? })
+    }
+}
+
+#[async_trait]
+impl System for Postgres {
+    fn name(&self) -> &str {
+        "Postgres advisory"
+    }
+
+    fn how(&self) -> &str {
+        "one server; pg_advisory_lock and pg_advisory_unlock as prepared statements on a hash of the name, a connection for each \
+         contender; advisory locks are kept in memory: nothing is replicated, written or synced"
+    }
+
+    async fn contender(&self) -> anyhow::Result<Box<dyn Contender>> {
+        let (client, connection) = tokio_postgres::connect(&self.servers[0].url(), NoTls).await?;
+        // It ends when the client is dropped, and what goes wrong is said to the client, too.
+        tokio::spawn(connection);
+        let call = |function: &str| format!("SELECT {function}(hashtextextended($1, 0))");
+        let exclusive = Calls {
+            lock: client.prepare(&call("pg_advisory_lock")).await?,
+            unlock: client.prepare(&call("pg_advisory_unlock")).await?,
+        };
+        let shared = Calls {
+            lock: client.prepare(&call("pg_advisory_lock_shared")).await?,
+            unlock: client.prepare(&call("pg_advisory_unlock_shared")).await?,
+        };
+        Ok(Box::new(PostgresContender { client, exclusive, shared, held: None }))
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        servers::processes(&self.servers)
+    }
+
+    fn contenders_max(&self) -> usize {
+        CONTENDERS_MAX
+    }
+
+    fn can_share(&self) -> bool {
+        true
+    }
+}
+
+/// How a lock of one mode is taken and given back.
+struct Calls {
+    lock: Statement,
+    unlock: Statement,
+}
+
+struct PostgresContender {
+    client: Client,
+    exclusive: Calls,
+    shared: Calls,
+    /// The name of the lock that was taken last, and what gives it back.
+    held: Option<(String, Statement)>,
+}
+
+#[async_trait]
+impl Contender for PostgresContender {
+    async fn acquire(&mut self, name: &str) -> anyhow::Result<()> {
+        self.client.query_one(&self.exclusive.lock, &[&name]).await?;
+        self.held = Some((name.to_owned(), self.exclusive.unlock.clone()));
+        Ok(())
+    }
+
+    async fn acquire_shared(&mut self, name: &str) -> anyhow::Result<()> {
+        self.client.query_one(&self.shared.lock, &[&name]).await?;
+        self.held = Some((name.to_owned(), self.shared.unlock.clone()));
+        Ok(())
+    }
+
+    async fn release(&mut self) -> anyhow::Result<()> {
+        let (name, unlock) = self.held.take().context("nothing was taken")?;
+        let was_held: bool = self.client.query_one(&unlock, &[&name]).await?.get(0);
+        anyhow::ensure!(was_held, "{name} was not ours any more");
+        Ok(())
+    }
+}

@@ -1,0 +1,152 @@
+//! Redis, one server, with the lock that its documentation describes: `SET name value NX PX`, and a script that deletes it if it is
+//! still ours. Nobody is told when a lock is free: whoever waits asks again after a short pause of random length.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use async_trait::async_trait;
+use fencepost_testbed::{Kind, Server};
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::{AsyncConnectionConfig, IntoConnectionInfo, Script};
+
+use super::servers;
+use crate::system::{Contender, System};
+
+/// How long a lock lives without its holder. None of them is held for so long.
+pub(super) const TTL: Duration = Duration::from_secs(60);
+/// How long a pause lasts before a contender asks again: at least the first, less than both.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(9));
+/// Under full load answers queue up. The client's own limit of half a second is meant for caches.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// Deletes the lock if the value is still the one that it was taken with.
+const RELEASE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
+
+/// One Redis.
+pub struct Redis {
+    name: &'static str,
+    how: &'static str,
+    master: Master,
+    servers: Vec<Server>,
+}
+
+impl Redis {
+    /// Starts one that writes nothing down: whatever it granted is forgotten when it ends.
+    ///
+    /// # Errors
+    /// If Redis is not installed, or does not start.
+    pub async fn start_in_memory() -> anyhow::Result<Redis> {
+        let how = "one server; SET NX PX and a compare-and-delete script on one multiplexed connection, a busy lock is asked for \
+                   again after 1 to 10 ms; nothing is replicated, written or synced";
+        Redis::start("Redis", how, Kind::RedisInMemory).await
+    }
+
+    /// Starts one that syncs each change before it answers.
+    ///
+    /// # Errors
+    /// As [`Redis::start_in_memory`].
+    pub async fn start_synced() -> anyhow::Result<Redis> {
+        let how = "one server; SET NX PX and a compare-and-delete script on one multiplexed connection, a busy lock is asked for \
+                   again after 1 to 10 ms; every change is synced before it is answered (appendfsync always), nothing is replicated";
+        Redis::start("Redis synced", how, Kind::RedisSynced).await
+    }
+
+    async fn start(name: &'static str, how: &'static str, kind: Kind) -> anyhow::Result<Redis> {
+        let servers = servers::independent(kind, 1).await?;
+        Ok(Redis { name, how, master: Master::connect(&servers[0]).await?, servers })
+    }
+}
+
+#[async_trait]
+impl System for Redis {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn how(&self) -> &str {
+        self.how
+    }
+
+    async fn contender(&self) -> anyhow::Result<Box<dyn Contender>> {
+        Ok(Box::new(RedisContender { master: self.master.clone(), held: None }))
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        servers::processes(&self.servers)
+    }
+}
+
+struct RedisContender {
+    master: Master,
+    /// The name of the lock that was taken last, and the value that says whose it is.
+    held: Option<(String, String)>,
+}
+
+#[async_trait]
+impl Contender for RedisContender {
+    async fn acquire(&mut self, name: &str) -> anyhow::Result<()> {
+        let value = unique()?;
+        while !self.master.take(name, &value).await? {
+            tokio::time::sleep(pause()?).await;
+        }
+        self.held = Some((name.to_owned(), value));
+        Ok(())
+    }
+
+    async fn acquire_shared(&mut self, _: &str) -> anyhow::Result<()> {
+        anyhow::bail!("a lock in Redis is not shared")
+    }
+
+    async fn release(&mut self) -> anyhow::Result<()> {
+        let (name, value) = self.held.take().context("nothing was taken")?;
+        anyhow::ensure!(self.master.give_back(&name, &value).await?, "{name} was not ours any more");
+        Ok(())
+    }
+}
+
+/// The way to one server, which all contenders share.
+#[derive(Clone)]
+pub(super) struct Master {
+    connection: MultiplexedConnection,
+    release: Arc<Script>,
+}
+
+impl Master {
+    pub(super) async fn connect(server: &Server) -> anyhow::Result<Master> {
+        // The client leaves it off, and then small commands wait for each other.
+        let at = server.url().into_connection_info()?.set_tcp_settings(TcpSettings::default().set_nodelay(true));
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER));
+        let connection = redis::Client::open(at)?.get_multiplexed_async_connection_with_config(&config).await?;
+        Ok(Master { connection, release: Arc::new(Script::new(RELEASE)) })
+    }
+
+    /// Whether it was free, and is ours now.
+    pub(super) async fn take(&mut self, name: &str, value: &str) -> redis::RedisResult<bool> {
+        let mut set = redis::cmd("SET");
+        set.arg(name).arg(value).arg("NX").arg("PX").arg(TTL.as_millis() as u64);
+        Ok(set.query_async::<Option<String>>(&mut self.connection).await?.is_some())
+    }
+
+    /// Whether it was ours.
+    pub(super) async fn give_back(&mut self, name: &str, value: &str) -> redis::RedisResult<bool> {
+        self.release.key(name).arg(value).invoke_async(&mut self.connection).await
+    }
+}
+
+/// A value that nobody else takes a lock with.
+pub(super) fn unique() -> anyhow::Result<String> {
+    Ok(format!("{:016x}{:016x}", random()?, random()?))
+}
+
+/// How long to wait before asking again.
+pub(super) fn pause() -> anyhow::Result<Duration> {
+    let (least, spread) = PAUSE;
+    Ok(least + Duration::from_nanos(random()? % spread.as_nanos() as u64))
+}
+
+fn random() -> anyhow::Result<u64> {
+    getrandom::u64().map_err(|error| anyhow::anyhow!("the operating system gives no random numbers: {error}"))
+}

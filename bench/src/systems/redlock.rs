@@ -1,0 +1,103 @@
+//! Redlock over five Redis that know nothing of each other, as it is described: all are asked at once, a majority within the time
+//! that the lock lives is a lock, and whatever was taken is given back everywhere.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use async_trait::async_trait;
+use fencepost_testbed::{Kind, Server};
+use futures_util::future::join_all;
+
+use super::redis::{Master, TTL, pause, unique};
+use super::servers;
+use crate::system::{Contender, System};
+
+const MASTERS: usize = 5;
+const MAJORITY: usize = MASTERS / 2 + 1;
+
+/// Five masters.
+pub struct Redlock {
+    masters: Vec<Master>,
+    servers: Vec<Server>,
+}
+
+impl Redlock {
+    /// Starts them.
+    ///
+    /// # Errors
+    /// If Redis is not installed, or does not start.
+    pub async fn start() -> anyhow::Result<Redlock> {
+        let servers = servers::independent(Kind::RedisInMemory, MASTERS).await?;
+        let masters = join_all(servers.iter().map(Master::connect)).await.into_iter().collect::<anyhow::Result<_>>()?;
+        Ok(Redlock { masters, servers })
+    }
+}
+
+#[async_trait]
+impl System for Redlock {
+    fn name(&self) -> &str {
+        "Redlock x5"
+    }
+
+    fn how(&self) -> &str {
+        "five servers; SET NX PX at all of them at once on one multiplexed connection to each, a majority is a lock, a \
+         compare-and-delete script at all of them gives it back, a busy lock is asked for again after 1 to 10 ms; nothing is written \
+         or synced"
+    }
+
+    async fn contender(&self) -> anyhow::Result<Box<dyn Contender>> {
+        Ok(Box::new(RedlockContender { masters: self.masters.clone(), held: None }))
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        servers::processes(&self.servers)
+    }
+}
+
+struct RedlockContender {
+    masters: Vec<Master>,
+    /// The name of the lock that was taken last, and the value that says whose it is.
+    held: Option<(String, String)>,
+}
+
+impl RedlockContender {
+    /// At how many masters it could be taken. One that does not answer counts as one that refuses.
+    async fn take(&mut self, name: &str, value: &str) -> usize {
+        let taken = join_all(self.masters.iter_mut().map(|master| master.take(name, value))).await;
+        taken.into_iter().filter(|taken| matches!(taken, Ok(true))).count()
+    }
+
+    /// At how many masters it was given back.
+    async fn give_back(&mut self, name: &str, value: &str) -> usize {
+        let given = join_all(self.masters.iter_mut().map(|master| master.give_back(name, value))).await;
+        given.into_iter().filter(|given| matches!(given, Ok(true))).count()
+    }
+}
+
+#[async_trait]
+impl Contender for RedlockContender {
+    async fn acquire(&mut self, name: &str) -> anyhow::Result<()> {
+        // What the clocks of the masters may differ by while the lock lives.
+        let drift = TTL / 100 + Duration::from_millis(2);
+        loop {
+            let (value, asked_at) = (unique()?, Instant::now());
+            if self.take(name, &value).await >= MAJORITY && asked_at.elapsed() + drift < TTL {
+                self.held = Some((name.to_owned(), value));
+                return Ok(());
+            }
+            self.give_back(name, &value).await;
+            tokio::time::sleep(pause()?).await;
+        }
+    }
+
+    async fn acquire_shared(&mut self, _: &str) -> anyhow::Result<()> {
+        anyhow::bail!("a lock of Redlock is not shared")
+    }
+
+    async fn release(&mut self) -> anyhow::Result<()> {
+        let (name, value) = self.held.take().context("nothing was taken")?;
+        let given_back = self.give_back(&name, &value).await;
+        anyhow::ensure!(given_back >= MAJORITY, "{name} was ours at {given_back} of {MASTERS} masters only");
+        Ok(())
+    }
+}

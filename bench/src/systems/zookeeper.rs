@@ -1,0 +1,99 @@
+//! ZooKeeper, an ensemble of three, through the lock recipe of its client for Rust, which is that of Apache Curator: an ephemeral
+//! sequential node in the directory of the name, and whoever is not first watches the one before.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use async_trait::async_trait;
+use fencepost_testbed::{Kind, Server};
+use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix};
+
+use super::servers;
+use crate::system::{Contender, System};
+
+const MEMBERS: usize = 3;
+/// Contenders take turns with these.
+const SESSIONS: usize = 3;
+/// Long enough for a machine that is busy with everything at once.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
+/// Where the directories of the names are.
+const ROOT: &str = "/locks";
+/// What Curator calls the nodes of its locks.
+const NODE: &str = "lock-";
+
+/// Three servers and the sessions with them.
+pub struct Zookeeper {
+    sessions: Vec<Client>,
+    next: AtomicUsize,
+    servers: Vec<Server>,
+}
+
+impl Zookeeper {
+    /// Starts them.
+    ///
+    /// # Errors
+    /// If ZooKeeper or Java is not installed, or the ensemble does not start.
+    pub async fn start() -> anyhow::Result<Zookeeper> {
+        let servers = servers::cluster(Kind::ZookeeperMember, MEMBERS).await?;
+        let mut sessions = Vec::new();
+        for server in servers.iter().cycle().take(SESSIONS) {
+            let connector = Client::connector().with_session_timeout(SESSION_TIMEOUT);
+            sessions.push(connector.connect(&format!("127.0.0.1:{}", server.port())).await?);
+        }
+        sessions[0].create(ROOT, b"", &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
+        Ok(Zookeeper { sessions, next: AtomicUsize::new(0), servers })
+    }
+}
+
+#[async_trait]
+impl System for Zookeeper {
+    fn name(&self) -> &str {
+        "ZooKeeper x3"
+    }
+
+    fn how(&self) -> &str {
+        "an ensemble of three; the lock recipe of the zookeeper-client crate (that of Curator) over one session with each server, \
+         which all contenders share; every change is replicated and synced by a majority before it is answered"
+    }
+
+    async fn contender(&self) -> anyhow::Result<Box<dyn Contender>> {
+        let session = self.next.fetch_add(1, Ordering::Relaxed) % self.sessions.len();
+        Ok(Box::new(ZookeeperContender { session: self.sessions[session].clone(), held: None }))
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        servers::processes(&self.servers)
+    }
+}
+
+struct ZookeeperContender {
+    session: Client,
+    /// The node of the lock that was taken last.
+    held: Option<String>,
+}
+
+#[async_trait]
+impl Contender for ZookeeperContender {
+    async fn acquire(&mut self, name: &str) -> anyhow::Result<()> {
+        let directory = format!("{ROOT}/{}", name.replace('/', ":"));
+        // Empty containers are cleared away by the server after a while, so names do not pile up.
+        let container = CreateMode::Container.with_acls(Acls::anyone_all());
+        let options = LockOptions::new(Acls::anyone_all()).with_ancestor_options(container)?;
+        let lock = self.session.lock(LockPrefix::new_curator(&directory, NODE)?, b"", options).await?;
+        self.held = Some(lock.lock_path().to_owned());
+        // Dropping it would delete the node in the background, and nobody could wait for that. `release` deletes it instead.
+        std::mem::forget(lock);
+        Ok(())
+    }
+
+    async fn acquire_shared(&mut self, _: &str) -> anyhow::Result<()> {
+        anyhow::bail!("the recipe of zookeeper-client has no shared locks")
+    }
+
+    async fn release(&mut self) -> anyhow::Result<()> {
+        let node = self.held.take().context("nothing was taken")?;
+        self.session.delete(&node, None).await?;
+        Ok(())
+    }
+}
