@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use fencepost::{ClientBuilder, Exclusive, Guard, Session};
 use tokio::task::JoinSet;
 
-use super::{Curve, Growth, LONG_TTL, Spent, WAITERS_PER_SESSION, until_counted};
+use super::{Curve, Growth, LONG_TTL, Spent, WAITERS_PER_SESSION, patient, until_counted};
 use crate::alone::elsewhere::{Elsewhere, Stage};
 use crate::load::Took;
 use crate::report::count;
@@ -39,7 +39,7 @@ pub(super) async fn measure(growth: &mut Growth<'_>) -> Result<()> {
 async fn one_size(growth: &mut Growth<'_>, cluster: &Cluster, contenders: usize) -> Result<()> {
     let probed = growth.probed()?;
     let relay = Arc::new(Mutex::new(Relay::default()));
-    let (builder, theirs) = (cluster.builder(), relay.clone());
+    let (builder, theirs) = (patient(cluster), relay.clone());
     let mut clients = Elsewhere::start(move |stage| contend(builder, contenders, theirs, stage))?;
     clients.next().await?;
     tokio::select! {

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Curve, Growth, Spent, hold_in_stages};
+use super::{Curve, Growth, Spent, hold_in_stages, patient};
 use crate::alone::elsewhere::Elsewhere;
 use crate::load::Contenders;
 use crate::report::count;
@@ -16,9 +16,9 @@ const CONTENDERS: usize = 64;
 pub(super) async fn measure(growth: &mut Growth<'_>) -> Result<()> {
     let sizes = growth.sizes(Curve::Locks);
     let cluster = growth.cluster(NODES).await?;
-    let (builder, stages) = (cluster.builder(), sizes.clone());
+    let (builder, stages) = (patient(&cluster), sizes.clone());
     let mut holders = Elsewhere::start(move |stage| hold_in_stages(builder, stages, stage))?;
-    let client = cluster.builder().name("growth: load").connect().await?;
+    let client = patient(&cluster).name("growth: load").connect().await?;
     let session = client.session().open()?;
     let takers = (0..CONTENDERS).map(|_| Box::new(Taker::in_session(session.clone())) as _);
     let mut contenders: Contenders = takers.collect();

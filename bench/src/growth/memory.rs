@@ -10,7 +10,9 @@ use anyhow::{Context, Result};
 use fencepost::{ClientBuilder, Exclusive, Guard, Session};
 use tokio::task::JoinSet;
 
-use super::{Curve, Growth, LOCKS_PER_SESSION, LONG_TTL, SESSIONS_PER_CLIENT, WAITERS_PER_SESSION, until_counted};
+use super::{
+    Curve, Growth, LOCKS_PER_SESSION, LONG_TTL, SESSIONS_PER_CLIENT, WAITERS_PER_SESSION, patient, until_counted,
+};
 use crate::alone::elsewhere::{Elsewhere, Stage};
 use crate::alone::hold_all;
 use crate::report::count;
@@ -37,7 +39,7 @@ async fn one_size(
     size: usize,
     figures: &mut BTreeMap<String, f64>,
 ) -> Result<()> {
-    let builder = cluster.builder();
+    let builder = patient(cluster);
     let mut clients = Elsewhere::start(move |stage| fill(builder, size, stage))?;
     let (mut memory, mut log) = resident_and_log(cluster);
     for what in ["lock", "waiter", "session"] {

@@ -260,6 +260,11 @@ impl Spent {
     }
 }
 
+/// A client to be, that waits for its answers however many others ask at the same time.
+fn patient(cluster: &Cluster) -> ClientBuilder {
+    cluster.builder().call_timeout(PATIENCE)
+}
+
 /// The entries of the log so far.
 fn entries(cluster: &Cluster) -> f64 {
     cluster.counts().get("entries").copied().unwrap_or_default()

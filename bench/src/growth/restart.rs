@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::{Curve, Growth, hold_in_stages};
+use super::{Curve, Growth, hold_in_stages, patient};
 use crate::alone::elsewhere::Elsewhere;
 use crate::report::count;
 
@@ -14,7 +14,7 @@ const NODES: usize = 1;
 pub(super) async fn measure(growth: &mut Growth<'_>) -> Result<()> {
     let sizes = growth.sizes(Curve::Restart);
     let mut cluster = growth.cluster(NODES).await?;
-    let (builder, stages) = (cluster.builder(), sizes.clone());
+    let (builder, stages) = (patient(&cluster), sizes.clone());
     // They reconnect when the node is back, as the programs of real holders would.
     let mut holders = Elsewhere::start(move |stage| hold_in_stages(builder, stages, stage))?;
     for size in sizes {
@@ -28,7 +28,7 @@ pub(super) async fn measure(growth: &mut Growth<'_>) -> Result<()> {
             let started = Instant::now();
             cluster.restart(node)?;
             figures.insert("listens_ms".to_owned(), started.elapsed().as_secs_f64() * 1e3);
-            let client = cluster.builder().name("growth: first").connect().await?;
+            let client = patient(&cluster).name("growth: first").connect().await?;
             let guard = client.lock("growth/first").acquire().await?;
             figures.insert("serves_ms".to_owned(), started.elapsed().as_secs_f64() * 1e3);
             guard.release().await?;

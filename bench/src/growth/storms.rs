@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use fencepost::{Client, Exclusive, Guard, Session};
 use tokio::task::JoinSet;
 
-use super::{Curve, Growth, LONG_TTL, SESSIONS_PER_CLIENT, entries, until_counted};
+use super::{Curve, Growth, LONG_TTL, SESSIONS_PER_CLIENT, entries, patient, until_counted};
 use crate::alone::dying;
 use crate::alone::elsewhere::Elsewhere;
 use crate::report::count;
@@ -47,7 +47,7 @@ async fn connect(cluster: &Cluster, name: &str, many: usize) -> Result<Vec<Clien
     let mut clients = Vec::new();
     for first in (0..many).step_by(SESSIONS_PER_CLIENT) {
         let name = format!("{name} {}", count(first as f64));
-        clients.push(cluster.builder().name(name).session_ttl(LONG_TTL).connect().await?);
+        clients.push(patient(cluster).name(name).session_ttl(LONG_TTL).connect().await?);
     }
     Ok(clients)
 }
@@ -87,7 +87,7 @@ async fn close(opened: Vec<(Session, Guard<Exclusive>)>) -> Result<()> {
 
 /// Lets so many sessions fall silent. From the last deadline until all are gone, in milliseconds, and the entries for that.
 async fn die(cluster: &Cluster, many: usize, round: usize) -> Result<(f64, f64)> {
-    let builder = cluster.builder().session_ttl(dying::TTL);
+    let builder = patient(cluster).session_ttl(dying::TTL);
     let mut clients = Elsewhere::start(move |_| async move {
         let mut all = Vec::new();
         for first in (0..many).step_by(SESSIONS_PER_CLIENT) {
