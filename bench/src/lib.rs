@@ -3,11 +3,13 @@
 //! A [`system`] is something that gives locks, running, with its own client; a workload asks for locks and notes how long it
 //! took. Nothing here knows how any of them works inside, but for what Fencepost counts of itself.
 //!
-//! [`compare`] is `fencepost bench compare`, and [`live`] is `fencepost bench`, which loads a cluster that runs.
+//! [`compare`] is `fencepost bench compare`, [`growth`] is `fencepost bench growth`, and [`live`] is `fencepost bench`, which loads
+//! a cluster that runs.
 
 pub mod catalogue;
 pub mod compare;
 pub mod figures;
+pub mod growth;
 pub mod live;
 pub mod load;
 pub mod metrics;

@@ -26,11 +26,11 @@ const COLOURS: [&str; 10] =
 const STYLE: &str = "text{font:12px system-ui,sans-serif;fill:#1f2328}.title{font-size:15px;font-weight:600}.grid{stroke:#d0d7de}\
 .axis{stroke:#57606a}.range{opacity:.35}@media(prefers-color-scheme:dark){text{fill:#e6edf3}.grid{stroke:#3d444d}.axis{stroke:#9198a1}}";
 
-/// One line of a plot, or one bar of each group.
-struct Series {
-    name: String,
-    /// Where, the median, the least and the most.
-    points: Vec<(f64, f64, f64, f64)>,
+/// One line of a plot.
+pub(crate) struct Series {
+    pub(crate) name: String,
+    /// Where, the median, the least and the most. Invariant: all above zero.
+    pub(crate) points: Vec<(f64, f64, f64, f64)>,
 }
 
 /// What a plot shows.
@@ -96,7 +96,7 @@ pub(crate) fn of(workload: Workload) -> Vec<(&'static str, &'static str)> {
 pub(crate) fn all(results: &Results) -> Vec<(String, String)> {
     let drawn = SHAPES.iter().filter_map(|shape| {
         let series = series(results, shape);
-        (!series.is_empty()).then(|| (shape.file.to_owned(), draw(shape, &series)))
+        (!series.is_empty()).then(|| (shape.file.to_owned(), draw(shape.title, shape.across, &series)))
     });
     drawn.collect()
 }
@@ -152,12 +152,13 @@ impl Scale {
     }
 }
 
-fn draw(shape: &Shape, series: &[Series]) -> String {
+/// Lines over two logarithmic axes. There must be a point.
+pub(crate) fn draw(title: &str, across: &str, series: &[Series]) -> String {
     let points = || series.iter().flat_map(|series| &series.points);
     let x = Scale::tight(points().map(|point| point.0), LEFT + 12.0, WIDTH - RIGHT - 8.0);
     let y = Scale::decades(points().flat_map(|point| [point.2, point.3]), HEIGHT - BOTTOM, TOP);
     let mut svg = String::new();
-    let title = escape(shape.title);
+    let title = escape(title);
     let _ = writeln!(
         svg,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\"><title>{title}</title><style>{STYLE}</style>"
@@ -189,7 +190,7 @@ fn draw(shape: &Shape, series: &[Series]) -> String {
         let _ = writeln!(svg, "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{label}</text>", bottom + 20.0);
     }
     let middle = (LEFT + WIDTH - RIGHT) / 2.0;
-    let across = escape(shape.across);
+    let across = escape(across);
     let _ = writeln!(svg, "<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{across}</text>", HEIGHT - 12.0);
     for (index, series) in series.iter().enumerate() {
         line(&mut svg, series, COLOURS[index % COLOURS.len()], &x, &y);

@@ -353,7 +353,7 @@ pub(crate) fn count(value: f64) -> String {
     if value <= -0.5 { format!("-{text}") } else { text }
 }
 
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let model = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
         let line = text.lines().find(|line| line.starts_with("model name"))?;
@@ -365,7 +365,7 @@ fn machine() -> String {
 }
 
 /// The day in UTC, as `2026-11-16`.
-fn date(at: SystemTime) -> String {
+pub(crate) fn date(at: SystemTime) -> String {
     let days = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / 86_400;
     let (mut year, mut left) = (1970, days);
     let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));

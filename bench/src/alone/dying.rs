@@ -12,7 +12,7 @@ use crate::systems::fencepost::Cluster;
 use crate::workload::Workload;
 
 /// Of those that die. Short, because everybody waits for it.
-const TTL: Duration = Duration::from_secs(4);
+pub(crate) const TTL: Duration = Duration::from_secs(4);
 /// Half of what one principal may have, so that a second round finds room.
 const SESSIONS_PER_CLIENT: usize = 5_000;
 const HEIRS_PER_SESSION: usize = 500;
@@ -99,7 +99,7 @@ async fn until_all_wait(control: &Client, many: usize) -> Result<()> {
 
 /// When the first and the last of the silent sessions end, by this machine's clock. The cluster says it in its own time, and
 /// what that is now.
-async fn deadlines(control: &Client, many: usize) -> Result<(Instant, Instant)> {
+pub(crate) async fn deadlines(control: &Client, many: usize) -> Result<(Instant, Instant)> {
     let (mut after, mut first, mut last, mut found): (Option<SessionId>, _, _, _) = (None, None, None, 0);
     loop {
         let asked = Instant::now();

@@ -1,8 +1,8 @@
 //! Workloads for Fencepost alone: what a cluster does when nodes and clients come and go, and what it costs when nothing happens.
 //! Each starts a cluster of its own, because it is not fit for anything else afterwards.
 
-mod dying;
-mod elsewhere;
+pub(crate) mod dying;
+pub(crate) mod elsewhere;
 mod failover;
 mod idle;
 mod restart;
@@ -44,7 +44,7 @@ pub(crate) async fn measure(run: &mut Run<'_>, workload: Workload) -> Result<()>
 }
 
 /// Takes all these locks in one session, many at a time.
-async fn hold_all(session: &Session, names: Vec<String>) -> Result<Vec<Guard<Exclusive>>> {
+pub(crate) async fn hold_all(session: &Session, names: Vec<String>) -> Result<Vec<Guard<Exclusive>>> {
     let each = names.len().div_ceil(IN_FLIGHT).max(1);
     let mut tasks = JoinSet::new();
     for some in names.chunks(each) {

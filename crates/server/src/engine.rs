@@ -495,11 +495,11 @@ impl Engine {
                 if let Some(stream) = self.connected.get(&session).and_then(|id| self.streams.get(id)) {
                     let pushes = vec![api::push_to_wire(&push)];
                     stream.outbox.decided(v1::Decided { pushes, ..entry_at(position, stamp) });
+                    self.metrics.pushes.inc();
                 }
                 if let fencepost_core::Push::SessionEnded { .. } = push {
                     self.unbind(session);
                 }
-                self.metrics.pushes.inc();
             }
             Output::ReadReady { ticket, .. } => {
                 if let Some(Asked::Read(waiting)) = self.asked.remove(&(tier, ticket)) {

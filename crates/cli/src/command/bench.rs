@@ -9,6 +9,7 @@ use fencepost_bench::compare::{self, Options};
 use fencepost_bench::live::{self, Load, Outcome, Percentiles};
 use fencepost_bench::workload::{Sizes, Workload};
 
+use crate::command::growth;
 use crate::connect::{self, ServerArgs};
 use crate::failure::{Failure, Result};
 use crate::output::{self, Format, OutputArgs};
@@ -23,7 +24,8 @@ Examples:
   fencepost bench                              64 contenders for 10 s
   fencepost bench --contenders 1               how long one acquire takes
   fencepost bench --shared-names --seconds 30  contenders that wait for each other
-  fencepost bench compare --quick              Fencepost beside etcd, Redis and others: no cluster is needed";
+  fencepost bench compare --quick              Fencepost beside etcd, Redis and others: no cluster is needed
+  fencepost bench growth --quick               what grows with waiters, locks and sessions, and what does not";
 
 const COMPARE_AFTER_HELP: &str = "\
 Workloads:
@@ -71,6 +73,7 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Compare(CompareArgs),
+    Growth(growth::Args),
 }
 
 /// Compare Fencepost with other lock systems, all on this machine
@@ -116,7 +119,7 @@ fn system(text: &str) -> std::result::Result<&'static Entry, String> {
     catalogue::find(text)
 }
 
-fn block(text: &str) -> std::result::Result<Duration, String> {
+pub(crate) fn block(text: &str) -> std::result::Result<Duration, String> {
     let block = duration::parse(text)?;
     if block < Duration::from_millis(10) || block > Duration::from_secs(3_600) {
         return Err("a block is from 10ms to 1h long: write 1.5s, say".to_owned());
@@ -128,6 +131,7 @@ fn block(text: &str) -> std::result::Result<Duration, String> {
 pub(crate) async fn run(args: Args) -> Result<u8> {
     match args.compare {
         Some(Command::Compare(args)) => compare(args).await,
+        Some(Command::Growth(args)) => growth::run(args).await,
         None => load(args).await,
     }
 }

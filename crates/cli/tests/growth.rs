@@ -1,0 +1,33 @@
+//! `fencepost bench growth`, from its smallest sizes to its report. No figure is judged: that is for a quiet machine.
+
+mod harness;
+
+use harness::fencepost;
+
+#[test]
+fn hand_overs_and_storms_are_measured_and_reported() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let out = directory.path().to_str().expect("a plain path");
+    let options = ["--quick", "--curves", "handover,storms", "--most", "5", "--block", "200ms", "--out", out];
+    fencepost(&[&["bench", "growth"][..], &options].concat()).ok().says("2 points measured");
+    let read = |name: &str| std::fs::read_to_string(directory.path().join(name)).expect("it was written");
+    let points: Vec<serde_json::Value> =
+        read("growth.jsonl").lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
+    let found: Vec<_> = points.iter().map(|it| (it["workload"].as_str(), it["parameter"].as_f64())).collect();
+    assert_eq!(found, [(Some("handover"), Some(2.0)), (Some("storms"), Some(5.0))]);
+    let figure = |at: usize, name: &str| points[at]["figures"][name].as_f64().unwrap_or(0.0);
+    assert!(figure(0, "handovers_per_second") > 0.0, "{points:?}");
+    // One push a hand-over, whatever was under way at either end of the block.
+    assert!((0.5..1.5).contains(&figure(0, "pushes_per_operation")), "{points:?}");
+    // A release that hands the lock on and a request that waits again share an entry at best.
+    assert!(figure(0, "entries_per_operation") > 0.4, "{points:?}");
+    assert!(figure(1, "open_ms") > 0.0 && figure(1, "expire_entries_count") >= 1.0, "{points:?}");
+    let report = read("growth.md");
+    assert!(report.contains("growth-handover.svg") && report.contains("| 5 |"), "{report}");
+    assert!(read("growth-storms.svg").starts_with("<svg"));
+}
+
+#[test]
+fn a_curve_that_is_not_there_is_refused_with_those_that_are() {
+    fencepost(&["bench", "growth", "--curves", "speed"]).with_code(2).says("handover, locks, memory");
+}
