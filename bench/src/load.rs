@@ -6,7 +6,7 @@
 //!
 //! All of it runs on the runtime of the caller, which has one thread: servers and load share the cores of one machine.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -110,21 +110,22 @@ impl Names {
 /// The first that a contender had.
 pub async fn closed(contenders: Contenders, names: &Names, block: Duration) -> Result<(Contenders, Pairs)> {
     let began = Instant::now();
+    let pairs = Measured::default();
     let mut tasks = JoinSet::new();
     for (index, mut contender) in contenders.into_iter().enumerate() {
         let names = names.of(index);
+        let pairs = pairs.clone();
         tasks.spawn(async move {
-            let mut pairs = Pairs::default();
             for name in names.iter().cycle() {
                 if began.elapsed() >= block {
                     break;
                 }
-                pair(&mut *contender, name, Instant::now(), &mut pairs).await?;
+                pair(&mut *contender, name, Instant::now(), &pairs).await?;
             }
-            anyhow::Ok((index, contender, pairs))
+            anyhow::Ok((index, contender))
         });
     }
-    joined(tasks, began, block).await
+    joined(tasks, pairs, began, block).await
 }
 
 /// The contenders together take a lock at each of these instants after the start, or as soon after as one of them is free.
@@ -136,16 +137,16 @@ pub async fn open(contenders: Contenders, names: &Names, schedule: Vec<Duration>
     let (due, next) = mpsc::unbounded_channel();
     let next = Arc::new(Mutex::new(next));
     let began = Instant::now();
+    let pairs = Measured::default();
     let mut tasks = JoinSet::new();
     for (index, mut contender) in contenders.into_iter().enumerate() {
-        let (names, next) = (names.of(index), next.clone());
+        let (names, next, pairs) = (names.of(index), next.clone(), pairs.clone());
         tasks.spawn(async move {
-            let mut pairs = Pairs::default();
             for name in names.iter().cycle() {
                 let Some(due) = next.lock().await.recv().await else { break };
-                pair(&mut *contender, name, due, &mut pairs).await?;
+                pair(&mut *contender, name, due, &pairs).await?;
             }
-            anyhow::Ok((index, contender, pairs))
+            anyhow::Ok((index, contender))
         });
     }
     let mut alarm = Alarm::new()?;
@@ -159,37 +160,44 @@ pub async fn open(contenders: Contenders, names: &Names, schedule: Vec<Duration>
         }
         anyhow::Ok(())
     };
-    let (paced, joined) = tokio::join!(pace, joined(tasks, began, length));
+    let (paced, joined) = tokio::join!(pace, joined(tasks, pairs, began, length));
     paced?;
     joined
 }
 
-async fn pair(contender: &mut dyn Contender, name: &str, since: Instant, pairs: &mut Pairs) -> Result<()> {
+/// What all contenders measure, in one place: a histogram each would not fit into the caches, and the load would measure itself.
+type Measured = Arc<std::sync::Mutex<Pairs>>;
+
+async fn pair(contender: &mut dyn Contender, name: &str, since: Instant, measured: &Measured) -> Result<()> {
     contender.acquire(name).await.with_context(|| format!("cannot acquire {name}"))?;
     let granted = Instant::now();
     contender.release().await.with_context(|| format!("cannot release {name}"))?;
+    let took = granted.elapsed();
+    let mut pairs = measured.lock().unwrap_or_else(PoisonError::into_inner);
     pairs.acquire.record(granted - since);
-    pairs.release.record(granted.elapsed());
+    pairs.release.record(took);
     Ok(())
 }
 
-type Joined = Result<(usize, Box<dyn Contender>, Pairs)>;
+type Joined = Result<(usize, Box<dyn Contender>)>;
 
 /// All of them in the order in which they were given, and what they measured together.
-async fn joined(mut tasks: JoinSet<Joined>, began: Instant, length: Duration) -> Result<(Contenders, Pairs)> {
+async fn joined(
+    mut tasks: JoinSet<Joined>,
+    measured: Measured,
+    began: Instant,
+    length: Duration,
+) -> Result<(Contenders, Pairs)> {
     let mut contenders = Vec::with_capacity(tasks.len());
-    let mut all = Pairs::default();
     let until = tokio::time::Instant::from_std(began + length + PATIENCE);
     loop {
         let Ok(next) = tokio::time::timeout_at(until, tasks.join_next()).await else {
             bail!("{} contenders still wait {} s after the end of the block", tasks.len(), PATIENCE.as_secs());
         };
         let Some(ended) = next else { break };
-        let (index, contender, pairs) = ended.context("a contender broke off")??;
-        all.acquire.add(&pairs.acquire);
-        all.release.add(&pairs.release);
-        contenders.push((index, contender));
+        contenders.push(ended.context("a contender broke off")??);
     }
+    let mut all = std::mem::take(&mut *measured.lock().unwrap_or_else(PoisonError::into_inner));
     all.elapsed = began.elapsed();
     contenders.sort_by_key(|(index, _)| *index);
     Ok((contenders.into_iter().map(|(_, contender)| contender).collect(), all))

@@ -154,7 +154,13 @@ pub(crate) fn hint(said: &str, has_tls: bool) -> &'static str {
     ];
     // A node that expected a greeting hangs up on anything else. There are other reasons to hang up, so it is a guess.
     let perhaps = "; if the node speaks TLS, connect with https:// and its authority";
-    let of_plain = [("broken pipe", perhaps), ("onnection reset", perhaps), ("http2 error", perhaps), ("closed at once", perhaps), ("a message has", perhaps)];
+    let of_plain = [
+        ("broken pipe", perhaps),
+        ("onnection reset", perhaps),
+        ("http2 error", perhaps),
+        ("closed at once", perhaps),
+        ("a message has", perhaps),
+    ];
     let table = if has_tls { &of_tls[..] } else { &of_plain };
     table.iter().find(|(part, _)| said.contains(part)).map_or("", |(_, hint)| hint)
 }

@@ -216,6 +216,9 @@ impl Replica {
             events: EventRing::new(EVENTS_KEPT_MAX, events_begin(applied)),
             outputs: Vec::new(),
         };
+        // Consensus does not stand for election while a change of the members is committed and not applied. And only then it is
+        // known who the members are.
+        replica.handle_everything_ready(now)?;
         if replica.members.voters.iter().eq([&settings.id]) && replica.members.voters_outgoing.is_empty() {
             // Nobody else could lead, so there is nobody to wait for.
             replica.raft.campaign()?;

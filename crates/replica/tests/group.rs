@@ -336,6 +336,21 @@ fn a_group_grows_from_one_to_three_while_it_serves_and_shrinks_again() {
 }
 
 #[test]
+fn a_node_that_is_alone_leads_at_once_when_it_starts_again() {
+    let mut cluster = Cluster::new(&[1], 26);
+    cluster.ask(open(1, 600_000));
+    // Every node describes itself, so its log has a change of the members in it.
+    cluster.change(&[MemberChange::Describe(member(1))]);
+    cluster.ask(lock(1, 1, "r1", Wait::No));
+    cluster.ask(lock(1, 2, "r2", Wait::No));
+    cluster.crash(1);
+    cluster.restart(1);
+    // Less than a tick: there is nobody to wait for.
+    cluster.run_ms(50);
+    assert_eq!(cluster.leader(), Some(1));
+}
+
+#[test]
 fn the_lead_is_handed_over_on_request() {
     let mut cluster = Cluster::new(&[1, 2, 3], 19);
     cluster.ask(open(1, 60_000));

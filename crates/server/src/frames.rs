@@ -33,7 +33,8 @@ impl<In: Message + Default> Decoder for Codec<In> {
     type Error = io::Error;
 
     fn decode(&mut self, buffer: &mut BytesMut) -> io::Result<Option<In>> {
-        take_frame(buffer, self.bytes_max).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.for_caller()))
+        take_frame(buffer, self.bytes_max)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.for_caller()))
     }
 }
 
