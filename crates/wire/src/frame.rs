@@ -62,7 +62,7 @@ mod tests {
         let messages = [begin("a"), ClientMessage::default(), begin(&"b".repeat(300))];
         messages.iter().for_each(|message| put_frame(message, &mut sent));
         for piece in 1..sent.len() {
-            let (mut buffer, mut came) = (BytesMut::new(), Vec::new());
+            let (mut buffer, mut came) = (BytesMut::new(), Vec::<ClientMessage>::new());
             for bytes in sent.chunks(piece) {
                 buffer.extend_from_slice(bytes);
                 while let Some(message) = take_frame(&mut buffer, 1_000).unwrap() {
