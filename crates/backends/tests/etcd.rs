@@ -418,6 +418,25 @@ async fn a_server_that_comes_back_has_lost_neither_lock_nor_place() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_release_whose_answer_was_not_heard_is_still_a_release() {
+    let Some(server) = shared(Kind::Etcd) else { return };
+    let (etcd, operator) = (connect(server).await, Operator::of(server));
+    let holder = acquire(&etcd, "unheard").await;
+    let mut release = holder.release();
+    // It is sent, and nobody waits for what comes of it.
+    std::future::poll_fn(|context| {
+        assert!(release.as_mut().poll(context).is_pending(), "not before etcd has answered");
+        std::task::Poll::Ready(())
+    })
+    .await;
+    operator.queue_of("unheard", 0).await;
+    drop(release);
+    within(holder.release()).await.expect("the first one has given it back");
+    let again = within(holder.release()).await.expect_err("it is not held any more");
+    assert!(matches!(again, Error::Refused(Refused::NotHeld)), "{again}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_is_gone_is_said_to_be() {
     let Some(server) = own(Kind::Etcd) else { return };
     let etcd = connect(&server).await;

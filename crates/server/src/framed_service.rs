@@ -26,14 +26,17 @@ use crate::status;
 pub(crate) async fn serve(shared: Shared, connection: Connection) {
     let mut frames = frames::<v1::ClientMessage>(connection, CLIENT_MESSAGE_BYTES_MAX);
     let Ok(Some(Ok(first))) = tokio::time::timeout(HANDSHAKE_TIMEOUT, frames.next()).await else { return };
-    let ended = match begin(&shared, &first) {
+    let mut ended = match begin(&shared, &first) {
         Ok((connected, outbox)) => {
             connected.take_message(first);
-            let mut exchange = Exchange { frames, outbox, connected, is_ending: false };
+            let mut exchange = Exchange { frames: &mut frames, outbox, connected, is_ending: false };
             std::future::poll_fn(|context| exchange.poll(context)).await
         }
-        Err(status) => frames.send(end(&status)).await,
+        Err(status) => frames.feed(end(&status)).await,
     };
+    if ended.is_ok() {
+        ended = SinkExt::<v1::ServerMessage>::close(&mut frames).await;
+    }
     if let Err(error) = ended {
         tracing::debug!(%error, "a connection was lost");
     }
@@ -56,21 +59,21 @@ fn end(status: &Status) -> v1::ServerMessage {
     v1::ServerMessage { end: Some(end), ..v1::ServerMessage::default() }
 }
 
-struct Exchange {
-    frames: Frames<v1::ClientMessage>,
+struct Exchange<'a> {
+    frames: &'a mut Frames<v1::ClientMessage>,
     outbox: Outbox,
     connected: Connected,
     /// Nothing more comes or goes but what is on its way out.
     is_ending: bool,
 }
 
-impl Exchange {
+impl Exchange<'_> {
     /// Moves what can be moved, both ways. A client that does not read is still heard: neither side ever waits for the other
     /// to read first.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             self.poll_out(context)?;
-            let mut frames = Pin::new(&mut self.frames);
+            let mut frames = Pin::new(&mut *self.frames);
             let flushed = Sink::<v1::ServerMessage>::poll_flush(frames.as_mut(), context)?;
             if self.is_ending {
                 return flushed.map(Ok);
@@ -88,7 +91,7 @@ impl Exchange {
 
     fn poll_out(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         while !self.is_ending {
-            let mut frames = Pin::new(&mut self.frames);
+            let mut frames = Pin::new(&mut *self.frames);
             let Poll::Ready(ready) = Sink::<v1::ServerMessage>::poll_ready(frames.as_mut(), context) else { break };
             ready?;
             match Pin::new(&mut self.outbox).poll_next(context) {

@@ -116,8 +116,9 @@ impl PeerEdge {
             let reason = status.get_details_error_info().map(|info| info.reason).unwrap_or_default();
             let why = v1::DeliverResponse { reason, message: status.message().to_owned() };
             // If it does not hear why, it hears that.
-            let _ = frames.send(why).await;
+            let _ = frames.feed(why).await;
         }
+        let _ = SinkExt::<v1::DeliverResponse>::close(&mut frames).await;
     }
 
     async fn take_messages(&self, names: &ShownNames, frames: &mut Frames<v1::DeliverRequest>) -> Result<(), Status> {

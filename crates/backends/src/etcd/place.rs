@@ -303,7 +303,8 @@ impl Place {
     ///
     /// # Errors
     /// [`Refused::NotHeld`] if we did so before. If it is gone otherwise: [`Refused::NotOwner`] if somebody else has the lock by
-    /// now, else [`Refused::Lost`], or [`Unknown::BrokeOff`] if it may be that we deleted it without hearing of it.
+    /// now, else [`Refused::Lost`], or [`Unknown::BrokeOff`] if it may be that we deleted it without hearing of it, and the
+    /// lease may have ended as well.
     pub(super) async fn leave(&self) -> Result<(), Error> {
         let mut left = self.left.lock().await;
         // If we are dropped from here on, it stays so.
@@ -328,6 +329,11 @@ impl Place {
             return Ok(());
         }
         if answer.repeated || before == Left::InDoubt {
+            // While the lease certainly lives, nobody but us takes the key away: it was a try whose answer we did not hear.
+            if !Validity::new(self.last_proof()).remaining(Nanos::now()).is_zero() {
+                *left = Left::Yes;
+                return Ok(());
+            }
             return Err(Unknown::BrokeOff("it was sent twice, and the second found nothing".to_owned()).into());
         }
         *left = before;
