@@ -52,8 +52,8 @@ pub(crate) struct Session {
 
     pub(crate) last_number: u64,
     pub(crate) seen: SeenNumbers,
-    /// What is not over, by number.
-    pub(crate) pending: BTreeMap<u64, Pending>,
+    /// What is not over, by number. In boxes, because a tree moves about what it holds whenever something comes or goes.
+    pub(crate) pending: BTreeMap<u64, Box<Pending>>,
     /// What is to be sent, in order. Numbers that are no longer pending are skipped.
     pub(crate) unsent: VecDeque<u64>,
     /// Invariant: the number of pending requests in [`Stage::Sent`].
@@ -236,7 +236,7 @@ impl Session {
         let (ever_sent, ever_queued, cancelled) = (false, false, false);
         let pending =
             Pending { request, stage, ever_sent, ever_queued, tries, sent_at, limit_at: None, listened, cancelled };
-        self.pending.insert(number, pending);
+        self.pending.insert(number, Box::new(pending));
         self.set_limit(common, number, limit_at);
         self.unsent.push_back(number);
         common.ready.insert(self.id);
@@ -260,7 +260,7 @@ impl Session {
     }
 
     /// Ends a request here: its answer was taken, or none will come. The number counts as seen.
-    pub(crate) fn finish(&mut self, common: &mut Common, number: u64) -> Option<Pending> {
+    pub(crate) fn finish(&mut self, common: &mut Common, number: u64) -> Option<Box<Pending>> {
         let pending = self.pending.remove(&number)?;
         if pending.stage == Stage::Sent {
             self.in_flight -= 1;
