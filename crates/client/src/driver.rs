@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use fencepost_wire::v1;
+use fencepost_wire::{WireError, v1};
 use futures_util::{SinkExt, StreamExt};
 use tokio::time::timeout;
 use tonic::metadata::AsciiMetadataValue;
@@ -20,13 +20,15 @@ use tonic_types::StatusExt;
 
 use crate::clock::{self, Nanos};
 use crate::machine::{DialFailure, Reconnect, Step};
-use crate::shared::{Shared, Tier};
+use crate::shared::{Shared, State, Tier};
 use crate::stream::{self, Stream};
 use crate::tls;
 
 /// Bytes that wait for the network. While it is slow the machine gathers, so few and large messages are better than many and
 /// small ones.
 const WAITING_BYTES_MAX: usize = 64 * 1024;
+/// Answers that are taken before their askers may go on: as many as make a message worth its while.
+const ANSWERS_AT_ONCE: usize = 64;
 /// The timer of the runtime stands still while the machine sleeps; after that we look at the clock no later than this.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// A node that does not answer a ping for so long is taken for gone: what waits for it (a watch, a long call) would never hear
@@ -219,11 +221,7 @@ async fn serve(shared: &Shared, address: String, connected: Connected) -> Option
         let (over, stalled, wake_at) = shared.with(|state| {
             state.machine.handle_timeout(now);
             let over = state.is_over(now);
-            while stream.write_buffer().len() < WAITING_BYTES_MAX
-                && let Some(message) = state.machine.poll_transmit(now)
-            {
-                stream.start_send_unpin(message).expect("it only grows a buffer");
-            }
+            transmit(state, &mut stream, now);
             (over, state.machine.is_stalled(), state.machine.poll_timeout())
         });
         if over {
@@ -242,7 +240,7 @@ async fn serve(shared: &Shared, address: String, connected: Connected) -> Option
                 Moved::Room => None,
                 Moved::Message(Some(Ok(v1::ServerMessage { end: Some(end), .. }))) => Some(ended(&address, end)),
                 Moved::Message(Some(Ok(message))) => {
-                    let heard = shared.with(|state| state.machine.handle_message(message, clock::now()));
+                    let heard = hear(shared, message, &mut stream).await;
                     heard.err().map(|error| unreachable(&address, &error.to_string()))
                 }
                 Moved::Message(Some(Err(error))) => Some(unreachable(&address, &chain(&error))),
@@ -257,6 +255,36 @@ async fn serve(shared: &Shared, address: String, connected: Connected) -> Option
         state.machine.handle_disconnected(clock::now());
     });
     failed
+}
+
+/// Puts what there is to say where it waits for the network.
+fn transmit(state: &mut State, stream: &mut Stream, now: Nanos) {
+    while stream.write_buffer().len() < WAITING_BYTES_MAX
+        && let Some(message) = state.machine.poll_transmit(now)
+    {
+        stream.start_send_unpin(message).expect("it only grows a buffer");
+    }
+}
+
+/// Takes what the node said, some answers at a time: those who have theirs go on, and what they ask for next is under way while
+/// the others are still being told. All at once, the node would have nothing to do while this program is busy, and the other
+/// way round.
+async fn hear(shared: &Shared, mut message: v1::ServerMessage, stream: &mut Stream) -> Result<(), WireError> {
+    if let Some(v1::Decided { index, term, stamp_ms, answers, .. }) = message.decided.first_mut() {
+        let mut left = std::mem::take(answers).into_iter();
+        while left.len() > ANSWERS_AT_ONCE {
+            let answers = left.by_ref().take(ANSWERS_AT_ONCE).collect();
+            let part = v1::Decided { index: *index, term: *term, stamp_ms: *stamp_ms, answers, pushes: Vec::new() };
+            let part = v1::ServerMessage { decided: vec![part], ..v1::ServerMessage::default() };
+            shared.with(|state| state.machine.handle_message(part, clock::now()))?;
+            tokio::task::yield_now().await;
+            shared.with(|state| transmit(state, stream, clock::now()));
+            // What cannot be sent at once is sent later; if the stream is broken, whoever uses it next finds out.
+            let _ = poll_fn(|context| Poll::Ready(stream.poll_flush_unpin(context))).await;
+        }
+        *answers = left.collect();
+    }
+    shared.with(|state| state.machine.handle_message(message, clock::now()))
 }
 
 /// What became of a stream's both directions.
