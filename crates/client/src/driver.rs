@@ -28,7 +28,7 @@ use crate::tls;
 /// small ones.
 const WAITING_BYTES_MAX: usize = 64 * 1024;
 /// Answers that are taken before their askers may go on: as many as make a message worth its while.
-const ANSWERS_AT_ONCE: usize = 64;
+const ANSWERS_AT_ONCE: usize = 16;
 /// The timer of the runtime stands still while the machine sleeps; after that we look at the clock no later than this.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// A node that does not answer a ping for so long is taken for gone: what waits for it (a watch, a long call) would never hear
@@ -216,6 +216,8 @@ async fn serve(shared: &Shared, address: String, connected: Connected) -> Option
     });
     shared.connected.notify_waiters();
     let mut failed = first.err().map(|error| unreachable(&address, &error.to_string()));
+    let mut alarm = pin!(tokio::time::sleep(SLEEP_MAX));
+    let mut rings_at = now.after(SLEEP_MAX);
     while failed.is_none() {
         let now = clock::now();
         let (over, stalled, wake_at) = shared.with(|state| {
@@ -233,6 +235,12 @@ async fn serve(shared: &Shared, address: String, connected: Connected) -> Option
             failed = Some((DialFailure::Stalled, format!("{address}: no answer for too long")));
             break;
         }
+        // An alarm that rings too early costs one look; to set it anew for every message would cost more.
+        let wake_in = wake_at.map_or(SLEEP_MAX, |at| at.since(now).min(SLEEP_MAX));
+        if now.after(wake_in) < rings_at {
+            rings_at = now.after(wake_in);
+            alarm.as_mut().reset(tokio::time::Instant::now() + wake_in);
+        }
         let was_full = stream.write_buffer().len() >= WAITING_BYTES_MAX;
         tokio::select! {
             biased;
@@ -247,7 +255,7 @@ async fn serve(shared: &Shared, address: String, connected: Connected) -> Option
                 Moved::Message(None) => Some(unreachable(&address, "the stream ended")),
             },
             () = shared.wake.notified() => {}
-            () = sleep_to(wake_at) => {}
+            () = alarm.as_mut() => rings_at = Nanos(u64::MAX),
         }
     }
     shared.with(|state| {

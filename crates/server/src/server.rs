@@ -2,12 +2,13 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use fencepost_replica::store::{Start, read_identity};
-use fencepost_replica::{GroupId, Log, Node, Place, Role, Settings, Stop};
+use fencepost_replica::{GroupId, Log, Nanos, Node, Place, Role, Settings, Stop};
 use fencepost_wire::Member;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
@@ -292,6 +293,8 @@ pub(crate) fn draw_node_id() -> u64 {
 
 /// Turns the replica whenever something has come, or time has passed. Returns when the node must stop.
 async fn turn_for_ever(shared: Shared) -> Stop {
+    let mut alarm = pin!(tokio::time::sleep(Duration::ZERO));
+    let mut rings_at = clock::now();
     loop {
         let (jobs, next_turn) = {
             let mut engine = shared.engine();
@@ -304,10 +307,15 @@ async fn turn_for_ever(shared: Shared) -> Stop {
         for job in jobs {
             tokio::spawn(job.run(shared.clone()));
         }
-        let wait = Duration::from_nanos(next_turn.0.saturating_sub(clock::now().0));
+        // An alarm that rings too early costs one turn; to set it anew for every turn would cost more.
+        if next_turn < rings_at {
+            rings_at = next_turn;
+            let wait = Duration::from_nanos(next_turn.0.saturating_sub(clock::now().0));
+            alarm.as_mut().reset(tokio::time::Instant::now() + wait);
+        }
         tokio::select! {
             () = shared.rung() => {}
-            () = tokio::time::sleep(wait) => {}
+            () = alarm.as_mut() => rings_at = Nanos(u64::MAX),
         }
     }
 }
