@@ -25,9 +25,10 @@ use crate::status;
 /// Serves a connection until it ends.
 pub(crate) async fn serve(shared: Shared, connection: Connection) {
     let mut frames = frames::<v1::ClientMessage>(connection, CLIENT_MESSAGE_BYTES_MAX);
-    let Ok(Some(Ok(first))) = tokio::time::timeout(HANDSHAKE_TIMEOUT, frames.next()).await else { return };
-    let mut ended = match begin(&shared, &first) {
-        Ok((connected, outbox)) => {
+    let Ok(Some(first)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, frames.next()).await else { return };
+    let begun = first.map_err(|error| invalid(&error)).and_then(|first| Ok((begin(&shared, &first)?, first)));
+    let mut ended = match begun {
+        Ok(((connected, outbox), first)) => {
             connected.take_message(first);
             let mut exchange = Exchange { frames: &mut frames, outbox, connected, is_ending: false };
             std::future::poll_fn(|context| exchange.poll(context)).await
@@ -48,6 +49,11 @@ fn begin(shared: &Shared, first: &v1::ClientMessage) -> Result<(Connected, Outbo
     })?;
     let principal = named(Some(&begin.client).filter(|client| !client.is_empty()).map(String::as_str))?;
     Connected::new(shared, principal, if begin.efficiency { Tier::Efficiency } else { Tier::Correctness })
+}
+
+/// What came was no good frame.
+fn invalid(error: &io::Error) -> Status {
+    status::reason(Code::InvalidArgument, "INVALID", error.to_string())
 }
 
 /// What gRPC would say in its status.
@@ -81,7 +87,7 @@ impl Exchange<'_> {
             match ready!(frames.poll_next(context)) {
                 Some(Ok(message)) => self.connected.take_message(message),
                 Some(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
-                    self.outbox.end(status::reason(Code::InvalidArgument, "INVALID", error.to_string()));
+                    self.outbox.end(invalid(&error));
                 }
                 Some(Err(error)) => return Poll::Ready(Err(error)),
                 None => return Poll::Ready(Ok(())),

@@ -87,6 +87,14 @@ impl Kind {
         }
     }
 
+    /// Where its directory is, if it must not be on a disk: a single etcd syncs every write and cannot be told not to. On a busy
+    /// machine that takes seconds, and a test would wait for the disk. What is in memory outlives the process, and that is all
+    /// that tests need.
+    pub(crate) fn memory(self) -> Option<&'static Path> {
+        let memory = Path::new("/dev/shm");
+        (self == Kind::Etcd && memory.is_dir()).then_some(memory)
+    }
+
     /// What prepares the directory, once.
     pub(crate) fn prepare(self, directory: &Path) -> Option<Command> {
         match self {

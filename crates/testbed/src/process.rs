@@ -150,7 +150,13 @@ impl Drop for Server {
 
 /// A directory in which it can be started.
 fn prepared(kind: Kind) -> TempDir {
-    let directory = tempfile::Builder::new().prefix("fencepost-testbed-").tempdir().expect("a temporary directory");
+    let mut temporary = tempfile::Builder::new();
+    temporary.prefix("fencepost-testbed-");
+    let directory = match kind.memory() {
+        Some(place) => temporary.tempdir_in(place),
+        None => temporary.tempdir(),
+    };
+    let directory = directory.expect("a temporary directory");
     if let Some(user) = other_user(kind) {
         done(Command::new("chown").arg(user).arg(directory.path()));
     }

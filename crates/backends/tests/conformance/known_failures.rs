@@ -25,6 +25,10 @@ async fn a_fail_over_of_redis_gives_one_lock_to_two() {
 
     // Replication is asynchronous: what the master grants now is on its way, and stays there.
     drop(replication);
+    eventually("the replica is cut off", async || {
+        said(&replica, &["INFO", "replication"]).await.contains("link_status:down")
+    })
+    .await;
     let first = Client::connect(&master.url()).await.expect("the master is up");
     let one = lock(&first, "nightly-report").acquire().await.expect("it is free");
     drop(master);

@@ -94,14 +94,18 @@ impl Worker {
 
     async fn decide(&mut self, account: String, ttl: Duration, guarded: bool) -> Result<Answer> {
         loop {
-            let lock = self.client.lock(&account).ttl(ttl).wait_forever().acquire().await?;
+            let lock = match self.client.lock(&account).ttl(ttl).wait_forever().acquire().await {
+                // The machine was so busy that the lock was over before it was here.
+                Err(fencepost::Error::Failed(fencepost::Failed::GrantedTooLate)) => continue,
+                granted => granted?,
+            };
             let token = lock.token();
             match self.store.read(&account, guarded.then_some(token)).await {
                 Ok(balance) => {
                     self.turn = Some(Turn { lock, account, balance, guarded });
                     return Ok(Answer::Decided { token: token.get(), balance });
                 }
-                // The machine was so busy that the lock was lost before anything was read.
+                // Or that it was lost before anything was read.
                 Err(Error::Stale(_)) => drop(lock),
                 Err(error) => return Err(error.into()),
             }

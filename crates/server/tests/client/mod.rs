@@ -10,7 +10,7 @@ use fencepost_core::{
     Acquire, Action, Epoch, Lock, LockMode, Locks, Name, Outcome, Push, Request, RequestNumber, SecretHash, Seen,
     SessionId, Terms, Token, Wait,
 };
-use fencepost_server::{Begin, Config, Server};
+use fencepost_server::{Begin, Config, Server, StartError};
 use fencepost_wire::{api, v1};
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
@@ -83,8 +83,14 @@ pub(crate) struct Running {
 
 /// Starts a node.
 pub(crate) async fn run_node(mut config: Config) -> Running {
-    let started = Server::start(config.clone()).await;
-    let server = started.unwrap_or_else(|error| panic!("{} starts: {error}", config.name));
+    // One that is started again wants its old ports. Whoever connects somewhere may have got one of them meanwhile, and keeps
+    // it for a moment.
+    let server = until(&format!("{} starts", config.name), async || match Server::start(config.clone()).await {
+        Ok(server) => Some(server),
+        Err(StartError::Listen { .. }) => None,
+        Err(error) => panic!("{} starts: {error}", config.name),
+    })
+    .await;
     let addresses = (server.client_address(), server.http_address(), server.peer_address());
     (config.client_listen, config.http_listen, config.peer_listen) = addresses;
     let (end, told) = tokio::sync::oneshot::channel();
