@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::error::StartError;
 
-/// The port for clients (gRPC).
+/// The port for clients (frames and gRPC).
 pub const CLIENT_PORT: u16 = 7420;
 /// The port for health, readiness and metrics (HTTP).
 pub const HTTP_PORT: u16 = 7421;

@@ -1,6 +1,6 @@
 //! `fencepost bench`: loads a cluster that runs. `fencepost bench compare`: Fencepost beside other lock systems, on this machine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -189,19 +189,23 @@ async fn compare(args: CompareArgs) -> Result<u8> {
         out: args.out,
         command: Arc::new(|| own_command("serve")),
     };
+    let mut tell = |text: &str| output::say(&format!("fencepost: {text}"));
+    let finished = measured(&options.out, compare::run(&options, &mut tell)).await?;
+    output::line(&format!("{} blocks measured; the report is {}", finished.blocks, finished.report.display()))?;
+    Ok(0)
+}
+
+/// Measures until it is done, or until somebody breaks it off: whatever was started ends when the measurement is dropped.
+pub(crate) async fn measured<T>(out: &Path, measure: impl Future<Output = anyhow::Result<T>>) -> Result<T> {
     if cfg!(debug_assertions) {
         output::say("fencepost: this is a debug build: its figures say nothing about Fencepost");
     }
-    let mut interrupted = std::pin::pin!(interrupted()?);
-    let mut tell = |text: &str| output::say(&format!("fencepost: {text}"));
-    // Whichever comes first: everything that was started ends when the comparison is dropped.
-    let finished = tokio::select! {
-        finished = compare::run(&options, &mut tell) => finished?,
-        code = &mut interrupted => {
-            let out = options.out.display();
-            return Err(Failure { code, message: format!("broken off; what was measured until then is in {out}") });
+    let interrupted = interrupted()?;
+    tokio::select! {
+        finished = measure => Ok(finished?),
+        code = interrupted => {
+            let message = format!("broken off; what was measured until then is in {}", out.display());
+            Err(Failure { code, message })
         }
-    };
-    output::line(&format!("{} blocks measured; the report is {}", finished.blocks, finished.report.display()))?;
-    Ok(0)
+    }
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use fencepost_bench::growth::{self, Curve, Options};
 
-use crate::command::bench::block;
+use crate::command::bench::{block, measured};
 use crate::failure::{Failure, Result};
 use crate::output;
-use crate::own::{interrupted, own_command};
+use crate::own::own_command;
 
 const AFTER_HELP: &str = "\
 Curves:
@@ -66,19 +66,8 @@ pub(crate) async fn run(args: Args) -> Result<u8> {
         out: args.out,
         command: Arc::new(|| own_command("serve")),
     };
-    if cfg!(debug_assertions) {
-        output::say("fencepost: this is a debug build: its figures say nothing about Fencepost");
-    }
-    let mut interrupted = std::pin::pin!(interrupted()?);
     let mut tell = |text: &str| output::say(&format!("fencepost: {text}"));
-    // Whichever comes first: everything that was started ends when the measurement is dropped.
-    let finished = tokio::select! {
-        finished = growth::run(&options, &mut tell) => finished?,
-        code = &mut interrupted => {
-            let out = options.out.display();
-            return Err(Failure { code, message: format!("broken off; what was measured until then is in {out}") });
-        }
-    };
+    let finished = measured(&options.out, growth::run(&options, &mut tell)).await?;
     output::line(&format!("{} points measured; the report is {}", finished.points, finished.report.display()))?;
     match finished.notes.len() {
         0 => Ok(0),
