@@ -60,7 +60,8 @@ impl World {
             self.stopped = Some(format!("node {id} did not notice that its snapshot is damaged"));
             return;
         }
-        node.applied = replica.applied().index;
+        // Not what it has applied: it has applied the committed rest of its log while it started, and nobody has seen that yet.
+        node.applied = replica.newest_snapshot().map_or(1, |snapshot| snapshot.index).min(replica.applied().index);
         (node.replica, node.edge, node.paused) = (Some(replica), Edge::default(), false);
         node.life += 1;
         self.turn(id);
