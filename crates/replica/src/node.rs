@@ -1,10 +1,10 @@
 //! A replica with its disk: what a server runs.
 //!
 //! The replica says what must be durable; here that is done. A leader's log is written and synced by a thread of its own, in order,
-//! so that a turn never waits for a disk while others ask for something. A follower has nothing better to do than to sync,
-//! so it does that in its turn, as long as the disk is quick: waking a thread and being woken by it can take longer than the
-//! sync. Snapshots are made by another thread, for as long as it takes. When something is durable the node is woken, and
-//! its next turn tells the replica. Nothing is decided here.
+//! so that a turn never waits for a disk while others ask for something. A follower has nothing better to do than to sync, and
+//! neither has a node that is alone and was asked for little. They do it in their turn, as long as the disk is quick: waking a
+//! thread and being woken by it can take longer than the sync. Snapshots are made by another thread, for as long as it takes.
+//! When something is durable the node is woken, and its next turn tells the replica. Nothing is decided here.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -34,10 +34,13 @@ const FULL_DISK_WAIT: Duration = Duration::from_millis(200);
 /// effect, but on file systems that cannot allocate each look writes the reserve until the disk is full.
 const REFILL_WAIT: Duration = Duration::from_secs(1);
 
-/// A sync that takes longer than this must not hold up a turn again
-const SYNC_IN_TURN_MAX: Duration = Duration::from_millis(5);
-/// before so much time has passed.
+/// A sync that takes longer than this must not hold up a turn again. A quarter of a tick: nobody misses what a node says so much
+/// later, and disks that are quick take so long only when something is wrong with them.
+const SYNC_IN_TURN_MAX: Duration = Duration::from_millis(25);
+/// Before so much time has passed.
 const SLOW_DISK_FOR: Duration = Duration::from_secs(10);
+/// An entry that is larger than this says that many ask for something, and would have to wait for the sync of this one.
+const SMALL_ENTRY_BYTES: usize = 1 << 10;
 
 /// Entries that are handed to a snapshot in one turn: copying them takes a fraction of a millisecond.
 const FED_PER_TURN: usize = 1_000;
@@ -283,8 +286,8 @@ impl Node {
 
     /// Writes now, if that is the place for it, and tells the replica; or has it written. Whether it is durable already.
     fn write(&mut self, write: LogWrite) -> Result<bool, Stop> {
-        let leads = self.replica.serves();
-        let write = match &mut self.disk {
+        let in_turn = self.may_write_in_turn(&write);
+        match &mut self.disk {
             Disk::Memory => {
                 self.counts.appended(write.entries.len());
                 if let Some((info, bytes)) = write.snapshot {
@@ -293,13 +296,9 @@ impl Node {
                 self.replica.handle_persisted(write.number);
                 return Ok(true);
             }
-            Disk::Files { store, under_way: 0, slow_until, .. }
-                if !leads && !self.is_disk_short && write.snapshot.is_none() =>
-            {
+            Disk::Files { store, under_way: 0, slow_until, .. } if in_turn => {
                 let began = Instant::now();
-                if slow_until.is_some_and(|until| began < until) {
-                    write
-                } else {
+                if slow_until.is_none_or(|until| began >= until) {
                     match store.write(self.group.group, &write) {
                         Ok(()) => {
                             *slow_until = (began.elapsed() > SYNC_IN_TURN_MAX).then(|| began + SLOW_DISK_FOR);
@@ -307,15 +306,24 @@ impl Node {
                             return Ok(true);
                         }
                         // Nothing was written. The thread has the patience.
-                        Err(StoreError::DiskFull { .. }) => write,
+                        Err(StoreError::DiskFull { .. }) => {}
                         Err(error) => return Err(error.into()),
                     }
                 }
             }
-            Disk::Files { .. } | Disk::Closed => write,
-        };
+            Disk::Files { .. } | Disk::Closed => {}
+        }
         self.give(Work::Write(write));
         Ok(false)
+    }
+
+    fn may_write_in_turn(&self, write: &LogWrite) -> bool {
+        if write.snapshot.is_some() || self.is_disk_short {
+            return false;
+        }
+        let needs_sync = write.must_sync || !write.entries.is_empty();
+        let is_small = || write.entries.iter().map(|entry| entry.data.len()).sum::<usize>() <= SMALL_ENTRY_BYTES;
+        !self.replica.serves() || !needs_sync || (self.replica.is_alone() && is_small())
     }
 
     fn give(&mut self, work: Work) {

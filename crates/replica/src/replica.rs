@@ -219,7 +219,7 @@ impl Replica {
         // Consensus does not stand for election while a change of the members is committed and not applied. And only then it is
         // known who the members are.
         replica.handle_everything_ready(now)?;
-        if replica.members.voters.iter().eq([&settings.id]) && replica.members.voters_outgoing.is_empty() {
+        if replica.is_alone() {
             // Nobody else could lead, so there is nobody to wait for.
             replica.raft.campaign()?;
         }

@@ -43,6 +43,11 @@ impl Replica {
         self.settings.id
     }
 
+    /// Whether this node is the only one that votes.
+    pub fn is_alone(&self) -> bool {
+        self.members.voters.iter().eq([&self.settings.id]) && self.members.voters_outgoing.is_empty()
+    }
+
     /// Whose state it is.
     pub fn group(&self) -> GroupId {
         self.settings.group
