@@ -1,7 +1,9 @@
 //! What has arrived and is not yet proposed: everything waits here for the next entry.
 //!
-//! There is one proposal in flight at a time, so batches form by themselves while the last one commits, and no timer is
-//! needed for operations. Keep-alives are in no hurry: they ride on any entry, or wait for the beat.
+//! While an entry is under way others wait for the next one, so batches form by themselves and no timer is needed for
+//! operations. When so many wait that another entry is worth its cost, it does not wait for the one before it: disk and network
+//! are busy with the one while this node computes the other. Keep-alives are in no hurry: they ride on any entry, or wait for
+//! the beat.
 
 use std::collections::VecDeque;
 
@@ -12,6 +14,9 @@ use crate::stamp::Nanos;
 /// Keep-alives and passed deadlines cause at most one entry of their own in this time.
 // Rule: idle-is-silent
 pub const BEAT_MS: u64 = 250;
+
+/// Entries that are under way at a time at most.
+pub const ENTRIES_IN_FLIGHT_MAX: usize = 4;
 
 /// Commands in one entry at most, so that one entry is applied in a few milliseconds.
 pub const ENTRY_COMMANDS_MAX: usize = 10_000;
@@ -90,6 +95,11 @@ impl Gather {
     /// Whether somebody waits who must not wait for the beat.
     pub(crate) fn is_urgent(&self, room_for_operations: bool) -> bool {
         self.urgent || (room_for_operations && !self.operations.is_empty())
+    }
+
+    /// How many operations wait.
+    pub(crate) fn operations(&self) -> usize {
+        self.operations.len()
     }
 
     /// Whether signs of life wait for the beat.

@@ -21,7 +21,9 @@ mod unreplicated;
 
 pub use apply::read_entry;
 pub use error::{NotTaken, Stop};
-pub use gather::{BEAT_MS, ENTRY_COMMANDS_MAX, Ticket, WAITING_OPERATIONS_MAX, WAITING_WANTS_MAX};
+pub use gather::{
+    BEAT_MS, ENTRIES_IN_FLIGHT_MAX, ENTRY_COMMANDS_MAX, Ticket, WAITING_OPERATIONS_MAX, WAITING_WANTS_MAX,
+};
 pub use log::{GROUP_BEGINS, Log, LogPosition};
 pub use members::{MemberChange, MemberView, PROMOTE_BEHIND_ENTRIES_MAX, Role};
 pub use node::{Node, Place, Snapshots, Wake};

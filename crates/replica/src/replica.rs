@@ -16,7 +16,7 @@ use raft::{Config, RawNode, StateRole};
 
 use crate::apply::{Applied, apply_to, read_entry, read_member_changes};
 use crate::error::{NotTaken, Stop};
-use crate::gather::{Gather, Ticket, Tickets};
+use crate::gather::{ENTRIES_IN_FLIGHT_MAX, Gather, Ticket, Tickets};
 use crate::log::{GROUP_BEGINS, Log, LogPosition, entry_bytes};
 use crate::members::{MemberChange, apply_changes, from_conf_state, plan, to_conf_change};
 use crate::planted::{Bug, planted};
@@ -60,6 +60,8 @@ pub struct Settings {
     /// What the log may take up in memory. Where it would be more, because snapshots are made more slowly than entries
     /// come, a leader takes no operations and a follower no entries until there is room.
     pub log_bytes_max: u64,
+    /// Operations that must wait for another entry to go out while one is under way.
+    pub further_entry_min: usize,
 }
 
 impl Settings {
@@ -74,6 +76,7 @@ impl Settings {
             snapshot_every_bytes: 64 << 20,
             entries_kept: 10_000,
             log_bytes_max: 256 << 20,
+            further_entry_min: 16,
         }
     }
 
@@ -116,8 +119,8 @@ pub struct Replica {
     first_voters: Vec<u64>,
     lead: Lead,
     gather: Gather,
-    /// The proposal that is not yet applied, with its position. Another term's entry at its index is not it.
-    in_flight: Option<(LogPosition, Tickets)>,
+    /// The proposals that are not yet applied, in order, with their positions. Another term's entry at such an index is not it.
+    in_flight: VecDeque<(LogPosition, Tickets)>,
     /// The change of the members that is not yet through, with the position where it begins.
     changing: Option<(LogPosition, Ticket)>,
     next_ticket: u64,
@@ -194,7 +197,7 @@ impl Replica {
             first_voters,
             lead: Lead::No,
             gather: Gather::default(),
-            in_flight: None,
+            in_flight: VecDeque::new(),
             changing: None,
             next_ticket: 0,
             next_tick: now.after_ms(TICK_MS),
@@ -229,8 +232,8 @@ impl Replica {
     /// The latest instant at which [`Replica::turn`] must be called again if nothing arrives until then.
     pub fn next_turn(&self) -> Nanos {
         let Lead::Running { clock, .. } = &self.lead else { return self.next_tick };
-        // Whatever lets the next entry through will arrive.
-        if self.in_flight.is_some() || self.raft.raft.lead_transferee.is_some() {
+        // Whatever lets the next entry go will arrive.
+        if !self.may_propose() {
             return self.next_tick;
         }
         if self.gather.is_urgent(self.has_room_for_operations()) {
@@ -357,6 +360,19 @@ impl Replica {
             && log.find_conflict(&message.entries) > log.last_index()
     }
 
+    /// Whether the next entry may go out now. One always may; while others are under way, one that is worth its cost.
+    fn may_propose(&self) -> bool {
+        // While the lead is being handed over, consensus takes nothing.
+        if self.raft.raft.lead_transferee.is_some() {
+            return false;
+        }
+        self.in_flight.back().is_none_or(|(_, last)| {
+            // Many small entries would cost more than they save.
+            let worth_it = self.settings.further_entry_min.max(last.operations.len() / 4);
+            self.in_flight.len() < ENTRIES_IN_FLIGHT_MAX && self.gather.operations() >= worth_it
+        })
+    }
+
     fn has_room_for_operations(&self) -> bool {
         self.log_bytes() < self.settings.log_bytes_for_operations()
     }
@@ -473,12 +489,13 @@ impl Replica {
         };
         if led.is_some() && led != Some(term).filter(|_| leads) && !planted(Bug::DeposedLeaderProposes) {
             self.lead = Lead::No;
-            let in_flight = self.in_flight.take().map(|(_, tickets)| tickets).unwrap_or_default();
+            let in_flight = std::mem::take(&mut self.in_flight).into_iter();
+            let in_flight = in_flight.flat_map(|(_, tickets)| tickets.renewals.into_iter().chain(tickets.operations));
             let waiting = self.gather.abandon();
             let reads = std::mem::take(&mut self.reads_asked);
             let confirmed = std::mem::take(&mut self.reads_confirmed).into_iter().map(|(_, ticket)| ticket);
             self.abandon_change();
-            let abandoned = in_flight.renewals.into_iter().chain(in_flight.operations).chain(waiting).chain(reads);
+            let abandoned = in_flight.chain(waiting).chain(reads);
             self.outputs.extend(abandoned.chain(confirmed).map(Output::Abandoned));
         }
         if leads && matches!(self.lead, Lead::No) {
@@ -510,12 +527,10 @@ impl Replica {
         Ok(self.state.stamp())
     }
 
-    /// Puts everything that has arrived into one entry, if the last one is through.
+    /// Puts everything that has arrived into one entry, if it is time for another one.
     fn propose(&mut self, now: Nanos) -> Result<(), Stop> {
         let Lead::Running { term, clock } = &self.lead else { return Ok(()) };
-        // While the lead is being handed over, consensus takes nothing.
-        let waits = self.in_flight.is_some() || self.raft.raft.lead_transferee.is_some();
-        if waits || self.log_bytes() >= self.settings.log_bytes_max {
+        if !self.may_propose() || self.log_bytes() >= self.settings.log_bytes_max {
             return Ok(());
         }
         let (term, stamp) = (*term, clock.stamp());
@@ -525,7 +540,7 @@ impl Replica {
             let proof = self.proofs.pop_unsent();
             let entry = LockEntry { term, stamp, wall_clock_ms: self.wall_clock_ms, batch, proof };
             self.raft.propose(Vec::new(), fencepost_wire::encode(&entry))?;
-            self.in_flight = Some((LogPosition { index: self.raft.raft.raft_log.last_index(), term }, tickets));
+            self.in_flight.push_back((LogPosition { index: self.raft.raft.raft_log.last_index(), term }, tickets));
         }
         Ok(())
     }
@@ -621,7 +636,7 @@ impl Replica {
             self.lead = Lead::Running { term: entry.term, clock: StampClock::new(stamp, now) };
         }
         let position = self.applied;
-        if let Some((_, tickets)) = self.in_flight.take_if(|(proposed, _)| *proposed == position) {
+        if let Some((_, tickets)) = self.in_flight.pop_front_if(|(proposed, _)| *proposed == position) {
             for reply in effects.replies {
                 let ticket = match reply.to {
                     ReplyTo::Renewal(place) => tickets.renewals[place],

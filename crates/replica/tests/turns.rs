@@ -1,10 +1,11 @@
-//! One node and a driver that does nothing but turn it: how often it must, and what comes of it if it sleeps in between.
+//! One node and a driver that does nothing but turn it: how often it must, what comes of it if it sleeps in between, and when
+//! another entry goes out.
 
 mod cluster;
 
 use cluster::open;
 use fencepost_core::{Epoch, Outcome, Renewal, Seen, SessionId};
-use fencepost_replica::{BEAT_MS, GroupId, Log, Nanos, Output, Replica, Settings, TICK_MS, Ticket};
+use fencepost_replica::{BEAT_MS, GroupId, Log, Nanos, Output, Replica, Settings, TICK_MS, Ticket, read_entry};
 
 /// When a driver wakes up if nothing has arrived.
 #[derive(Clone, Copy, Debug)]
@@ -115,4 +116,54 @@ fn an_idle_node_is_turned_only_by_its_ticks() {
     driver.ms_until(|driver| driver.now >= began.after_ms(10_000));
     let turns = driver.turns - turns;
     assert!(turns <= 10_000 / TICK_MS + 1, "{turns} turns in ten seconds");
+}
+
+/// What one turn writes: the operations in each entry.
+fn entries_of_a_turn(driver: &mut Driver, writes: &mut Vec<u64>) -> Vec<usize> {
+    let mut entries = Vec::new();
+    for output in driver.replica.turn(driver.now).unwrap() {
+        match output {
+            Output::Write(write) => {
+                let read = write.entries.iter().filter_map(|entry| read_entry(entry).unwrap());
+                entries.extend(read.map(|entry| entry.batch.operations.len()));
+                writes.push(write.number);
+            }
+            Output::Reply { ticket, reply, .. } => driver.answers.push((ticket, reply.outcome)),
+            _ => {}
+        }
+    }
+    entries
+}
+
+#[test]
+fn while_the_disk_is_busy_with_an_entry_those_that_are_worth_it_follow_and_the_rest_waits() {
+    let mut driver = Driver::new(Sleeps::UntilNextTurn);
+    let mut next_session = 0;
+    let mut submitted = Vec::new();
+    let mut writes = Vec::new();
+    let mut submit = |driver: &mut Driver, operations: u64| {
+        for _ in 0..operations {
+            next_session += 1;
+            submitted.push(driver.replica.submit(open(next_session, 600_000)).unwrap());
+        }
+        entries_of_a_turn(driver, &mut writes)
+    };
+    assert_eq!(submit(&mut driver, 1), [1], "nothing was under way");
+    assert_eq!(submit(&mut driver, 15), [0_usize; 0], "too few to be worth an entry of their own");
+    assert!(driver.replica.next_turn() > driver.now, "to turn it again would change nothing");
+    assert_eq!(submit(&mut driver, 1), [16]);
+    assert_eq!(submit(&mut driver, 200), [200]);
+    assert_eq!(submit(&mut driver, 49), [0_usize; 0], "less than a quarter of the last one");
+    assert_eq!(submit(&mut driver, 1), [50]);
+    assert_eq!(submit(&mut driver, 10_000), [0_usize; 0], "four are under way");
+    assert!(driver.answers.is_empty(), "nothing is durable yet");
+
+    // The first is durable: another may go.
+    driver.replica.handle_persisted(writes[0]);
+    assert_eq!(entries_of_a_turn(&mut driver, &mut Vec::new()), [10_000]);
+    driver.replica.handle_persisted(*writes.last().unwrap());
+    driver.turn();
+    driver.sleep_and_turn();
+    let answered: Vec<Ticket> = driver.answers.iter().map(|(ticket, _)| *ticket).collect();
+    assert_eq!(answered[..268], submitted[..268], "in the order in which they came");
 }

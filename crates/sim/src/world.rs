@@ -139,6 +139,8 @@ impl World {
         let group = GroupId { cluster: 0xC0, group: 1 };
         let mut settings = Settings::new(0, group, 0);
         (settings.snapshot_every_entries, settings.entries_kept) = (random.between(30, 300), random.between(2, 40));
+        // Few ask at a time here, and several entries are to be under way all the same.
+        settings.further_entry_min = 1 + (seed % 3) as usize;
         let mut world = World {
             now: BEGINNING,
             observer: Observer::new(traces, plan.administered),

@@ -75,7 +75,9 @@ pub(crate) const SNAPSHOT_EVERY_ENTRIES: u64 = 40;
 
 /// What nodes are started with, but for their id.
 fn settings(group: GroupId) -> Settings {
-    Settings { snapshot_every_entries: SNAPSHOT_EVERY_ENTRIES, entries_kept: 5, ..Settings::new(0, group, 0) }
+    let settings = Settings::new(0, group, 0);
+    // Few ask at a time here, and several entries are to be under way all the same.
+    Settings { snapshot_every_entries: SNAPSHOT_EVERY_ENTRIES, entries_kept: 5, further_entry_min: 1, ..settings }
 }
 
 pub(crate) struct Cluster {
