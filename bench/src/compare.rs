@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use futures_util::{StreamExt, TryStreamExt};
 
 use crate::catalogue::{self, Entry};
 use crate::figures::Block;
@@ -48,6 +49,10 @@ pub struct Finished {
     /// What could not be measured, and why.
     pub notes: Vec<String>,
 }
+
+/// What a system is loaded with after its start, and for how many blocks.
+const WARM_UP_CONTENDERS: usize = 64;
+const WARM_UP_BLOCKS: u32 = 4;
 
 /// The closed loop tells how fast a system can be; the open one asks for these shares of it.
 const SHARES_PERCENT: [u32; 3] = [50, 70, 90];
@@ -171,7 +176,7 @@ impl Run<'_> {
                 continue;
             }
             (self.tell)(&format!("  starting {}", entry.id));
-            match entry.start(&self.options.command).await {
+            match self.start_warm(entry).await {
                 Ok(system) => {
                     self.report.systems.insert(entry.id, (system.name().to_owned(), system.how().to_owned()));
                     running.push(Running { entry, system });
@@ -182,6 +187,14 @@ impl Run<'_> {
                 }
             }
         }
+    }
+
+    /// Starts a system and loads it for a while, so that whoever compiles what is used most (a JVM) has done so before it counts.
+    async fn start_warm(&self, entry: &'static Entry) -> Result<Box<dyn System>> {
+        let system = entry.start(&self.options.command).await?;
+        let ready = contenders(&*system, WARM_UP_CONTENDERS.min(system.contenders_max())).await?;
+        Work::Closed.perform(ready, "bench/warm-up", self.options.block * WARM_UP_BLOCKS).await?;
+        Ok(system)
     }
 
     async fn cases(
@@ -356,10 +369,9 @@ struct Case {
     many: usize,
 }
 
+/// So many connect at a time.
+const CONNECTING_MAX: usize = 32;
+
 async fn contenders(system: &dyn System, many: usize) -> Result<Contenders> {
-    let mut contenders = Vec::with_capacity(many);
-    for _ in 0..many {
-        contenders.push(system.contender().await?);
-    }
-    Ok(contenders)
+    futures_util::stream::iter(0..many).map(|_| system.contender()).buffered(CONNECTING_MAX).try_collect().await
 }

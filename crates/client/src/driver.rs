@@ -27,8 +27,10 @@ use crate::tls;
 /// Bytes that wait for the network. While it is slow the machine gathers, so few and large messages are better than many and
 /// small ones.
 const WAITING_BYTES_MAX: usize = 64 * 1024;
-/// Answers that are taken before their askers may go on: as many as make a message worth its while.
-const ANSWERS_AT_ONCE: usize = 16;
+/// Answers that are taken before their askers may go on. A node that writes a log gathers anyway, so as many as make a message
+/// worth its while; one that answers at once is kept busy by less.
+const ANSWERS_AT_ONCE_MAX: usize = 16;
+const ANSWERS_AT_ONCE_MIN: usize = 4;
 /// The timer of the runtime stands still while the machine sleeps; after that we look at the clock no later than this.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// A node that does not answer a ping for so long is taken for gone: what waits for it (a watch, a long call) would never hear
@@ -280,8 +282,12 @@ fn transmit(state: &mut State, stream: &mut Stream, now: Nanos) {
 async fn hear(shared: &Shared, mut message: v1::ServerMessage, stream: &mut Stream) -> Result<(), WireError> {
     if let Some(v1::Decided { index, term, stamp_ms, answers, .. }) = message.decided.first_mut() {
         let mut left = std::mem::take(answers).into_iter();
-        while left.len() > ANSWERS_AT_ONCE {
-            let answers = left.by_ref().take(ANSWERS_AT_ONCE).collect();
+        let at_once = match shared.tier {
+            Tier::Correctness => ANSWERS_AT_ONCE_MAX,
+            Tier::Efficiency => (left.len() / 8).clamp(ANSWERS_AT_ONCE_MIN, ANSWERS_AT_ONCE_MAX),
+        };
+        while left.len() > at_once {
+            let answers = left.by_ref().take(at_once).collect();
             let part = v1::Decided { index: *index, term: *term, stamp_ms: *stamp_ms, answers, pushes: Vec::new() };
             let part = v1::ServerMessage { decided: vec![part], ..v1::ServerMessage::default() };
             shared.with(|state| state.machine.handle_message(part, clock::now()))?;
