@@ -54,6 +54,13 @@ pub struct Finished {
 const WARM_UP_CONTENDERS: usize = 64;
 const WARM_UP_BLOCKS: u32 = 4;
 
+/// Together, the systems are quiet when they use less than so much of a core,
+const QUIET_CORES: f64 = 0.25;
+/// looked at for so long,
+const QUIET_LOOK: Duration = Duration::from_millis(500);
+/// and so often at most.
+const QUIET_LOOKS_MAX: usize = 20;
+
 /// The closed loop tells how fast a system can be; the open one asks for these shares of it.
 const SHARES_PERCENT: [u32; 3] = [50, 70, 90];
 
@@ -241,6 +248,7 @@ impl Run<'_> {
                 }
             }
         }
+        self.wait_until_quiet(running).await;
         for round in 0..=self.options.rounds {
             for place in 0..seats.len() {
                 let at = (place + round) % seats.len();
@@ -255,6 +263,21 @@ impl Run<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Some go on for a while when nobody asks any more: a backlog, a compaction, leases that run out. That is not to count
+    /// against the others.
+    async fn wait_until_quiet(&mut self, running: &[Running]) {
+        let processes: Vec<u32> = running.iter().flat_map(|it| it.system.processes()).collect();
+        for _ in 0..QUIET_LOOKS_MAX {
+            let before = usage::processor_us(&processes);
+            tokio::time::sleep(QUIET_LOOK).await;
+            let busy = Duration::from_micros(usage::processor_us(&processes).saturating_sub(before));
+            if busy < QUIET_LOOK.mul_f64(QUIET_CORES) {
+                return;
+            }
+        }
+        (self.tell)("  some are still busy with what was before");
     }
 
     fn failed(&mut self, workload: Workload, case: &Case, it: &Running, error: &anyhow::Error) {

@@ -118,9 +118,13 @@ enum Work {
 
 /// What became of it.
 enum Finished {
-    Persisted(u64),
+    /// The last number, and how many writes there were.
+    Persisted(u64, usize),
     Compacted,
-    SnapshotMade { position: LogPosition, state_hash: u64 },
+    SnapshotMade {
+        position: LogPosition,
+        state_hash: u64,
+    },
     SnapshotPutOff(LogPosition),
     DiskShort(bool),
     Failed(Stop),
@@ -241,13 +245,16 @@ impl Node {
     /// [`Stop`] if the node must not go on.
     pub fn turn(&mut self, now: Nanos) -> Result<Vec<Output>, Stop> {
         while let Ok(finished) = self.finished.try_recv() {
-            if let (Disk::Files { under_way, .. }, Finished::Persisted(_) | Finished::Compacted) =
-                (&mut self.disk, &finished)
-            {
-                *under_way -= 1;
+            let done = match &finished {
+                Finished::Persisted(_, writes) => *writes,
+                Finished::Compacted => 1,
+                _ => 0,
+            };
+            if let Disk::Files { under_way, .. } = &mut self.disk {
+                *under_way -= done;
             }
             match finished {
-                Finished::Persisted(number) => self.replica.handle_persisted(number),
+                Finished::Persisted(number, _) => self.replica.handle_persisted(number),
                 Finished::Compacted => {}
                 Finished::SnapshotMade { position, state_hash } => {
                     self.replica.handle_snapshot_made(position, state_hash)?;
@@ -456,6 +463,21 @@ impl Report {
     }
 }
 
+/// A write with those that wait behind it, how many they are, and what comes next if it is something else.
+fn together(mut write: LogWrite, to_do: &Receiver<Work>) -> (LogWrite, usize, Option<Work>) {
+    let mut writes = 1;
+    while let Ok(work) = to_do.try_recv() {
+        match work {
+            Work::Write(next) => match write.take_in(next) {
+                Ok(()) => writes += 1,
+                Err(next) => return (write, writes, Some(Work::Write(*next))),
+            },
+            other => return (write, writes, Some(other)),
+        }
+    }
+    (write, writes, None)
+}
+
 /// The disk's thread: does what it is told, in order, and says when it is durable.
 struct Keeper {
     store: Arc<LogStore>,
@@ -469,8 +491,18 @@ struct Keeper {
 
 impl Keeper {
     fn run(mut self, to_do: &Receiver<Work>) {
-        while let Ok(work) = self.wait_for_work(to_do) {
-            if let Err(error) = self.carry_out(work.as_ref()) {
+        let mut next = None;
+        while let Ok(work) = next.take().map_or_else(|| self.wait_for_work(to_do), |work| Ok(Some(work))) {
+            // What has come while the disk was busy is written at once, with one sync.
+            let (work, writes) = match work {
+                Some(Work::Write(write)) => {
+                    let (write, writes, other) = together(write, to_do);
+                    next = other;
+                    (Some(Work::Write(write)), writes)
+                }
+                work => (work, 1),
+            };
+            if let Err(error) = self.carry_out(work.as_ref(), writes) {
                 // The first failure is the last: what a disk says after a failed sync is not to be believed.
                 self.report.say(Finished::Failed(error.into()));
                 return;
@@ -489,7 +521,7 @@ impl Keeper {
         }
     }
 
-    fn carry_out(&mut self, work: Option<&Work>) -> Result<(), StoreError> {
+    fn carry_out(&mut self, work: Option<&Work>, writes: usize) -> Result<(), StoreError> {
         match work {
             None => {}
             Some(Work::Write(write)) => {
@@ -500,7 +532,7 @@ impl Keeper {
                 if let Some((info, _)) = &write.snapshot {
                     self.delete_snapshots_before(info.position)?;
                 }
-                self.report.say(Finished::Persisted(write.number));
+                self.report.say(Finished::Persisted(write.number, writes));
             }
             Some(Work::Compact { before, members, .. }) => {
                 self.patiently(|keeper| keeper.store.compact(keeper.group, *before, members))?;

@@ -98,3 +98,53 @@ pub struct LogWrite {
     /// Whether it must be on the disk before it counts. A commit index alone need not be.
     pub must_sync: bool,
 }
+
+impl LogWrite {
+    /// Takes in the write that follows, so that one sync does for both. Gives it back if it cannot be: with a snapshot, or with
+    /// entries that replace some of these.
+    pub(crate) fn take_in(&mut self, next: LogWrite) -> Result<(), Box<LogWrite>> {
+        let follows = match (self.entries.last(), next.entries.first()) {
+            (Some(last), Some(first)) => first.index == last.index + 1,
+            _ => true,
+        };
+        if self.snapshot.is_some() || next.snapshot.is_some() || !follows {
+            return Err(Box::new(next));
+        }
+        self.number = next.number;
+        self.entries.extend(next.entries);
+        self.hard_state = next.hard_state.or(self.hard_state.take());
+        self.must_sync |= next.must_sync;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::LogPosition;
+
+    fn write(number: u64, indexes: std::ops::Range<u64>) -> LogWrite {
+        let entries = indexes.map(|index| Entry { index, ..Entry::default() }).collect();
+        LogWrite { number, snapshot: None, hard_state: None, entries, must_sync: true }
+    }
+
+    #[test]
+    fn writes_that_follow_each_other_become_one_and_others_stay_apart() {
+        let mut first = write(1, 5..8);
+        first.hard_state = Some(HardState { term: 3, ..HardState::default() });
+        let mut commit_alone = write(2, 0..0);
+        commit_alone.must_sync = false;
+        first.take_in(commit_alone).expect("it has no entries");
+        assert!(first.must_sync, "what the first needs, both need");
+        first.take_in(write(3, 8..10)).expect("it follows");
+        assert_eq!((first.number, first.entries.len()), (3, 5));
+        assert_eq!(first.hard_state.as_ref().map(|state| state.term), Some(3), "the newest that was said");
+
+        let replaces = first.take_in(write(4, 9..11)).expect_err("entry 9 would be there twice");
+        assert_eq!((replaces.number, replaces.entries.len()), (4, 2), "it comes back as it was");
+        let info = SnapshotInfo { position: LogPosition { index: 20, term: 3 }, members: Default::default() };
+        let snapshot = LogWrite { snapshot: Some((info, Arc::from([]))), ..write(5, 0..0) };
+        first.take_in(snapshot).expect_err("nothing before it counts any more");
+        assert_eq!((first.number, first.entries.len()), (3, 5));
+    }
+}

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use client::{Client, Heard, Place, Running, config, lock, metric, request, run_node, status_of, until};
-use fencepost_core::{Outcome, Wait};
+use fencepost_core::{Action, Outcome, RequestNumber, Wait};
 use fencepost_server::{Begin, Config};
 use fencepost_wire::v1;
 
@@ -157,4 +157,24 @@ async fn a_commit_of_three_nodes_is_one_entry_and_one_sync_at_each_and_one_messa
         );
         assert!(messages <= COMMITS * each + idle, "node {at} sent {messages} messages for {COMMITS} commits");
     }
+
+    // A hand-over is one entry, and one push: every node decides it, and one tells it.
+    let Outcome::Granted { grant, .. } = client.ask(1, 1, 65, lock("hot", Wait::No)).await else {
+        panic!("it was free");
+    };
+    assert!(matches!(client.ask(2, 1, 65, lock("hot", Wait::Forever)).await, Outcome::Queued { .. }));
+    let pushes = async || {
+        let mut pushes = 0;
+        for node in nodes {
+            pushes += metric(node, "fencepost_pushes_total").await;
+        }
+        pushes
+    };
+    wait_until_level().await;
+    let (entries, before) = (log(nodes[leader]).await.0, pushes().await);
+    assert_eq!(client.ask(1, 1, 66, Action::Release { grant }).await, Outcome::Released { count_left: 0 });
+    assert!(matches!(client.wait_end().await, (RequestNumber(65), Outcome::Granted { .. })));
+    wait_until_level().await;
+    assert_eq!(log(nodes[leader]).await.0 - entries, 1);
+    assert_eq!(pushes().await - before, 1);
 }
