@@ -265,9 +265,11 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Some go on for a while when nobody asks any more: a backlog, a compaction, leases that run out. That is not to count
-    /// against the others.
+    /// Some go on for a while when nobody asks any more: a backlog, a compaction, leases that run out, and the kernel writes what
+    /// nobody has synced. That is not to count against the others.
     async fn wait_until_quiet(&mut self, running: &[Running]) {
+        // Without that command it is only less quiet.
+        let _ = tokio::process::Command::new("sync").status().await;
         let processes: Vec<u32> = running.iter().flat_map(|it| it.system.processes()).collect();
         for _ in 0..QUIET_LOOKS_MAX {
             let before = usage::processor_us(&processes);

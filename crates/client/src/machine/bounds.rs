@@ -28,8 +28,10 @@ pub const REATTACH_MAX: u32 = 3;
 pub const BACKOFF_FIRST: Duration = Duration::from_millis(50);
 /// Its longest step.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(5);
-/// The longest pause between rounds in which somebody answered, but nobody leads: an election is soon over.
-pub const BACKOFF_ELECTION: Duration = Duration::from_millis(200);
+/// The first pause between rounds in which somebody answered, but nobody leads: a lead that is handed over is soon taken,
+pub const BACKOFF_ELECTION_FIRST: Duration = Duration::from_millis(5);
+/// and the longest: so is an election.
+pub const BACKOFF_ELECTION_MAX: Duration = Duration::from_millis(200);
 /// So many rounds without an answer from anyone, and the cluster is taken for dead.
 pub const BREAKER_ROUNDS: u32 = 3;
 /// Hints to another leader that are followed without a pause. In an election nodes may point at each other.

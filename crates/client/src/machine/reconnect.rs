@@ -4,11 +4,13 @@
 //! doubles (full jitter), so that a thousand clients of one dead node do not come back at the same moment. After a few
 //! rounds without an answer from anyone the breaker opens: calls fail at once instead of hanging. The rounds go on, and the first
 //! one that succeeds closes it. Nodes that answer and do not lead are no dead cluster: they elect, and that is soon over, so calls
-//! wait and the pauses stay short.
+//! wait and the pauses stay short. When the lead is handed over it takes milliseconds, so the first of them is hardly one.
 
 use std::time::Duration;
 
-use super::bounds::{BACKOFF_ELECTION, BACKOFF_FIRST, BACKOFF_MAX, BREAKER_ROUNDS, HINTS_FOLLOWED};
+use super::bounds::{
+    BACKOFF_ELECTION_FIRST, BACKOFF_ELECTION_MAX, BACKOFF_FIRST, BACKOFF_MAX, BREAKER_ROUNDS, HINTS_FOLLOWED,
+};
 use crate::clock::Nanos;
 
 /// What to do next.
@@ -49,6 +51,8 @@ pub struct Reconnect {
     answered: bool,
     /// Rounds without an answer since the last one.
     rounds: u32,
+    /// Rounds in a row in which somebody answered, and nobody led.
+    elections: u32,
     wait_until: Nanos,
 }
 
@@ -64,6 +68,7 @@ impl Reconnect {
             hints_followed: 0,
             answered: false,
             rounds: 0,
+            elections: 0,
             wait_until: start,
         }
     }
@@ -84,7 +89,8 @@ impl Reconnect {
 
     /// The leader answered at this address.
     pub fn handle_connected(&mut self, address: &str) {
-        (self.tried, self.rounds, self.hints_followed, self.hint, self.answered) = (0, 0, 0, None, false);
+        (self.tried, self.rounds, self.elections, self.hints_followed) = (0, 0, 0, 0);
+        (self.hint, self.answered) = (None, false);
         // When this connection breaks, the same node is asked first: it may be a matter of the network alone.
         if let Some(at) = self.endpoints.iter().position(|endpoint| endpoint == address) {
             self.next = at;
@@ -110,13 +116,14 @@ impl Reconnect {
         }
         if self.tried >= self.endpoints.len() || self.hints_followed >= HINTS_FOLLOWED {
             (self.tried, self.hints_followed) = (0, 0);
-            if std::mem::take(&mut self.answered) {
-                self.wait_until = now.after(jitter(BACKOFF_ELECTION, random));
+            let (first, most, rounds) = if std::mem::take(&mut self.answered) {
+                (BACKOFF_ELECTION_FIRST, BACKOFF_ELECTION_MAX, &mut self.elections)
             } else {
-                let most = BACKOFF_MAX.min(BACKOFF_FIRST * 2u32.saturating_pow(self.rounds.min(16)));
-                self.wait_until = now.after(jitter(most, random));
-                self.rounds = self.rounds.saturating_add(1);
-            }
+                self.elections = 0;
+                (BACKOFF_FIRST, BACKOFF_MAX, &mut self.rounds)
+            };
+            self.wait_until = now.after(jitter(most.min(first * 2u32.saturating_pow((*rounds).min(16))), random));
+            *rounds = rounds.saturating_add(1);
         }
     }
 
@@ -164,6 +171,31 @@ mod tests {
     }
 
     #[test]
+    fn a_new_leader_is_looked_for_at_once_and_then_less_often() {
+        let mut reconnect = Reconnect::new(vec!["a:1".into()]);
+        let mut now = Nanos(0);
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            dials(&mut reconnect, now);
+            // Of any pause, nearly all of it.
+            reconnect.handle_failed(now, DialFailure::NotLeader { leader: None }, u64::MAX / 3);
+            let Step::WaitUntil(until) = reconnect.poll(now) else { panic!("it never pauses") };
+            pauses.push(until.since(now));
+            now = until;
+        }
+        assert!(pauses[0] <= BACKOFF_ELECTION_FIRST, "{pauses:?}");
+        assert!(pauses.iter().all(|pause| *pause <= BACKOFF_ELECTION_MAX), "{pauses:?}");
+        assert!(pauses.iter().any(|pause| *pause > BACKOFF_ELECTION_MAX / 4), "{pauses:?}");
+        dials(&mut reconnect, now);
+        reconnect.handle_connected("a:1");
+        reconnect.handle_failed(now, DialFailure::NotLeader { leader: None }, u64::MAX / 3);
+        dials(&mut reconnect, now);
+        reconnect.handle_failed(now, DialFailure::NotLeader { leader: None }, u64::MAX / 3);
+        let Step::WaitUntil(until) = reconnect.poll(now) else { panic!("it never pauses") };
+        assert!(until.since(now) <= BACKOFF_ELECTION_FIRST, "a leader was there: it begins anew");
+    }
+
+    #[test]
     fn nodes_that_elect_are_no_dead_cluster() {
         let mut reconnect = Reconnect::new(vec!["a:1".into(), "b:1".into(), "c:1".into()]);
         let mut now = Nanos(0);
@@ -175,7 +207,7 @@ mod tests {
             }
             assert!(!reconnect.is_open(), "somebody answered");
             if let Step::WaitUntil(until) = reconnect.poll(now) {
-                assert!(until.since(now) <= BACKOFF_ELECTION, "an election is soon over");
+                assert!(until.since(now) <= BACKOFF_ELECTION_MAX, "an election is soon over");
                 now = until;
             }
         }
