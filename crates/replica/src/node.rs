@@ -37,7 +37,7 @@ const REFILL_WAIT: Duration = Duration::from_secs(1);
 /// A sync that takes longer than this must not hold up a turn again. A quarter of a tick: nobody misses what a node says so much
 /// later, and disks that are quick take so long only when something is wrong with them.
 const SYNC_IN_TURN_MAX: Duration = Duration::from_millis(25);
-/// Before so much time has passed.
+/// How long a disk counts as slow after that.
 const SLOW_DISK_FOR: Duration = Duration::from_secs(10);
 /// An entry that is larger than this says that many ask for something, and would have to wait for the sync of this one.
 const SMALL_ENTRY_BYTES: usize = 1 << 10;
