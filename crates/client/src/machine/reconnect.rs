@@ -177,7 +177,6 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..8 {
             dials(&mut reconnect, now);
-            // Of any pause, nearly all of it.
             reconnect.handle_failed(now, DialFailure::NotLeader { leader: None }, u64::MAX / 3);
             let Step::WaitUntil(until) = reconnect.poll(now) else { panic!("it never pauses") };
             pauses.push(until.since(now));
