@@ -1,5 +1,7 @@
 //! Every system that can be compared: its id, which workloads it takes part in, and how it is started.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 
 use crate::system::System;
@@ -38,8 +40,9 @@ enum Start {
     Postgres,
 }
 
-const LOCKS: &[Workload] = &[Workload::Uncontended, Workload::HotLock, Workload::Shared, Workload::OpenLoop];
-const EFFICIENCY: &[Workload] = &[Workload::Efficiency];
+const LOCKS: &[Workload] =
+    &[Workload::Uncontended, Workload::Programs, Workload::HotLock, Workload::Shared, Workload::OpenLoop];
+const EFFICIENCY: &[Workload] = &[Workload::Efficiency, Workload::EfficiencyPrograms];
 /// What has a queue, or a few dozen hand-overs a second.
 const QUEUES: usize = 64;
 /// Whose waiters ask again and again.
@@ -74,10 +77,12 @@ pub const ALL: &[Entry] = &[
         id: "redis",
         workloads: &[
             Workload::Uncontended,
+            Workload::Programs,
             Workload::HotLock,
             Workload::Shared,
             Workload::OpenLoop,
             Workload::Efficiency,
+            Workload::EfficiencyPrograms,
         ],
         waiters_max: POLLS,
         start: Start::RedisInMemory,
@@ -98,15 +103,15 @@ impl Entry {
     ///
     /// # Errors
     /// If it cannot be had on this machine, with what to install.
-    pub async fn start(&self, command: &NodeCommand) -> Result<Box<dyn System>> {
+    pub async fn start(&self, command: &NodeCommand) -> Result<Arc<dyn System>> {
         Ok(match self.start {
-            Start::Fencepost(nodes, way) => Box::new(Fencepost::start(nodes, way, command.clone()).await?),
-            Start::Etcd => Box::new(Etcd::start().await?),
-            Start::Zookeeper => Box::new(Zookeeper::start().await?),
-            Start::RedisInMemory => Box::new(Redis::start_in_memory().await?),
-            Start::RedisSynced => Box::new(Redis::start_synced().await?),
-            Start::Redlock => Box::new(Redlock::start().await?),
-            Start::Postgres => Box::new(Postgres::start().await?),
+            Start::Fencepost(nodes, way) => Arc::new(Fencepost::start(nodes, way, command.clone()).await?),
+            Start::Etcd => Arc::new(Etcd::start().await?),
+            Start::Zookeeper => Arc::new(Zookeeper::start().await?),
+            Start::RedisInMemory => Arc::new(Redis::start_in_memory().await?),
+            Start::RedisSynced => Arc::new(Redis::start_synced().await?),
+            Start::Redlock => Arc::new(Redlock::start().await?),
+            Start::Postgres => Arc::new(Postgres::start().await?),
         })
     }
 }

@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use futures_util::{StreamExt, TryStreamExt};
+use tokio::runtime::Runtime;
 
 use crate::catalogue::{self, Entry};
 use crate::figures::Block;
@@ -19,7 +20,7 @@ use crate::report::{self, Report, count};
 use crate::system::System;
 use crate::systems::fencepost::NodeCommand;
 use crate::work::Work;
-use crate::workload::{Sizes, Workload};
+use crate::workload::{Shape, Sizes, Workload};
 use crate::{alone, usage};
 
 /// What to compare, and how long.
@@ -67,7 +68,7 @@ const SHARES_PERCENT: [u32; 3] = [50, 70, 90];
 /// A system that runs.
 struct Running {
     entry: &'static Entry,
-    system: Box<dyn System>,
+    system: Arc<dyn System>,
 }
 
 /// What is going on, for everybody who measures.
@@ -79,6 +80,37 @@ pub(crate) struct Run<'a> {
     report: Report,
     /// Which could not be started. They are not tried again.
     unavailable: BTreeSet<&'static str>,
+    threads: Threads,
+}
+
+/// A runtime with a thread for each core, for programs that have one.
+struct Threads(Option<Runtime>);
+
+impl Threads {
+    fn start() -> Result<Threads> {
+        Ok(Threads(Some(tokio::runtime::Builder::new_multi_thread().enable_all().build()?)))
+    }
+
+    /// Carries it out in a program of this shape.
+    async fn carry_out<T: Send + 'static>(
+        &self,
+        shape: Shape,
+        what: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        match &self.0 {
+            Some(threads) if shape.is_threaded => threads.spawn(what).await.context("the load broke off")?,
+            _ => what.await,
+        }
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        // Waiting for its threads would block this one, which runs the rest.
+        if let Some(threads) = self.0.take() {
+            threads.shutdown_background();
+        }
+    }
 }
 
 /// Compares, and writes `results.jsonl`, `report.md` and plots. What happens meanwhile is told line by line.
@@ -92,7 +124,8 @@ pub async fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Finish
     let lines = out.join("results.jsonl");
     let lines = File::create(&lines).with_context(|| format!("cannot write {}", lines.display()))?;
     let report = Report::new(options.rounds, options.block);
-    let mut run = Run { options, tell, probes: Probes::new()?, lines, report, unavailable: BTreeSet::new() };
+    let (probes, threads, unavailable) = (Probes::new()?, Threads::start()?, BTreeSet::new());
+    let mut run = Run { options, tell, probes, lines, report, unavailable, threads };
     let mut running = Vec::new();
     for workload in Workload::ALL {
         if !options.workloads.contains(&workload) {
@@ -142,16 +175,21 @@ impl Run<'_> {
         self.start(workload, running).await;
         let sizes = &self.options.sizes;
         let pairs = |sizes: &[usize]| -> Vec<_> {
-            sizes
-                .iter()
-                .map(|&many| Case { label: format!("C = {}", count(many as f64)), parameter: many, many })
-                .collect()
+            let case = |&many: &usize| Case::new(format!("C = {}", count(many as f64)), many, many);
+            sizes.iter().map(case).collect()
+        };
+        let programs = || -> Vec<_> {
+            let shaped = |case: Case| Case { shapes: &Shape::ALL, ..case };
+            pairs(&sizes.programs).into_iter().map(shaped).collect()
         };
         match workload {
             Workload::Uncontended => self.cases(workload, &pairs(&sizes.contenders), |_| Work::Closed, running).await,
             Workload::Efficiency => self.cases(workload, &pairs(&sizes.efficiency), |_| Work::Closed, running).await,
+            Workload::Programs | Workload::EfficiencyPrograms => {
+                self.cases(workload, &programs(), |_| Work::Closed, running).await
+            }
             Workload::HotLock => {
-                let case = |&many: &usize| Case { label: format!("N = {}", count(many as f64)), parameter: many, many };
+                let case = |&many: &usize| Case::new(format!("N = {}", count(many as f64)), many, many);
                 let cases: Vec<Case> = sizes.waiters.iter().map(case).collect();
                 self.cases(workload, &cases, |_| Work::HotLock, running).await
             }
@@ -160,7 +198,7 @@ impl Run<'_> {
                 let many = sizes.open;
                 let peaks = self.peaks(many, running).await?;
                 for share in SHARES_PERCENT {
-                    let case = Case { label: format!("{share}% of the peak"), parameter: share as usize, many };
+                    let case = Case::new(format!("{share}% of the peak"), share as usize, many);
                     let work = |id: &str| Work::Open {
                         per_second: peaks.get(id).copied().unwrap_or(1.0) * f64::from(share) / 100.0,
                         seed: u64::from(share),
@@ -197,9 +235,10 @@ impl Run<'_> {
     }
 
     /// Starts a system and loads it for a while, so that whoever compiles what is used most (a JVM) has done so before it counts.
-    async fn start_warm(&self, entry: &'static Entry) -> Result<Box<dyn System>> {
+    async fn start_warm(&self, entry: &'static Entry) -> Result<Arc<dyn System>> {
         let system = entry.start(&self.options.command).await?;
-        let ready = contenders(&*system, WARM_UP_CONTENDERS.min(system.contenders_max())).await?;
+        let many = WARM_UP_CONTENDERS.min(system.contenders_max());
+        let ready = contenders(system.clone(), Shape::PLAIN, many).await?;
         Work::Closed.perform(ready, "bench/warm-up", self.options.block * WARM_UP_BLOCKS).await?;
         Ok(system)
     }
@@ -242,9 +281,12 @@ impl Run<'_> {
             } else if workload == Workload::Shared && !it.system.can_share() {
                 self.note(format!("{}: {} has no shared locks here", workload.id(), it.entry.id));
             } else {
-                match contenders(&*it.system, many).await {
-                    Ok(contenders) => seats.push((it, Some(contenders))),
-                    Err(error) => self.failed(workload, case, it, &error),
+                for &shape in case.shapes {
+                    let connecting = contenders(it.system.clone(), shape, many);
+                    match self.threads.carry_out(shape, connecting).await {
+                        Ok(contenders) => seats.push((it, shape, Some(contenders))),
+                        Err(error) => self.failed(workload, case, it, &error),
+                    }
                 }
             }
         }
@@ -252,11 +294,11 @@ impl Run<'_> {
         for round in 0..=self.options.rounds {
             for place in 0..seats.len() {
                 let at = (place + round) % seats.len();
-                let (it, contenders) = &mut seats[at];
+                let (it, shape, contenders) = &mut seats[at];
                 let Some(ready) = contenders.take() else { continue };
-                let it: &Running = it;
-                match self.block(workload, case, work(it.entry.id), it, ready, round).await {
-                    Ok(ready) => seats[at].1 = Some(ready),
+                let (it, shape): (&Running, Shape) = (it, *shape);
+                match self.block(workload, case, work(it.entry.id), (it, shape), ready, round).await {
+                    Ok(ready) => seats[at].2 = Some(ready),
                     // Its contenders are gone, and with them its part in this case.
                     Err(error) => self.failed(workload, case, it, &error),
                 }
@@ -292,7 +334,7 @@ impl Run<'_> {
         workload: Workload,
         case: &Case,
         work: Work,
-        it: &Running,
+        (it, shape): (&Running, Shape),
         contenders: Contenders,
         round: usize,
     ) -> Result<Contenders> {
@@ -301,7 +343,8 @@ impl Run<'_> {
         let prefix = format!("bench/{}", workload.id());
         let counts = it.system.counts().await;
         let (servers, load) = (usage::processor_us(&it.system.processes()), usage::own_processor_us());
-        let (contenders, done) = work.perform(contenders, &prefix, length).await?;
+        let performing = async move { work.perform(contenders, &prefix, length).await };
+        let (contenders, done) = self.threads.carry_out(shape, performing).await?;
         let servers = usage::processor_us(&it.system.processes()).saturating_sub(servers);
         let load = usage::own_processor_us().saturating_sub(load);
         if round > 0 {
@@ -315,7 +358,8 @@ impl Run<'_> {
                     figures.insert(format!("{name}_per_operation"), (after - before) / operations);
                 }
             }
-            self.record(workload, &case.label, case.parameter as f64, (it.entry.id, it.system.name()), round, figures)?;
+            let (label, parameter) = (case.label(shape), case.parameter as f64);
+            self.record(workload, &label, parameter, (it.entry.id, it.system.name()), round, figures)?;
         }
         Ok(contenders)
     }
@@ -365,7 +409,8 @@ impl Run<'_> {
         let mut peaks = BTreeMap::new();
         for it in running {
             let mut best: f64 = 0.0;
-            let mut ready = match contenders(&*it.system, many.min(it.system.contenders_max())).await {
+            let many = many.min(it.system.contenders_max());
+            let mut ready = match contenders(it.system.clone(), Shape::PLAIN, many).await {
                 Ok(ready) => ready,
                 // The case that follows says so.
                 Err(_) => continue,
@@ -392,11 +437,34 @@ struct Case {
     parameter: usize,
     /// How many contenders.
     many: usize,
+    /// By which programs. If there are several, each is a case of the report.
+    shapes: &'static [Shape],
+}
+
+impl Case {
+    fn new(label: String, parameter: usize, many: usize) -> Case {
+        Case { label, parameter, many, shapes: &[Shape::PLAIN] }
+    }
+
+    /// As it stands in the report.
+    fn label(&self, shape: Shape) -> String {
+        if self.shapes.len() == 1 { self.label.clone() } else { format!("{}, {}", self.label, shape.label()) }
+    }
 }
 
 /// So many connect at a time.
 const CONNECTING_MAX: usize = 32;
 
-async fn contenders(system: &dyn System, many: usize) -> Result<Contenders> {
-    futures_util::stream::iter(0..many).map(|_| system.contender()).buffered(CONNECTING_MAX).try_collect().await
+async fn contenders(system: Arc<dyn System>, shape: Shape, many: usize) -> Result<Contenders> {
+    let mut programs = Vec::new();
+    for _ in 0..shape.connections {
+        programs.push(system.program().await?);
+    }
+    let mut contenders = Vec::new();
+    for first in (0..many).step_by(CONNECTING_MAX) {
+        let next = first..many.min(first + CONNECTING_MAX);
+        let connecting = next.map(|at| programs[at % programs.len()].contender());
+        contenders.extend(futures_util::future::try_join_all(connecting).await?);
+    }
+    Ok(contenders)
 }

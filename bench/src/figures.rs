@@ -96,8 +96,13 @@ impl Results {
 
     /// How many times the one has what the other has, round by round.
     pub fn ratio(&self, workload: &str, case: &str, figure: &str, one: &str, other: &str) -> Option<Summary> {
-        let of = |system: &str| {
-            let blocks = self.of(workload, case).filter(move |block| block.system == system);
+        self.ratio_of(workload, figure, (one, case), (other, case))
+    }
+
+    /// The same between any two seats of a workload: a system in a case.
+    pub fn ratio_of(&self, workload: &str, figure: &str, one: (&str, &str), other: (&str, &str)) -> Option<Summary> {
+        let of = |(system, case): (&str, &str)| {
+            let blocks = self.of(workload, case).filter(|block| block.system == system);
             blocks.filter_map(|block| Some((block.round, *block.figures.get(figure)?))).collect::<BTreeMap<_, _>>()
         };
         let (ones, others) = (of(one), of(other));

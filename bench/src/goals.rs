@@ -37,6 +37,7 @@ pub(crate) fn judge(results: &Results) -> Vec<Verdict> {
     verdicts.extend(hot_lock(results));
     verdicts.extend(alone(results));
     verdicts.extend(efficiency(results));
+    verdicts.extend(programs(results));
     verdicts
 }
 
@@ -177,6 +178,44 @@ fn efficiency(results: &Results) -> Vec<Verdict> {
     ]
 }
 
+/// What a user gets, however the program is built: the least of all shapes is what counts.
+fn programs(results: &Results) -> Vec<Verdict> {
+    let least = |ratios: Vec<(Summary, String)>, goal: f64| {
+        let (ratio, case) = ratios.into_iter().min_by(|one, other| one.0.median.total_cmp(&other.0.median))?;
+        Some((format!("{} × at {case}, the least", show(ratio)), ratio.median >= goal))
+    };
+    let beside = |workload: &str, sizes: &str, one: &str, other: &str, goal: f64| {
+        let cases = results.cases(workload).into_iter().filter(|(case, _)| case.starts_with(sizes));
+        let of =
+            |(case, _): (String, f64)| Some((results.ratio(workload, &case, "pairs_per_second", one, other)?, case));
+        least(cases.filter_map(of).collect(), goal)
+    };
+    let threaded = |workload: &str, system: &str| {
+        let cases = results.cases(workload).into_iter().filter(|(case, _)| case.contains("multi-threaded"));
+        let of = |(case, _): (String, f64)| {
+            let plain = case.replace("multi-threaded", "one thread");
+            let ratio = results.ratio_of(workload, "pairs_per_second", (system, &case), (system, &plain))?;
+            Some((ratio, case))
+        };
+        least(cases.filter_map(of).collect(), 0.8)
+    };
+    vec![
+        Verdict::new(
+            "Programs of every shape, C = 256: three nodes ≥ 15 × three-node etcd in pairs/s",
+            beside("programs", "C = 256", BASELINE, "etcd", 15.0),
+        ),
+        Verdict::new(
+            "Programs of every shape: efficiency tier ≥ 1 × a single Redis in pairs/s",
+            beside("efficiency-programs", "C", EFFICIENCY_BASELINE, "redis", 1.0),
+        ),
+        Verdict::new("Programs: three nodes multi-threaded ≥ 0.8 × on one thread", threaded("programs", BASELINE)),
+        Verdict::new(
+            "Programs: efficiency tier multi-threaded ≥ 0.8 × on one thread",
+            threaded("efficiency-programs", EFFICIENCY_BASELINE),
+        ),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,6 +238,27 @@ mod tests {
             find(&judge(&Results { blocks }), "W8").met
         };
         assert_eq!((restart(20_000.0), restart(1_000_000.0)), (None, Some(true)));
+    }
+
+    #[test]
+    fn the_least_of_all_shapes_counts() {
+        let rate = |case: &str, system: &str, rate: f64| {
+            let plain = block(case, system, 1, &[("pairs_per_second", rate)]);
+            crate::figures::Block { workload: "efficiency-programs".to_owned(), ..plain }
+        };
+        let blocks = vec![
+            rate("C = 64, one thread, one connection", EFFICIENCY_BASELINE, 200.0),
+            rate("C = 64, one thread, one connection", "redis", 100.0),
+            rate("C = 64, multi-threaded, one connection", EFFICIENCY_BASELINE, 150.0),
+            rate("C = 64, multi-threaded, one connection", "redis", 120.0),
+        ];
+        let verdicts = judge(&Results { blocks });
+        let beside = find(&verdicts, "1 × a single Redis in pairs/s");
+        assert_eq!(beside.met, None, "{beside:?}: that one is about another workload");
+        let beside = find(&verdicts, "every shape: efficiency tier");
+        assert_eq!(beside.met, Some(true));
+        assert!(beside.measured.starts_with("1.25 × at C = 64, multi-threaded"), "{beside:?}");
+        assert_eq!(find(&verdicts, "efficiency tier multi-threaded").met, Some(false), "150 is less than 160");
     }
 
     #[test]

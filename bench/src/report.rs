@@ -58,7 +58,7 @@ const fn compared(figure: &'static str, heading: &'static str, better: Better) -
 
 fn columns(workload: Workload) -> &'static [Column] {
     match workload {
-        Workload::Uncontended | Workload::Efficiency => {
+        Workload::Uncontended | Workload::Efficiency | Workload::Programs | Workload::EfficiencyPrograms => {
             const {
                 &[
                     compared("pairs_per_second", "pairs/s", Better::More),
@@ -149,7 +149,10 @@ const COUNTS: &[(&str, &str)] = &[
 ];
 
 fn baseline(workload: Workload) -> &'static str {
-    if workload == Workload::Efficiency { EFFICIENCY_BASELINE } else { BASELINE }
+    match workload {
+        Workload::Efficiency | Workload::EfficiencyPrograms => EFFICIENCY_BASELINE,
+        _ => BASELINE,
+    }
 }
 
 /// Writes `report.md` and the plots.

@@ -15,9 +15,8 @@ pub trait System: Send + Sync {
     /// How its locks are taken here, in one sentence for the report: the client, the calls, what is synced.
     fn how(&self) -> &str;
 
-    /// Somebody who takes locks through the client that users of this system use. Contenders of one program share connections
-    /// as far as that client does.
-    async fn contender(&self) -> anyhow::Result<Box<dyn Contender>>;
+    /// A program that uses this system, through the client that its users use.
+    async fn program(&self) -> anyhow::Result<Box<dyn Program>>;
 
     /// The processes of all its servers, for their processor time.
     fn processes(&self) -> Vec<u32>;
@@ -38,7 +37,14 @@ pub trait System: Send + Sync {
     }
 }
 
-/// Somebody who takes one lock at a time.
+/// A program with its connection, which its contenders share as far as the client of the system does that.
+#[async_trait]
+pub trait Program: Send + Sync {
+    /// One more contender.
+    async fn contender(&self) -> anyhow::Result<Box<dyn Contender>>;
+}
+
+/// A task of a program. It takes one lock at a time.
 #[async_trait]
 pub trait Contender: Send {
     /// Takes the lock, waiting for it in the way of this system for as long as it takes.

@@ -23,16 +23,22 @@ pub enum Workload {
     Efficiency,
     /// W1 as an open loop.
     OpenLoop,
+    /// W1 by programs of several shapes.
+    Programs,
+    /// The efficiency tier by programs of several shapes.
+    EfficiencyPrograms,
 }
 
 impl Workload {
     /// In the order in which they are run.
-    pub const ALL: [Workload; 9] = [
+    pub const ALL: [Workload; 11] = [
         Workload::Uncontended,
+        Workload::Programs,
         Workload::OpenLoop,
         Workload::HotLock,
         Workload::Shared,
         Workload::Efficiency,
+        Workload::EfficiencyPrograms,
         Workload::Failover,
         Workload::Restart,
         Workload::Dying,
@@ -51,6 +57,8 @@ impl Workload {
             Workload::Restart => "w8",
             Workload::Efficiency => "efficiency",
             Workload::OpenLoop => "open",
+            Workload::Programs => "programs",
+            Workload::EfficiencyPrograms => "efficiency-programs",
         }
     }
 
@@ -66,6 +74,10 @@ impl Workload {
             Workload::Restart => "W8: starting again with many locks",
             Workload::Efficiency => "The efficiency tier: free locks, many names",
             Workload::OpenLoop => "W1 as an open loop",
+            Workload::Programs => "W1 by programs with one thread and with several, with one connection and with four",
+            Workload::EfficiencyPrograms => {
+                "The efficiency tier by programs with one thread and with several, with one connection and with four"
+            }
         }
     }
 
@@ -100,6 +112,14 @@ impl Workload {
             Workload::Restart => {
                 "One node that holds many locks is killed with -9 and started again: from the start of the process until a new client has a lock."
             }
+            Workload::Programs => {
+                "As W1. The load runs on a runtime with one thread, as in the other workloads, and on one with a thread for each core, as \
+                 `#[tokio::main]` makes it; its contenders share one connection, or four. Systems that need a connection for each contender \
+                 have it in both cases. All shapes have their blocks in turn."
+            }
+            Workload::EfficiencyPrograms => {
+                "As above, in the efficiency tier, beside a single Redis that writes nothing to disk."
+            }
             Workload::Efficiency => "As W1, beside a single Redis that writes nothing to disk.",
             Workload::OpenLoop => {
                 "Locks are asked for at instants that were fixed beforehand, at random, at 50, 70 and 90% of what the system did in a closed loop \
@@ -121,6 +141,34 @@ impl FromStr for Workload {
     }
 }
 
+/// How the program is built that makes the load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Whether its runtime has a thread for each core, as `#[tokio::main]` makes it, and not one alone.
+    pub is_threaded: bool,
+    /// How many connections its contenders share.
+    pub connections: usize,
+}
+
+impl Shape {
+    /// How most workloads are run.
+    pub const PLAIN: Shape = Shape { is_threaded: false, connections: 1 };
+    /// Those that are compared.
+    pub const ALL: [Shape; 4] = [
+        Shape::PLAIN,
+        Shape { is_threaded: true, connections: 1 },
+        Shape { is_threaded: false, connections: 4 },
+        Shape { is_threaded: true, connections: 4 },
+    ];
+
+    /// For tables.
+    pub fn label(self) -> String {
+        let threads = if self.is_threaded { "multi-threaded" } else { "one thread" };
+        let connections = if self.connections == 1 { "one connection" } else { "four connections" };
+        format!("{threads}, {connections}")
+    }
+}
+
 /// How large the workloads are.
 #[derive(Clone, Debug)]
 pub struct Sizes {
@@ -128,6 +176,8 @@ pub struct Sizes {
     pub contenders: Vec<usize>,
     /// The efficiency tier: how many contenders.
     pub efficiency: Vec<usize>,
+    /// Programs of several shapes, in both tiers: how many contenders.
+    pub programs: Vec<usize>,
     /// The open loop: how many contenders are there to ask.
     pub open: usize,
     /// W2: how many contenders.
@@ -154,6 +204,7 @@ impl Sizes {
         Sizes {
             contenders: vec![1, 16, 64, 256, 1_000],
             efficiency: vec![1, 16, 64, 256],
+            programs: vec![16, 64, 256],
             open: 256,
             waiters: vec![2, 8, 64, 1_000, 10_000],
             readers: 64,
@@ -171,6 +222,7 @@ impl Sizes {
         Sizes {
             contenders: vec![1, 64],
             efficiency: vec![1, 64],
+            programs: vec![16],
             open: 64,
             waiters: vec![2, 64],
             readers: 16,
@@ -195,6 +247,6 @@ mod tests {
         }
         assert_eq!("W2".parse(), Ok(Workload::HotLock));
         let refused = "w7".parse::<Workload>().expect_err("there is none");
-        assert!(refused.contains("w1, open, w2"), "{refused}");
+        assert!(refused.contains("w1, programs, open, w2"), "{refused}");
     }
 }

@@ -31,7 +31,8 @@ async fn keeps_its_word<S: System>(kind: Kind, start: impl Future<Output = anyho
 }
 
 async fn excludes(system: &dyn System) -> anyhow::Result<()> {
-    let (mut first, mut second) = (system.contender().await?, system.contender().await?);
+    let program = system.program().await?;
+    let (mut first, mut second) = (program.contender().await?, program.contender().await?);
     // Twice: a lock that was given back can be taken again, by either.
     for name in ["peers/one", "peers/one"] {
         first.acquire(name).await?;

@@ -1,6 +1,7 @@
 //! Clients on a thread and a runtime of their own, which fall silent all at once, as a machine does whose plug is pulled: nothing
 //! is given back, no session is closed.
 
+use std::mem::ManuallyDrop;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
@@ -44,16 +45,15 @@ impl Elsewhere {
             let stage = Stage { reached: reached.clone(), go_on: to_go_on };
             runtime.block_on(async {
                 let work = async {
-                    let kept = work(stage).await;
-                    match &kept {
+                    // Never dropped: a guard that is dropped gives its lock back, also when its runtime ends.
+                    let kept = ManuallyDrop::new(work(stage).await);
+                    match &*kept {
                         Ok(_) => drop(reached.send(Ok(()))),
                         Err(error) => drop(reached.send(Err(anyhow::anyhow!("{error:#}")))),
                     }
                     std::future::pending::<()>().await;
-                    drop(kept);
                 };
-                // Guards that are dropped ask for their locks to be given back. But when this returns, no task of this runtime
-                // runs any more, and so nobody sends it.
+                // When this returns, no task of this runtime runs any more, and nothing is sent.
                 tokio::select! {
                     biased;
                     _ = stopped => {}

@@ -1,7 +1,7 @@
 //! etcd, three members, through the lock service that they offer to their clients.
 //!
 //! The calls are those of etcd's clients: a lease for each contender, `Lock` with its name and lease, which returns when it is held,
-//! and `Unlock` with the key that it returned. As in the client for Rust, all contenders share one channel, which has a connection to each
+//! and `Unlock` with the key that it returned. As in the client for Rust, all contenders of a program share one channel, which has a connection to each
 //! member and spreads the calls over them.
 
 use std::future::ready;
@@ -20,7 +20,7 @@ use self::lease::{LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest};
 use self::lock::lock_client::LockClient;
 use self::lock::{LockRequest, UnlockRequest};
 use super::servers;
-use crate::system::{Contender, System};
+use crate::system::{Contender, Program, System};
 
 #[allow(missing_docs, unreachable_pub, reason = "generated")]
 mod lease {
@@ -35,10 +35,14 @@ const MEMBERS: usize = 3;
 const LEASE_TTL_S: i64 = 60;
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
-/// Three members and the way to them.
+/// Three members.
 pub struct Etcd {
-    channel: Channel,
     servers: Vec<Server>,
+}
+
+/// A channel to all of them.
+struct EtcdProgram {
+    channel: Channel,
 }
 
 impl Etcd {
@@ -47,13 +51,7 @@ impl Etcd {
     /// # Errors
     /// If etcd is not installed, or does not start.
     pub async fn start() -> anyhow::Result<Etcd> {
-        let servers = servers::cluster(Kind::EtcdMember, MEMBERS).await?;
-        let endpoints = servers.iter().map(|server| {
-            let place = format!("http://127.0.0.1:{}", server.port());
-            Endpoint::from_shared(place).map(|endpoint| endpoint.tcp_nodelay(true))
-        });
-        let endpoints: Vec<Endpoint> = endpoints.collect::<Result<_, _>>()?;
-        Ok(Etcd { channel: Channel::balance_list(endpoints.into_iter()), servers })
+        Ok(Etcd { servers: servers::cluster(Kind::EtcdMember, MEMBERS).await? })
     }
 }
 
@@ -68,6 +66,22 @@ impl System for Etcd {
          connection to each member; every change is replicated and synced by a majority before it is answered"
     }
 
+    async fn program(&self) -> anyhow::Result<Box<dyn Program>> {
+        let endpoints = self.servers.iter().map(|server| {
+            let place = format!("http://127.0.0.1:{}", server.port());
+            Endpoint::from_shared(place).map(|endpoint| endpoint.tcp_nodelay(true))
+        });
+        let endpoints: Vec<Endpoint> = endpoints.collect::<Result<_, _>>()?;
+        Ok(Box::new(EtcdProgram { channel: Channel::balance_list(endpoints.into_iter()) }))
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        servers::processes(&self.servers)
+    }
+}
+
+#[async_trait]
+impl Program for EtcdProgram {
     async fn contender(&self) -> anyhow::Result<Box<dyn Contender>> {
         let mut leases = LeaseClient::new(self.channel.clone());
         let granted =
@@ -76,10 +90,6 @@ impl System for Etcd {
         let (lives, dropped) = oneshot::channel();
         tokio::spawn(keep(leases, lease, dropped));
         Ok(Box::new(EtcdContender { locks: LockClient::new(self.channel.clone()), lease, held: None, _lives: lives }))
-    }
-
-    fn processes(&self) -> Vec<u32> {
-        servers::processes(&self.servers)
     }
 }
 

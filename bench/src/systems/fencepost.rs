@@ -16,7 +16,7 @@ use fencepost::{Client, ClientBuilder, ClusterStatus, Efficiency, Exclusive, Gua
 use tempfile::TempDir;
 
 use crate::metrics;
-use crate::system::{Contender, System};
+use crate::system::{Contender, Program, System};
 
 /// Makes a command that is `fencepost serve`, without its options.
 pub type NodeCommand = Arc<dyn Fn() -> std::io::Result<Command> + Send + Sync>;
@@ -259,6 +259,12 @@ pub struct Fencepost {
     how: &'static str,
     way: Way,
     cluster: Cluster,
+}
+
+/// A program with the library.
+struct Library {
+    way: Way,
+    builder: ClientBuilder,
     client: Client,
     /// The session that the next contender joins, and how many have.
     session: Mutex<Option<(Session, usize)>>,
@@ -271,7 +277,6 @@ impl Fencepost {
     /// If they do not start.
     pub async fn start(nodes: usize, way: Way, command: NodeCommand) -> Result<Fencepost> {
         let cluster = Cluster::start(nodes, command).await?;
-        let client = cluster.builder().name("fencepost bench").connect().await?;
         let (suffix, how) = match way {
             Way::Shared => (
                 "",
@@ -286,9 +291,11 @@ impl Fencepost {
             ),
         };
         let name = format!("Fencepost x{nodes}{suffix}");
-        Ok(Fencepost { name, how, way, cluster, client, session: Mutex::new(None) })
+        Ok(Fencepost { name, how, way, cluster })
     }
+}
 
+impl Library {
     fn session(&self) -> Result<Session> {
         let mut current = self.session.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((session, contenders)) = &mut *current
@@ -314,16 +321,10 @@ impl System for Fencepost {
         self.how
     }
 
-    async fn contender(&self) -> Result<Box<dyn Contender>> {
-        let home = match self.way {
-            Way::Shared => Home::Session(self.session()?),
-            Way::Separate => {
-                let client = self.cluster.builder().name("fencepost bench").connect().await?;
-                Home::Session(client.session().open()?)
-            }
-            Way::Efficiency => Home::Efficiency(self.client.clone()),
-        };
-        Ok(Box::new(Taker { home, held: None }))
+    async fn program(&self) -> Result<Box<dyn Program>> {
+        let builder = self.cluster.builder().name("fencepost bench");
+        let client = builder.clone().connect().await?;
+        Ok(Box::new(Library { way: self.way, builder, client, session: Mutex::new(None) }))
     }
 
     fn processes(&self) -> Vec<u32> {
@@ -336,6 +337,18 @@ impl System for Fencepost {
 
     async fn counts(&self) -> BTreeMap<String, f64> {
         self.cluster.counts()
+    }
+}
+
+#[async_trait]
+impl Program for Library {
+    async fn contender(&self) -> Result<Box<dyn Contender>> {
+        let home = match self.way {
+            Way::Shared => Home::Session(self.session()?),
+            Way::Separate => Home::Session(self.builder.clone().connect().await?.session().open()?),
+            Way::Efficiency => Home::Efficiency(self.client.clone()),
+        };
+        Ok(Box::new(Taker { home, held: None }))
     }
 }
 

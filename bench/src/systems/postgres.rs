@@ -8,7 +8,7 @@ use fencepost_testbed::{Kind, Server};
 use tokio_postgres::{Client, NoTls, Statement};
 
 use super::servers;
-use crate::system::{Contender, System};
+use crate::system::{Contender, Program, System};
 
 /// The testbed's server takes 300 connections. Some are for looking on.
 const CONTENDERS_MAX: usize = 290;
@@ -39,20 +39,8 @@ impl System for Postgres {
          contender; advisory locks are kept in memory: nothing is replicated, written or synced"
     }
 
-    async fn contender(&self) -> anyhow::Result<Box<dyn Contender>> {
-        let (client, connection) = tokio_postgres::connect(&self.servers[0].url(), NoTls).await?;
-        // It ends when the client is dropped, and what goes wrong is said to the client, too.
-        tokio::spawn(connection);
-        let call = |function: &str| format!("SELECT {function}(hashtextextended($1, 0))");
-        let exclusive = Calls {
-            lock: client.prepare(&call("pg_advisory_lock")).await?,
-            unlock: client.prepare(&call("pg_advisory_unlock")).await?,
-        };
-        let shared = Calls {
-            lock: client.prepare(&call("pg_advisory_lock_shared")).await?,
-            unlock: client.prepare(&call("pg_advisory_unlock_shared")).await?,
-        };
-        Ok(Box::new(PostgresContender { client, exclusive, shared, held: None }))
+    async fn program(&self) -> anyhow::Result<Box<dyn Program>> {
+        Ok(Box::new(PostgresProgram { url: self.servers[0].url() }))
     }
 
     fn processes(&self) -> Vec<u32> {
@@ -65,6 +53,30 @@ impl System for Postgres {
 
     fn can_share(&self) -> bool {
         true
+    }
+}
+
+/// Its contenders share nothing.
+struct PostgresProgram {
+    url: String,
+}
+
+#[async_trait]
+impl Program for PostgresProgram {
+    async fn contender(&self) -> anyhow::Result<Box<dyn Contender>> {
+        let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await?;
+        // It ends when the client is dropped, and what goes wrong is said to the client, too.
+        tokio::spawn(connection);
+        let call = |function: &str| format!("SELECT {function}(hashtextextended($1, 0))");
+        let exclusive = Calls {
+            lock: client.prepare(&call("pg_advisory_lock")).await?,
+            unlock: client.prepare(&call("pg_advisory_unlock")).await?,
+        };
+        let shared = Calls {
+            lock: client.prepare(&call("pg_advisory_lock_shared")).await?,
+            unlock: client.prepare(&call("pg_advisory_unlock_shared")).await?,
+        };
+        Ok(Box::new(PostgresContender { client, exclusive, shared, held: None }))
     }
 }
 

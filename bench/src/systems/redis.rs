@@ -12,7 +12,7 @@ use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, IntoConnectionInfo, Script};
 
 use super::servers;
-use crate::system::{Contender, System};
+use crate::system::{Contender, Program, System};
 
 /// How long a lock lives without its holder. None of them is held for so long.
 pub(super) const TTL: Duration = Duration::from_secs(60);
@@ -29,7 +29,6 @@ const RELEASE: &str =
 pub struct Redis {
     name: &'static str,
     how: &'static str,
-    master: Master,
     servers: Vec<Server>,
 }
 
@@ -55,8 +54,7 @@ impl Redis {
     }
 
     async fn start(name: &'static str, how: &'static str, kind: Kind) -> anyhow::Result<Redis> {
-        let servers = servers::independent(kind, 1).await?;
-        Ok(Redis { name, how, master: Master::connect(&servers[0]).await?, servers })
+        Ok(Redis { name, how, servers: servers::independent(kind, 1).await? })
     }
 }
 
@@ -70,12 +68,19 @@ impl System for Redis {
         self.how
     }
 
-    async fn contender(&self) -> anyhow::Result<Box<dyn Contender>> {
-        Ok(Box::new(RedisContender { master: self.master.clone(), held: None }))
+    async fn program(&self) -> anyhow::Result<Box<dyn Program>> {
+        Ok(Box::new(Master::connect(&self.servers[0]).await?))
     }
 
     fn processes(&self) -> Vec<u32> {
         servers::processes(&self.servers)
+    }
+}
+
+#[async_trait]
+impl Program for Master {
+    async fn contender(&self) -> anyhow::Result<Box<dyn Contender>> {
+        Ok(Box::new(RedisContender { master: self.clone(), held: None }))
     }
 }
 
@@ -107,7 +112,7 @@ impl Contender for RedisContender {
     }
 }
 
-/// The way to one server, which all contenders share.
+/// The way to one server, which all contenders of a program share.
 #[derive(Clone)]
 pub(super) struct Master {
     connection: MultiplexedConnection,

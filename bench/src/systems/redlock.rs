@@ -10,15 +10,19 @@ use futures_util::future::join_all;
 
 use super::redis::{Master, TTL, pause, unique};
 use super::servers;
-use crate::system::{Contender, System};
+use crate::system::{Contender, Program, System};
 
 const MASTERS: usize = 5;
 const MAJORITY: usize = MASTERS / 2 + 1;
 
 /// Five masters.
 pub struct Redlock {
-    masters: Vec<Master>,
     servers: Vec<Server>,
+}
+
+/// A connection to each.
+struct RedlockProgram {
+    masters: Vec<Master>,
 }
 
 impl Redlock {
@@ -27,9 +31,7 @@ impl Redlock {
     /// # Errors
     /// If Redis is not installed, or does not start.
     pub async fn start() -> anyhow::Result<Redlock> {
-        let servers = servers::independent(Kind::RedisInMemory, MASTERS).await?;
-        let masters = join_all(servers.iter().map(Master::connect)).await.into_iter().collect::<anyhow::Result<_>>()?;
-        Ok(Redlock { masters, servers })
+        Ok(Redlock { servers: servers::independent(Kind::RedisInMemory, MASTERS).await? })
     }
 }
 
@@ -45,12 +47,20 @@ impl System for Redlock {
          or synced"
     }
 
-    async fn contender(&self) -> anyhow::Result<Box<dyn Contender>> {
-        Ok(Box::new(RedlockContender { masters: self.masters.clone(), held: None }))
+    async fn program(&self) -> anyhow::Result<Box<dyn Program>> {
+        let masters = join_all(self.servers.iter().map(Master::connect)).await;
+        Ok(Box::new(RedlockProgram { masters: masters.into_iter().collect::<anyhow::Result<_>>()? }))
     }
 
     fn processes(&self) -> Vec<u32> {
         servers::processes(&self.servers)
+    }
+}
+
+#[async_trait]
+impl Program for RedlockProgram {
+    async fn contender(&self) -> anyhow::Result<Box<dyn Contender>> {
+        Ok(Box::new(RedlockContender { masters: self.masters.clone(), held: None }))
     }
 }
 

@@ -10,7 +10,7 @@ use fencepost_testbed::{Kind, Server};
 use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix};
 
 use super::servers;
-use crate::system::{Contender, System};
+use crate::system::{Contender, Program, System};
 
 const MEMBERS: usize = 3;
 /// Contenders take turns with these, one at each server. A program has one; but then all would be on one server's shoulders. 32 of
@@ -23,11 +23,15 @@ const ROOT: &str = "/locks";
 /// What Curator calls the nodes of its locks.
 const NODE: &str = "lock-";
 
-/// Three servers and the sessions with them.
+/// Three servers.
 pub struct Zookeeper {
+    servers: Vec<Server>,
+}
+
+/// A session with each of them.
+struct ZookeeperProgram {
     sessions: Vec<Client>,
     next: AtomicUsize,
-    servers: Vec<Server>,
 }
 
 impl Zookeeper {
@@ -36,15 +40,16 @@ impl Zookeeper {
     /// # Errors
     /// If ZooKeeper or Java is not installed, or the ensemble does not start.
     pub async fn start() -> anyhow::Result<Zookeeper> {
-        let servers = servers::cluster(Kind::ZookeeperMember, MEMBERS).await?;
-        let mut sessions = Vec::new();
-        for server in servers.iter().cycle().take(SESSIONS) {
-            let connector = Client::connector().with_session_timeout(SESSION_TIMEOUT);
-            sessions.push(connector.connect(&format!("127.0.0.1:{}", server.port())).await?);
-        }
-        sessions[0].create(ROOT, b"", &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
-        Ok(Zookeeper { sessions, next: AtomicUsize::new(0), servers })
+        let zookeeper = Zookeeper { servers: servers::cluster(Kind::ZookeeperMember, MEMBERS).await? };
+        let session = connect(&zookeeper.servers[0]).await?;
+        session.create(ROOT, b"", &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
+        Ok(zookeeper)
     }
+}
+
+async fn connect(server: &Server) -> anyhow::Result<Client> {
+    let connector = Client::connector().with_session_timeout(SESSION_TIMEOUT);
+    Ok(connector.connect(&format!("127.0.0.1:{}", server.port())).await?)
 }
 
 #[async_trait]
@@ -58,13 +63,24 @@ impl System for Zookeeper {
          which all contenders share; every change is replicated and synced by a majority before it is answered"
     }
 
-    async fn contender(&self) -> anyhow::Result<Box<dyn Contender>> {
-        let session = self.next.fetch_add(1, Ordering::Relaxed) % self.sessions.len();
-        Ok(Box::new(ZookeeperContender { session: self.sessions[session].clone(), held: None }))
+    async fn program(&self) -> anyhow::Result<Box<dyn Program>> {
+        let mut sessions = Vec::new();
+        for server in self.servers.iter().cycle().take(SESSIONS) {
+            sessions.push(connect(server).await?);
+        }
+        Ok(Box::new(ZookeeperProgram { sessions, next: AtomicUsize::new(0) }))
     }
 
     fn processes(&self) -> Vec<u32> {
         servers::processes(&self.servers)
+    }
+}
+
+#[async_trait]
+impl Program for ZookeeperProgram {
+    async fn contender(&self) -> anyhow::Result<Box<dyn Contender>> {
+        let session = self.next.fetch_add(1, Ordering::Relaxed) % self.sessions.len();
+        Ok(Box::new(ZookeeperContender { session: self.sessions[session].clone(), held: None }))
     }
 }
 

@@ -159,7 +159,7 @@ impl<M> LockRequest<M> {
                 let token = grip.token().unwrap_or(Token(0));
                 Ok(Guard::new(grip, token, [name].into()))
             }
-            None => Err(Refused::TimedOut.into()),
+            None => Err(Refused::TimedOut { suspected: None }.into()),
         }
     }
 
@@ -174,7 +174,7 @@ impl<M> LockRequest<M> {
         self.asking.wait = Wait::No;
         match self.acquire().await {
             Ok(guard) => Ok(Some(guard)),
-            Err(Error::Lock(fencepost::Error::Refused(Refused::TimedOut | Refused::Busy(_)))) => Ok(None),
+            Err(Error::Lock(fencepost::Error::Refused(Refused::TimedOut { .. } | Refused::Busy(_)))) => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fencepost::testing::TestServer;
-use fencepost::{FencingToken, Token};
-use fencepost_backends::{Client, Error, Promise, Rules, System, Tier};
+use fencepost::{Exclusive, FencingToken, Refused, Token};
+use fencepost_backends::{Client, Error, Guard, Promise, Rules, System, Tier};
 use fencepost_fence::{Access, postgres};
 use fencepost_testbed::{Kind, Server, own, shared};
 use redis::Script;
@@ -204,6 +204,40 @@ async fn the_habits_run() -> Outcome {
     let (from, to) = (locks.token("account:3"), locks.token("account:7"));
     // guide end
     assert!(from.is_some() && from == to, "granted together");
+    locks.release().await?;
+
+    // Another program holds the second, and waits for the first.
+    let other = Client::connect(&address).await?;
+    let held = other.lock("account:7").owner("transfer-18").acquire().await?;
+    let blocker = client.lock("account:3").owner("transfer-17").acquire().await?;
+    let waits = tokio::spawn(async move {
+        let waited = other.lock("account:3").owner("transfer-18").wait(Duration::from_secs(60)).acquire().await;
+        drop(held);
+        waited.is_ok()
+    });
+    let looks_on = fencepost::Client::connect(&address).await?;
+    while looks_on.waiters("account:3", None).await?.rows.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let mut began_again = 0;
+    let mut begin_again = async |from: Guard<Exclusive>, links| {
+        began_again = links;
+        from.release().await.expect("it is held");
+    };
+    let book = async |_: &Guard<Exclusive>, _: &Guard<Exclusive>| panic!("the other one holds the second");
+    // guide: crosswise
+    let from = client.lock("account:3").owner("transfer-17").acquire().await?;
+    match client.lock("account:7").owner("transfer-17").wait(Duration::from_secs(30)).acquire().await {
+        Ok(to) => book(&from, &to).await,
+        Err(Error::Lock(fencepost::Error::Refused(Refused::Deadlock(circle)))) => {
+            begin_again(from, circle.links.len()).await
+        }
+        Err(other) => return Err(other.into()),
+    }
+    // guide end
+    assert_eq!(began_again, 2);
+    blocker.release().await?;
+    assert!(waits.await?, "the other one goes on");
     Ok(())
 }
 

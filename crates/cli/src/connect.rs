@@ -61,7 +61,8 @@ impl ServerArgs {
 /// Nobody answers.
 pub(crate) fn unreachable(nodes: &str, error: Error) -> Failure {
     match error {
-        Error::Failed(Failed::BadTls(_)) => error.into(),
+        // A node answered, and says what is wrong.
+        Error::Failed(Failed::BadTls(_) | Failed::NoLeader { .. }) => error.into(),
         Error::Failed(_) => Failure::failed(format!(
             "no leader was found at {nodes}: {error}. `fencepost dev` starts a node to try things out; --server or \
              FENCEPOST_SERVER name another cluster; --ca, --cert and --key are for TLS"

@@ -10,6 +10,7 @@ mod duration;
 mod failure;
 mod listing;
 mod logs;
+mod nesting;
 mod output;
 mod own;
 mod settings;

@@ -13,21 +13,31 @@ use fencepost_server::{Begin, Config, TlsFiles};
 
 use crate::failure::{Failure, Result};
 
+/// What a variable of the environment holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holds {
+    /// What may be seen: an address, a number, the path of a file, though a secret may be in the file.
+    Plain,
+    /// A secret itself. The command of `run` does not inherit it.
+    Secret,
+}
+
 /// Something that can be set.
 pub(crate) struct Key {
     /// `--name` as a flag, `FENCEPOST_NAME` in the environment, `name = ...` in the file.
     pub(crate) name: &'static str,
     /// What stands for the value in `--help`; none for a yes or no.
     value: Option<&'static str>,
+    holds: Holds,
     help: &'static str,
 }
 
 const fn key(name: &'static str, value: &'static str, help: &'static str) -> Key {
-    Key { name, value: Some(value), help }
+    Key { name, value: Some(value), holds: Holds::Plain, help }
 }
 
 const fn switch(name: &'static str, help: &'static str) -> Key {
-    Key { name, value: None, help }
+    Key { name, value: None, holds: Holds::Plain, help }
 }
 
 /// What a node can be told.
@@ -64,8 +74,19 @@ const CLIENT: &[Key] = &[
     key("server-name", "NAME", "The name that the nodes' certificates bear [default: the host in the node's address]"),
 ];
 
-/// `FENCEPOST_*` variables that are no settings: what `run` tells its command, and where the file is.
-const OTHER_VARIABLES: &[&str] = &["FENCEPOST_CONFIG", "FENCEPOST_LOCK", "FENCEPOST_TOKEN", "FENCEPOST_DEADLINE"];
+/// The password of a store, where a list of processes does not show it.
+pub(crate) const STORE_PASSWORD: &str = "FENCEPOST_STORE_PASSWORD";
+
+/// `FENCEPOST_*` variables that are no settings: where the file is, what `run` tells its command (a fencing token is no secret), and
+/// the password of a store.
+const OTHER_VARIABLES: &[(&str, Holds)] = &[
+    ("FENCEPOST_CONFIG", Holds::Plain),
+    ("FENCEPOST_LOCK", Holds::Plain),
+    ("FENCEPOST_TOKEN", Holds::Plain),
+    ("FENCEPOST_DEADLINE", Holds::Plain),
+    (crate::nesting::VARIABLE, Holds::Plain),
+    (STORE_PASSWORD, Holds::Secret),
+];
 
 impl Key {
     pub(crate) fn variable(&self) -> String {
@@ -362,10 +383,20 @@ pub(crate) fn check_host_port(text: &str) -> std::result::Result<(), String> {
     if is_good { Ok(()) } else { Err(format!("{text:?} is no HOST:PORT: write one like 127.0.0.1:7420")) }
 }
 
+/// Every variable that this program reads or sets, and what it holds.
+fn variables() -> impl Iterator<Item = (String, Holds)> {
+    let keys = NODE.iter().chain(CLIENT).map(|key| (key.variable(), key.holds));
+    keys.chain(OTHER_VARIABLES.iter().map(|(name, holds)| ((*name).to_owned(), *holds)))
+}
+
+/// The variables that hold a secret themselves.
+pub(crate) fn secret_variables() -> impl Iterator<Item = String> {
+    variables().filter(|(_, holds)| *holds == Holds::Secret).map(|(name, _)| name)
+}
+
 /// Variables that begin like ours and set nothing: most likely a slip of the pen.
 pub(crate) fn unknown_variables() -> Vec<String> {
-    let known =
-        |name: &str| NODE.iter().chain(CLIENT).any(|key| key.variable() == name) || OTHER_VARIABLES.contains(&name);
+    let known = |name: &str| variables().any(|(known, _)| known == name);
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let mut unknown: Vec<String> = names.filter(|name| name.starts_with("FENCEPOST_") && !known(name)).collect();
     unknown.sort();
@@ -439,6 +470,16 @@ mod tests {
         for (text, part) in table {
             let message = parse_file(text).expect_err(text);
             assert!(message.contains(part), "{text}: {message}");
+        }
+    }
+
+    /// A path is no secret: a command that is a client itself goes by it.
+    #[test]
+    fn secrets_are_told_from_paths() {
+        let secrets: Vec<String> = secret_variables().collect();
+        assert_eq!(secrets, [STORE_PASSWORD]);
+        for path in ["FENCEPOST_CA", "FENCEPOST_CERT", "FENCEPOST_KEY", "FENCEPOST_TLS_KEY", "FENCEPOST_PEER_KEY"] {
+            assert!(variables().any(|(name, holds)| name == path && holds == Holds::Plain), "{path}");
         }
     }
 

@@ -7,21 +7,25 @@ use fencepost_fence::{Error, Forgotten, Installed, Status, Token, file, mysql, p
 
 use crate::failure::{Failure, Result};
 use crate::output;
-
-/// The password of a store, where a list of processes does not show it.
-const PASSWORD: &str = "FENCEPOST_STORE_PASSWORD";
+use crate::settings::STORE_PASSWORD;
 
 const ADDRESSES: &str =
     "write postgres://USER@HOST/DATABASE, mysql://USER@HOST/DATABASE, sqlite:FILE, file:DIRECTORY or redis://HOST/";
 
-/// Where a store is.
-#[derive(Clone, Debug)]
+/// Where a store is. Its `Debug` shows no password.
+#[derive(Clone)]
 pub(crate) enum Place {
     File(PathBuf),
     Postgres(Box<tokio_postgres::Config>),
     MySql(mysql_async::Opts),
     Redis(::redis::Client),
     Sqlite(PathBuf),
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(&self.shown())
+    }
 }
 
 /// A store that was reached.
@@ -36,7 +40,7 @@ pub(crate) enum Store {
 impl Place {
     /// Understands an address. What is wrong with it never shows a password.
     pub(crate) fn parse(address: &str) -> std::result::Result<Place, String> {
-        let password = std::env::var(PASSWORD).ok();
+        let password = std::env::var(STORE_PASSWORD).ok();
         let scheme = address.split_once(':').map_or("", |(scheme, _)| scheme);
         match scheme {
             "postgres" | "postgresql" => {
@@ -155,7 +159,7 @@ impl Place {
             Place::Sqlite(_) => {
                 "the guard goes into the database of a program, so name a file that is there".to_owned()
             }
-            _ => format!("check the address, and {PASSWORD} if it asks for a password"),
+            _ => format!("check the address, and {STORE_PASSWORD} if it asks for a password"),
         };
         format!("{} cannot be opened: {what_to_do}", self.shown())
     }
@@ -202,6 +206,21 @@ impl From<Error> for Failure {
         match error {
             Error::NotInstalled(_) => Failure::refused(error),
             _ => Failure::failed(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_shown_nowhere() {
+        for address in ["postgres://app:hush@db/shop", "mysql://app:hush@db/shop", "redis://app:hush@db/"] {
+            let place = Place::parse(address).unwrap();
+            for seen in [format!("{place:?}"), format!("{place:#?}"), place.shown(), place.unreachable()] {
+                assert!(seen.contains("db") && !seen.contains("hush"), "{seen}");
+            }
         }
     }
 }

@@ -65,7 +65,7 @@ fn wrong_words_are_refused_with_what_to_write() {
         (&["bench", "--efficiency", "--separate-connections"], 2, "cannot be used with"),
         (&["bench", "--server", "127.0.0.1:1"], 125, "fencepost dev"),
         (&["bench", "--contenders", "5", "compare"], 2, "compare"),
-        (&["bench", "compare", "--workloads", "w7"], 2, "write one of w1, open"),
+        (&["bench", "compare", "--workloads", "w7"], 2, "write one of w1, programs"),
         (&["bench", "compare", "--systems", "chubby"], 2, "write one of fencepost-1"),
         (&["bench", "compare", "--block", "1ms"], 2, "from 10ms to 1h"),
         (&["bench", "compare", "--rounds", "0"], 2, "1..=1000"),

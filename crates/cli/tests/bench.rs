@@ -40,16 +40,26 @@ fn a_comparison_writes_a_report_every_block_and_plots() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let out = directory.path().join("out");
     let place = out.to_str().expect("a plain path");
-    let args = ["bench", "compare", "--quick", "--systems", "fencepost-1", "--workloads", "w1,w2,w6", "--rounds", "1"];
+    let args = [
+        "bench",
+        "compare",
+        "--quick",
+        "--systems",
+        "fencepost-1",
+        "--workloads",
+        "w1,w2,w6,programs",
+        "--rounds",
+        "1",
+    ];
     let done = fencepost(&[&args[..], &["--block", "60ms", "--out", place]].concat()).ok();
-    assert!(done.stdout.starts_with("4 blocks measured; the report is ") && done.stdout.contains(place), "{done:?}");
+    assert!(done.stdout.starts_with("8 blocks measured; the report is ") && done.stdout.contains(place), "{done:?}");
     assert!(done.stderr.contains("starting fencepost-1") && done.stderr.contains("round 1"), "{done:?}");
 
     let read = |name: &str| std::fs::read_to_string(out.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
     let lines = read("results.jsonl");
     let blocks = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("a line of JSON"));
     let blocks: Vec<_> = blocks.collect();
-    assert_eq!(blocks.len(), 4, "{lines}");
+    assert_eq!(blocks.len(), 8, "{lines}");
     for block in &blocks {
         let figures = &block["figures"];
         let rate = ["pairs_per_second", "handovers_per_second"].iter().find_map(|name| figures[*name].as_f64());
@@ -64,6 +74,8 @@ fn a_comparison_writes_a_report_every_block_and_plots() {
         "W1: free locks",
         "### C = 64",
         "### N = 2",
+        "### C = 16, one thread, one connection",
+        "### C = 16, multi-threaded, four connections",
         "| Fencepost x1 |",
         "w6 was not measured: it needs fencepost-3",
     ] {

@@ -69,21 +69,74 @@ fn postgres_is_prepared_looked_at_and_tidied() {
     });
 }
 
+/// The way of a database whose guard was installed by an older program.
+#[test]
+fn an_older_guard_in_postgres_is_upgraded_and_it_is_said() {
+    let Some(server) = shared(Kind::Postgres) else { return };
+    let address = format!("{}/old_guard", server.url().trim_end_matches("/postgres"));
+    on_a_runtime(async {
+        let (client, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client.batch_execute("CREATE DATABASE old_guard").await.unwrap();
+        let (client, connection) = tokio_postgres::connect(&address, tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client.batch_execute(include_str!("../../fence/tests/fixtures/postgres-version-1.sql")).await.unwrap();
+        client.batch_execute("SELECT fencepost.write('wallet:7', 3)").await.unwrap();
+    });
+    fencepost(&["fence", "status", &address]).with_code(1).says("run `fencepost fence init postgres://...`");
+    fencepost(&["fence", "init", &address]).ok().says("upgraded the schema fencepost").says("from version 1 to 2");
+    fencepost(&["fence", "init", &address]).ok().says("was there already, nothing was changed");
+    let status = fencepost(&["fence", "status", &address, "-o", "json"]).ok().json();
+    assert_eq!((&status["version"], &status["highest_token"]), (&2.into(), &3.into()), "{status}");
+}
+
+/// Statements as root of the MariaDB that the tests share, in a database of the test's own, with an account that may install.
+fn in_mariadb(server: &fencepost_testbed::Server, database: &str, statements: &[&str]) -> String {
+    use mysql_async::prelude::Queryable;
+    on_a_runtime(async {
+        let options = mysql_async::Opts::from_url(&server.url()).unwrap();
+        let mut connection = mysql_async::Conn::new(options).await.unwrap();
+        let rights = "SELECT, INSERT, UPDATE, DELETE, CREATE, CREATE ROUTINE, ALTER ROUTINE, EXECUTE";
+        for prepare in [
+            format!("CREATE DATABASE IF NOT EXISTS {database}"),
+            format!("CREATE USER IF NOT EXISTS guard_{database}"),
+            format!("GRANT {rights} ON {database}.* TO guard_{database}"),
+            format!("USE {database}"),
+        ] {
+            connection.query_drop(prepare).await.unwrap();
+        }
+        for statement in statements {
+            connection.query_drop(*statement).await.unwrap();
+        }
+        connection.disconnect().await.unwrap();
+    });
+    format!("mysql://guard_{database}@127.0.0.1:{}/{database}", server.port())
+}
+
+const WRITE_WITH_TOKEN_3: [&str; 3] = ["START TRANSACTION", "CALL fencepost_write('wallet:7', 3)", "COMMIT"];
+
 #[test]
 fn mariadb_is_prepared_looked_at_and_tidied() {
-    use mysql_async::prelude::Queryable;
     let Some(server) = shared(Kind::MariaDb) else { return };
-    fencepost(&["fence", "status", &server.url()]).with_code(1).says("run `fencepost fence init mysql://...`");
-    prepares_looks_and_tidies(&server.url(), "created the tables fencepost_base and fencepost_marks", || {
-        on_a_runtime(async {
-            let options = mysql_async::Opts::from_url(&server.url()).unwrap();
-            let mut connection = mysql_async::Conn::new(options).await.unwrap();
-            for statement in ["START TRANSACTION", "CALL fencepost_write('wallet:7', 3)", "COMMIT"] {
-                connection.query_drop(statement).await.unwrap();
-            }
-            connection.disconnect().await.unwrap();
-        });
+    let address = in_mariadb(server, "shop", &[]);
+    fencepost(&["fence", "status", &address]).with_code(1).says("run `fencepost fence init mysql://...`");
+    fencepost(&["fence", "init", &server.url()]).with_code(1).says("as an account of its own").says("CREATE USER");
+    prepares_looks_and_tidies(&address, "created the tables fencepost_base and fencepost_marks", || {
+        in_mariadb(server, "shop", &WRITE_WITH_TOKEN_3);
     });
+}
+
+#[test]
+fn an_older_guard_in_mariadb_is_upgraded_and_it_is_said() {
+    let Some(server) = shared(Kind::MariaDb) else { return };
+    let script = include_str!("../../fence/tests/fixtures/mysql-version-1.sql");
+    let (_, statements) = script.split_once("\nDELIMITER //\n").unwrap();
+    let statements: Vec<&str> = statements.split_terminator("\n//\n").chain(WRITE_WITH_TOKEN_3).collect();
+    let address = in_mariadb(server, "old_guard", &statements);
+    fencepost(&["fence", "status", &address]).with_code(1).says("run `fencepost fence init mysql://...`");
+    fencepost(&["fence", "init", &address]).ok().says("upgraded the tables").says("from version 1 to 2");
+    let status = fencepost(&["fence", "status", &address, "-o", "json"]).ok().json();
+    assert_eq!((&status["version"], &status["highest_token"]), (&2.into(), &3.into()), "{status}");
 }
 
 #[test]

@@ -142,3 +142,37 @@ fn names_cannot_steer_a_terminal() {
     let shown = dev.fencepost(&["freezes"]).ok().stdout;
     assert!(!shown.contains('\x1b') && shown.contains("\\u{1b}[2J"), "{shown:?}");
 }
+
+#[test]
+fn why_shows_a_suspected_deadlock_between_sessions() {
+    let dev = Dev::start();
+    let address = format!("fencepost://{}", dev.server);
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    // Two programs that take two locks crosswise, and name no owners.
+    let programs = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let first = fencepost::Client::builder().name("first").address(&address).unwrap().connect().await.unwrap();
+            let second = fencepost::Client::connect(&address).await.unwrap();
+            let _held = (first.lock("a").acquire().await.unwrap(), second.lock("b").acquire().await.unwrap());
+            tokio::select! {
+                it = first.lock("b").wait_forever().acquire() => panic!("b is held: {it:?}"),
+                it = second.lock("a").wait_forever().acquire() => panic!("a is held: {it:?}"),
+                _ = stopped => {}
+            }
+        });
+    });
+    dev.wait_until_waiting("a", 1);
+    dev.wait_until_waiting("b", 1);
+    let said =
+        dev.fencepost(&["why", "a"]).ok().says("A deadlock is suspected.").says("give each unit of work an owner");
+    let circle: Vec<&str> = said.stdout.lines().filter(|line| line.contains(", held by session")).collect();
+    assert_eq!(circle.len(), 2, "{}", said.stdout);
+    assert!(circle[0].contains("waits for a, held by") && circle[1].contains("waits for b, held by"), "{circle:?}");
+    assert!(circle[1].contains("(first, pid "), "{circle:?}");
+    let why = dev.fencepost(&["why", "b", "-o", "json"]).ok().json();
+    let links = why["suspected_deadlock"].as_array().unwrap();
+    assert_eq!((links.len(), &links[0]["waits_for"], &links[1]["waits_for"]), (2, &"b".into(), &"a".into()), "{why}");
+    stop.send(()).unwrap();
+    programs.join().unwrap();
+}

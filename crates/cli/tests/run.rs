@@ -25,6 +25,17 @@ fn the_command_gets_the_lock_and_its_exit_code_comes_back() {
     assert_eq!(dev.fencepost(&["sessions", "-o", "json"]).ok().json().as_array().unwrap().len(), 0);
 }
 
+/// What `run` was trusted with is not the command's. What is no secret, or not ours, comes through.
+#[test]
+fn the_command_does_not_inherit_a_secret() {
+    let dev = Dev::start();
+    let script = "echo ${FENCEPOST_STORE_PASSWORD-gone} $FENCEPOST_SERVER $FENCEPOST_LOG_LEVEL $PGPASSWORD";
+    let mut command = dev.command(&["run", "job", "--", "sh", "-c", script]);
+    command.env("FENCEPOST_STORE_PASSWORD", "hush").env("FENCEPOST_LOG_LEVEL", "warn").env("PGPASSWORD", "theirs");
+    let seen = Process::start(command).finish().ok().stdout;
+    assert_eq!(seen.trim(), format!("gone {} warn theirs", dev.server));
+}
+
 #[test]
 fn every_way_to_end_has_its_code() {
     let dev = Dev::start();
@@ -130,4 +141,68 @@ fn a_command_whose_watcher_is_killed_dies_with_it() {
         let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
         (kill(child, None).is_err() || stat.contains(") Z ")).then_some(())
     });
+}
+
+/// Waits for itself, if nothing stops it: that shows as a test that runs out of patience.
+#[test]
+fn a_run_inside_a_run_of_the_same_lock_is_refused_at_once() {
+    let dev = Dev::start();
+    fn inner<'a>(args: &[&'a str]) -> Vec<&'a str> {
+        [&[env!("CARGO_BIN_EXE_fencepost"), "run"], args].concat()
+    }
+    let nested = |outer: &[&str], inner: &[&str]| dev.fencepost(&[&["run"], outer, &["--"], inner].concat());
+    nested(&["nightly"], &inner(&["nightly", "--", "true"])).with_code(124).says("would wait for itself for ever");
+    nested(&["nightly"], &inner(&["-E", "9", "-w", "600s", "nightly", "--", "true"])).with_code(9).says("(grant ");
+    nested(&["nightly"], &inner(&["-n", "nightly", "--", "true"]))
+        .with_code(124)
+        .says("would wait for itself for ever");
+    // In whatever mode and at whatever depth, on paths, too.
+    nested(&["-s", "nightly"], &inner(&["nightly", "--", "true"])).with_code(124).says("wait for itself");
+    nested(&["nightly"], &inner(&["-s", "nightly", "--", "true"])).with_code(124).says("wait for itself");
+    nested(&["/a"], &inner(&["/a/b", "--", "true"])).with_code(124).says("wait for itself");
+    nested(&["/a/b"], &inner(&["/a", "--", "true"])).with_code(124).says("wait for itself");
+    let deep = inner(&["nightly", "--", "true"]);
+    let middle = [&inner(&["other", "--"])[..], &deep].concat();
+    nested(&["nightly"], &middle).with_code(124).says("wait for itself");
+    // Another lock, and readers among themselves.
+    nested(&["nightly"], &inner(&["other", "--", "true"])).ok();
+    nested(&["-s", "nightly"], &inner(&["-s", "nightly", "--", "true"])).ok();
+}
+
+#[test]
+fn a_reader_inside_a_reader_is_refused_when_a_writer_waits_between_them() {
+    let dev = Dev::start();
+    // It goes on when the writer waits.
+    let script = "echo held; read go; exec \"$0\" run -s a -- true";
+    let mut command = dev.command(&["run", "-s", "a", "--", "sh", "-c", script, env!("CARGO_BIN_EXE_fencepost")]);
+    let (reader, mut go) = std::io::pipe().unwrap();
+    command.stdin(reader);
+    let mut outer = Process::start(command);
+    outer.wait_for_line("held");
+    let writer = dev.start_client(&["run", "a", "--", "true"]);
+    dev.wait_until_waiting("a", 1);
+    std::io::Write::write_all(&mut go, b"\n").unwrap();
+    // The inner reader may not pass the writer, which waits for the outer one.
+    outer.finish().with_code(124).says("wait for itself");
+    writer.finish().ok();
+}
+
+#[test]
+fn a_command_left_in_the_background_gets_the_lock_that_it_once_ran_under() {
+    let dev = Dev::start();
+    let own = env!("CARGO_BIN_EXE_fencepost");
+    let directory = tempfile::tempdir().unwrap();
+    let (go, done) = (directory.path().join("go"), directory.path().join("done"));
+    // It waits until the lock of its parent is gone, and holds no pipe of the test open.
+    let script =
+        "(until test -e \"$1\"; do sleep 0.05; done; \"$0\" run -w 30s a -- touch \"$2\") </dev/null >/dev/null 2>&1 &";
+    let (go_at, done_at) = (go.display().to_string(), done.display().to_string());
+    dev.fencepost(&["run", "a", "--", "sh", "-c", script, own, &go_at, &done_at]).ok();
+    // Another one holds it now, so that the first try is busy, and it must wait.
+    let holder = dev.hold("a");
+    std::fs::write(&go, "").unwrap();
+    dev.wait_until_waiting("a", 1);
+    drop(holder);
+    dev.fencepost(&["break", "a", "--yes", "--reason", "a test"]).ok();
+    wait_until("the command in the background ran", || done.exists().then_some(()));
 }

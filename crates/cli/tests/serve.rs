@@ -3,6 +3,8 @@
 mod harness;
 
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use harness::{Dev, Process, command, fencepost, wait_until};
 use nix::sys::signal::Signal;
@@ -108,6 +110,52 @@ fn nodes_join_and_a_backup_founds_a_new_cluster() {
     let line = ended.stderr.lines().next().unwrap();
     let line: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line}"));
     assert_eq!(line["level"], "INFO");
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn other_users_read_neither_the_log_nor_a_backup() {
+    let directory = tempfile::tempdir().unwrap();
+    let (data, backup) = (directory.path().join("n1"), directory.path().join("backup"));
+    let (node, client) = serve(directory.path(), "n1", &["--new-cluster"]);
+    ask(&client, &["backup", backup.to_str().unwrap()]).ok();
+    drop(node);
+    assert_eq!((mode(&data), mode(&data.join("IDENTITY")), mode(&backup)), (0o700, 0o600, 0o600));
+
+    // A directory from before is closed, and it is said.
+    set_mode(&data, 0o755);
+    set_mode(&data.join("log"), 0o755);
+    let (node, _) = serve(directory.path(), "n1", &[]);
+    assert_eq!((mode(&data), mode(&data.join("log"))), (0o700, 0o700));
+    node.signal(Signal::SIGTERM);
+    node.finish().ok().says("other users could read this");
+
+    // One that others could write to is refused.
+    set_mode(&data, 0o777);
+    let free = "127.0.0.1:0";
+    let listen = ["--listen-client", free, "--listen-http", free, "--listen-peer", free];
+    let again = fencepost(&[&["serve", "--name", "n1", "--data", data.to_str().unwrap()], &listen[..]].concat());
+    again.with_code(125).says("other users can write to it").says("chmod -R go= ");
+
+    let restored = directory.path().join("restored");
+    std::fs::create_dir(&restored).unwrap();
+    set_mode(&restored, 0o775);
+    fencepost(&["restore", backup.to_str().unwrap(), "--data", restored.to_str().unwrap()]).ok();
+    assert_eq!((mode(&restored), mode(&restored.join("snapshots"))), (0o700, 0o700));
+    // `dev` makes its directories as `serve` does.
+    let kept = directory.path().join("kept");
+    drop(Dev::with(&["--data", kept.to_str().unwrap()]));
+    for entry in std::fs::read_dir(&kept).unwrap() {
+        assert_eq!(mode(&entry.unwrap().path()), 0o700);
+    }
+    assert_eq!(mode(&kept), 0o700);
 }
 
 #[test]

@@ -94,6 +94,11 @@ fn a_cluster_with_tls_everywhere_takes_locks_and_survives_a_killed_node() {
         seen.stdout.trim().parse::<u64>().unwrap()
     };
     let before = token();
+    // A command that is a client itself finds the same files.
+    let paths = "echo $FENCEPOST_CA $FENCEPOST_CERT $FENCEPOST_KEY";
+    let seen = files.ask(&client, &["run", "a", "--", "sh", "-c", paths]).ok().stdout;
+    let expected = ["ca.pem", "somebody.pem", "somebody.key"].map(|name| files.path(name)).join(" ");
+    assert_eq!(seen.trim(), expected);
 
     // Without a word, and back where it was.
     second.signal(Signal::SIGKILL);

@@ -3,6 +3,11 @@
 //! One thread of its own runs the connection, so that keep-alives go out while the program works. Calls block the thread that makes
 //! them. Whatever is not here can be had by [`Client::wait_for`].
 //!
+//! # When the program ends
+//! A guard that is dropped gives its lock back, at the end of `main` and in a panic that unwinds, too. A guard that is not
+//! dropped gives nothing back: `std::process::exit`, an abort and a guard in a static leave its lock to the TTL. A client may
+//! stay in a static: its locks do not depend on its drop.
+//!
 //! ```no_run
 //! use std::time::Duration;
 //! use fencepost::blocking::Client;
@@ -16,10 +21,12 @@
 //! # }
 //! ```
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
@@ -41,29 +48,45 @@ pub struct Client {
 #[derive(Debug)]
 struct Runtime {
     handle: Handle,
-    /// Dropping it ends the thread. Nobody waits for that: a guard may be dropped anywhere and must not block.
-    _stop: oneshot::Sender<()>,
+    /// Dropping it ends the thread.
+    stop: Option<oneshot::Sender<()>>,
+    /// Hears that the thread has ended. In a mutex because a receiver cannot be shared without one.
+    ended: Mutex<mpsc::Receiver<Infallible>>,
 }
 
 /// How long the good-bye of the last client may take.
-const FAREWELL: std::time::Duration = std::time::Duration::from_secs(2);
+const FAREWELL: Duration = Duration::from_secs(2);
+/// How long the drop of a guard, or of the last handle of a client, may block. It waits for one write to a socket, so this is
+/// long; a cluster that hangs must not hang the program.
+const DROP_WAITS: Duration = Duration::from_millis(100);
 
 impl Runtime {
     fn start() -> std::io::Result<Runtime> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();
+        let (ends, ended) = mpsc::channel();
         thread::Builder::new().name("fencepost".to_owned()).spawn(move || {
+            let _ends = ends;
             runtime.block_on(async {
                 let _ = stopped.await;
                 // The driver says good-bye by itself once the last handle is gone, and then has no tasks left.
                 let until = tokio::time::Instant::now() + FAREWELL;
                 while Handle::current().metrics().num_alive_tasks() > 0 && tokio::time::Instant::now() < until {
-                    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+                    tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             });
         })?;
-        Ok(Runtime { handle, _stop: stop })
+        Ok(Runtime { handle, stop: Some(stop), ended: Mutex::new(ended) })
+    }
+}
+
+/// The last handle of a client closes its sessions. A program may end right after this.
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.stop = None;
+        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let _ = ended.recv_timeout(DROP_WAITS);
     }
 }
 
@@ -84,7 +107,7 @@ impl Client {
         let no_thread =
             |error| Failed::NotTaken { message: format!("no thread for the connection: {error}"), retry_after: None };
         let runtime = Arc::new(Runtime::start().map_err(no_thread)?);
-        let client = runtime.handle.block_on(builder.connect())?;
+        let client = runtime.handle.block_on(builder.drop_waits(DROP_WAITS).connect())?;
         Ok(Client { client, runtime })
     }
 
@@ -139,7 +162,8 @@ impl Deref for Client {
     }
 }
 
-/// A held lock. Dropping it gives the lock back in the background and never blocks.
+/// A held lock. Dropping it gives the lock back: the drop returns when the release is written to the connection, after 100 ms at
+/// the most, so the program may end right after it. It does not wait for the answer; [`Guard::release`] does.
 #[derive(Debug)]
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct Guard<M> {

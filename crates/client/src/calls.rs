@@ -38,7 +38,8 @@ impl Client {
         F: Future<Output = Result<Response<T>, Status>>,
     {
         let mut hint = None;
-        let mut last = Error::Failed(Failed::Unreachable { last: self.shared().last_failure() });
+        let mut last = self.shared().failed();
+        let mut no_leader = None;
         let share = self.call_timeout() / if self.shared().endpoints.len() > 1 { SHARE } else { 1 };
         for tried in 0..TRIES {
             let way = self.way(hint.take(), tried)?;
@@ -47,7 +48,7 @@ impl Client {
             if kind != Kind::Repeatable
                 && let Err(status) = answers(way.clone(), share).await
             {
-                last = Failed::Unreachable { last: reason(&status, self.shared()) }.into();
+                last = Failed::Unreachable { last: reason(&status, self.shared()) };
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
@@ -57,16 +58,30 @@ impl Client {
             };
             match not_leader(&status) {
                 Some(Some(leader)) => hint = Some(leader),
-                Some(None) => tokio::time::sleep(PAUSE).await,
+                Some(None) => {
+                    // It says whom it hears, which says more than that others do not answer.
+                    no_leader = Some(Failed::NoLeader { said: status.message().to_owned() });
+                    tokio::time::sleep(PAUSE).await;
+                }
                 // It did nothing, and never will.
                 None if was_removed(&status) => {}
                 None if status.code() != Code::Unavailable => return Err(refusal(&status)),
                 None if kind == Kind::Once => return Err(Unknown::BrokeOff(status.message().to_owned()).into()),
                 None => tokio::time::sleep(PAUSE).await,
             }
-            last = Failed::Unreachable { last: reason(&status, self.shared()) }.into();
+            last = Failed::Unreachable { last: reason(&status, self.shared()) };
         }
-        Err(last)
+        Err(no_leader.unwrap_or(last).into())
+    }
+
+    /// Sends a call to one node, once.
+    pub(crate) async fn call_at<T, F>(&self, address: &str, call: impl FnOnce(Way) -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let way = self.way(Some(address.to_owned()), 0)?;
+        let answered = within(self.call_timeout() / SHARE, call(way)).await;
+        Ok(answered.map_err(|status| refusal(&status))?.into_inner())
     }
 
     /// A way to the node that was named, else to the leader, else to one node after the other.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use fencepost_core::{LockMode, Metadata, Millis, SecretHash, SessionId, Ttl, bounds};
+use fencepost_wire::SessionSecret;
 use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
 
@@ -83,6 +84,7 @@ pub struct ClientBuilder {
     labels: Vec<(String, String)>,
     connect_timeout: Duration,
     call_timeout: Duration,
+    drop_waits: Option<Duration>,
 }
 
 impl Client {
@@ -90,7 +92,8 @@ impl Client {
     /// see [`ClientBuilder::tls`].
     ///
     /// # Errors
-    /// [`Failed::Unreachable`] if no node could be reached within ten seconds, [`Failed::BadAddress`] if it is no address.
+    /// [`Failed::Unreachable`] if no node could be reached within ten seconds, [`Failed::NoLeader`] if one could and no node leads,
+    /// [`Failed::BadAddress`] if it is no address.
     pub async fn connect(address: &str) -> Result<Client, Error> {
         Client::builder().address(address)?.connect().await
     }
@@ -120,6 +123,7 @@ impl Client {
             labels: Vec::new(),
             connect_timeout: Duration::from_secs(10),
             call_timeout: Duration::from_secs(10),
+            drop_waits: None,
         }
     }
 
@@ -147,6 +151,11 @@ impl Client {
     /// A leader election.
     pub fn election(&self, name: impl AsRef<str>) -> Election {
         Election::new(self.clone(), self.home(), name.as_ref())
+    }
+
+    /// The id of the cluster, once a node of it has answered. Names, tokens and grant ids mean something within one cluster only.
+    pub fn cluster(&self) -> Option<u128> {
+        self.shared().with(|state| state.machine.cluster())
     }
 
     /// Events about names that begin with this prefix.
@@ -233,14 +242,14 @@ impl Client {
     pub(crate) fn open_session(&self, ttl: Ttl, metadata: Metadata) -> Result<SessionId, Error> {
         let no_randomness =
             |error| Failed::NotTaken { message: format!("this machine has no randomness: {error}"), retry_after: None };
-        let (mut id, mut secret) = ([0; 16], [0; 32]);
+        let mut id = [0; 16];
         getrandom::fill(&mut id).map_err(no_randomness)?;
-        getrandom::fill(&mut secret).map_err(no_randomness)?;
+        let secret = SessionSecret::draw(getrandom::fill).map_err(no_randomness)?;
         let id = SessionId(u128::from_le_bytes(id));
-        let secret_hash = SecretHash(Sha256::digest(secret).into());
+        let secret_hash = SecretHash(Sha256::digest(secret.expose()).into());
         let opened = self.shared().with(|state| {
             state.machine.open_session(NewSession { id, secret, secret_hash, ttl, metadata });
-            !state.shut_down
+            !state.is_shut_down
         });
         if opened { Ok(id) } else { Err(Failed::ShutDown.into()) }
     }
@@ -254,7 +263,7 @@ impl Client {
     }
 
     pub(crate) async fn decided(&self, asked: Asked) -> Result<fencepost_core::Outcome, Error> {
-        crate::error::decided(asked.await, || self.shared().last_failure())
+        crate::error::decided(asked.await, || self.shared().failed())
     }
 }
 
@@ -340,10 +349,17 @@ impl ClientBuilder {
         self
     }
 
+    /// Lets a dropped guard wait until its release is written, for so long at the most.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn drop_waits(mut self, limit: Duration) -> ClientBuilder {
+        self.drop_waits = Some(limit);
+        self
+    }
+
     /// Connects.
     ///
     /// # Errors
-    /// [`Failed::Unreachable`] if no node could be reached in time.
+    /// [`Failed::Unreachable`] if no node could be reached in time, [`Failed::NoLeader`] if one could and no node leads.
     pub async fn connect(self) -> Result<Client, Error> {
         let timeout = self.connect_timeout;
         let client = self.connect_in_background()?;
@@ -351,7 +367,7 @@ impl ClientBuilder {
         let first = async {
             loop {
                 let connected = shared.connected.notified();
-                if shared.with(|state| state.leader.is_some() || state.shut_down) {
+                if shared.with(|state| state.leader.is_some() || state.is_shut_down) {
                     return;
                 }
                 connected.await;
@@ -359,7 +375,7 @@ impl ClientBuilder {
         };
         match tokio::time::timeout(timeout, first).await {
             Ok(()) => Ok(client),
-            Err(_) => Err(Failed::Unreachable { last: shared.last_failure() }.into()),
+            Err(_) => Err(shared.failed().into()),
         }
     }
 
@@ -380,7 +396,9 @@ impl ClientBuilder {
         let metadata = Metadata::new(self.metadata().as_bytes())?;
         let caller = driver::Caller::new(self.name.as_deref());
         let dial_timeout = self.connect_timeout.min(DIAL_TIMEOUT);
-        let shared = Arc::new(Shared::new(self.endpoints, dial_timeout, caller, self.tls));
+        let mut shared = Shared::new(self.endpoints, dial_timeout, caller, self.tls);
+        shared.drop_waits = self.drop_waits;
+        let shared = Arc::new(shared);
         let runtime = Handle::current();
         runtime.spawn(driver::drive(shared.clone()));
         Ok(Client::new(shared, ttl, metadata, self.call_timeout, runtime))

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use fencepost_core::{BadWord, Busy, Cycle, GrantEnd, Name, Outcome, Refusal, SessionEnd};
+use fencepost_core::{BadWord, Busy, Cycle, CycleLink, GrantEnd, Name, Outcome, Refusal, SessionEnd};
 
 use crate::machine::{Answer, Failure, Lost};
 
@@ -32,8 +32,12 @@ pub enum Refused {
     #[error("{} is busy ({:?}): wait for it, or try again later", .0.name, .0.why)]
     Busy(Box<Busy>),
     /// The wait was longer than was asked for.
-    #[error("not granted in time: wait longer, or ask `explain` who is in the way")]
-    TimedOut,
+    #[error("not granted in time: wait longer, or ask `explain` who is in the way{}", suspicion(.suspected.as_deref()))]
+    TimedOut {
+        /// Sessions that waited for each other in a circle, this one first, shortly before the wait was over. Suspected only: a session
+        /// can do several things at once, and the one that holds need not be the one that waits.
+        suspected: Option<Box<Cycle>>,
+    },
     /// The request was cancelled.
     #[error("the request was cancelled")]
     Cancelled,
@@ -96,6 +100,12 @@ pub enum Failed {
         /// What the last try said.
         last: String,
     },
+    /// A node answered, and knows of no leader. It says whom it hears.
+    #[error("{said}")]
+    NoLeader {
+        /// What it says.
+        said: String,
+    },
     /// The cluster has too much to do, or did not take it for another reason.
     #[error("the cluster did not take it: {message}")]
     NotTaken {
@@ -150,6 +160,27 @@ fn ended(how: &Option<SessionEnd>) -> &'static str {
     }
 }
 
+/// Sessions of a circle that are named, and hex digits of each.
+const SHOWN_SESSIONS_MAX: usize = 4;
+const SHOWN_DIGITS: usize = 12;
+
+/// A suspected deadlock, as the end of a sentence.
+fn suspicion(cycle: Option<&Cycle>) -> String {
+    let Some(Cycle { links }) = cycle else { return String::new() };
+    let link = |link: &CycleLink| {
+        format!("session {:.*} waits for {}", SHOWN_DIGITS, format!("{:032x}", link.session.0), link.waits_for)
+    };
+    let mut shown: Vec<String> = links.iter().take(SHOWN_SESSIONS_MAX).map(link).collect();
+    if links.len() > SHOWN_SESSIONS_MAX {
+        shown.push(format!("and {} more", links.len() - SHOWN_SESSIONS_MAX));
+    }
+    format!(
+        ". A deadlock is suspected, since these wait for each other: {}. Ask for the locks in one request (`lock_all`), or give each unit \
+         of work an owner, so that a deadlock is refused at once",
+        shown.join(", ")
+    )
+}
+
 /// How much of a name that is none is shown.
 const BAD_NAME_CHARS_MAX: usize = 64;
 
@@ -178,14 +209,14 @@ impl From<Lost> for Error {
 }
 
 /// What the cluster decided, unless it is a way of saying no.
-pub(crate) fn decided(answer: Answer, last_failure: impl FnOnce() -> String) -> Result<Outcome, Error> {
+pub(crate) fn decided(answer: Answer, failed: impl FnOnce() -> Failed) -> Result<Outcome, Error> {
     let outcome = match answer {
         Answer::Decided(outcome) => outcome,
         Answer::Unknown => return Err(Unknown::NoAnswer.into()),
         Answer::SessionEnded { how, .. } => return Err(Refused::SessionEnded(how).into()),
         Answer::Failed(failure) => {
             return Err(Error::Failed(match failure {
-                Failure::Unreachable => Failed::Unreachable { last: last_failure() },
+                Failure::Unreachable => failed(),
                 Failure::NotTaken { message, retry_after: None } => return Err(Refused::Invalid(message).into()),
                 Failure::NotTaken { message, retry_after } => Failed::NotTaken { message, retry_after },
                 Failure::GrantedTooLate => Failed::GrantedTooLate,
@@ -201,7 +232,7 @@ pub(crate) fn decided(answer: Answer, last_failure: impl FnOnce() -> String) -> 
 pub(crate) fn refusals(outcome: Outcome) -> Result<Outcome, Error> {
     Err(Error::Refused(match outcome {
         Outcome::Busy(busy) => Refused::Busy(busy),
-        Outcome::TimedOut => Refused::TimedOut,
+        Outcome::TimedOut => Refused::TimedOut { suspected: None },
         Outcome::Cancelled => Refused::Cancelled,
         Outcome::Deadlock(cycle) => Refused::Deadlock(cycle),
         Outcome::SessionEnded(how) => Refused::SessionEnded(Some(how)),
@@ -227,7 +258,15 @@ impl Error {
 
     /// Whether the wait was too short.
     pub fn is_timed_out(&self) -> bool {
-        matches!(self, Error::Refused(Refused::TimedOut))
+        matches!(self, Error::Refused(Refused::TimedOut { .. }))
+    }
+
+    /// Sessions that seem to wait for each other, if the wait was too short and that may be why.
+    pub fn suspected_deadlock(&self) -> Option<&Cycle> {
+        match self {
+            Error::Refused(Refused::TimedOut { suspected }) => suspected.as_deref(),
+            _ => None,
+        }
     }
 
     /// Why the lock is lost, if it is.

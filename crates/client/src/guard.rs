@@ -73,7 +73,16 @@ impl Mode for Shared {
     const MODE: LockMode = LockMode::Shared;
 }
 
-/// A held lock. Dropping it gives the lock back in the background and never blocks.
+/// A held lock. Dropping it gives the lock back in the background and does not block; a guard of a
+#[cfg_attr(feature = "blocking", doc = "[blocking client](crate::blocking)")]
+#[cfg_attr(not(feature = "blocking"), doc = "blocking client")]
+/// waits for one write.
+///
+/// # When the program ends
+/// The lock is given back if the guard is dropped before the runtime is shut down: at the end of an async `main`, in a panic that
+/// unwinds through it, in a task that the runtime drops. When the runtime goes, the client writes what was given back to its
+/// socket, once and without waiting. A network that takes nothing at that moment leaves the lock to its TTL, and so do
+/// `std::process::exit`, an abort, and a runtime in a static, which is never shut down: there, use [`Guard::release`].
 ///
 /// It can be looked at like a [`Hold`]: token, remaining time, loss signal.
 #[must_use = "the lock is given back when the guard is dropped"]

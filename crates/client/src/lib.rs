@@ -75,7 +75,7 @@ pub use guard::{
 };
 pub use lock::LockRequest;
 pub use machine::{GrantState, Lost};
-pub use observe::{AsOf, ClusterStatus, MemberRole, MemberStatus, SessionView};
+pub use observe::{AsOf, ClusterStatus, MemberLag, MemberRole, MemberState, MemberStatus, SessionView};
 pub use semaphore::SemaphoreRequest;
 pub use session::{Session, SessionBuilder};
 pub use tls::Tls;

@@ -6,15 +6,17 @@ use std::pin::pin;
 use std::time::Duration;
 
 use fencepost_core::{
-    Acquire, Action, Busy, GrantId, Lock, LockDelay, LockMode, Locks, Metadata, Outcome, OwnerName, SessionId, Terms,
-    Token, Ttl, Value, Wait,
+    Acquire, Action, Busy, Cycle, GrantId, Lock, LockDelay, LockMode, Locks, Metadata, Outcome, OwnerName, SessionId,
+    Terms, Token, Ttl, Value, Wait,
 };
 
-use crate::client::millis;
+use crate::client::{Client, millis};
 use crate::error::{self, Error, Refused};
 use crate::guard::{Efficiency, Exclusive, Guard, Hold, Mode, Shared, Update};
 use crate::machine::{Answer, GrantKey};
+use crate::observe::SUSPECT_PATIENCE;
 use crate::session::Home;
+use crate::shared::Tier;
 
 /// How long an acquire waits if nobody says.
 pub(crate) const WAIT_DEFAULT: Duration = Duration::from_secs(30);
@@ -106,16 +108,58 @@ pub(crate) async fn ask(home: &Home, action: Action, wait: Wait) -> Result<Grant
     let mut again = home.opens_anew();
     loop {
         let session = home.session()?;
-        let answer = client.shared().ask(session, action.clone(), limit).await;
+        let (answer, suspected) = answer_and_suspicion(client, session, &action, wait, limit).await;
         if let Answer::SessionEnded { queued: false, .. } = answer
             && std::mem::take(&mut again)
         {
             continue;
         }
-        return match crate::error::decided(answer, || client.shared().last_failure())? {
-            Outcome::Granted { grant, token, .. } => Ok(Granted { session, grant, token }),
-            other => Err(Refused::Invalid(format!("an acquire was answered with {other:?}")).into()),
+        return match crate::error::decided(answer, || client.shared().failed()) {
+            Err(Error::Refused(Refused::TimedOut { .. })) => Err(Refused::TimedOut { suspected }.into()),
+            Err(error) => Err(error),
+            Ok(Outcome::Granted { grant, token, .. }) => Ok(Granted { session, grant, token }),
+            Ok(other) => Err(Refused::Invalid(format!("an acquire was answered with {other:?}")).into()),
         };
+    }
+}
+
+/// Asks, and shortly before the wait is over looks whether it may be a deadlock. Not afterwards: two that wait for each other equally
+/// long time out in the same entry, and then neither waits any more.
+async fn answer_and_suspicion(
+    client: &Client,
+    session: SessionId,
+    action: &Action,
+    wait: Wait,
+    limit: Option<Duration>,
+) -> (Answer, Option<Box<Cycle>>) {
+    let mut asked = pin!(client.shared().ask(session, action.clone(), limit));
+    let (Wait::UpTo(wait), Action::Acquire(acquire), true) = (wait, action, client.shared().tier == Tier::Correctness)
+    else {
+        return (asked.await, None);
+    };
+    // A lock that is free costs no timer.
+    if let Some(answer) = asked.as_mut().answer_or_queued().await {
+        return (answer, None);
+    }
+    let wait = Duration::from_millis(wait.get());
+    tokio::select! {
+        biased;
+        answer = &mut asked => return (answer, None),
+        () = tokio::time::sleep(wait.saturating_sub(SUSPECT_PATIENCE).max(wait / 2)) => {}
+    }
+    // A session that holds nothing is in the way of no other.
+    if !client.shared().with(|state| state.machine.holds_any(session)) {
+        return (asked.await, None);
+    }
+    let mut suspicion = pin!(client.suspect(session, acquire));
+    tokio::select! {
+        biased;
+        answer = &mut asked => {
+            // A grant is returned at once. A time-out waits for the look, which is bounded.
+            let timed_out = matches!(answer, Answer::Decided(Outcome::TimedOut));
+            (answer, if timed_out { suspicion.await } else { None })
+        }
+        suspected = &mut suspicion => (asked.await, suspected),
     }
 }
 
@@ -198,7 +242,8 @@ impl<M> LockRequest<M> {
     /// Waits for the lock.
     ///
     /// # Errors
-    /// [`Refused::TimedOut`] if it was not granted in time; [`Refused::Deadlock`] if waiting would close a cycle;
+    /// [`Refused::TimedOut`] if it was not granted in time, with the sessions that seem to wait for each other, if that may be why;
+    /// [`Refused::Deadlock`] if this lock has an owner and waiting would close a cycle of owners;
     /// [`Error::Unknown`] if the outcome could not be learnt.
     ///
     /// # Cancellation

@@ -2,8 +2,11 @@
 //!
 //! Every answer says as of which log entry it is; deadlines are to be compared with its stamp.
 
+use std::time::Duration;
+
 use fencepost_core::{
-    Counts, Explanation, FreezeRecord, GrantId, GrantView, Page, SessionId, Token, TokenCheck, WaiterRecord,
+    Acquire, Counts, Cycle, Explanation, FreezeRecord, GrantId, GrantView, Page, SessionId, Token, TokenCheck,
+    WaiterRecord,
 };
 use fencepost_wire::api::observe::{self, ReadAt};
 use fencepost_wire::v1;
@@ -12,6 +15,9 @@ use crate::calls::Kind::Repeatable;
 use crate::client::Client;
 use crate::error::{self, Error};
 use crate::rpc::observe_service_client::ObserveServiceClient;
+
+/// How long a look for a suspected deadlock may take.
+pub(crate) const SUSPECT_PATIENCE: Duration = Duration::from_millis(500);
 
 /// A session as observers see it. What only its client knows is not in it.
 pub use fencepost_wire::api::observe::Session as SessionView;
@@ -34,7 +40,7 @@ impl<T> std::ops::Deref for AsOf<T> {
     }
 }
 
-/// The cluster as the leader sees it.
+/// The cluster as the leader sees it, or, if no leader could be asked, as another node does.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterStatus {
     /// The cluster's id.
@@ -61,6 +67,15 @@ pub struct ClusterStatus {
     pub oldest_live_token: Token,
     /// The node's disk is nearly full.
     pub disk_short: bool,
+    /// If the node that answered knows of no leader: which of the voters it hears, in a sentence for people.
+    pub without_leader: Option<String>,
+}
+
+impl ClusterStatus {
+    /// Whether the leader answered. Only the leader hears every member and knows how far each is behind.
+    pub fn is_of_leader(&self) -> bool {
+        self.leader == Some(self.node)
+    }
 }
 
 /// A member of the cluster.
@@ -80,6 +95,35 @@ pub struct MemberStatus {
     pub leads: bool,
     /// How much of the log it has, as far as the leader knows.
     pub matched_index: Option<u64>,
+    /// Whether the node that answered hears it.
+    pub state: MemberState,
+    /// How far it is behind the leader. Only the leader knows, and not of itself.
+    pub lag: Option<MemberLag>,
+    /// Whether the leader sends it a snapshot.
+    pub gets_snapshot: bool,
+    /// The version of its software, if the node that answered has met it.
+    pub version: Option<String>,
+}
+
+/// Whether a node hears a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MemberState {
+    /// It was heard in the last three seconds.
+    Up,
+    /// It should have been heard, and was not for so long.
+    Silent(Duration),
+    /// Not known: a follower hears its leader only.
+    Unknown,
+}
+
+/// How far a member is behind the leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberLag {
+    /// Entries of the log that it is not known to have.
+    pub entries: u64,
+    /// How long ago it had all that there were then.
+    pub time: Duration,
 }
 
 /// What a member may do.
@@ -110,6 +154,21 @@ impl Client {
         };
         let (at, what) = observe::explanation_from_wire(self.call(Repeatable, ask).await?)?;
         Ok(AsOf { at, what })
+    }
+
+    /// Sessions that a wait of this session closes a circle with, as far as the cluster can tell at once.
+    pub(crate) async fn suspect(&self, session: SessionId, acquire: &Acquire) -> Option<Box<Cycle>> {
+        let Acquire { locks, owner, .. } = acquire;
+        let wait = Some(observe::explained_wait_to_wire(session, owner, locks));
+        let name = locks.first()?.name.as_str().to_owned();
+        let request = v1::ExplainRequest { name, queue_max: 1, stale: false, wait };
+        let ask = |channel| {
+            let request = request.clone();
+            async move { ObserveServiceClient::new(channel).explain(request).await }
+        };
+        let answered = tokio::time::timeout(SUSPECT_PATIENCE, self.call(Repeatable, ask)).await;
+        let (_, explanation) = observe::explanation_from_wire(answered.ok()?.ok()?).ok()?;
+        explanation.suspected.map(Box::new)
     }
 
     /// Whether the grant with this token stands and holds the name: for stores that can ask but cannot keep a mark.
@@ -204,15 +263,23 @@ impl Client {
         Ok(AsOf { at: observe::read_at_from_wire(response.at)?, what })
     }
 
-    /// The cluster as the node sees it that answers: the leader, if it is known.
+    /// The cluster as the leader sees it, whichever node is asked first. If no node leads, or the leader does not answer, it is as the
+    /// node sees it that was asked: [`ClusterStatus::is_of_leader`] says which.
     ///
     /// # Errors
-    /// [`Error::Failed`] if nobody could be asked.
+    /// [`Error::Failed`] if no node could be asked.
     pub async fn status(&self) -> Result<ClusterStatus, Error> {
         let ask = |channel| async move {
             ObserveServiceClient::new(channel).get_status(v1::GetStatusRequest::default()).await
         };
-        let response = self.call(Repeatable, ask).await?;
+        let mut response = self.call(Repeatable, ask).await?;
+        let leader = response.leader_address.clone().filter(|_| response.leader != Some(response.node));
+        if let Some(leader) = leader
+            && let Ok(its_own) = self.call_at(&leader, ask).await
+            && its_own.leader == Some(its_own.node)
+        {
+            response = its_own;
+        }
         Ok(ClusterStatus {
             cluster: fencepost_wire::api::whole(response.cluster_high, response.cluster_low),
             group: response.group,
@@ -226,6 +293,7 @@ impl Client {
             counts: observe::counts_from_wire(response.counts)?,
             oldest_live_token: Token(response.oldest_live_token),
             disk_short: response.disk_short,
+            without_leader: response.without_leader,
         })
     }
 }
@@ -237,6 +305,24 @@ fn member(member: v1::MemberView) -> MemberStatus {
         v1::MemberRole::Leaving => MemberRole::Leaving,
         v1::MemberRole::Unspecified => MemberRole::Other,
     };
-    let v1::MemberView { node, name, peer_address, client_address, leads, matched_index, .. } = member;
-    MemberStatus { node, name, peer_address, client_address, role, leads, matched_index }
+    let state = match member.state() {
+        v1::MemberState::Up => MemberState::Up,
+        v1::MemberState::Silent => MemberState::Silent(Duration::from_millis(member.silent_ms)),
+        v1::MemberState::Unspecified => MemberState::Unknown,
+    };
+    let lag = member.lag_entries.zip(member.lag_ms);
+    let v1::MemberView { node, name, peer_address, client_address, leads, matched_index, gets_snapshot, .. } = member;
+    MemberStatus {
+        node,
+        name,
+        peer_address,
+        client_address,
+        role,
+        leads,
+        matched_index,
+        state,
+        lag: lag.map(|(entries, ms)| MemberLag { entries, time: Duration::from_millis(ms) }),
+        gets_snapshot,
+        version: Some(member.version).filter(|version| !version.is_empty()),
+    }
 }

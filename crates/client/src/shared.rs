@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -16,7 +16,9 @@ use tonic::transport::Channel;
 
 use crate::clock::{self, Nanos};
 use crate::driver::Caller;
-use crate::machine::{Answer, Connection, Event, Failure, GrantKey, GrantState, LetGo, RequestKey};
+use crate::error::Failed;
+use crate::machine::{Answer, Connection, DialFailure, Event, Failure, GrantKey, GrantState, LetGo, RequestKey};
+use crate::stream::LastWords;
 use crate::tls::Tls;
 
 /// How long the last good-bye may take.
@@ -36,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) tls: Option<Tls>,
     /// Which lock state the sessions are about.
     pub(crate) tier: Tier,
+    /// How long a dropped guard waits until its release is written: only for callers that may block.
+    pub(crate) drop_waits: Option<Duration>,
 }
 
 /// Which lock state of a cluster: the replicated one, or the one in the leader's memory.
@@ -45,42 +49,103 @@ pub(crate) enum Tier {
     Efficiency,
 }
 
+/// Dropped when what the machine had to say is written. The receiver then hears that no sender is left.
+pub(crate) type AwaitsWrite = mpsc::Sender<std::convert::Infallible>;
+
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) machine: Connection,
-    slots: HashMap<RequestKey, Slot>,
+    pub(crate) awaiting_write: Vec<AwaitsWrite>,
+    /// Where the answers go. A slot is here until its answer is in it.
+    slots: HashMap<RequestKey, Arc<Slot>>,
     /// Those who want to hear of changes of a grant. Made when the first asks.
     listeners: BTreeMap<GrantKey, Arc<Notify>>,
     /// The leader that the stream goes to, for calls beside the stream.
     pub(crate) leader: Option<(String, Channel)>,
     /// What the last try to reach the cluster said.
-    pub(crate) last_failure: String,
+    last_failure: String,
+    /// What the last node said that answered and knew of no leader, until a node leads or no node answers any more.
+    no_leader: Option<String>,
     /// The last handle is gone: say good-bye and end.
     pub(crate) closing: bool,
     /// Until when the good-bye may take.
     farewell_until: Option<Nanos>,
-    pub(crate) shut_down: bool,
+    pub(crate) is_shut_down: bool,
+    /// The stream of the driver, when the driver is gone.
+    pub(crate) last_words: Option<LastWords>,
 }
 
+/// Where one answer goes, with a lock of its own: a caller that takes its answer does not wait for the driver.
+///
+/// Lock order: the lock of [`Shared`] first, then this one.
+#[derive(Debug, Default)]
+struct Slot(Mutex<Filling>);
+
 #[derive(Debug)]
-enum Slot {
-    Waiting(Option<Waker>),
+enum Filling {
+    Waiting { waker: Option<Waker>, is_queued: bool },
     Ready(Answer),
+    Taken,
+}
+
+impl Default for Filling {
+    fn default() -> Filling {
+        Filling::Waiting { waker: None, is_queued: false }
+    }
+}
+
+impl Slot {
+    fn lock(&self) -> MutexGuard<'_, Filling> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts the answer in. Returns the caller to wake, if it waits already.
+    fn fill(&self, answer: Answer) -> Option<Waker> {
+        match std::mem::replace(&mut *self.lock(), Filling::Ready(answer)) {
+            Filling::Waiting { waker, .. } => waker,
+            Filling::Ready(_) | Filling::Taken => None,
+        }
+    }
+
+    /// Notes that the request waits in a queue. Returns the caller to wake.
+    fn queued(&self) -> Option<Waker> {
+        match &mut *self.lock() {
+            Filling::Waiting { waker, is_queued } => {
+                *is_queued = true;
+                waker.take()
+            }
+            Filling::Ready(_) | Filling::Taken => None,
+        }
+    }
+
+    fn poll_take(&self, context: &mut Context<'_>) -> Poll<Answer> {
+        let mut filling = self.lock();
+        if let Filling::Waiting { waker, .. } = &mut *filling {
+            if waker.as_ref().is_none_or(|waker| !waker.will_wake(context.waker())) {
+                *waker = Some(context.waker().clone());
+            }
+            return Poll::Pending;
+        }
+        match std::mem::replace(&mut *filling, Filling::Taken) {
+            Filling::Ready(answer) => Poll::Ready(answer),
+            Filling::Waiting { .. } | Filling::Taken => panic!("polled after it was ready"),
+        }
+    }
 }
 
 impl Shared {
     pub(crate) fn new(endpoints: Vec<String>, connect_timeout: Duration, caller: Caller, tls: Option<Tls>) -> Shared {
         let last_failure = "not tried yet".to_owned();
         let state = Mutex::new(State { last_failure, ..State::default() });
-        let (wake, connected, tier) = (Notify::new(), Notify::new(), Tier::Correctness);
-        Shared { state, wake, connected, endpoints, connect_timeout, caller, tls, tier }
+        let (wake, connected, tier, drop_waits) = (Notify::new(), Notify::new(), Tier::Correctness, None);
+        Shared { state, wake, connected, endpoints, connect_timeout, caller, tls, tier, drop_waits }
     }
 
     /// The same way to the same cluster, to its efficiency tier. Nothing else is shared.
     pub(crate) fn to_efficiency(&self) -> Shared {
-        let Shared { endpoints, connect_timeout, caller, tls, .. } = self;
+        let Shared { endpoints, connect_timeout, caller, tls, drop_waits, .. } = self;
         let to = Shared::new(endpoints.clone(), *connect_timeout, caller.clone(), tls.clone());
-        Shared { tier: Tier::Efficiency, ..to }
+        Shared { tier: Tier::Efficiency, drop_waits: *drop_waits, ..to }
     }
 
     /// The state. A machine that has panicked has said so where it did; the others must still be able to let go.
@@ -92,6 +157,7 @@ impl Shared {
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();
         let result = act(&mut state);
+        state.say_last_words();
         let wakers = state.dispatch();
         drop(state);
         // Outside the lock: whoever wakes up takes it.
@@ -103,7 +169,7 @@ impl Shared {
     pub(crate) fn ask(self: &Arc<Self>, session: SessionId, action: Action, limit: Option<Duration>) -> Asked {
         let limit_at = limit.map(|limit| clock::now().after(limit));
         self.asked(|state| {
-            if state.shut_down {
+            if state.is_shut_down {
                 return Err(Answer::Failed(Failure::ShutDown));
             }
             if !state.machine.is_alive(session) {
@@ -139,27 +205,37 @@ impl Shared {
     }
 
     fn asked(self: &Arc<Self>, ask: impl FnOnce(&mut State) -> Result<RequestKey, Answer>) -> Asked {
-        let asked = self.with(|state| {
-            let key = ask(state);
-            if let Ok(key) = key {
-                state.slots.insert(key, Slot::Waiting(None));
+        let slot = Arc::new(Slot::default());
+        let key = self.with(|state| match ask(state) {
+            Ok(key) => {
+                state.slots.insert(key, slot.clone());
+                Some(key)
             }
-            key
+            Err(answer) => {
+                slot.fill(answer);
+                None
+            }
         });
         self.wake.notify_one();
-        match asked {
-            Ok(key) => Asked { shared: self.clone(), key: Some(key), answer: None },
-            Err(answer) => Asked { shared: self.clone(), key: None, answer: Some(answer) },
-        }
+        Asked { shared: self.clone(), key, slot }
     }
 
-    /// Gives a grant back in the background.
+    /// Gives a grant back in the background. A caller that may block gets on when the release is written.
     pub(crate) fn let_go(&self, grant: GrantKey) {
-        self.with(|state| {
+        let written = self.with(|state| {
             state.listeners_hear(grant);
-            state.machine.let_go(grant, None, false, clock::now())
+            state.machine.let_go(grant, None, false, clock::now());
+            // Without a stream the release cannot be written soon.
+            let limit = self.drop_waits.filter(|_| state.leader.is_some())?;
+            let (awaits, written) = mpsc::channel();
+            state.awaiting_write.push(awaits);
+            Some((written, limit))
         });
         self.wake.notify_one();
+        if let Some((written, limit)) = written {
+            // Nothing is ever sent here: either it is written, or the time is over.
+            let _ = written.recv_timeout(limit);
+        }
     }
 
     pub(crate) fn grant_state(&self, grant: GrantKey) -> GrantState {
@@ -175,23 +251,46 @@ impl Shared {
         self.lock().listeners.entry(grant).or_default().clone()
     }
 
-    pub(crate) fn last_failure(&self) -> String {
-        self.lock().last_failure.clone()
+    /// Why nothing could be asked.
+    pub(crate) fn failed(&self) -> Failed {
+        let state = self.lock();
+        match &state.no_leader {
+            Some(said) => Failed::NoLeader { said: said.clone() },
+            None => Failed::Unreachable { last: state.last_failure.clone() },
+        }
     }
 }
 
 impl State {
+    /// Notes why there is no connection. That no node leads says more than that another one does not answer.
+    pub(crate) fn note_failure(&mut self, failure: &DialFailure, said: String, is_any_there: bool) {
+        match failure {
+            DialFailure::NotLeader { leader: None } => self.no_leader = Some(said.clone()),
+            DialFailure::NotLeader { leader: Some(_) } => self.no_leader = None,
+            DialFailure::Unreachable | DialFailure::Stalled => {
+                self.no_leader.take_if(|_| !is_any_there);
+            }
+        }
+        self.last_failure = said;
+    }
+
+    /// There is a leader.
+    pub(crate) fn note_leader(&mut self, address: String, channel: Channel) {
+        (self.leader, self.no_leader) = (Some((address, channel)), None);
+    }
+
     /// Hands out what the machine has to tell. Returns whom to wake.
     fn dispatch(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
         while let Some(event) = self.machine.poll_event() {
             match event {
                 Event::Answered(key, answer) => {
-                    if let Some(slot) = self.slots.get_mut(&key)
-                        && let Slot::Waiting(Some(waker)) = std::mem::replace(slot, Slot::Ready(answer))
-                    {
-                        wakers.push(waker);
-                    }
+                    let slot = self.slots.remove(&key);
+                    wakers.extend(slot.and_then(|slot| slot.fill(answer)));
+                }
+                Event::Queued(key) => {
+                    let slot = self.slots.get(&key);
+                    wakers.extend(slot.and_then(|slot| slot.queued()));
                 }
                 Event::GrantChanged(grant) => {
                     if let Some(listener) = self.listeners.get(&grant) {
@@ -221,6 +320,25 @@ impl State {
         now >= until || self.machine.living().is_empty()
     }
 
+    /// The driver is gone, and guards are still being dropped.
+    fn say_last_words(&mut self) {
+        let State { last_words, machine, .. } = self;
+        if let Some(words) = last_words {
+            words.say(std::iter::from_fn(|| machine.poll_farewell()));
+            if !machine.awaits_farewell() {
+                *last_words = None;
+            }
+        }
+    }
+
+    /// The driver is gone, and no other will come.
+    pub(crate) fn shut_down(&mut self) {
+        self.is_shut_down = true;
+        self.leader = None;
+        self.awaiting_write.clear();
+        self.machine.handle_shut_down();
+    }
+
     /// A guard is gone: whoever listens looks again, and nobody is kept for it.
     fn listeners_hear(&mut self, grant: GrantKey) {
         if let Some(listener) = self.listeners.remove(&grant) {
@@ -236,52 +354,48 @@ impl State {
 #[derive(Debug)]
 pub(crate) struct Asked {
     shared: Arc<Shared>,
-    /// None once the answer was taken.
+    /// None if nothing was asked, or the answer was taken.
     key: Option<RequestKey>,
-    /// Set if it was known at once.
-    answer: Option<Answer>,
+    slot: Arc<Slot>,
+}
+
+impl Asked {
+    /// The answer; `None` as soon as the request waits in a queue.
+    pub(crate) async fn answer_or_queued(mut self: Pin<&mut Self>) -> Option<Answer> {
+        std::future::poll_fn(|context| match self.as_mut().poll(context) {
+            Poll::Ready(answer) => Poll::Ready(Some(answer)),
+            Poll::Pending if matches!(*self.slot.lock(), Filling::Waiting { is_queued: true, .. }) => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
 }
 
 impl Future for Asked {
     type Output = Answer;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
-        let Some(key) = self.key else {
-            return Poll::Ready(self.answer.take().expect("polled after it was ready"));
-        };
-        let mut state = self.shared.lock();
-        let waiting = match state.slots.get_mut(&key) {
-            Some(Slot::Waiting(waker)) => {
-                if waker.as_ref().is_none_or(|waker| !waker.will_wake(context.waker())) {
-                    *waker = Some(context.waker().clone());
-                }
-                true
-            }
-            _ => false,
-        };
-        if waiting {
-            return Poll::Pending;
+        let taken = self.slot.poll_take(context);
+        if taken.is_ready() {
+            self.key = None;
         }
-        let slot = state.slots.remove(&key);
-        drop(state);
-        self.key = None;
-        match slot {
-            Some(Slot::Ready(answer)) => Poll::Ready(answer),
-            _ => Poll::Ready(Answer::Unknown),
-        }
+        taken
     }
 }
 
 impl Drop for Asked {
     fn drop(&mut self) {
         let Some(key) = self.key else { return };
-        self.shared.with(|state| match state.slots.remove(&key) {
-            Some(Slot::Ready(Answer::Decided(Outcome::Granted { grant, .. }))) => {
-                // It was granted, and nobody has taken it.
+        self.shared.with(|state| match std::mem::replace(&mut *self.slot.lock(), Filling::Taken) {
+            Filling::Ready(Answer::Decided(Outcome::Granted { grant, .. })) => {
+                // It was granted, and its caller has not taken it.
                 let grant = GrantKey::new(key.session, grant);
                 state.machine.let_go(grant, None, false, clock::now());
             }
-            Some(Slot::Waiting(_)) => state.machine.abandon(key),
+            Filling::Waiting { .. } => {
+                state.slots.remove(&key);
+                state.machine.abandon(key);
+            }
             _ => {}
         });
         self.shared.wake.notify_one();

@@ -1,11 +1,14 @@
 //! One framed connection to a node: dialled, greeted, and handed its first message. What goes over it is the machine's.
 
-use std::io;
+use std::fmt::Debug;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
 
 use fencepost_wire::{FRAME_GREETING, put_frame, take_frame, v1};
 use prost::bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 use tokio_util::codec::{Decoder, Encoder, Framed};
 
 use crate::tls::Tls;
@@ -16,10 +19,112 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Messages one way and the other.
 pub(crate) type Stream = Framed<Box<dyn Socket>, Codec>;
 
-/// What carries the bytes: in TLS, or not.
-pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+/// Unread bytes that are thrown away before the connection is closed: more than a socket's buffer holds by default.
+const DRAINED_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
+/// What carries the bytes: in TLS, or not.
+pub(crate) trait Socket: AsyncRead + AsyncWrite + Debug + Send + Unpin {
+    /// Writes at once and waits for nothing. It asks the system itself, so it works while the runtime shuts down.
+    ///
+    /// # Errors
+    /// Of the network; `WouldBlock` if the socket did not take all of it.
+    fn write_now(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Ends the connection behind what was written.
+    ///
+    /// # Errors
+    /// Of the network.
+    fn hang_up(&mut self) -> io::Result<()>;
+}
+
+impl Socket for TcpStream {
+    fn write_now(&mut self, bytes: &[u8]) -> io::Result<()> {
+        without_runtime(self)?.write_all(bytes)
+    }
+
+    fn hang_up(&mut self) -> io::Result<()> {
+        close(&without_runtime(self)?)
+    }
+}
+
+impl Socket for TlsStream<TcpStream> {
+    fn write_now(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let (socket, tls) = self.get_mut();
+        let mut socket = without_runtime(socket)?;
+        // What one TLS record holds at a time: the buffer in front of the records is small.
+        for part in bytes.chunks(16 * 1024) {
+            tls.writer().write_all(part)?;
+            while tls.wants_write() {
+                tls.write_tls(&mut socket)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn hang_up(&mut self) -> io::Result<()> {
+        let (socket, tls) = self.get_mut();
+        let mut socket = without_runtime(socket)?;
+        tls.send_close_notify();
+        while tls.wants_write() {
+            tls.write_tls(&mut socket)?;
+        }
+        close(&socket)
+    }
+}
+
+/// The stream of a driver that is gone: its runtime was shut down. It is kept while guards are alive, so that the last of them
+/// can give its lock back.
+#[derive(Debug)]
+pub(crate) struct LastWords(Stream);
+
+impl LastWords {
+    pub(crate) fn new(stream: Stream) -> LastWords {
+        LastWords(stream)
+    }
+
+    /// Says this now, if the socket takes it. If not, the locks that it is about end with their TTL.
+    pub(crate) fn say(&mut self, messages: impl Iterator<Item = v1::ClientMessage>) {
+        for message in messages {
+            put_frame(&message, self.0.write_buffer_mut());
+        }
+        let bytes = self.0.write_buffer_mut().split();
+        if let Err(error) = self.0.get_mut().write_now(&bytes) {
+            tracing::debug!(%error, "the last words were not sent: locks that are still held end with their TTL");
+        }
+    }
+}
+
+impl Drop for LastWords {
+    fn drop(&mut self) {
+        // The other side notices a connection that is gone, one way or the other.
+        let _ = self.0.get_mut().hang_up();
+    }
+}
+
+/// The same socket, still not blocking, without the runtime that watches it.
+fn without_runtime(socket: &TcpStream) -> io::Result<std::net::TcpStream> {
+    #[cfg(unix)]
+    let twin = std::os::fd::AsFd::as_fd(socket).try_clone_to_owned()?;
+    #[cfg(windows)]
+    let twin = std::os::windows::io::AsSocket::as_socket(socket).try_clone_to_owned()?;
+    Ok(twin.into())
+}
+
+/// A socket that is closed with unread bytes is reset, and a reset can overtake what was written. So what came and was not read is
+/// read first.
+fn close(mut socket: &std::net::TcpStream) -> io::Result<()> {
+    socket.shutdown(Shutdown::Write)?;
+    let (mut scratch, mut drained) = ([0; 16 * 1024], 0);
+    while drained < DRAINED_BYTES_MAX {
+        match socket.read(&mut scratch) {
+            Ok(0) => break,
+            Ok(bytes) => drained += bytes,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
 
 /// Connects to a node and says who talks. The answer is the first message.
 ///
@@ -42,6 +147,7 @@ pub(crate) async fn dial(address: &str, tls: Option<&Tls>, begin: v1::StreamBegi
     Ok(stream)
 }
 
+#[derive(Debug)]
 pub(crate) struct Codec;
 
 impl Decoder for Codec {

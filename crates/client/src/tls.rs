@@ -15,6 +15,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+use zeroize::Zeroizing;
 
 use crate::error::{Error, Failed};
 
@@ -34,7 +35,7 @@ use crate::error::{Error, Failed};
 pub struct Tls {
     authority: Vec<u8>,
     /// A certificate and its key.
-    identity: Option<(Vec<u8>, Vec<u8>)>,
+    identity: Option<(Vec<u8>, Zeroizing<Vec<u8>>)>,
     server_name: Option<String>,
 }
 
@@ -55,7 +56,7 @@ impl Tls {
 
     /// Shows this certificate to nodes that want one, with its private key; both in PEM.
     pub fn identity(mut self, certificate_pem: impl Into<Vec<u8>>, key_pem: impl Into<Vec<u8>>) -> Tls {
-        self.identity = Some((certificate_pem.into(), key_pem.into()));
+        self.identity = Some((certificate_pem.into(), Zeroizing::new(key_pem.into())));
         self
     }
 

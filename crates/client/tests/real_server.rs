@@ -37,6 +37,21 @@ async fn a_waiter_is_seen_and_handed_the_lock() {
     assert!(granted.token() > older);
 }
 
+/// A program that logs its client or a session logs no secret, though what it logs reaches into the session. A guard shows less.
+#[tokio::test]
+async fn a_client_that_is_printed_shows_no_secret() {
+    let server = TestServer::start();
+    let client = server.client().await.unwrap();
+    let session = client.session().open().unwrap();
+    let lock = session.lock("job").acquire().await.unwrap();
+    for seen in [format!("{client:?}"), format!("{session:#?}")] {
+        let secrets = seen.matches("secret: ").count();
+        assert!(secrets > 0 && secrets == seen.matches("secret: SessionSecret(..)").count(), "{seen}");
+    }
+    let seen = format!("{lock:?}");
+    assert!(!seen.contains("secret"), "{seen}");
+}
+
 #[tokio::test]
 async fn an_evicted_session_loses_its_locks_and_says_so() {
     let server = TestServer::start();
@@ -172,4 +187,59 @@ async fn a_deadlock_is_refused_with_its_cycle() {
         other => panic!("not a deadlock: {other}"),
     }
     waits.abort();
+}
+
+/// Two clients take two locks crosswise, with the same patience, as programs do that name no owners.
+#[tokio::test]
+async fn a_wait_that_times_out_says_that_a_deadlock_is_suspected() {
+    let server = TestServer::start();
+    let (first, second) = (server.client().await.unwrap(), server.client().await.unwrap());
+    let wait = Duration::from_millis(1_500);
+    let a = first.lock("a").acquire().await.unwrap();
+    let b = second.lock("b").acquire().await.unwrap();
+    let (one, other) = tokio::join!(
+        soon("the first gives up", first.lock("b").wait(wait).acquire()),
+        soon("the second gives up", second.lock_all(["a", "free"]).wait(wait).acquire()),
+    );
+    let errors = [one.expect_err("the second holds it"), other.expect_err("the first holds it")];
+    for (error, (waits, is_waited_for)) in errors.iter().zip([(&a, &b), (&b, &a)]) {
+        assert!(error.is_timed_out(), "{error}");
+        let cycle = error.suspected_deadlock().unwrap_or_else(|| panic!("nothing is suspected: {error}"));
+        let sessions: Vec<_> = cycle.links.iter().map(|link| link.session).collect();
+        assert_eq!(sessions, [waits.session(), is_waited_for.session()], "who asked stands first");
+        assert_eq!(cycle.links[0].blocked_by, Some(is_waited_for.grant()));
+        assert!(
+            error.to_string().contains("A deadlock is suspected") && error.to_string().contains("lock_all"),
+            "{error}"
+        );
+    }
+    // While it lasts, observers see it, too.
+    let waits = tokio::join!(
+        async { first.lock("b").wait(PATIENCE).acquire().await.map(drop) },
+        async { second.lock("a").wait(PATIENCE).acquire().await.map(drop) },
+        soon("it is seen", async {
+            let looks_on = server.client().await.unwrap();
+            loop {
+                if let Some(cycle) = looks_on.explain("a").await.unwrap().what.suspected {
+                    assert_eq!(cycle.links.len(), 2, "{cycle:?}");
+                    break;
+                }
+            }
+            drop((a, b));
+        }),
+    );
+    assert!(waits.0.is_ok() && waits.1.is_ok(), "{waits:?}");
+}
+
+#[tokio::test]
+async fn a_wait_that_times_out_without_a_circle_suspects_nothing() {
+    let server = TestServer::start();
+    let (first, second) = (server.client().await.unwrap(), server.client().await.unwrap());
+    let _a = first.lock("a").acquire().await.unwrap();
+    let _b = second.lock("b").acquire().await.unwrap();
+    let error = soon("it gives up", second.lock("a").wait(Duration::from_millis(300)).acquire()).await.err().unwrap();
+    assert!(error.is_timed_out() && error.suspected_deadlock().is_none(), "{error}");
+    // Two requests of one session are two things that it does at once.
+    let error = soon("it gives up", second.lock("b").wait(Duration::from_millis(300)).acquire()).await.err().unwrap();
+    assert!(error.is_timed_out() && error.suspected_deadlock().is_none(), "{error}");
 }

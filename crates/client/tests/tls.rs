@@ -32,6 +32,15 @@ async fn node(directory: &std::path::Path, authority: &Authority) -> (SocketAddr
     (address, runs)
 }
 
+#[test]
+fn a_key_is_shown_nowhere() {
+    let tls = Tls::new("authority").identity("certificate", "hush").server_name("n1.example");
+    let builder = Client::builder().tls(tls.clone());
+    for seen in [format!("{tls:?} {tls:#?}"), format!("{builder:?}")] {
+        assert!(seen.contains("n1.example") && !seen.contains("hush") && !seen.contains("104, 117"), "{seen}");
+    }
+}
+
 /// What somebody hears who asks for a lock all the same.
 async fn refused(builder: ClientBuilder) -> String {
     let client = builder.connect_in_background().expect("it could work");

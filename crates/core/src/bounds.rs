@@ -50,6 +50,10 @@ pub const LIMITS_MAX: usize = 10_000;
 pub const BUSY_HOLDERS_SHOWN_MAX: usize = 16;
 /// Edges that one deadlock search follows before it gives up and the request waits unchecked.
 pub const DEADLOCK_STEPS_MAX: usize = 10_000;
+/// Edges that one search for a suspected deadlock follows before it shows none: it is part of a read, and a read never stalls apply.
+pub const SUSPECTED_STEPS_MAX: usize = 1_000;
+/// Waiters of one name at which such a search begins.
+pub const SUSPECTED_STARTS_MAX: usize = 16;
 /// Rows that one page of a listing looks at, whether they match or not: a read never stalls apply.
 pub const PAGE_ROWS_MAX: usize = 10_000;
 

@@ -139,31 +139,39 @@ impl LockState {
     pub(crate) fn edges(&self, at: Arrival) -> impl Iterator<Item = Edge> + '_ {
         let waiter = &self.waiters[&at];
         let owner = waiter.record.owner_id();
-        waiter.stands.iter().flat_map(move |(name, stance)| {
-            let holders: Vec<Edge> = (self.conflicting_holders(&owner, name, *stance))
-                .filter_map(|(grant, _)| {
-                    let next = self.waiting_request(&self.grants.get(&grant)?.owner_id());
-                    Some(Edge { name: name.clone(), stance: *stance, grant: Some(grant), next })
-                })
-                .collect();
-            let queue = self.resources.get(name).and_then(|resource| resource.queue());
-            let conflicts = stance.mode().conflicts();
-            let earlier = queue.into_iter().flat_map(move |queue| {
-                let counts = move |(other, target): (Arrival, _)| match stance {
-                    Stance::Fresh(_) => other != at && conflicts.contains(target),
-                    Stance::Converting(_) => other < at && conflicts.contains(Mode::U),
-                };
-                let converting = queue.converting().filter(move |it| counts(*it)).map(|(other, _)| other);
-                let fresh_modes = match stance {
-                    Stance::Fresh(_) => conflicts,
-                    Stance::Converting(_) => ModeSet::EMPTY,
-                };
-                converting.chain(queue.fresh_in(fresh_modes).take_while(move |other| *other < at))
-            });
-            let waiters =
-                earlier.map(move |other| Edge { name: name.clone(), stance: *stance, grant: None, next: Some(other) });
-            holders.into_iter().chain(waiters)
-        })
+        waiter.stands.iter().flat_map(move |(name, stance)| self.edges_at(&owner, at, name, *stance))
+    }
+
+    /// Those of them at one name, for a request of this owner that arrived then and stands there so.
+    pub(crate) fn edges_at<'a>(
+        &'a self,
+        owner: &OwnerId,
+        at: Arrival,
+        name: &'a Name,
+        stance: Stance,
+    ) -> impl Iterator<Item = Edge> + use<'a> {
+        let holders: Vec<Edge> = (self.conflicting_holders(owner, name, stance))
+            .filter_map(|(grant, _)| {
+                let next = self.waiting_request(&self.grants.get(&grant)?.owner_id());
+                Some(Edge { name: name.clone(), stance, grant: Some(grant), next })
+            })
+            .collect();
+        let queue = self.resources.get(name).and_then(|resource| resource.queue());
+        let conflicts = stance.mode().conflicts();
+        let earlier = queue.into_iter().flat_map(move |queue| {
+            let counts = move |(other, target): (Arrival, _)| match stance {
+                Stance::Fresh(_) => other != at && conflicts.contains(target),
+                Stance::Converting(_) => other < at && conflicts.contains(Mode::U),
+            };
+            let converting = queue.converting().filter(move |it| counts(*it)).map(|(other, _)| other);
+            let fresh_modes = match stance {
+                Stance::Fresh(_) => conflicts,
+                Stance::Converting(_) => ModeSet::EMPTY,
+            };
+            converting.chain(queue.fresh_in(fresh_modes).take_while(move |other| *other < at))
+        });
+        let waiters = earlier.map(move |other| Edge { name: name.clone(), stance, grant: None, next: Some(other) });
+        holders.into_iter().chain(waiters)
     }
 
     /// The request that an owner waits for.
@@ -193,7 +201,7 @@ impl LockState {
         Cycle { links }
     }
 
-    fn cycle_link(&self, at: Arrival, edge: &Edge) -> CycleLink {
+    pub(crate) fn cycle_link(&self, at: Arrival, edge: &Edge) -> CycleLink {
         let record = &self.waiters[&at].record;
         CycleLink {
             session: record.session,

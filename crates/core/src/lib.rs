@@ -29,6 +29,7 @@ mod session;
 mod acquire;
 mod waiter;
 mod successors;
+mod suspect;
 mod grant;
 mod once;
 mod convert;

@@ -11,7 +11,7 @@ use crate::command::Terms;
 use crate::grant::Grant;
 use crate::lease;
 use crate::mode::ModeSet;
-use crate::outcome::{Holder, Takes};
+use crate::outcome::{Cycle, Holder, Takes};
 use crate::record::{FreezeRecord, GrantRecord, RestRecord, SemaphoreRecord, SessionRecord, WaiterRecord, Wants};
 use crate::resource::Stance;
 use crate::state::LockState;
@@ -70,6 +70,9 @@ pub struct Explanation {
     pub queue_len: usize,
     /// What the first waiter waits for, down to the root; empty if nobody waits.
     pub chain: Vec<Blocker>,
+    /// Sessions that wait for each other in a circle, with a wait for this resource on it. Suspected only: a session can do several
+    /// things at once, and the one that holds need not be the one that waits.
+    pub suspected: Option<Cycle>,
 }
 
 /// Somebody who holds a resource, with age and validity.
@@ -197,6 +200,7 @@ impl LockState {
         let queue_len = resource.and_then(|resource| resource.queue()).map_or(0, |queue| queue.len())
             + semaphore.map_or(0, |semaphore| semaphore.queue.len());
         let first = self.queue_order(name).next();
+        let waiting = self.queue_order(name).take(bounds::SUSPECTED_STARTS_MAX).map(|view| view.waiter.arrival);
         Explanation {
             name: name.clone(),
             stamp: self.stamp,
@@ -207,6 +211,7 @@ impl LockState {
             queue_len,
             chain: first.map_or(Vec::new(), |first| self.blockers(first.waiter.arrival)),
             queue: self.queue_order(name).take(queue_max).collect(),
+            suspected: self.suspect_at(waiting, name),
         }
     }
 

@@ -335,6 +335,31 @@ fn a_deadlock_search_gives_up_after_10_000_steps() {
     assert!(waits_unchecked(bounds::DEADLOCK_STEPS_MAX + 1));
 }
 
+/// Whether it is suspected that two sessions wait for each other, if `readers` and one of the two hold what the other waits for.
+fn is_suspected(readers: usize) -> bool {
+    let mut group = Group::with_sessions(4);
+    assert_granted(group.one(request(1, 1, shared("read"))));
+    assert_granted(group.one(request(2, 1, exclusive("mine", Wait::No))));
+    group.all_granted((1..=readers as u64).map(|number| request(3, number, shared("read"))));
+    group.all_queued([request(2, 2, exclusive("read", Wait::Forever))]);
+    let locks = locks(["mine"], LockMode::Exclusive);
+    let before = group.state.suspect(SessionId(1), None, &locks).is_some();
+    group.all_queued([request(1, 2, exclusive("mine", Wait::Forever))]);
+    assert_eq!(
+        group.state.explain(&name("mine"), 1).suspected.is_some(),
+        before,
+        "a wait that would be, and one that is"
+    );
+    before
+}
+
+#[test]
+fn a_search_for_a_suspected_deadlock_gives_up_after_1_000_steps() {
+    // One step leads from the first wait to the session in its way, and its wait has `readers` and one more in its way.
+    assert!(is_suspected(bounds::SUSPECTED_STEPS_MAX - 2));
+    assert!(!is_suspected(bounds::SUSPECTED_STEPS_MAX - 1));
+}
+
 #[test]
 fn a_page_looks_at_no_more_than_10_000_rows() {
     let mut group = Group::with_sessions(2);

@@ -119,8 +119,14 @@ async fn guarded_together(
 
 async fn in_mariadb() -> Outcome {
     let Some(server) = shared(Kind::MariaDb) else { return Ok(()) };
-    let mut database = mysql_async::Conn::new(mysql_async::Opts::from_url(&server.url())?).await?;
-    mysql::install(&mut database).await?;
+    let options =
+        mysql_async::OptsBuilder::from_opts(mysql_async::Opts::from_url(&server.url())?).db_name(Some("shop"));
+    let mut database = mysql_async::Conn::new(options.clone().db_name(None::<String>)).await?;
+    // The guard is not installed by an account with rights on more than the database.
+    for prepare in ["CREATE DATABASE shop", "CREATE USER guard", "GRANT ALL ON shop.* TO guard", "USE shop"] {
+        database.query_drop(prepare).await?;
+    }
+    mysql::install(&mut mysql_async::Conn::new(options.user(Some("guard"))).await?).await?;
     database.query_drop(TABLE).await?;
     database.query_drop(ROW).await?;
     let access = access();

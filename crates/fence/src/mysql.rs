@@ -21,21 +21,29 @@ use serde_json::json;
 use crate::access::Access;
 use crate::error::Error;
 use crate::rules::{Shown, Stale, Use};
-use crate::upkeep::{Forgotten, Installed, SCHEMA_VERSION, Status};
+use crate::upkeep::{Forgotten, Installed, Status};
 
 /// What [`install`] runs, to be read, and to be run with `mariadb` or `mysql` where that is how a schema is changed.
 pub const SCRIPT: &str = include_str!("mysql.sql");
+/// The version of [`SCRIPT`]. In version 1 the parts of a check ran with the installer's rights as well.
+pub const VERSION: u32 = 2;
 /// The file separates its statements as the command line clients want it.
 const DELIMITER: &str = "\n//\n";
 
 /// MySQL's numbers for a table and for a procedure that does not exist.
 const NO_SUCH_TABLE: u16 = 1146;
 const NO_SUCH_PROCEDURE: u16 = 1305;
+/// Its number for a procedure that the account may not call.
+const MAY_NOT_CALL: u16 = 1370;
 
-/// Creates the tables and procedures of the guard in the database of this connection, if they are not there.
+/// Creates the tables and procedures of the guard in the database of this connection, or upgrades them.
+///
+/// One procedure, `fencepost_present`, runs with the rights of the account that installs it. So that is an account with rights
+/// on this database alone; the refusal of another says which. Applications need EXECUTE on the procedures.
 ///
 /// # Errors
-/// [`Error::NotInstalled`] if a newer version has made them.
+/// [`Error::NotInstalled`] if a newer version has made them, if this account has rights outside of the database, or if a view
+/// stands where a table of the guard should be.
 pub async fn install(connection: &mut Conn) -> Result<Installed, Error> {
     // Statements that create things commit one by one, so a lock keeps others out. It ends with the connection if nothing else.
     let lock = "SELECT GET_LOCK('fencepost_install', 60)";
@@ -45,22 +53,59 @@ pub async fn install(connection: &mut Conn) -> Result<Installed, Error> {
     // Procedures keep the mode that they were created in, and some modes read SQL differently.
     let mode = "SET @fencepost_sql_mode = @@sql_mode, SESSION sql_mode = 'STRICT_TRANS_TABLES'";
     connection.query_drop(mode).await.map_err(failed)?;
-    let installed = install_alone(connection).await;
+    let installed = match check_rights(connection).await {
+        Ok(()) => install_alone(connection).await,
+        refused => refused.map(|()| Installed::AlreadyThere),
+    };
     connection.query_drop("SET SESSION sql_mode = @fencepost_sql_mode").await.map_err(failed)?;
     connection.query_drop("DO RELEASE_LOCK('fencepost_install')").await.map_err(failed)?;
     installed
 }
 
 async fn install_alone(connection: &mut Conn) -> Result<Installed, Error> {
-    if let Some(row) = base_row(connection, "").await? {
-        base(Some(row))?;
-        return Ok(Installed::AlreadyThere);
+    let before = base_row(connection, "").await?.map(|(version, _)| version);
+    match before {
+        Some(VERSION) => return Ok(Installed::AlreadyThere),
+        Some(version) if version > VERSION => return Err(other_version(version)),
+        _ => {}
     }
+    let server: Option<String> = connection.query_first("SELECT VERSION()").await.map_err(failed)?;
+    // MariaDB replaces a procedure, and keeps who may call it.
+    let replaces = server.is_some_and(|version| version.contains("MariaDB"));
     let (_, statements) = SCRIPT.split_once("\nDELIMITER //\n").expect("the file names its delimiter");
     for statement in statements.split_terminator(DELIMITER) {
+        if replaces && statement.trim_start().starts_with("DROP PROCEDURE") {
+            continue;
+        }
         connection.query_drop(statement).await.map_err(failed)?;
     }
-    Ok(Installed::New)
+    Ok(before.map_or(Installed::New, |from| Installed::Upgraded { from, to: VERSION }))
+}
+
+/// Refuses an account whose rights reach beyond the database: an application with many rights in the database could get them.
+async fn check_rights(connection: &mut Conn) -> Result<(), Error> {
+    // The catalogue writes accounts in quotes, and a name of a database with escapes.
+    let outside = "SELECT CURRENT_USER(), DATABASE(), (
+            SELECT MIN(privilege_type) FROM (
+                SELECT grantee, privilege_type FROM information_schema.user_privileges
+                UNION ALL SELECT grantee, privilege_type FROM information_schema.schema_privileges
+                    WHERE REPLACE(table_schema, CHAR(92), '') <> DATABASE()
+            ) AS granted
+            WHERE privilege_type <> 'USAGE' AND grantee = CONCAT('''',
+                LEFT(CURRENT_USER(), CHAR_LENGTH(CURRENT_USER()) - CHAR_LENGTH(SUBSTRING_INDEX(CURRENT_USER(), '@', -1)) - 1),
+                '''@''', SUBSTRING_INDEX(CURRENT_USER(), '@', -1), ''''))";
+    let row: Option<(String, Option<String>, Option<String>)> =
+        connection.query_first(outside).await.map_err(failed)?;
+    let (account, database, right) = row.expect("a select of values has one row");
+    let Some(database) = database else {
+        return Err(Error::NotInstalled("name the database in the address".to_owned()));
+    };
+    let Some(right) = right else { return Ok(()) };
+    Err(Error::NotInstalled(format!(
+        "{account} has rights outside of the database {database} ({right}), and the guard would run with them. Install it as an \
+         account of its own: CREATE USER fencepost IDENTIFIED BY '...'; GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, \
+         CREATE ROUTINE, ALTER ROUTINE, EXECUTE ON `{database}`.* TO fencepost"
+    )))
 }
 
 /// Admits an access into this transaction: what follows in it counts only if it commits, together with the marks.
@@ -103,7 +148,7 @@ pub async fn status(connection: &mut Conn) -> Result<Status, Error> {
         coalesce(max(greatest(write_floor, write_floor_below)), 0) FROM fencepost_marks";
     let row = connection.query_first(select).await.map_err(failed)?;
     let (names, writes, highest) = row.expect("an aggregate has one row");
-    Ok(Status { version: SCHEMA_VERSION, base, names, writes, highest: Token(highest).max(base) })
+    Ok(Status { version: VERSION, base, names, writes, highest: Token(highest).max(base) })
 }
 
 /// Forgets every mark that says no more than the oldest living token does, and raises the base floor to it.
@@ -127,6 +172,14 @@ pub async fn forget_below(connection: &mut Conn, oldest_live: Token) -> Result<F
 
 /// Version and base floor; none if nothing is installed.
 async fn base_row(connection: &mut impl Queryable, locked: &str) -> Result<Option<(u32, u64)>, Error> {
+    // Reading a view would run functions of its maker's with the rights of this account.
+    let view = "SELECT table_name FROM information_schema.views WHERE table_schema = DATABASE()
+        AND table_name IN ('fencepost_base', 'fencepost_marks')";
+    if let Some(view) = connection.query_first::<String, _>(view).await.map_err(failed)? {
+        return Err(Error::NotInstalled(format!(
+            "{view} is a view, and not the guard's: drop it, and see who made it"
+        )));
+    }
     match connection.query_first(format!("SELECT version, base FROM fencepost_base {locked}")).await {
         Err(mysql_async::Error::Server(error)) if error.code == NO_SUCH_TABLE => Ok(None),
         outcome => outcome.map_err(failed),
@@ -136,14 +189,15 @@ async fn base_row(connection: &mut impl Queryable, locked: &str) -> Result<Optio
 /// The base floor, if the tables are there in the form that we know.
 fn base(row: Option<(u32, u64)>) -> Result<Token, Error> {
     match row {
-        Some((SCHEMA_VERSION, base)) => Ok(Token(base)),
-        Some((version, _)) => {
-            let why =
-                format!("the marks are of version {version} and this guard knows {SCHEMA_VERSION}: use a newer one");
-            Err(Error::NotInstalled(why))
-        }
+        Some((VERSION, base)) => Ok(Token(base)),
+        Some((version, _)) => Err(other_version(version)),
         None => Err(not_installed()),
     }
+}
+
+fn other_version(version: u32) -> Error {
+    let what_to_do = if version > VERSION { "use a newer one" } else { "run `fencepost fence init mysql://...`" };
+    Error::NotInstalled(format!("the marks are of version {version} and this guard knows {VERSION}: {what_to_do}"))
 }
 
 fn shown_as_json(shown: &Shown) -> serde_json::Value {
@@ -165,6 +219,11 @@ async fn stale(transaction: &mut Transaction<'_>) -> Result<Stale, Error> {
 
 fn failed(error: mysql_async::Error) -> Error {
     match error {
+        mysql_async::Error::Server(error) if error.code == MAY_NOT_CALL => Error::NotInstalled(format!(
+            "this account may not use the guard: GRANT EXECUTE ON PROCEDURE fencepost_present, and on fencepost_claim, _write and \
+             _read if it calls them ({})",
+            error.message
+        )),
         mysql_async::Error::Server(error) if matches!(error.code, NO_SUCH_TABLE | NO_SUCH_PROCEDURE) => not_installed(),
         error => Error::store(error),
     }

@@ -1,11 +1,21 @@
 -- The guard inside MySQL and MariaDB: two tables, and four procedures with their parts. `fencepost fence init mysql://...` runs
--- this file once. It keeps to what MySQL 8.0 and MariaDB 10.6 have in common; what stands in /*M! ... */ is for MariaDB alone.
+-- this file, and again to upgrade. It keeps to what MySQL 8.0 and MariaDB 10.6 have in common; what stands in /*M! ... */ is for MariaDB alone.
 --
 -- The rules are those of rules.rs, and a test compares the two over random histories.
 --
 -- No variable is called as a column beside it: MySQL would take the one for the other.
 --
--- The procedures run with the rights of whoever installs them: an application needs EXECUTE, and nothing on the tables.
+-- Rights. One procedure runs with the rights of the account that installs it: fencepost_present. All others run with those of
+-- their caller: the parts of fencepost_present run inside of it with the installer's, and called by hand with none on the tables.
+-- An application needs EXECUTE on fencepost_present, _claim, _write and _read, and nothing on the tables. It can lift the mark of
+-- any name to any token, and shut others out so; it cannot lower one.
+--
+-- Install as an account of its own, that has rights on this database alone. An account that may drop a table here and create a
+-- view and a function instead can have its function run by fencepost_present, with the rights of the installer: with those of
+-- root, if root has installed it. `fencepost fence init` refuses an account with rights outside of the database.
+--
+-- Where a statement drops a procedure first, rights that were granted on that procedure go with it: grant them again. MariaDB
+-- replaces procedures, and keeps the rights, if the statements that drop are left out, as `fencepost fence init` does.
 
 DELIMITER //
 
@@ -43,8 +53,9 @@ DROP PROCEDURE IF EXISTS fencepost_present
 -- A stale token fails with SQLSTATE FP412; @fencepost_stale_name, _token, _at and _highest say which one, where, and what has
 -- been seen. Then roll back: MySQL does not end a transaction for an error in it. Nor does this procedure. A client that goes
 -- on regardless would be outside of any transaction then, and each of its statements would count at once, past recall.
-CREATE PROCEDURE fencepost_present(IN access JSON)
+CREATE /*M!100104 OR REPLACE */ PROCEDURE fencepost_present(IN access JSON)
     MODIFIES SQL DATA
+    SQL SECURITY DEFINER
 BEGIN
     DECLARE many INT DEFAULT COALESCE(JSON_LENGTH(access), 0);
     DECLARE turn, nth, idle INT DEFAULT 0;
@@ -109,8 +120,9 @@ DROP PROCEDURE IF EXISTS fencepost_lock_marks
 //
 
 -- A part of fencepost_present: locks every mark that counts for one name, its own and for a path those above before it.
-CREATE PROCEDURE fencepost_lock_marks(IN shown JSON)
+CREATE /*M!100104 OR REPLACE */ PROCEDURE fencepost_lock_marks(IN shown JSON)
     MODIFIES SQL DATA
+    SQL SECURITY INVOKER
 BEGIN
     DECLARE shown_name BLOB DEFAULT JSON_UNQUOTE(JSON_EXTRACT(shown, '$.name'));
     DECLARE token TEXT CHARACTER SET utf8mb4 DEFAULT JSON_UNQUOTE(JSON_EXTRACT(shown, '$.token'));
@@ -147,8 +159,9 @@ DROP PROCEDURE IF EXISTS fencepost_check_marks
 //
 
 -- A part of fencepost_present: one token against every mark that counts for it. Rule: fence, fence-hierarchy
-CREATE PROCEDURE fencepost_check_marks(IN shown JSON, IN base_floor BIGINT)
+CREATE /*M!100104 OR REPLACE */ PROCEDURE fencepost_check_marks(IN shown JSON, IN base_floor BIGINT)
     MODIFIES SQL DATA
+    SQL SECURITY INVOKER
 BEGIN
     DECLARE shown_name, mark_name VARBINARY(512) DEFAULT JSON_UNQUOTE(JSON_EXTRACT(shown, '$.name'));
     DECLARE token BIGINT DEFAULT JSON_UNQUOTE(JSON_EXTRACT(shown, '$.token'));
@@ -189,7 +202,8 @@ DROP PROCEDURE IF EXISTS fencepost_check_view
 
 -- A part of fencepost_present. If the caller has read before the guard, and somebody has written since, then what it sees is too
 -- old to decide from. Rule: claim-before-read
-CREATE PROCEDURE fencepost_check_view(IN in_view BIGINT, IN newest BIGINT)
+CREATE /*M!100104 OR REPLACE */ PROCEDURE fencepost_check_view(IN in_view BIGINT, IN newest BIGINT)
+    SQL SECURITY INVOKER
 BEGIN
     IF NOT (in_view <=> newest) THEN
         ROLLBACK TO SAVEPOINT fencepost;
@@ -203,8 +217,9 @@ DROP PROCEDURE IF EXISTS fencepost_lift_marks
 //
 
 -- A part of fencepost_present. Rule: fence, fence-hierarchy, claim-before-read
-CREATE PROCEDURE fencepost_lift_marks(IN shown JSON)
+CREATE /*M!100104 OR REPLACE */ PROCEDURE fencepost_lift_marks(IN shown JSON)
     MODIFIES SQL DATA
+    SQL SECURITY INVOKER
 BEGIN
     DECLARE shown_name VARBINARY(512) DEFAULT JSON_UNQUOTE(JSON_EXTRACT(shown, '$.name'));
     DECLARE token BIGINT DEFAULT JSON_UNQUOTE(JSON_EXTRACT(shown, '$.token'));
@@ -228,8 +243,9 @@ DROP PROCEDURE IF EXISTS fencepost_claim
 //
 
 -- The first access of a new holder that means to write: nobody older writes from here on.
-CREATE PROCEDURE fencepost_claim(IN name TEXT CHARACTER SET utf8mb4, IN token VARCHAR(20) CHARACTER SET utf8mb4)
+CREATE /*M!100104 OR REPLACE */ PROCEDURE fencepost_claim(IN name TEXT CHARACTER SET utf8mb4, IN token VARCHAR(20) CHARACTER SET utf8mb4)
     MODIFIES SQL DATA
+    SQL SECURITY INVOKER
 BEGIN
     CALL fencepost_present(JSON_ARRAY(JSON_OBJECT('name', name, 'token', token, 'use', 'claim')));
 END
@@ -239,8 +255,9 @@ DROP PROCEDURE IF EXISTS fencepost_write
 //
 
 -- Before each write, in its transaction.
-CREATE PROCEDURE fencepost_write(IN name TEXT CHARACTER SET utf8mb4, IN token VARCHAR(20) CHARACTER SET utf8mb4)
+CREATE /*M!100104 OR REPLACE */ PROCEDURE fencepost_write(IN name TEXT CHARACTER SET utf8mb4, IN token VARCHAR(20) CHARACTER SET utf8mb4)
     MODIFIES SQL DATA
+    SQL SECURITY INVOKER
 BEGIN
     CALL fencepost_present(JSON_ARRAY(JSON_OBJECT('name', name, 'token', token, 'use', 'write')));
 END
@@ -250,13 +267,14 @@ DROP PROCEDURE IF EXISTS fencepost_read
 //
 
 -- Before a read under a shared or update lock, in its transaction.
-CREATE PROCEDURE fencepost_read(IN name TEXT CHARACTER SET utf8mb4, IN token VARCHAR(20) CHARACTER SET utf8mb4)
+CREATE /*M!100104 OR REPLACE */ PROCEDURE fencepost_read(IN name TEXT CHARACTER SET utf8mb4, IN token VARCHAR(20) CHARACTER SET utf8mb4)
     MODIFIES SQL DATA
+    SQL SECURITY INVOKER
 BEGIN
     CALL fencepost_present(JSON_ARRAY(JSON_OBJECT('name', name, 'token', token, 'use', 'read')));
 END
 //
 
--- Last: the guard is there when this row is.
-INSERT INTO fencepost_base VALUES (1, 1, 0, 0, 5)
+-- Last: the guard is there, in this version, when this row is.
+INSERT INTO fencepost_base VALUES (1, 2, 0, 0, 5) ON DUPLICATE KEY UPDATE version = 2
 //

@@ -13,10 +13,13 @@ use tokio_postgres::{Client, GenericClient, IsolationLevel, Transaction};
 use crate::access::Access;
 use crate::error::Error;
 use crate::rules::{Stale, Use};
-use crate::upkeep::{Forgotten, Installed, SCHEMA_VERSION, Status};
+use crate::upkeep::{Forgotten, Installed, Status};
 
 /// What [`install`] runs, to be read, and to be run with `psql -1 -f` where that is how a schema is changed.
 pub const SCRIPT: &str = include_str!("postgres.sql");
+
+/// The version of [`SCRIPT`]. In version 1 a role with USAGE could run code with the rights of the installer: upgrade it.
+pub const VERSION: u32 = 2;
 
 /// The SQLSTATE of a stale token.
 pub const STALE: &str = "FP412";
@@ -28,25 +31,35 @@ const INSTALL_LOCK: i64 = 0x66_65_6e_63_65;
 
 /// Creates the schema `fencepost` with its tables and functions, or upgrades it.
 ///
-/// The functions run with the rights of the role that installs them. Roles that write need `GRANT USAGE ON SCHEMA
-/// fencepost`.
+/// Two small functions run with the rights of the role that installs them, all others with those of their caller. Roles that
+/// write, and owners of guarded tables, need `GRANT USAGE ON SCHEMA fencepost`. What such a role can do, and what it cannot,
+/// stands at the top of [`SCRIPT`].
 ///
 /// # Errors
-/// [`Error::NotInstalled`] if a newer version has made it.
+/// [`Error::NotInstalled`] if a newer version has made it, or if the schema belongs to another role.
 pub async fn install(client: &mut Client) -> Result<Installed, Error> {
     // A view from before the wait for somebody else who installs would miss what they have made.
     let transaction = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start().await?;
+    transaction.batch_execute("SET LOCAL search_path = pg_catalog, pg_temp").await?;
     transaction.query_typed("SELECT pg_advisory_xact_lock($1)", &[(&INSTALL_LOCK, Type::INT8)]).await?;
+    // Before anything in the schema is looked at: a view there would run its owner's functions as this role.
+    let owner = "SELECT pg_get_userbyid(nspowner)::text FROM pg_namespace WHERE nspname = 'fencepost'
+        AND pg_get_userbyid(nspowner) <> current_user";
+    if let Some(other) = transaction.query_typed_opt(owner, &[]).await? {
+        let owner: String = other.try_get(0)?;
+        let why = format!("the schema fencepost belongs to {owner}: install as that role, or drop the schema");
+        return Err(Error::NotInstalled(why));
+    }
     let there = "SELECT to_regclass('fencepost.store') IS NOT NULL";
     let there = transaction.query_typed_one(there, &[]).await?.try_get(0)?;
     let before = if there { Some(version_and_base(&transaction).await?.0) } else { None };
     match before {
-        Some(version) if version > SCHEMA_VERSION => return Err(other_version(version)),
-        Some(SCHEMA_VERSION) => return Ok(Installed::AlreadyThere),
+        Some(version) if version > VERSION => return Err(other_version(version)),
+        Some(VERSION) => return Ok(Installed::AlreadyThere),
         _ => transaction.batch_execute(SCRIPT).await?,
     }
     transaction.commit().await?;
-    Ok(before.map_or(Installed::New, Installed::UpgradedFrom))
+    Ok(before.map_or(Installed::New, |from| Installed::Upgraded { from, to: VERSION }))
 }
 
 /// Admits an access into this transaction: what follows in it counts only if it commits, together with the marks.
@@ -101,7 +114,7 @@ pub async fn admit<Kind>(transaction: &Transaction<'_>, access: &Access<Kind>) -
 /// [`Error::NotInstalled`] without [`install`].
 pub async fn status(client: &impl GenericClient) -> Result<Status, Error> {
     let (version, base) = version_and_base(client).await?;
-    if version != SCHEMA_VERSION {
+    if version != VERSION {
         return Err(other_version(version));
     }
     let select = "SELECT count(*), coalesce(sum(writes), 0)::bigint,
@@ -167,11 +180,8 @@ async fn version_and_base(client: &impl GenericClient) -> Result<(u32, Token), E
 }
 
 fn other_version(version: u32) -> Error {
-    let what_to_do =
-        if version > SCHEMA_VERSION { "use a newer one" } else { "run `fencepost fence init postgres://...`" };
-    Error::NotInstalled(format!(
-        "the marks are of version {version} and this guard knows {SCHEMA_VERSION}: {what_to_do}"
-    ))
+    let what_to_do = if version > VERSION { "use a newer one" } else { "run `fencepost fence init postgres://...`" };
+    Error::NotInstalled(format!("the marks are of version {version} and this guard knows {VERSION}: {what_to_do}"))
 }
 
 fn use_of(used_to: Use) -> &'static str {

@@ -25,22 +25,52 @@
 -- WITH that nothing refers to is not run at all.
 --
 -- To install, run this file in one transaction (psql -1 -f); again does no harm, and upgrades an older version. Then
--- let in the roles that write: GRANT USAGE ON SCHEMA fencepost TO app. They need no rights on the tables, because the
--- functions run with the rights of who installed them.
+-- let in the roles that write: GRANT USAGE ON SCHEMA fencepost TO app. The owner of a guarded table needs it, too. No
+-- role needs rights on the tables in here.
+--
+-- Rights. Two functions run with the rights of the role that installed them (SECURITY DEFINER): admit, which lifts marks,
+-- and was_shown, which looks at them. They take and return text, numbers and booleans of Postgres alone. All else, the
+-- triggers included, runs with the rights of its caller, because a trigger handles rows, and the types in a row bring
+-- functions of their owner's along: to_jsonb(NEW) calls a cast to json that any role may define for its own type.
+-- Every function in plpgsql pins its search_path, with pg_temp last, also those that run as the caller: plpgsql looks
+-- up the types of variables once in a session, at the first call, and a first call under the caller's search_path
+-- would plant the caller's types in what admit calls later.
+--
+-- What a role with USAGE can do: lift marks, of any name, to any token. So it can shut out every other holder with a
+-- token that the lock service never gave, and hold others up by keeping its transaction open. It learns the highest
+-- token of a name that it can guess. What it cannot do: lower or forget a mark, pass with a stale token, or run
+-- anything with the installer's rights. The owner of the schema repairs a mark that was lifted too far: DELETE FROM
+-- fencepost.marks WHERE name = ..., once no older holder is left.
 --
 -- Every transaction that passes the guard is ended by the server when it idles for longer than
 -- fencepost.set_idle_timeout says, 5 seconds at first: a paused holder would bar its successor. Keep it below the time
 -- to live of your locks.
 
+-- What this script says is not to mean something of another role's.
+SET LOCAL search_path = pg_catalog, pg_temp;
+
 CREATE SCHEMA IF NOT EXISTS fencepost;
 
--- Whoever owns a schema can put something else in the place of what is in it.
+-- The owner of a schema can put something else in the place of what is in it, and the owner of a table can, too.
 DO $$
 DECLARE
     its_owner name := (SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'fencepost');
+    strange text;
 BEGIN
+    IF current_setting('search_path') <> 'pg_catalog, pg_temp' THEN
+        RAISE EXCEPTION 'this script must run in one transaction' USING HINT = 'psql -1 -f FILE does it.';
+    END IF;
     IF its_owner <> current_user THEN
         RAISE EXCEPTION 'the schema fencepost belongs to %', its_owner USING HINT = 'Install as that role, or drop it.';
+    END IF;
+    SELECT pg_describe_object(found.classid, found.objid, 0) INTO strange
+    FROM (
+        SELECT tableoid, oid, relowner FROM pg_class WHERE relnamespace = 'fencepost'::regnamespace
+        UNION ALL SELECT tableoid, oid, proowner FROM pg_proc WHERE pronamespace = 'fencepost'::regnamespace
+    ) AS found (classid, objid, owner)
+    WHERE pg_get_userbyid(found.owner) <> current_user LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'another role owns % in the schema fencepost', strange USING HINT = 'Drop it.';
     END IF;
 END $$;
 
@@ -54,13 +84,13 @@ CREATE TABLE IF NOT EXISTS fencepost.store (
 
 DO $$
 BEGIN
-    IF (SELECT version FROM fencepost.store) > 1 THEN
+    IF (SELECT version FROM fencepost.store) > 2 THEN
         RAISE EXCEPTION 'the schema fencepost is of a newer version than this script'
             USING HINT = 'Use the script of that version.';
     END IF;
 END $$;
 
-INSERT INTO fencepost.store (version) VALUES (1) ON CONFLICT (only_row) DO UPDATE SET version = excluded.version;
+INSERT INTO fencepost.store (version) VALUES (2) ON CONFLICT (only_row) DO UPDATE SET version = excluded.version;
 
 -- A write must not be older than anybody who was seen (write_floor), a read not older than anybody who wrote
 -- (read_floor); the same for what lies below a path. Room is left on the pages, so that an update need not touch the
@@ -77,12 +107,16 @@ CREATE TABLE IF NOT EXISTS fencepost.marks (
     written_by xid8
 ) WITH (fillfactor = 50);
 
+-- What version 1 had, and this one has not.
+DROP FUNCTION IF EXISTS fencepost.bound_idle_time(interval), fencepost.check_written(text),
+    fencepost.names_that_count(text[], bigint[], text[]);
+
 -- None of these functions is STRICT: a null would make it return without having looked.
 
 -- The name itself and every name above it, from the top: '/a', '/a/b' for '/a/b'; 'a/b' alone for 'a/b', which is no
 -- path. Refuses what cannot be a name.
 CREATE OR REPLACE FUNCTION fencepost.path(name text) RETURNS text[]
-LANGUAGE plpgsql IMMUTABLE AS $$
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     parts text[];
     path text[] := '{}';
@@ -91,7 +125,7 @@ BEGIN
     wrong := CASE
         WHEN name IS NULL OR name = '' THEN 'empty: say at least one character'
         WHEN octet_length(name) > 512 THEN 'more than 512 bytes'
-        WHEN name COLLATE "C" ~ '[\u0001-\u001f\u007f-\u009f]' THEN 'control characters are not allowed'
+        WHEN name COLLATE "C" ~ E'[\\u0001-\\u001f\\u007f-\\u009f]' THEN 'control characters are not allowed'
         WHEN starts_with(name, '/') AND (name LIKE '%//%' OR name LIKE '%/') THEN
             'a name that begins with ''/'' is a path: no empty segment, so neither ''//'' nor a ''/'' at the end'
     END;
@@ -116,7 +150,7 @@ CREATE OR REPLACE FUNCTION fencepost.is_token(token bigint) RETURNS boolean
 LANGUAGE sql IMMUTABLE RETURN coalesce(token BETWEEN 1 AND 9007199254740991, false);
 
 CREATE OR REPLACE FUNCTION fencepost.refuse_token(name text, token bigint) RETURNS void
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF token IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'FP428', MESSAGE = format('no fencing token for %s', name),
@@ -127,7 +161,7 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION fencepost.refuse_stale(name text, token bigint, at text, highest bigint) RETURNS void
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RAISE EXCEPTION USING
         ERRCODE = 'FP412',
@@ -139,9 +173,10 @@ END $$;
 
 -- From here to the end of the transaction, the server ends this session when it idles for longer. It never lengthens
 -- the time.
-CREATE OR REPLACE FUNCTION fencepost.bound_idle_time(longest interval) RETURNS void
-LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION fencepost.bound_idle_time() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    longest interval := (SELECT idle_timeout FROM fencepost.store);
     so_far interval := current_setting('idle_in_transaction_session_timeout');
 BEGIN
     -- Zero means never.
@@ -151,12 +186,43 @@ BEGIN
     END IF;
 END $$;
 
--- Every name whose marks count for what is shown, in the order in which they are locked. Refuses what cannot be shown.
-CREATE OR REPLACE FUNCTION fencepost.names_that_count(names text[], tokens bigint[], uses text[]) RETURNS text[]
-LANGUAGE plpgsql AS $$
+-- Admits an access that shows all of this, and lifts the marks; or refuses it as a whole. A name may be shown several
+-- times. The uses are 'read', 'claim' and 'write'.
+CREATE OR REPLACE FUNCTION fencepost.present(names text[], tokens bigint[], uses text[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    -- Before the guard waits for the marks.
+    PERFORM fencepost.bound_idle_time();
+    PERFORM fencepost.admit(names, tokens, uses);
+END $$;
+
+-- The part of present that needs the rights of the installer, and no more. Every role that may use the schema can call
+-- it, so it checks all that it is given. It has no variable for a row, and no type but text, numbers and booleans.
+-- Every statement in here is about one row, so that its plan is made once.
+CREATE OR REPLACE FUNCTION fencepost.admit(names text[], tokens bigint[], uses text[]) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     number_shown integer := coalesce(greatest(cardinality(names), cardinality(tokens), cardinality(uses)), 0);
+    -- Every name whose marks count for what is shown, in the order in which they are locked.
     counted text[] := '{}';
+    at text;
+    base_floor bigint;
+    -- The marks of one name as they are.
+    write_seen bigint;
+    read_seen bigint;
+    write_seen_below bigint;
+    read_seen_below bigint;
+    -- The same as they will be.
+    write_lifted bigint;
+    read_lifted bigint;
+    write_lifted_below bigint;
+    read_lifted_below bigint;
+    writes_here bigint;
+    is_here boolean;
+    highest bigint;
+    stale_shown integer;
+    stale_at text;
+    stale_highest bigint;
 BEGIN
     IF number_shown = 0 THEN
         RAISE EXCEPTION USING ERRCODE = 'FP428', MESSAGE = 'no fencing token: nothing was shown',
@@ -177,56 +243,44 @@ BEGIN
     IF number_shown > 1 THEN
         counted := array(SELECT DISTINCT each.name COLLATE "C" FROM unnest(counted) AS each (name) ORDER BY 1);
     END IF;
-    RETURN counted;
-END $$;
 
--- Admits an access that shows all of this, and lifts the marks; or refuses it as a whole. A name may be shown several
--- times. The uses are 'read', 'claim' and 'write'. Every statement in here is about one row, so that its plan is made
--- once.
-CREATE OR REPLACE FUNCTION fencepost.present(names text[], tokens bigint[], uses text[]) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    counted text[] := fencepost.names_that_count(names, tokens, uses);
-    at text;
-    store fencepost.store;
-    mark fencepost.marks;
-    lifted fencepost.marks;
-    is_here boolean;
-    highest bigint;
-    stale_shown integer;
-    stale_at text;
-    stale_highest bigint;
-BEGIN
-    -- Rule: fence-gc. Whoever forgets marks takes this table for itself until it commits. So the base that is read from
-    -- here on stays until we commit. In READ COMMITTED each statement here sees what was committed before it; at the
-    -- higher levels the view may be older than the base, and then the lock on its row fails the transaction.
+    -- Rule: fence-gc. The transaction that forgets marks takes this table for itself until it commits. So the base that
+    -- is read from here on stays until we commit. In READ COMMITTED each statement here sees what was committed before
+    -- it; at the higher levels the view may be older than the base, and then the lock on its row fails the transaction.
     LOCK TABLE fencepost.marks IN ROW EXCLUSIVE MODE;
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
-        SELECT * INTO STRICT store FROM fencepost.store FOR SHARE;
+        SELECT base INTO STRICT base_floor FROM fencepost.store FOR SHARE;
     ELSE
-        SELECT * INTO STRICT store FROM fencepost.store;
+        SELECT base INTO STRICT base_floor FROM fencepost.store;
     END IF;
-    PERFORM fencepost.bound_idle_time(store.idle_timeout);
 
     FOREACH at IN ARRAY counted LOOP
-        -- Above READ COMMITTED these fail if somebody has made or changed the row since our view: nobody passes with an
-        -- old one.
-        SELECT * INTO mark FROM fencepost.marks WHERE name = at FOR UPDATE;
+        -- Above READ COMMITTED these fail if another transaction has made or changed the row since our view: an access
+        -- with an old view does not pass.
+        SELECT write_floor, read_floor, write_floor_below, read_floor_below
+            INTO write_seen, read_seen, write_seen_below, read_seen_below
+            FROM fencepost.marks WHERE name = at FOR UPDATE;
         IF NOT FOUND THEN
             INSERT INTO fencepost.marks (name) VALUES (at) ON CONFLICT (name) DO NOTHING;
-            SELECT * INTO STRICT mark FROM fencepost.marks WHERE name = at FOR UPDATE;
+            SELECT write_floor, read_floor, write_floor_below, read_floor_below
+                INTO STRICT write_seen, read_seen, write_seen_below, read_seen_below
+                FROM fencepost.marks WHERE name = at FOR UPDATE;
         END IF;
         -- Everything that is shown for a name is checked against its marks before they move.
-        lifted := mark;
-        FOR i IN 1 .. cardinality(names) LOOP
+        write_lifted := write_seen;
+        read_lifted := read_seen;
+        write_lifted_below := write_seen_below;
+        read_lifted_below := read_seen_below;
+        writes_here := 0;
+        FOR i IN 1 .. number_shown LOOP
             is_here := at = names[i];
             CONTINUE WHEN NOT is_here AND NOT (starts_with(at, '/') AND starts_with(names[i], at || '/'));
             -- Rule: fence, fence-hierarchy
             highest := CASE
-                WHEN uses[i] = 'read' AND is_here THEN greatest(mark.read_floor, mark.read_floor_below, store.base)
-                WHEN uses[i] = 'read' THEN greatest(mark.read_floor, store.base)
-                WHEN is_here THEN greatest(mark.write_floor, mark.write_floor_below, store.base)
-                ELSE greatest(mark.write_floor, store.base)
+                WHEN uses[i] = 'read' AND is_here THEN greatest(read_seen, read_seen_below, base_floor)
+                WHEN uses[i] = 'read' THEN greatest(read_seen, base_floor)
+                WHEN is_here THEN greatest(write_seen, write_seen_below, base_floor)
+                ELSE greatest(write_seen, base_floor)
             END;
             -- Said of the first that was shown, and of its own name rather than of one above.
             IF tokens[i] < highest AND (stale_shown IS NULL OR i < stale_shown OR i = stale_shown AND is_here) THEN
@@ -236,25 +290,25 @@ BEGIN
             END IF;
             -- Rule: fence, fence-hierarchy, claim-before-read
             IF is_here THEN
-                lifted.write_floor := greatest(lifted.write_floor, tokens[i]);
+                write_lifted := greatest(write_lifted, tokens[i]);
             ELSE
-                lifted.write_floor_below := greatest(lifted.write_floor_below, tokens[i]);
+                write_lifted_below := greatest(write_lifted_below, tokens[i]);
             END IF;
             IF uses[i] = 'write' AND is_here THEN
-                lifted.read_floor := greatest(lifted.read_floor, tokens[i]);
-                lifted.writes := lifted.writes + 1;
-                lifted.written_by := pg_current_xact_id();
+                read_lifted := greatest(read_lifted, tokens[i]);
+                writes_here := writes_here + 1;
             ELSIF uses[i] = 'write' THEN
-                lifted.read_floor_below := greatest(lifted.read_floor_below, tokens[i]);
+                read_lifted_below := greatest(read_lifted_below, tokens[i]);
             END IF;
         END LOOP;
         -- Even if nothing moves: a changed row is what fails the others above READ COMMITTED.
-        UPDATE fencepost.marks SET write_floor = lifted.write_floor, read_floor = lifted.read_floor,
-            write_floor_below = lifted.write_floor_below, read_floor_below = lifted.read_floor_below,
-            writes = lifted.writes, written_by = lifted.written_by
+        UPDATE fencepost.marks SET write_floor = write_lifted, read_floor = read_lifted,
+            write_floor_below = write_lifted_below, read_floor_below = read_lifted_below,
+            writes = writes + writes_here,
+            written_by = CASE WHEN writes_here > 0 THEN pg_current_xact_id() ELSE written_by END
         WHERE name = at;
     END LOOP;
-    -- Whoever is refused leaves nothing: the error undoes what was lifted.
+    -- A refused access leaves nothing: the error undoes what was lifted.
     IF stale_shown IS NOT NULL THEN
         PERFORM fencepost.refuse_stale(names[stale_shown], tokens[stale_shown], stale_at, stale_highest);
     END IF;
@@ -307,41 +361,49 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION fencepost.check_row() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     old_name text;
     new_name text;
 BEGIN
     IF TG_OP <> 'INSERT' THEN
         old_name := TG_ARGV[0] || (to_jsonb(OLD) ->> TG_ARGV[1]);
-        PERFORM fencepost.check_written(old_name);
+        IF NOT fencepost.was_shown(old_name) THEN
+            PERFORM fencepost.refuse_unshown(old_name);
+        END IF;
     END IF;
     IF TG_OP = 'DELETE' THEN
         RETURN OLD;
     END IF;
     new_name := TG_ARGV[0] || (to_jsonb(NEW) ->> TG_ARGV[1]);
     -- A row that gets another key leaves one name and comes under another.
-    IF new_name IS DISTINCT FROM old_name OR TG_OP = 'INSERT' THEN
-        PERFORM fencepost.check_written(new_name);
+    IF (new_name IS DISTINCT FROM old_name OR TG_OP = 'INSERT') AND NOT fencepost.was_shown(new_name) THEN
+        PERFORM fencepost.refuse_unshown(new_name);
     END IF;
     RETURN NEW;
 END $$;
 
--- Passes if this transaction has shown a write for the name, or for a path above it. Its marks were checked then, and
--- are locked since, so it still stands.
-CREATE OR REPLACE FUNCTION fencepost.check_written(row_name text) RETURNS void
-LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION fencepost.refuse_unshown(row_name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'FP428', MESSAGE = format('no fencing token for %s', row_name),
+        HINT = format('First, in the same transaction: SELECT fencepost.write(%L, token of its lock).', row_name);
+END $$;
+
+-- Whether this transaction has shown a write for the name, or for a path above it. Its marks were checked then, and are
+-- locked since, so it still stands. Runs with the rights of the installer, because no other role may read the marks.
+CREATE OR REPLACE FUNCTION fencepost.was_shown(row_name text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     at text;
 BEGIN
     FOREACH at IN ARRAY fencepost.path(row_name) LOOP
         PERFORM FROM fencepost.marks WHERE name = at AND written_by = pg_current_xact_id_if_assigned();
         IF FOUND THEN
-            RETURN;
+            RETURN true;
         END IF;
     END LOOP;
-    RAISE EXCEPTION USING ERRCODE = 'FP428', MESSAGE = format('no fencing token for %s', row_name),
-        HINT = format('First, in the same transaction: SELECT fencepost.write(%L, token of its lock).', row_name);
+    RETURN false;
 END $$;
 
 CREATE OR REPLACE FUNCTION fencepost.refuse_truncate() RETURNS trigger
@@ -400,7 +462,7 @@ END $$;
 
 -- Runs only if the UPDATE names the column, and says so to check_column, which runs next, by the sign of the token.
 CREATE OR REPLACE FUNCTION fencepost.note_column() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     token bigint := to_jsonb(NEW) ->> TG_ARGV[0];
 BEGIN
@@ -411,7 +473,7 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION fencepost.check_column() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     row_of text := TG_RELID::regclass;
     noted bigint;
@@ -423,7 +485,7 @@ BEGIN
             MESSAGE = format('DELETE would take the fencing token of a row of %s along', row_of),
             HINT = 'Keep the row and mark it as gone; or use fencepost.guard_rows, which keeps its marks elsewhere.';
     END IF;
-    PERFORM fencepost.bound_idle_time(store.idle_timeout) FROM fencepost.store;
+    PERFORM fencepost.bound_idle_time();
     noted := to_jsonb(NEW) ->> TG_ARGV[0];
     IF TG_OP = 'INSERT' THEN
         IF NOT fencepost.is_token(noted) THEN
@@ -443,12 +505,13 @@ BEGIN
     RETURN jsonb_populate_record(NEW, jsonb_build_object(TG_ARGV[0], -noted));
 END $$;
 
--- For operators.
+-- For operators. These run with the rights of their caller: the owner of the schema, or a role that was given EXECUTE
+-- on them and rights on the tables.
 
 -- Forgets every mark that says no more than the oldest token which still lives in the lock service, and raises the base
 -- to it. Rule: fence-gc. Waits for every transaction that has passed the guard, and bars new ones until it is done.
 CREATE OR REPLACE FUNCTION fencepost.forget_below(oldest_live bigint, OUT names bigint, OUT base bigint)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF oldest_live IS NULL OR oldest_live NOT BETWEEN 0 AND (1::bigint << 53) - 1 THEN
         RAISE EXCEPTION USING ERRCODE = 'FP400', MESSAGE = format('%L cannot be a fencing token', oldest_live),
@@ -462,8 +525,12 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION fencepost.set_idle_timeout(longest interval) RETURNS void
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
     UPDATE fencepost.store SET idle_timeout = longest;
 $$;
 
+-- Said in full, because a database may have other defaults. USAGE on the schema is what lets a role in.
+REVOKE ALL ON fencepost.store, fencepost.marks FROM PUBLIC;
+GRANT SELECT ON fencepost.store TO PUBLIC;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA fencepost TO PUBLIC;
 REVOKE EXECUTE ON FUNCTION fencepost.forget_below(bigint), fencepost.set_idle_timeout(interval) FROM PUBLIC;

@@ -2,7 +2,8 @@
 
 use fencepost_core::Token;
 
-/// The form of the marks in a store. A store with a newer one is refused, an older one is upgraded.
+/// The form of the marks in SQLite, Redis, files and objects. A store with a newer one is refused. Guards that are programs
+/// inside their store count their own versions: `postgres::VERSION`, `mysql::VERSION`.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// What installing came to.
@@ -10,8 +11,13 @@ pub const SCHEMA_VERSION: u32 = 1;
 pub enum Installed {
     /// There was nothing, and now there is.
     New,
-    /// It was there in an older form.
-    UpgradedFrom(u32),
+    /// It was there in an older version. The marks stay as they were.
+    Upgraded {
+        /// The version that was there.
+        from: u32,
+        /// The version that is there now.
+        to: u32,
+    },
     /// It was there already. Nothing was changed.
     AlreadyThere,
 }

@@ -127,6 +127,10 @@ fn postgres_runs() {
         database.batch_execute(shown("postgres-rows")).await?;
         let refused = database.batch_execute("UPDATE wallet SET balance = 300").await.expect_err("it shows no token");
         assert_eq!(refused.code().map(|code| code.code()), Some("FP428"));
+        database.batch_execute("CREATE ROLE app LOGIN; GRANT SELECT, UPDATE ON wallet TO app").await?;
+        database.batch_execute(shown("postgres-rights")).await?;
+        let as_app = "SET ROLE app; BEGIN; SELECT fencepost.write('wallet:7', 42); UPDATE wallet SET balance = 300; COMMIT; RESET ROLE";
+        database.batch_execute(as_app).await?;
         database.batch_execute("SELECT fencepost.unguard_rows('wallet')").await?;
         database.batch_execute(shown("postgres-column")).await?;
         let late = "UPDATE wallet SET fencing_token = 41, balance = 0 WHERE id = 7 AND fencing_token <= 41";
@@ -139,12 +143,26 @@ fn postgres_runs() {
 fn mysql_runs() {
     let Some(server) = own(Kind::MariaDb) else { return };
     on_a_runtime(async {
-        let mut database = mysql_async::Conn::new(mysql_async::Opts::from_url(&server.url())?).await?;
-        mysql::install(&mut database).await?;
-        for statement in WALLET.split_inclusive(';') {
-            database.query_drop(statement).await?;
+        let options = mysql_async::OptsBuilder::from_opts(mysql_async::Opts::from_url(&server.url())?);
+        let mut root = mysql_async::Conn::new(options.clone()).await?;
+        let statements = |sql: &'static str| sql.split_inclusive(';').filter(|statement| statement.contains(';'));
+        root.query_drop("CREATE DATABASE shop").await?;
+        let options = options.db_name(Some("shop"));
+        for statement in statements(shown("mysql-install")) {
+            root.query_drop(statement).await?;
         }
-        for statement in shown("mysql-sql").split_inclusive(';').filter(|statement| statement.contains(';')) {
+        let installer = options.clone().user(Some("guard")).pass(Some("a password"));
+        mysql::install(&mut mysql_async::Conn::new(installer).await?).await?;
+        root.query_drop("CREATE USER app").await?;
+        root.query_drop("USE shop").await?;
+        for statement in statements(WALLET).chain(["GRANT SELECT, UPDATE ON shop.wallet TO app;"]) {
+            root.query_drop(statement).await?;
+        }
+        for statement in statements(shown("mysql-rights")) {
+            root.query_drop(statement).await?;
+        }
+        let mut database = mysql_async::Conn::new(options.user(Some("app"))).await?;
+        for statement in statements(shown("mysql-sql")) {
             database.query_drop(statement).await?;
         }
         let token = token();
@@ -154,7 +172,7 @@ fn mysql_runs() {
         transaction.exec_drop("UPDATE wallet SET balance = ? WHERE id = 7", (400,)).await?;
         transaction.commit().await?;
         // guide end
-        assert_eq!(mysql::status(&mut database).await?.writes, 2, "by SQL, and by Rust");
+        assert_eq!(mysql::status(&mut root).await?.writes, 2, "by SQL, and by Rust");
         database.disconnect().await?;
         Ok(())
     });

@@ -36,6 +36,12 @@ pub enum NotTaken {
         /// Which.
         node: u64,
     },
+    /// The lead cannot be handed to a node that does not vote.
+    #[error("node {node:x} has no vote and cannot lead: look at the list of members")]
+    NoVoter {
+        /// Which.
+        node: u64,
+    },
     /// The node is a member already, or votes already.
     #[error("node {node:x} is a member already: look at the list of members")]
     AlreadyMember {

@@ -11,7 +11,7 @@ use fencepost_core::{Action, Batch, Operation, Renewal, Seen, Terms};
 
 use crate::stamp::Nanos;
 
-/// Keep-alives and passed deadlines cause at most one entry of their own in this time.
+/// Keep-alives and time cause at most one entry of their own in this time.
 // Rule: idle-is-silent
 pub const BEAT_MS: u64 = 250;
 
@@ -67,16 +67,16 @@ impl Gather {
         self.operations.push_back((ticket, operation));
     }
 
-    /// What the next entry carries, if there is reason to write one. `deadline_passed` says that time alone is a reason;
+    /// What the next entry carries, if there is reason to write one. `time_is_due` says that time alone is a reason;
     /// without `room_for_operations` they go on waiting.
     pub(crate) fn take(
         &mut self,
         now: Nanos,
-        deadline_passed: bool,
+        time_is_due: bool,
         room_for_operations: bool,
     ) -> Option<(Batch, Tickets)> {
         if !self.is_urgent(room_for_operations) {
-            if now < self.next_beat() || (self.renewals.is_empty() && !deadline_passed) {
+            if now < self.next_beat() || (self.renewals.is_empty() && !time_is_due) {
                 return None;
             }
             self.last_beat = Some(now);
@@ -107,7 +107,7 @@ impl Gather {
         !self.renewals.is_empty()
     }
 
-    /// From when on keep-alives and passed deadlines cause an entry.
+    /// From when on keep-alives and time cause an entry.
     pub(crate) fn next_beat(&self) -> Nanos {
         self.last_beat.map_or(Nanos(0), |last| last.after_ms(BEAT_MS))
     }

@@ -32,7 +32,9 @@ pub use planted::{Bug, plant};
 pub use ports::{LogWrite, Output};
 pub use proof::PROOF_EVERY_ENTRIES;
 pub use raft::eraftpb::Message;
-pub use replica::{ELECTION_TICKS, EVENTS_KEPT_MAX, HEARTBEAT_TICKS, Replica, Settings, TICK_MS};
+pub use replica::{
+    ELECTION_TICKS, EVENTS_KEPT_MAX, HEARTBEAT_TICKS, Hearing, Hears, Lag, Replica, SILENT_AFTER_MS, Settings, TICK_MS,
+};
 pub use snapshot::{GroupId, Restored, SnapshotInfo, make_snapshot, read_snapshot, restore_backup};
-pub use stamp::{Nanos, TURN_MS_MAX};
+pub use stamp::{Nanos, STAMP_EVERY_MS, TURN_MS_MAX};
 pub use unreplicated::Unreplicated;

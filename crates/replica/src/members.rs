@@ -10,6 +10,7 @@ use fencepost_wire::{Member, MemberChanges, MemberStep, Members};
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState};
 
 use crate::error::NotTaken;
+use crate::replica::{Hears, Lag};
 
 /// A learner gets a vote only if it is at most so many entries behind the leader: fewer than a second's worth on a busy
 /// group. One that is further behind could hold up every commit once its vote counts.
@@ -52,6 +53,12 @@ pub struct MemberView {
     pub is_leader: bool,
     /// The last entry that it is known to have; only the leader knows.
     pub matched: Option<u64>,
+    /// Whether this node hears it.
+    pub hears: Hears,
+    /// How far it is behind; only the leader knows, and not of itself.
+    pub lag: Option<Lag>,
+    /// Whether the leader sends it a snapshot; only the leader knows.
+    pub gets_snapshot: bool,
 }
 
 /// What the entry must say to make these changes. The leader's log ends at `last`, and it knows how far each node's log is

@@ -17,5 +17,9 @@ fencepost_core::planted_bugs! {
         TimeRunsFast,
         /// A sign of life is confirmed before it is in the log, and never gets there.
         RenewsWithoutTheLog,
+        /// Time that no entry needed is not in the log, so a new leader counts from an old stamp.
+        RewindsTime,
+        /// The leader's time travels in heartbeats instead of the log, and a new leader counts from the latest that it heard.
+        TimeInHeartbeats,
     }
 }

@@ -82,6 +82,20 @@ pub enum Output {
         /// The change that was asked for here and is now through. A change in two steps is through after the second.
         ticket: Option<Ticket>,
     },
+    /// A peer that this node should hear has become silent. Said once, until it is found again.
+    PeerLost {
+        /// Which.
+        peer: u64,
+        /// For how long it is silent.
+        silent_ms: u64,
+    },
+    /// A peer that was lost is heard again, and has been for [`crate::SILENT_AFTER_MS`].
+    PeerFound {
+        /// Which.
+        peer: u64,
+        /// For how long it was silent.
+        silent_ms: u64,
+    },
 }
 
 /// What must be durable before consensus may count on it.

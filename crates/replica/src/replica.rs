@@ -23,11 +23,13 @@ use crate::planted::{Bug, planted};
 use crate::ports::{LogWrite, Output};
 use crate::proof::Proofs;
 use crate::snapshot::{GroupId, Restored, SnapshotInfo, events_begin, read_snapshot};
-use crate::stamp::{Nanos, StampClock};
+use crate::stamp::{Nanos, STAMP_EVERY_MS, StampClock};
 
+mod hearing;
 mod snapshots;
 mod view;
 
+pub use hearing::{Hearing, Hears, Lag, SILENT_AFTER_MS};
 use snapshots::{bytes_kept, go_on_from, position_of};
 
 /// How often consensus counts time.
@@ -94,8 +96,9 @@ enum Lead {
     No,
     /// Elected in this term; the first entry, which carries the fail-over grace, is not yet applied.
     Starting { term: u64 },
-    /// The first entry is applied, and time runs.
-    Running { term: u64, clock: StampClock },
+    /// The first entry is applied, and time runs. `logged` is the stamp of the leader's newest entry: a successor that has
+    /// that entry counts on from there.
+    Running { term: u64, clock: StampClock, logged: LogicalMs },
 }
 
 /// A snapshot that is being made.
@@ -118,6 +121,10 @@ pub struct Replica {
     /// The voters that the group began with, if this node has no snapshot that says what became of them.
     first_voters: Vec<u64>,
     lead: Lead,
+    /// The node that the lead is to be handed to, until the next turn begins with it.
+    hand_over_to: Option<u64>,
+    /// The latest stamp that came in a heartbeat. Invariant: zero, unless [`Bug::TimeInHeartbeats`] is planted.
+    heard_stamp: LogicalMs,
     gather: Gather,
     /// The proposals that are not yet applied, in order, with their positions. Another term's entry at such an index is not it.
     in_flight: VecDeque<(LogPosition, Tickets)>,
@@ -147,6 +154,7 @@ pub struct Replica {
     /// A snapshot that came from a peer, until consensus has decided about it.
     incoming: Option<(Restored, Arc<[u8]>)>,
     events: EventRing,
+    ears: hearing::Ears,
     outputs: Vec<Output>,
 }
 
@@ -196,6 +204,8 @@ impl Replica {
             applied,
             first_voters,
             lead: Lead::No,
+            hand_over_to: None,
+            heard_stamp: LogicalMs(0),
             gather: Gather::default(),
             in_flight: VecDeque::new(),
             changing: None,
@@ -217,6 +227,7 @@ impl Replica {
             installing: None,
             incoming: None,
             events: EventRing::new(EVENTS_KEPT_MAX, events_begin(applied)),
+            ears: hearing::Ears::new(now),
             outputs: Vec::new(),
         };
         // Consensus does not stand for election while a change of the members is committed and not applied. And only then it is
@@ -231,7 +242,10 @@ impl Replica {
 
     /// The latest instant at which [`Replica::turn`] must be called again if nothing arrives until then.
     pub fn next_turn(&self) -> Nanos {
-        let Lead::Running { clock, .. } = &self.lead else { return self.next_tick };
+        if self.hand_over_to.is_some() {
+            return self.last_turn;
+        }
+        let Lead::Running { clock, logged, .. } = &self.lead else { return self.next_tick };
         // Whatever lets the next entry go will arrive.
         if !self.may_propose() {
             return self.next_tick;
@@ -240,8 +254,8 @@ impl Replica {
             return self.last_turn;
         }
         let renewals = self.gather.has_renewals().then_some(Nanos(0));
-        let deadline = self.state.next_deadline().map(|deadline| clock.reaches(deadline));
-        let reason = renewals.into_iter().chain(deadline).min();
+        let time = self.time_is_due_at(*logged).map(|stamp| clock.reaches(stamp));
+        let reason = renewals.into_iter().chain(time).min();
         reason.map_or(self.next_tick, |reason| reason.max(self.gather.next_beat()).min(self.next_tick))
     }
 
@@ -317,9 +331,16 @@ impl Replica {
     /// # Errors
     /// [`Stop`] if consensus refuses to go on.
     pub fn handle_message(&mut self, message: Message) -> Result<(), Stop> {
+        self.ears.note(message.from);
         match message.msg_type {
             // Rule: one-proposer
             MessageType::MsgPropose if !planted(Bug::DeposedLeaderProposes) => Ok(()),
+            // Only the leader's own process asks for a hand-over, so that none begins without its entry.
+            MessageType::MsgTransferLeader => Ok(()),
+            MessageType::MsgHeartbeat if planted(Bug::TimeInHeartbeats) => {
+                self.heard_stamp = self.heard_stamp.max(LogicalMs(message.index));
+                self.step(message)
+            }
             // Of no use without its bytes.
             MessageType::MsgSnapshot => Ok(()),
             MessageType::MsgAppend if self.has_no_room_for(&message) => Ok(()),
@@ -377,6 +398,10 @@ impl Replica {
         self.log_bytes() < self.settings.log_bytes_for_operations()
     }
 
+    fn is_log_full(&self) -> bool {
+        self.log_bytes() >= self.settings.log_bytes_max
+    }
+
     /// A peer cannot be reached at the moment: what was sent may be lost.
     pub fn handle_unreachable(&mut self, peer: u64) {
         self.raft.report_unreachable(peer);
@@ -394,9 +419,18 @@ impl Replica {
         }
     }
 
-    /// Asks for another node to lead. Commands are not taken until it is decided.
-    pub fn transfer_lead(&mut self, to: u64) {
-        self.raft.transfer_leader(to);
+    /// Asks for another voter to lead: the planned hand-over. The next turn begins it, and no entry is written until it is
+    /// decided. If the successor has not taken the lead after an election time-out, this node goes on.
+    ///
+    /// # Errors
+    /// [`NotTaken`] if this node does not lead, or the other one has no vote.
+    pub fn transfer_lead(&mut self, to: u64) -> Result<(), NotTaken> {
+        self.check_leads()?;
+        if !self.members.voters.contains(&to) {
+            return Err(NotTaken::NoVoter { node: to });
+        }
+        self.hand_over_to = Some(to).filter(|to| *to != self.settings.id);
+        Ok(())
     }
 
     /// Proposes changes of the members, all at once: one is made in one step, several by joint consensus, where until the last
@@ -440,7 +474,9 @@ impl Replica {
     /// [`Stop`] if this node must not go on. What was given out before it still counts.
     pub fn turn(&mut self, now: Nanos) -> Result<Vec<Output>, Stop> {
         self.last_turn = now;
-        if now >= self.next_tick {
+        self.ears.turn(now);
+        let ticks = now >= self.next_tick;
+        if ticks {
             // One tick, however long the process slept: a stalled node is not owed an election.
             self.next_tick = now.after_ms(TICK_MS);
             self.set_election_timeout();
@@ -457,10 +493,15 @@ impl Replica {
         // First what has arrived, so that a new leader's log is all there when it looks for the highest stamp.
         self.handle_everything_ready(now)?;
         self.follow_leadership()?;
+        if ticks {
+            self.listen();
+        }
+        self.note_logs();
         if let Lead::Running { clock, .. } = &mut self.lead {
             clock.turn(now);
         }
         self.propose(now)?;
+        self.hand_over()?;
         self.handle_everything_ready(now)?;
         self.snapshot_if_due();
         Ok(std::mem::take(&mut self.outputs))
@@ -489,6 +530,7 @@ impl Replica {
         };
         if led.is_some() && led != Some(term).filter(|_| leads) && !planted(Bug::DeposedLeaderProposes) {
             self.lead = Lead::No;
+            self.hand_over_to = None;
             let in_flight = std::mem::take(&mut self.in_flight).into_iter();
             let in_flight = in_flight.flat_map(|(_, tickets)| tickets.renewals.into_iter().chain(tickets.operations));
             let waiting = self.gather.abandon();
@@ -519,29 +561,67 @@ impl Replica {
         if planted(Bug::BaseFromApplied) {
             return Ok(self.state.stamp());
         }
+        let least = self.state.stamp().max(self.heard_stamp);
         for entry in self.raft.store().newest_first().take_while(|entry| entry.index > self.applied.index) {
             if let Some(lock_entry) = read_entry(entry)? {
-                return Ok(lock_entry.stamp.max(self.state.stamp()));
+                return Ok(lock_entry.stamp.max(least));
             }
         }
-        Ok(self.state.stamp())
+        Ok(least)
+    }
+
+    /// The stamp at which time alone is a reason to write an entry: when something is due, or when a successor would rewind
+    /// time by more than [`STAMP_EVERY_MS`]. None while nothing can expire.
+    // Rule: bounded-late, idle-is-silent
+    fn time_is_due_at(&self, logged: LogicalMs) -> Option<LogicalMs> {
+        let deadline = self.state.next_deadline()?;
+        if planted(Bug::RewindsTime) || planted(Bug::TimeInHeartbeats) {
+            return Some(deadline);
+        }
+        Some(deadline.min(LogicalMs(logged.0 + STAMP_EVERY_MS)))
     }
 
     /// Puts everything that has arrived into one entry, if it is time for another one.
     fn propose(&mut self, now: Nanos) -> Result<(), Stop> {
-        let Lead::Running { term, clock } = &self.lead else { return Ok(()) };
-        if !self.may_propose() || self.log_bytes() >= self.settings.log_bytes_max {
+        let Lead::Running { clock, logged, .. } = &self.lead else { return Ok(()) };
+        if !self.may_propose() || self.is_log_full() {
             return Ok(());
         }
-        let (term, stamp) = (*term, clock.stamp());
-        // Rule: bounded-late
-        let deadline_passed = self.state.next_deadline().is_some_and(|deadline| deadline <= stamp);
-        if let Some((batch, tickets)) = self.gather.take(now, deadline_passed, self.has_room_for_operations()) {
-            let proof = self.proofs.pop_unsent();
-            let entry = LockEntry { term, stamp, wall_clock_ms: self.wall_clock_ms, batch, proof };
-            self.raft.propose(Vec::new(), fencepost_wire::encode(&entry))?;
-            self.in_flight.push_back((LogPosition { index: self.raft.raft.raft_log.last_index(), term }, tickets));
+        let time_is_due = self.time_is_due_at(*logged).is_some_and(|due| due <= clock.stamp());
+        match self.gather.take(now, time_is_due, self.has_room_for_operations()) {
+            Some((batch, tickets)) => self.append(batch, tickets),
+            None => Ok(()),
         }
+    }
+
+    /// Begins the hand-over that was asked for. An entry with the leader's stamp goes first, and consensus lets the successor
+    /// stand for election only when it has all of the leader's log: so the successor counts on from that stamp, and what was
+    /// counted since the last entry is not lost.
+    // Rule: bounded-late
+    fn hand_over(&mut self) -> Result<(), Stop> {
+        let Some(to) = self.hand_over_to.take().filter(|_| !matches!(self.lead, Lead::No)) else { return Ok(()) };
+        if self.raft.raft.lead_transferee == Some(to) {
+            return Ok(());
+        }
+        // While one to another node is under way, consensus would refuse the entry.
+        self.raft.raft.abort_leader_transfer();
+        // A full log takes no entry, and a leader that is only starting has counted nothing yet.
+        let keeps_time = !planted(Bug::RewindsTime) && !planted(Bug::TimeInHeartbeats);
+        if matches!(self.lead, Lead::Running { .. }) && !self.is_log_full() && keeps_time {
+            self.append(Batch::default(), Tickets::default())?;
+        }
+        self.raft.transfer_leader(to);
+        Ok(())
+    }
+
+    /// Writes one entry, with the stamp of now.
+    fn append(&mut self, batch: Batch, tickets: Tickets) -> Result<(), Stop> {
+        let Lead::Running { term, clock, logged } = &mut self.lead else { return Ok(()) };
+        *logged = clock.stamp();
+        let (term, stamp, proof) = (*term, *logged, self.proofs.pop_unsent());
+        let entry = LockEntry { term, stamp, wall_clock_ms: self.wall_clock_ms, batch, proof };
+        self.raft.propose(Vec::new(), fencepost_wire::encode(&entry))?;
+        self.in_flight.push_back((LogPosition { index: self.raft.raft.raft_log.last_index(), term }, tickets));
         Ok(())
     }
 
@@ -602,7 +682,10 @@ impl Replica {
         Ok(())
     }
 
-    fn send(&self, message: Message) -> Output {
+    fn send(&self, mut message: Message) -> Output {
+        if message.msg_type == MessageType::MsgHeartbeat && planted(Bug::TimeInHeartbeats) {
+            message.index = self.stamp().0;
+        }
         if message.msg_type != MessageType::MsgSnapshot {
             return Output::Send(message);
         }
@@ -633,7 +716,7 @@ impl Replica {
         self.events.push(entry.index, stamp, effects.events);
         // The first entry of a term carries the grace, and is the first that changes the state in it.
         if matches!(self.lead, Lead::Starting { term } if term == entry.term) {
-            self.lead = Lead::Running { term: entry.term, clock: StampClock::new(stamp, now) };
+            self.lead = Lead::Running { term: entry.term, clock: StampClock::new(stamp, now), logged: stamp };
         }
         let position = self.applied;
         if let Some((_, tickets)) = self.in_flight.pop_front_if(|(proposed, _)| *proposed == position) {

@@ -12,6 +12,12 @@ use crate::planted::{Bug, planted};
 // Rule: logical-time
 pub const TURN_MS_MAX: u64 = 500;
 
+/// How much logical time may pass without an entry while something can expire. A successor counts on from the newest entry that
+/// it has, so this is what a leader that dies can take with it. Half of it would be twice as many entries for an idle group; twice
+/// as much would make each fail-over a second later.
+// Rule: bounded-late
+pub const STAMP_EVERY_MS: u64 = 1_000;
+
 /// Instants of a monotonic clock that is not slewed, in nanoseconds from any beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Nanos(pub u64);

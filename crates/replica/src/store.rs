@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use protobuf::Message;
 use raft::eraftpb::{ConfState, Entry, HardState};
-use raft_engine::env::{DefaultFileSystem, FileSystem};
+use raft_engine::env::FileSystem;
 use raft_engine::{Command, Config, Engine, LogBatch, MessageExt, ReadableSize, RecoveryMode};
 
 use crate::log::{Log, LogPosition};
@@ -30,6 +30,7 @@ mod counts;
 mod error;
 mod guard;
 mod identity;
+mod private;
 mod reserve;
 mod scan;
 mod snapshots;
@@ -38,6 +39,7 @@ pub use counts::LogCounts;
 pub use error::StoreError;
 use guard::{FirstFailure, Guard};
 use identity::Mark;
+pub use private::{PrivateFiles, close_to_others};
 use reserve::Reserve;
 pub use snapshots::SnapshotStore;
 
@@ -82,7 +84,7 @@ pub enum Start<'a> {
 /// # Errors
 /// [`StoreError`] says what to do.
 pub fn read_identity(directory: &Path) -> Result<Option<Identity>, StoreError> {
-    identity::read(&DefaultFileSystem, &directory.join("IDENTITY"))
+    identity::read(&PrivateFiles, &directory.join("IDENTITY"))
 }
 
 /// How large the log's files may get, and what is kept back.
@@ -132,7 +134,7 @@ struct Written<F: FileSystem> {
 /// The log of a node on disk: one file sequence, and one sync, for all groups.
 ///
 /// One thread writes at a time; the others wait.
-pub struct LogStore<F: FileSystem = DefaultFileSystem> {
+pub struct LogStore<F: FileSystem = PrivateFiles> {
     directory: PathBuf,
     engine: Engine<Guard<F>>,
     failure: FirstFailure,
@@ -153,7 +155,7 @@ impl LogStore {
         group: u64,
         start: Start<'_>,
     ) -> Result<(LogStore, Log), StoreError> {
-        LogStore::open_on(Arc::new(DefaultFileSystem), directory, identity, group, start, StoreOptions::default())
+        LogStore::open_on(Arc::new(PrivateFiles), directory, identity, group, start, StoreOptions::default())
     }
 }
 
@@ -179,8 +181,7 @@ impl<F: FileSystem> LogStore<F> {
             Start::New(_) if identity_is_there => {
                 return Err(StoreError::AlreadyThere { group, directory: directory.into() });
             }
-            Start::New(_) => std::fs::create_dir_all(&log_directory)
-                .map_err(|source| StoreError::io("create", &log_directory, source))?,
+            Start::New(_) => private::create_directory(&log_directory)?,
             Start::Again => {}
         }
         check_not_in_use(&log_directory)?;
@@ -567,7 +568,7 @@ fn is_full(error: &raft_engine::Error) -> bool {
 /// scan would see its last record half written.
 fn check_not_in_use(log_directory: &Path) -> Result<(), StoreError> {
     let path = log_directory.join("LOCK");
-    let file = File::create(&path).map_err(|source| StoreError::io("create", &path, source))?;
+    let file = private::create_file(&path).map_err(|source| StoreError::io("create", &path, source))?;
     match file.try_lock() {
         Ok(()) => Ok(()),
         Err(std::fs::TryLockError::WouldBlock) => Err(StoreError::InUse { directory: log_directory.into() }),

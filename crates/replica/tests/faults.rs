@@ -63,9 +63,11 @@ fn disturb(cluster: &mut Cluster, size: u64, random: &mut Random, faults: &mut B
             cluster.cut.insert((id, any_of(&ids, random)));
             "one-way cut"
         }
-        5 if is_well => {
+        5 => {
             let to = any_of(&ids, random);
-            cluster.replica(id).transfer_lead(to);
+            let Some(leader) = cluster.leader() else { return };
+            // A node without a vote is refused.
+            let Ok(()) = cluster.replica(leader).transfer_lead(to) else { return };
             "hand-over"
         }
         6 if is_well => {

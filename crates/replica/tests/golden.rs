@@ -20,11 +20,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use disk::Directory;
-use fencepost_replica::store::{Identity, LogStore, Start, StoreOptions};
+use fencepost_replica::store::{Identity, LogStore, PrivateFiles, Start, StoreOptions};
 use fencepost_replica::{Log, LogPosition, LogWrite};
 use raft::Storage;
 use raft::eraftpb::{ConfState, Entry, EntryType, HardState};
-use raft_engine::env::DefaultFileSystem;
 
 const US: Identity = Identity { cluster: 0x0011_2233_4455_6677_8899_AABB_CCDD_EEFF, node: 3 };
 const GROUP: u64 = 1;
@@ -33,7 +32,7 @@ const OTHER_GROUP: u64 = 2;
 const SMALL: StoreOptions = StoreOptions { file_bytes: 1024, purge_bytes: 2048, reserve_bytes: 0 };
 
 fn open(directory: &Path, start: Start<'_>) -> (LogStore, Log) {
-    LogStore::open_on(Arc::new(DefaultFileSystem), directory, US, GROUP, start, SMALL)
+    LogStore::open_on(Arc::new(PrivateFiles), directory, US, GROUP, start, SMALL)
         .unwrap_or_else(|error| panic!("{error}"))
 }
 

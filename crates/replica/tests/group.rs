@@ -356,7 +356,7 @@ fn the_lead_is_handed_over_on_request() {
     cluster.ask(open(1, 60_000));
     let old = cluster.run_until_leader();
     let new = if old == 1 { 2 } else { 1 };
-    cluster.replica(old).transfer_lead(new);
+    cluster.replica(old).transfer_lead(new).unwrap();
     let started = cluster.now;
     cluster.run_until("the other leads", |cluster| (cluster.leader() == Some(new)).then_some(()));
     assert!(cluster.now.0 - started.0 < 200_000_000, "without waiting for an election");
@@ -663,7 +663,7 @@ fn a_watcher_goes_on_at_another_node_where_it_was() {
         cluster.ask(lock(1, number, &format!("r{number}"), Wait::No));
         if number % 7 == 0 {
             let leader = cluster.run_until_leader();
-            cluster.replica(leader).transfer_lead(leader % 3 + 1);
+            cluster.replica(leader).transfer_lead(leader % 3 + 1).unwrap();
             cluster.run_until("another node leads", |cluster| cluster.leader().filter(|next| *next != leader));
         }
     }

@@ -5,7 +5,9 @@ mod cluster;
 
 use cluster::open;
 use fencepost_core::{Epoch, Outcome, Renewal, Seen, SessionId};
-use fencepost_replica::{BEAT_MS, GroupId, Log, Nanos, Output, Replica, Settings, TICK_MS, Ticket, read_entry};
+use fencepost_replica::{
+    BEAT_MS, GroupId, Log, Nanos, Output, Replica, STAMP_EVERY_MS, Settings, TICK_MS, Ticket, read_entry,
+};
 
 /// When a driver wakes up if nothing has arrived.
 #[derive(Clone, Copy, Debug)]
@@ -76,14 +78,15 @@ impl Driver {
     }
 }
 
-/// How long a session of two seconds lives, and how long its one sign of life, after a second, waits for its answer.
+/// How long a session of two seconds lives, and how long its one sign of life, after 0.9 s, waits for its answer.
 fn lived_and_waited(sleeps: Sleeps) -> (u64, u64) {
     let mut driver = Driver::new(sleeps);
     driver.replica.submit(open(1, 2_000)).unwrap();
     assert!(driver.replica.next_turn() <= driver.now, "what has arrived is not slept on");
     driver.turn();
     let began = driver.now;
-    driver.ms_until(|driver| driver.now >= began.after_ms(1_000));
+    // Before time alone causes an entry: that would take this beat.
+    driver.ms_until(|driver| driver.now >= began.after_ms(900));
     let (session, epoch, seen) = (SessionId(1), Epoch(1), Seen::default());
     for _ in 0..2 {
         // The first may meet a beat; the second, right behind it, must wait for the next.
@@ -92,7 +95,7 @@ fn lived_and_waited(sleeps: Sleeps) -> (u64, u64) {
         driver.turn();
         driver.ms_until(|driver| driver.answers.iter().any(|(answered, _)| *answered == ticket));
     }
-    let waited = (driver.now.0 - began.0) / 1_000_000 - 1_000;
+    let waited = (driver.now.0 - began.0) / 1_000_000 - 900;
     let lived = driver.ms_until(|driver| driver.replica.state().counts().sessions == 0);
     (lived, waited)
 }
@@ -108,14 +111,23 @@ fn a_driver_that_sleeps_until_the_next_turn_is_as_timely_as_one_that_hardly_slee
 }
 
 #[test]
-fn an_idle_node_is_turned_only_by_its_ticks() {
+fn an_idle_node_is_turned_only_by_its_ticks_and_by_an_entry_each_second_while_something_can_expire() {
     let mut driver = Driver::new(Sleeps::UntilNextTurn);
+    let turns_in_ten_seconds = |driver: &mut Driver| {
+        let (turns, entries, began) = (driver.turns, driver.replica.applied().index, driver.now);
+        driver.ms_until(|driver| driver.now >= began.after_ms(10_000));
+        (driver.turns - turns, driver.replica.applied().index - entries)
+    };
+    let (turns, entries) = turns_in_ten_seconds(&mut driver);
+    assert!(turns <= 10_000 / TICK_MS + 1, "{turns} turns in ten seconds");
+    assert_eq!(entries, 0);
+
+    // While something can expire, an entry each second is written, which takes a turn, and is durable, which takes another.
     driver.replica.submit(open(1, 600_000)).unwrap();
     driver.turn();
-    let (turns, began) = (driver.turns, driver.now);
-    driver.ms_until(|driver| driver.now >= began.after_ms(10_000));
-    let turns = driver.turns - turns;
-    assert!(turns <= 10_000 / TICK_MS + 1, "{turns} turns in ten seconds");
+    let (turns, entries) = turns_in_ten_seconds(&mut driver);
+    assert!(turns <= 10_000 / TICK_MS + 1 + 2 * entries, "{turns} turns in ten seconds");
+    assert!((9..=10_000 / STAMP_EVERY_MS).contains(&entries), "{entries} entries in ten seconds");
 }
 
 /// What one turn writes: the operations in each entry.

@@ -6,6 +6,8 @@ pub(crate) const CLIENT_MESSAGE_BYTES_MAX: usize = fencepost_core::bounds::MESSA
 pub(crate) const PEER_MESSAGE_BYTES_MAX: usize = 16 << 20;
 /// Bytes of what a peer says when it hangs up: a sentence or two.
 pub(crate) const PEER_ANSWER_BYTES_MAX: usize = 16 << 10;
+/// Bytes of the version that a peer says it has: a number and the name of a build.
+pub(crate) const PEER_VERSION_BYTES_MAX: usize = 64;
 /// Bytes of a snapshot that a peer may send: far above a million locks, far below the machine's memory.
 pub(crate) const SNAPSHOT_BYTES_MAX: usize = 2 << 30;
 /// Bytes of one piece of a snapshot on its way.

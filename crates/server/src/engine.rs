@@ -11,7 +11,8 @@ use fencepost_core::{
     Admin, LogicalMs, Operation, Outcome, Principal, Renewal, Reply, RequestNumber, SecretHash, SessionId, bounds,
 };
 use fencepost_replica::{
-    LogPosition, MemberChange, MemberView, Nanos, Node, NotTaken, Output, Replica, Role, Stop, Ticket, Unreplicated,
+    LogPosition, MemberChange, MemberView, Nanos, Node, NotTaken, Output, Replica, Role, SILENT_AFTER_MS, Stop, Ticket,
+    Unreplicated,
 };
 use fencepost_wire::{api, v1};
 use sha2::{Digest, Sha256};
@@ -263,7 +264,7 @@ impl Engine {
         } else if self.replica().was_removed() {
             status::removed()
         } else {
-            status::not_leader(self.leader_address().as_deref())
+            status::not_leader(self.leader_address().as_deref(), &self.replica().hearing())
         }
     }
 
@@ -271,7 +272,9 @@ impl Engine {
     pub(crate) fn refusal(&self, why: &NotTaken) -> Status {
         match why {
             NotTaken::NotLeader { .. } if self.replica().was_removed() => status::removed(),
-            NotTaken::NotLeader { .. } => status::not_leader(self.leader_address().as_deref()),
+            NotTaken::NotLeader { .. } => {
+                status::not_leader(self.leader_address().as_deref(), &self.replica().hearing())
+            }
             why => status::not_taken(why),
         }
     }
@@ -471,9 +474,14 @@ impl Engine {
     pub(crate) fn turn(&mut self, now: Nanos) -> Result<(), Stop> {
         self.metrics.turns.inc();
         self.node.replica_mut().set_wall_clock(clock::wall_ms());
+        let mut lost = Vec::new();
         for output in self.node.turn(now)? {
-            self.hand_out(Tier::Correctness, output);
+            match output {
+                Output::PeerLost { peer, .. } => lost.push(peer),
+                other => self.hand_out(Tier::Correctness, other),
+            }
         }
+        self.tell_of_lost(&lost);
         self.follow_leadership(now);
         let in_memory = self.efficiency.as_mut().map(|efficiency| efficiency.turn(now));
         for output in in_memory.into_iter().flatten() {
@@ -516,9 +524,37 @@ impl Engine {
                 }
                 self.follow_members();
             }
+            Output::PeerFound { peer, silent_ms } => {
+                self.metrics.peers_found.inc();
+                let peer = self.call(peer);
+                tracing::info!(peer, silent_ms, "a peer is heard again");
+            }
+            Output::PeerLost { .. } => unreachable!("they are told of together"),
             Output::Write(_) | Output::MakeSnapshot { .. } | Output::Compact { .. } => {
                 unreachable!("the node carries out what concerns its disk")
             }
+        }
+    }
+
+    /// Says which peers have become silent, all of one turn in one line.
+    fn tell_of_lost(&self, lost: &[u64]) {
+        if lost.is_empty() {
+            return;
+        }
+        self.metrics.peers_lost.inc_by(lost.len() as u64);
+        let peers = lost.iter().map(|peer| self.call(*peer)).collect::<Vec<String>>().join(", ");
+        let (replica, silent_ms) = (self.replica(), SILENT_AFTER_MS);
+        match replica.leader() {
+            Some(_) => tracing::warn!(peers, silent_ms, "peers are silent: see whether they run and can be reached"),
+            None => tracing::warn!(peers, silent_ms, "{}", status::without_leader(&replica.hearing())),
+        }
+    }
+
+    /// A member's name and id, for people.
+    fn call(&self, node: u64) -> String {
+        match self.replica().member(node) {
+            Some(member) => format!("{} ({node:x})", member.name()),
+            None => format!("{node:x}"),
         }
     }
 
@@ -603,8 +639,7 @@ impl Engine {
         let me = replica.id();
         let others = replica.members().into_iter().filter(|it| it.role == Role::Voter && it.node != me);
         let successor = others.filter(|it| to.is_none_or(|to| it.node == to)).max_by_key(|it| it.matched)?.node;
-        replica.transfer_lead(successor);
-        Some(successor)
+        replica.transfer_lead(successor).ok().map(|()| successor)
     }
 
     fn end_streams(&mut self, status: Status) {

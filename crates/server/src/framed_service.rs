@@ -10,14 +10,16 @@ use std::task::{Context, Poll, ready};
 use fencepost_wire::v1;
 use futures_core::Stream;
 use futures_util::{Sink, SinkExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_stream::StreamExt;
+use tokio_util::codec::Framed;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
 use crate::bounds::{CLIENT_MESSAGE_BYTES_MAX, HANDSHAKE_TIMEOUT};
 use crate::door::Connection;
 use crate::engine::{Shared, Tier};
-use crate::frames::{Frames, frames};
+use crate::frames::{Codec, frames};
 use crate::lock_service::{Connected, named};
 use crate::outbox::Outbox;
 use crate::status;
@@ -30,8 +32,7 @@ pub(crate) async fn serve(shared: Shared, connection: Connection) {
     let mut ended = match begun {
         Ok(((connected, outbox), first)) => {
             connected.take_message(first);
-            let mut exchange = Exchange { frames: &mut frames, outbox, connected, is_ending: false };
-            std::future::poll_fn(|context| exchange.poll(context)).await
+            Exchange::new(&mut frames, outbox, |message| connected.take_message(message)).run().await
         }
         Err(status) => frames.feed(end(&status)).await,
     };
@@ -65,27 +66,48 @@ fn end(status: &Status) -> v1::ServerMessage {
     v1::ServerMessage { end: Some(end), ..v1::ServerMessage::default() }
 }
 
-struct Exchange<'a> {
-    frames: &'a mut Frames<v1::ClientMessage>,
+/// Both directions of a connection whose first message was good.
+struct Exchange<'a, Socket, Take> {
+    frames: &'a mut Framed<Socket, Codec<v1::ClientMessage>>,
     outbox: Outbox,
-    connected: Connected,
+    /// Hands a message of the client to the engine.
+    take: Take,
     /// Nothing more comes or goes but what is on its way out.
     is_ending: bool,
+    /// The client takes nothing any more: it has closed its socket. What it said before that is still read, since a program that
+    /// ends gives its locks back and does not wait for the answers.
+    is_deaf: bool,
 }
 
-impl Exchange<'_> {
+impl<'a, Socket, Take> Exchange<'a, Socket, Take>
+where
+    Socket: AsyncRead + AsyncWrite + Unpin,
+    Take: FnMut(v1::ClientMessage),
+{
+    fn new(frames: &'a mut Framed<Socket, Codec<v1::ClientMessage>>, outbox: Outbox, take: Take) -> Self {
+        Exchange { frames, outbox, take, is_ending: false, is_deaf: false }
+    }
+
+    async fn run(&mut self) -> io::Result<()> {
+        std::future::poll_fn(|context| self.poll(context)).await
+    }
+
     /// Moves what can be moved, both ways. A client that does not read is still heard: neither side ever waits for the other
     /// to read first.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            self.poll_out(context)?;
-            let mut frames = Pin::new(&mut *self.frames);
-            let flushed = Sink::<v1::ServerMessage>::poll_flush(frames.as_mut(), context)?;
-            if self.is_ending {
-                return flushed.map(Ok);
+            let flushed = match self.is_deaf {
+                true => Poll::Pending,
+                false => self.poll_out(context),
+            };
+            match flushed {
+                Poll::Ready(Err(error)) if self.is_ending => return Poll::Ready(Err(error)),
+                Poll::Ready(Err(_)) => self.is_deaf = true,
+                flushed if self.is_ending => return flushed,
+                _ => {}
             }
-            match ready!(frames.poll_next(context)) {
-                Some(Ok(message)) => self.connected.take_message(message),
+            match ready!(Pin::new(&mut *self.frames).poll_next(context)) {
+                Some(Ok(message)) => (self.take)(message),
                 Some(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
                     self.outbox.end(invalid(&error));
                 }
@@ -95,7 +117,8 @@ impl Exchange<'_> {
         }
     }
 
-    fn poll_out(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+    /// Sends what waits to go out.
+    fn poll_out(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.is_ending {
             let mut frames = Pin::new(&mut *self.frames);
             let Poll::Ready(ready) = Sink::<v1::ServerMessage>::poll_ready(frames.as_mut(), context) else { break };
@@ -110,6 +133,31 @@ impl Exchange<'_> {
                 Poll::Pending => break,
             }
         }
-        Ok(())
+        Sink::<v1::ServerMessage>::poll_flush(Pin::new(&mut *self.frames), context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fencepost_wire::put_frame;
+    use prost::bytes::BytesMut;
+    use tokio::io::AsyncWriteExt;
+
+    #[tokio::test]
+    async fn what_a_client_said_before_it_hung_up_is_heard_though_its_answers_are_not_taken() {
+        let (mut client, socket) = tokio::io::duplex(1024);
+        let mut said = BytesMut::new();
+        let keep_alives = vec![v1::KeepAlive { epoch: 7, ..v1::KeepAlive::default() }];
+        let message = v1::ClientMessage { keep_alives, ..v1::ClientMessage::default() };
+        put_frame(&message, &mut said);
+        client.write_all(&said).await.expect("the pipe has room");
+        drop(client);
+        let outbox = Outbox::default();
+        outbox.hello(v1::Hello::default());
+        let mut frames = Framed::new(socket, Codec::new(1024));
+        let mut heard = Vec::new();
+        Exchange::new(&mut frames, outbox, |message| heard.push(message)).run().await.expect("it ends in good order");
+        assert_eq!(heard, [message]);
     }
 }

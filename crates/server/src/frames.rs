@@ -18,7 +18,7 @@ pub(crate) type Frames<In> = Framed<Connection, Codec<In>>;
 
 /// Frames on this connection, of at most so many bytes.
 pub(crate) fn frames<In: Message + Default>(connection: Connection, bytes_max: usize) -> Frames<In> {
-    let mut frames = Framed::new(connection, Codec { bytes_max, comes: PhantomData });
+    let mut frames = Framed::new(connection, Codec::new(bytes_max));
     frames.set_backpressure_boundary(GATHERED_BYTES);
     frames
 }
@@ -26,6 +26,12 @@ pub(crate) fn frames<In: Message + Default>(connection: Connection, bytes_max: u
 pub(crate) struct Codec<In> {
     bytes_max: usize,
     comes: PhantomData<fn() -> In>,
+}
+
+impl<In> Codec<In> {
+    pub(crate) fn new(bytes_max: usize) -> Codec<In> {
+        Codec { bytes_max, comes: PhantomData }
+    }
 }
 
 impl<In: Message + Default> Decoder for Codec<In> {

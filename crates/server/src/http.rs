@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
 use crate::engine::Shared;
+use crate::status;
 
 pub(crate) fn router(shared: Shared) -> Router {
     Router::new()
@@ -34,7 +35,7 @@ async fn readiness(State(shared): State<Shared>) -> Response {
         Some(leader) if leader == replica.id() && replica.serves() => "ready: this node leads\n".into_response(),
         Some(leader) if leader != replica.id() => format!("ready: node {leader:x} leads\n").into_response(),
         _ => {
-            let text = "not ready: nobody leads; see whether a majority of the members is up\n";
+            let text = format!("not ready: {}\n", status::without_leader(&replica.hearing()));
             (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
         }
     }
@@ -55,6 +56,7 @@ async fn metrics(State(shared): State<Shared>) -> Response {
         levels.rests.set(number(counts.rests));
         levels.freezes.set(number(counts.freezes));
         levels.last_token.set(counts.last_token.0 as i64);
+        levels.peers_silent.set(number(replica.silent_peers()));
         levels.disk_short.set(i64::from(engine.node().is_disk_short()));
         let (log, sent) = (engine.node().log_counts(), engine.peers.sent());
         levels.log_entries.set(log.entries());

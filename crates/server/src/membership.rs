@@ -9,14 +9,14 @@
 
 use std::time::Duration;
 
-use fencepost_replica::{MemberChange, MemberView, Replica, Role};
+use fencepost_replica::{Hears, MemberChange, MemberView, Replica, Role};
 use fencepost_wire::{Member, api, v1};
 use tokio::sync::watch;
 use tonic::transport::Endpoint;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-use crate::engine::Shared;
+use crate::engine::{Engine, Shared};
 use crate::error::StartError;
 use crate::generated::admin_service_client::AdminServiceClient;
 use crate::generated::observe_service_client::ObserveServiceClient;
@@ -172,7 +172,7 @@ async fn ask_for_members(shared: &Shared, introduction: &Introduction) {
 }
 
 /// The members as observers see them.
-pub(crate) fn views(replica: &Replica) -> Vec<v1::MemberView> {
+pub(crate) fn views(engine: &Engine) -> Vec<v1::MemberView> {
     let view = |view: MemberView| {
         let role = match view.role {
             Role::Voter => v1::MemberRole::Voter,
@@ -180,6 +180,11 @@ pub(crate) fn views(replica: &Replica) -> Vec<v1::MemberView> {
             Role::Leaving => v1::MemberRole::Leaving,
         };
         let described = view.member.as_ref();
+        let (state, silent_ms) = match view.hears {
+            Hears::Yes => (v1::MemberState::Up, 0),
+            Hears::Silent { ms } => (v1::MemberState::Silent, ms),
+            Hears::Unknown => (v1::MemberState::Unspecified, 0),
+        };
         v1::MemberView {
             node: view.node,
             name: described.map(|member| member.name().to_owned()).unwrap_or_default(),
@@ -188,9 +193,15 @@ pub(crate) fn views(replica: &Replica) -> Vec<v1::MemberView> {
             role: role.into(),
             leads: view.is_leader,
             matched_index: view.matched,
+            state: state.into(),
+            silent_ms,
+            lag_entries: view.lag.map(|lag| lag.entries),
+            lag_ms: view.lag.map(|lag| lag.ms),
+            gets_snapshot: view.gets_snapshot,
+            version: engine.peers.version(view.node).unwrap_or_default().to_owned(),
         }
     };
-    replica.members().into_iter().map(view).collect()
+    engine.replica().members().into_iter().map(view).collect()
 }
 
 fn is_not_yet(status: &Status) -> bool {

@@ -12,6 +12,8 @@ pub(crate) struct Metrics {
     pub(crate) answers: Counter,
     pub(crate) pushes: Counter,
     pub(crate) turns: Counter,
+    pub(crate) peers_lost: Counter,
+    pub(crate) peers_found: Counter,
     levels: Levels,
     registry: Registry,
 }
@@ -29,6 +31,7 @@ pub(crate) struct Levels {
     pub(crate) rests: Gauge,
     pub(crate) freezes: Gauge,
     pub(crate) last_token: Gauge,
+    pub(crate) peers_silent: Gauge,
     pub(crate) disk_short: Gauge,
     pub(crate) log_entries: Looked,
     pub(crate) log_syncs: Looked,
@@ -58,6 +61,9 @@ impl Metrics {
         );
         registry.register("pushes", "What sessions were told unasked", pushes.clone());
         registry.register("turns", "Turns of the loop", turns.clone());
+        let (peers_lost, peers_found) = (Counter::default(), Counter::default());
+        registry.register("peers_lost", "How often a node that should be heard became silent", peers_lost.clone());
+        registry.register("peers_found", "How often such a node was heard again", peers_found.clone());
         let levels = Levels::default();
         let Levels {
             term,
@@ -70,6 +76,7 @@ impl Metrics {
             rests,
             freezes,
             last_token,
+            peers_silent,
             disk_short,
             log_entries,
             log_syncs,
@@ -88,6 +95,7 @@ impl Metrics {
             ("rests", "Resources that rest after an involuntary end", rests),
             ("freezes", "Freezes", freezes),
             ("last_token", "The last fencing token given", last_token),
+            ("peers_silent", "Nodes that this node should hear and has not heard for three seconds", peers_silent),
             ("disk_short", "1 if the disk is nearly full, and only releases and expiry go on", disk_short),
         ] {
             registry.register(name, help, gauge.clone());
@@ -101,7 +109,7 @@ impl Metrics {
         ] {
             registry.register(name, help, looked.0.clone());
         }
-        Metrics { answers, pushes, turns, levels, registry }
+        Metrics { answers, pushes, turns, peers_lost, peers_found, levels, registry }
     }
 
     /// Everything in the text format of Prometheus.

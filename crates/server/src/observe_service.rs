@@ -16,6 +16,7 @@ use tonic::{Code, Request, Response, Status};
 use crate::bounds::{EVENTS_PER_MESSAGE_MAX, EXPLAIN_QUEUE_MAX, PAGE_ROWS_MAX, WATCHERS_MAX};
 use crate::engine::{Engine, Shared};
 use crate::generated::observe_service_server::ObserveService;
+use crate::peers::VERSION;
 use crate::status;
 
 pub(crate) struct ObserveEdge {
@@ -145,11 +146,17 @@ impl ObserveService for ObserveEdge {
     }
 
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
-        let v1::ExplainRequest { name, queue_max, stale } = request.into_inner();
+        let v1::ExplainRequest { name, queue_max, stale, wait } = request.into_inner();
         let name = name_of(&name)?;
+        let wait = wait.map(observe::explained_wait_from_wire).transpose().map_err(|error| status::invalid(&error))?;
         let queue_max = if queue_max == 0 { 100 } else { (queue_max as usize).min(EXPLAIN_QUEUE_MAX) };
         self.read(stale, |engine, at| {
-            observe::explanation_to_wire(at, &engine.replica().state().explain(&name, queue_max))
+            let state = engine.replica().state();
+            let mut explanation = state.explain(&name, queue_max);
+            if let Some((session, owner, locks)) = &wait {
+                explanation.suspected = state.suspect(*session, owner.as_ref(), locks);
+            }
+            observe::explanation_to_wire(at, &explanation)
         })
         .await
     }
@@ -199,16 +206,17 @@ impl ObserveService for ObserveEdge {
             cluster_low,
             group: group.group,
             node: replica.id(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: VERSION.to_owned(),
             term: replica.term(),
             leader: replica.leader(),
             leader_address: engine.known_leader_address(),
             applied: Some(observe::read_at_to_wire(read_at(&engine))),
             state_hash: state.state_hash(),
-            members: crate::membership::views(replica),
+            members: crate::membership::views(&engine),
             counts: Some(observe::counts_to_wire(&state.counts())),
             oldest_live_token: state.oldest_live_token().0,
             disk_short: engine.node().is_disk_short(),
+            without_leader: replica.leader().is_none().then(|| status::without_leader(&replica.hearing())),
         }))
     }
 }

@@ -9,7 +9,7 @@ use tokio_stream::StreamExt;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_types::StatusExt;
 
-use crate::bounds::{PEER_MESSAGE_BYTES_MAX, SNAPSHOT_BYTES_MAX};
+use crate::bounds::{PEER_MESSAGE_BYTES_MAX, PEER_VERSION_BYTES_MAX, SNAPSHOT_BYTES_MAX};
 use crate::door::{Connection, ShownNames};
 use crate::engine::{Engine, Shared};
 use crate::frames::{Frames, frames};
@@ -64,9 +64,14 @@ impl PeerEdge {
             );
             return Err(status::reason(Code::FailedPrecondition, "FOREIGN_NODE", message));
         }
+        if hello.version.len() > PEER_VERSION_BYTES_MAX || hello.version.contains(char::is_control) {
+            let message = format!("a version has at most {PEER_VERSION_BYTES_MAX} bytes and no control characters");
+            return Err(status::reason(Code::InvalidArgument, "INVALID", message));
+        }
         let caller = Caller { names, node: hello.from };
         caller.check(&engine)?;
         engine.peers.met(hello.from, &hello.peer_address);
+        engine.peers.note_version(hello.from, hello.version);
         Ok(caller)
     }
 }

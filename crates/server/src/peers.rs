@@ -15,6 +15,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use fencepost_replica::{GroupId, LogPosition, Message};
+use fencepost_wire::bounds::MEMBERS_MAX;
 use fencepost_wire::{FRAME_GREETING, Member, PeerMessage, api, encode_peer, v1};
 use futures_core::Stream;
 use futures_util::{Sink, SinkExt};
@@ -30,6 +31,9 @@ use crate::engine::Shared;
 use crate::frames::frames;
 use crate::generated::peer_service_client::PeerServiceClient;
 use crate::tls::Calling;
+
+/// The version of this software, as peers and observers hear it.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// A peer that does not answer for so long is dialled anew.
@@ -50,7 +54,8 @@ pub(crate) struct Myself {
 impl Myself {
     fn hello(&self, to: u64) -> v1::PeerHello {
         let (cluster_high, cluster_low) = api::halves(self.group.cluster);
-        v1::PeerHello { cluster_high, cluster_low, from: self.node, to, peer_address: self.peer_address.clone() }
+        let (peer_address, version) = (self.peer_address.clone(), VERSION.to_owned());
+        v1::PeerHello { cluster_high, cluster_low, from: self.node, to, peer_address, version }
     }
 
     fn encode(&self, message: Message) -> Option<Vec<u8>> {
@@ -76,6 +81,9 @@ pub(crate) struct Peers {
     /// Names that other members gave when they were asked, for when this node's list is not there yet or is behind.
     /// Invariant: forgotten when the list changes, so that whoever was removed stays so.
     vouched: BTreeMap<u64, String>,
+    /// The version that each peer said it has. Invariant: nodes that are no members are forgotten when there are more than
+    /// [`MEMBERS_MAX`], since without TLS any caller can say hello under any id.
+    versions: BTreeMap<u64, String>,
     /// Rung when somebody was refused who may be a member by now.
     strangers: Arc<Notify>,
     jobs: Vec<Job>,
@@ -117,6 +125,7 @@ impl Peers {
             names: BTreeMap::new(),
             list_read_at: 0,
             vouched: BTreeMap::new(),
+            versions: BTreeMap::new(),
             strangers: Arc::default(),
             jobs: Vec::new(),
             sent: Sent::default(),
@@ -156,6 +165,19 @@ impl Peers {
             let name = self.vouched.get(&node).cloned();
             self.begin(node, Way { address: address.to_owned(), name });
         }
+    }
+
+    /// A peer said which version it has.
+    pub(crate) fn note_version(&mut self, node: u64, version: String) {
+        self.versions.insert(node, version);
+        if self.versions.len() > MEMBERS_MAX {
+            self.versions.retain(|node, _| self.names.contains_key(node));
+        }
+    }
+
+    /// The version of a node, if it is known.
+    pub(crate) fn version(&self, node: u64) -> Option<&str> {
+        if node == self.myself.node { Some(VERSION) } else { self.versions.get(&node).map(String::as_str) }
     }
 
     /// Whether peers must show who they are.
@@ -497,5 +519,18 @@ mod tests {
 
         peers.follow(6, [member(2, "n2")].into_iter());
         assert!(!peers.knows(&names("n3")), "a list that changed knows better");
+    }
+
+    #[test]
+    fn versions_of_members_are_kept_and_those_of_callers_under_other_ids_are_bounded() {
+        let group = GroupId { cluster: 1, group: 1 };
+        let mut peers = Peers::new(Myself { group, node: 1, peer_address: "a:1".to_owned(), calling: None });
+        peers.follow(5, std::iter::once(Member::new(2, "n2", "b:1", "b:2").expect("a good member")));
+        peers.note_version(2, "1.2.3".to_owned());
+        for stranger in 100..10_000 {
+            peers.note_version(stranger, "9".repeat(64));
+            assert!(peers.versions.len() <= MEMBERS_MAX);
+        }
+        assert_eq!((peers.version(1), peers.version(2)), (Some(VERSION), Some("1.2.3")));
     }
 }

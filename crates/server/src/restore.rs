@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use fencepost_replica::store::{Identity, LogStore, SnapshotStore, Start, read_identity};
+use fencepost_replica::store::{Identity, LogStore, SnapshotStore, Start, close_to_others, read_identity};
 use fencepost_replica::{GROUP_BEGINS, GroupId, Log, Stop, restore_backup};
 
 use crate::error::StartError;
@@ -27,6 +27,7 @@ pub struct RestoredCluster {
 /// [`StartError::LogExists`] if there is a log in the directory, [`StartError::Stop`] if the backup cannot be read or the
 /// directory cannot be written.
 pub fn restore(backup: &[u8], directory: &Path, token_jump: u64) -> Result<RestoredCluster, StartError> {
+    close_to_others(directory).map_err(Stop::from)?;
     if read_identity(directory).map_err(Stop::from)?.is_some() {
         return Err(StartError::LogExists { directory: directory.display().to_string() });
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use fencepost_replica::store::{Start, read_identity};
+use fencepost_replica::store::{Start, close_to_others, read_identity};
 use fencepost_replica::{GroupId, Log, Nanos, Node, Place, Role, Settings, Stop};
 use fencepost_wire::Member;
 use tokio::net::TcpListener;
@@ -242,6 +242,11 @@ async fn listen(what: &'static str, address: SocketAddr) -> Result<TcpListener, 
 /// Opens the log, or begins one as the configuration says.
 async fn open_node(config: &Config, asking: Option<&Calling>, bell: Arc<Notify>) -> Result<Node, StartError> {
     let wake = Arc::new(move || bell.notify_one());
+    if let Some(directory) = &config.directory {
+        for path in close_to_others(directory).map_err(Stop::from)? {
+            tracing::warn!(path = %path.display(), "other users could read this; it is closed to them now");
+        }
+    }
     let known = config.directory.as_deref().map(read_identity).transpose().map_err(Stop::from)?.flatten();
     let directory = config.directory.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
     let (cluster, node, log) = match (&config.begin, known) {

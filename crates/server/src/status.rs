@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use fencepost_replica::NotTaken;
+use fencepost_replica::{Hearing, NotTaken};
 use fencepost_wire::WireError;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
@@ -13,15 +13,29 @@ const DOMAIN: &str = "fencepost";
 const NO_LEADER_RETRY: Duration = Duration::from_millis(500);
 const OVERLOADED_RETRY: Duration = Duration::from_millis(100);
 
-/// Another node leads, or nobody does yet. `leader` is its address for clients, if it is known.
-pub(crate) fn not_leader(leader: Option<&str>) -> Status {
+/// What a node says that knows of no leader: whom it hears, and what to do.
+pub(crate) fn without_leader(hearing: &Hearing) -> String {
+    if hearing.voters == 0 {
+        return "this node does not know the members yet: if it is joining, see in its log whether it reaches the cluster".to_owned();
+    }
+    if hearing.has_majority {
+        return format!("no node leads at the moment ({hearing}): ask again soon");
+    }
+    format!(
+        "no node leads: {hearing}. Nothing is granted and nothing ends until a majority is back: start the nodes that are down, or \
+         repair the network between them"
+    )
+}
+
+/// Another node leads, at this address for clients; or none is known to lead.
+pub(crate) fn not_leader(leader: Option<&str>, hearing: &Hearing) -> Status {
     let metadata: HashMap<String, String> = leader.map(|it| ("leader".to_owned(), it.to_owned())).into_iter().collect();
     let mut details = ErrorDetails::with_error_info("NOT_LEADER", DOMAIN, metadata);
     let message = match leader {
         Some(leader) => format!("this node does not lead: ask {leader}"),
         None => {
             details.set_retry_info(Some(NO_LEADER_RETRY));
-            "nobody leads at the moment: ask again soon, or see whether a majority of the members is up".to_owned()
+            without_leader(hearing)
         }
     };
     Status::with_error_details(Code::FailedPrecondition, message, details)

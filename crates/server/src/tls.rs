@@ -22,6 +22,7 @@ use tokio_rustls::rustls::{
 };
 use tokio_rustls::{TlsConnector, TlsStream};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+use zeroize::Zeroizing;
 
 use crate::config::TlsFiles;
 
@@ -166,8 +167,9 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-fn read(path: &Path, flag: &str) -> Result<Vec<u8>, String> {
-    std::fs::read(path).map_err(|error| {
+/// Wiped when it is dropped, because it may be a key.
+fn read(path: &Path, flag: &str) -> Result<Zeroizing<Vec<u8>>, String> {
+    std::fs::read(path).map(Zeroizing::new).map_err(|error| {
         format!("cannot read {}: {error}; say a file that this user may read with {flag}", path.display())
     })
 }

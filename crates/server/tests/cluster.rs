@@ -5,7 +5,7 @@ mod client;
 use std::collections::BTreeMap;
 
 use client::{
-    AdminServiceClient, Client, Place, Running, attach, channel, config, get, lock, one_node, run_node, soon,
+    AdminServiceClient, Client, Place, Running, attach, channel, config, get, lock, metric, one_node, run_node, soon,
     status_of, token, until,
 };
 use fencepost_core::{Action, GrantId, Outcome, Wait};
@@ -351,4 +351,96 @@ async fn a_node_that_ends_sends_its_watchers_away_instead_of_cutting_them_off() 
     let (_, told) = tokio::join!(cluster.end(&name), watch.message());
     let told = told.expect_err("the watcher is sent away");
     assert!(told.message().contains("ask another one"), "{told}");
+}
+
+/// What a node says of a member.
+fn shown(status: &v1::GetStatusResponse, name: &str) -> v1::MemberView {
+    status.members.iter().find(|it| it.name == name).expect("a member").clone()
+}
+
+#[tokio::test]
+async fn a_dead_node_is_seen_to_be_silent_and_found_when_it_is_back() {
+    let mut cluster = Cluster::new("silent", 3).await;
+    let leader = cluster.leader().await;
+    let leads = cluster.name_of(&leader);
+    let http = cluster.nodes[&leads].config.http_listen;
+    let [dead, living] = ["n1", "n2", "n3"].into_iter().filter(|it| *it != leads).collect::<Vec<_>>()[..] else {
+        panic!("three nodes")
+    };
+    let all_up = async |status: v1::GetStatusResponse| {
+        let is_up = |it: &v1::MemberView| it.state() == v1::MemberState::Up && it.version == env!("CARGO_PKG_VERSION");
+        status.members.iter().all(is_up).then_some(())
+    };
+    until("the leader hears all of them, and knows their versions", async || {
+        all_up(status_of(&leader).await.ok()?).await
+    })
+    .await;
+
+    let config = cluster.end(dead).await;
+    let seen = until("the leader calls it silent", async || {
+        let status = status_of(&leader).await.ok()?;
+        (shown(&status, dead).state() == v1::MemberState::Silent).then_some(status)
+    })
+    .await;
+    let of_dead = shown(&seen, dead);
+    assert!(of_dead.silent_ms >= 3_000 && of_dead.lag_entries.is_some() && !of_dead.gets_snapshot, "{of_dead:?}");
+    assert_eq!(shown(&seen, living).state(), v1::MemberState::Up);
+    assert_eq!(shown(&seen, &leads).state(), v1::MemberState::Up);
+    // The other follower hears its leader, and says nothing of the one that it never hears.
+    let other = status_of(cluster.nodes[living].config.client_listen).await.unwrap();
+    assert_eq!(shown(&other, dead).state(), v1::MemberState::Unspecified);
+    assert_eq!(shown(&other, &leads).state(), v1::MemberState::Up);
+    assert_eq!(other.without_leader, None);
+    assert_eq!(metric(http, "fencepost_peers_silent").await, 1);
+    assert_eq!(metric(http, "fencepost_peers_lost_total").await, 1);
+    assert_eq!(metric(http, "fencepost_peers_found_total").await, 0);
+
+    cluster.nodes.insert(dead.to_owned(), run_node(Config { begin: Begin::Never, ..config }).await);
+    until("the leader hears it again", async || all_up(status_of(&leader).await.ok()?).await).await;
+    until("that is counted", async || (metric(http, "fencepost_peers_found_total").await == 1).then_some(())).await;
+    assert_eq!(metric(http, "fencepost_peers_lost_total").await, 1, "each once");
+    assert_eq!(metric(http, "fencepost_peers_silent").await, 0);
+}
+
+#[tokio::test]
+async fn a_node_without_a_leader_says_whom_it_hears() {
+    let mut cluster = Cluster::new("unheard", 3).await;
+    let leader = cluster.leader().await;
+    let left = cluster.name_of(&leader);
+    let mut configs = Vec::new();
+    for dead in ["n1", "n2", "n3"].into_iter().filter(|it| *it != left) {
+        configs.push((dead, cluster.nodes.remove(dead).expect("it runs")));
+    }
+    // Both at once, and without a word.
+    let mut names = Vec::new();
+    let mut ports = Vec::new();
+    for (name, Running { config, end, ended }) in configs {
+        names.push(name);
+        ports.push(config);
+        ended.abort();
+        drop(end);
+    }
+    let sentence = format!("node {left} hears 1 of 3: {} and {} silent for ", names[0], names[1]);
+    let http = cluster.nodes[&left].config.http_listen;
+    let ready = until("it is not ready, and says why", async || {
+        Some(get(http, "/readyz").await).filter(|ready| ready.contains(&sentence))
+    })
+    .await;
+    assert!(ready.starts_with("HTTP/1.1 503"), "{ready}");
+    let status = status_of(&leader).await.unwrap();
+    assert!(status.without_leader.as_ref().is_some_and(|said| said.contains(&sentence)), "{status:?}");
+    for name in &names {
+        assert_eq!(shown(&status, name).state(), v1::MemberState::Silent);
+    }
+    let turned_away = Client::connect(&leader).await.err().expect("it does not lead");
+    assert!(turned_away.message().contains(&sentence), "{turned_away}");
+    let mut observe = client::ObserveServiceClient::new(channel(&leader));
+    let read = observe.list_sessions(v1::ListSessionsRequest::default()).await;
+    assert!(read.expect_err("it does not lead").message().contains(&sentence));
+
+    // One comes back: they are two of three, and elect.
+    let back = Config { begin: Begin::Never, ..ports.remove(0) };
+    cluster.nodes.insert(names[0].to_owned(), run_node(back).await);
+    cluster.leader().await;
+    until("it is ready", async || get(http, "/readyz").await.starts_with("HTTP/1.1 200").then_some(())).await;
 }

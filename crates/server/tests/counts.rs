@@ -22,6 +22,13 @@ const FOLLOWER_MESSAGES: u64 = 1;
 /// Signs of life among nodes also when nothing is committed: the leader says so every 200 ms, and each of the others answers.
 const HEARTBEAT: Duration = Duration::from_millis(200);
 
+/// Entries with nothing but the time that may have been written since then, and their bytes at most: one for each second without another
+/// entry. So none, unless the machine is slow.
+fn time_entries(since: Instant) -> (u64, f64) {
+    let entries = since.elapsed().as_secs();
+    (entries, entries as f64 * 200.0)
+}
+
 /// A node with its log in a directory. The others are those that it joins.
 async fn start(place: &Place, name: &str, others: &[&Running]) -> Running {
     let addresses: Vec<String> = others.iter().map(|node| node.config.client_listen.to_string()).collect();
@@ -87,15 +94,20 @@ async fn a_message_of_a_client_is_one_entry_one_sync_and_one_message_back() {
     let place = Place::new("counts-one");
     let node = start(&place, "alone", &[]).await;
     wait_for_voters(&[&node]).await;
+    let mut last_entry = Instant::now();
     let (_, mut client) = connect(&[&node], LOG_BYTES.len() as u64).await;
     for (session, (operations, bytes_today)) in (1..).zip(LOG_BYTES) {
         let (before, messages) = (log(node.config.http_listen).await, client.messages);
+        let asked = Instant::now();
         take_locks(&mut client, session, *operations).await;
         let after = log(node.config.http_listen).await;
-        assert_eq!(after.0 - before.0, 1, "entries for {operations} operations");
-        assert_eq!(after.1 - before.1, 1, "syncs for {operations} operations");
+        let (time_entries, time_bytes) = time_entries(last_entry);
+        last_entry = asked;
+        let one = 1..=1 + time_entries;
+        assert!(one.contains(&(after.0 - before.0)), "{} entries for {operations} operations", after.0 - before.0);
+        assert!(one.contains(&(after.1 - before.1)), "{} syncs for {operations} operations", after.1 - before.1);
         assert_eq!(client.messages - messages, 1, "messages back for {operations} operations");
-        let bytes = (after.2 - before.2) as f64 / *operations as f64;
+        let bytes = ((after.2 - before.2) as f64 - time_bytes) / *operations as f64;
         println!("{operations} operations in a message: {bytes:.1} bytes of the log for each");
         assert!(
             bytes <= bytes_today * SLACK,
@@ -113,7 +125,7 @@ async fn a_commit_of_three_nodes_is_one_entry_and_one_sync_at_each_and_one_messa
     let third = start(&place, "n3", &[&first]).await;
     let running = [&first, &second, &third];
     wait_for_voters(&running).await;
-    let (leader, mut client) = connect(&running, COMMITS).await;
+    let (leader, mut client) = connect(&running, COMMITS + 1).await;
     let nodes = running.map(|node| node.config.http_listen);
     // Followers hear with the leader's next sign of life how far the log is committed.
     let wait_until_level = async || {
@@ -135,11 +147,15 @@ async fn a_commit_of_three_nodes_is_one_entry_and_one_sync_at_each_and_one_messa
         counts
     };
     wait_until_level().await;
+    let mut last_entry = Instant::now();
+    take_locks(&mut client, COMMITS + 1, 1).await;
+    wait_until_level().await;
     let (before, started) = (count().await, Instant::now());
     for session in 1..=COMMITS {
         take_locks(&mut client, session, 64).await;
     }
     wait_until_level().await;
+    let (time_entries, _) = time_entries(last_entry);
     let (after, heartbeats) = (count().await, started.elapsed().div_duration_f64(HEARTBEAT).ceil() as u64 + 1);
     for (at, (before, after)) in before.iter().zip(&after).enumerate() {
         let (entries, syncs, messages) = (after.0 - before.0, after.1 - before.1, after.2 - before.2);
@@ -149,19 +165,23 @@ async fn a_commit_of_three_nodes_is_one_entry_and_one_sync_at_each_and_one_messa
         println!(
             "node {at}: {entries} entries, {syncs} syncs, {messages} messages, at most {idle} of them signs of life"
         );
-        assert_eq!(entries, COMMITS, "entries of node {at} for {COMMITS} commits");
+        assert!(
+            (COMMITS..=COMMITS + time_entries).contains(&entries),
+            "node {at}: {entries} entries for {COMMITS} commits"
+        );
         // Two of three are enough for a commit. The third may find two entries at once, and writes them together.
         assert!(
-            syncs <= COMMITS && (at != leader || syncs == COMMITS),
-            "node {at}: {syncs} syncs for {COMMITS} commits"
+            syncs <= entries && (at != leader || syncs == entries),
+            "node {at}: {syncs} syncs for {entries} entries"
         );
-        assert!(messages <= COMMITS * each + idle, "node {at} sent {messages} messages for {COMMITS} commits");
+        assert!(messages <= entries * each + idle, "node {at} sent {messages} messages for {entries} entries");
     }
 
     // A hand-over is one entry, and one push: every node decides it, and one tells it.
     let Outcome::Granted { grant, .. } = client.ask(1, 1, 65, lock("hot", Wait::No)).await else {
         panic!("it was free");
     };
+    last_entry = Instant::now();
     assert!(matches!(client.ask(2, 1, 65, lock("hot", Wait::Forever)).await, Outcome::Queued { .. }));
     let pushes = async || {
         let mut pushes = 0;
@@ -175,6 +195,7 @@ async fn a_commit_of_three_nodes_is_one_entry_and_one_sync_at_each_and_one_messa
     assert_eq!(client.ask(1, 1, 66, Action::Release { grant }).await, Outcome::Released { count_left: 0 });
     assert!(matches!(client.wait_end().await, (RequestNumber(65), Outcome::Granted { .. })));
     wait_until_level().await;
-    assert_eq!(log(nodes[leader]).await.0 - entries, 1);
+    let entries = log(nodes[leader]).await.0 - entries;
+    assert!((1..=1 + self::time_entries(last_entry).0).contains(&entries), "{entries} entries");
     assert_eq!(pushes().await - before, 1);
 }

@@ -41,6 +41,10 @@ impl Raw {
 
     /// The next message; none if the node has hung up.
     async fn hear(&mut self) -> Option<v1::ServerMessage> {
+        self.hear_as().await
+    }
+
+    async fn hear_as<Said: prost::Message + Default>(&mut self) -> Option<Said> {
         soon("the node answers", async {
             loop {
                 if let Some(message) = take_frame(&mut self.came, 1 << 20).expect("a good message") {
@@ -150,4 +154,31 @@ async fn a_node_that_ends_says_so_on_every_connection() {
     node.end.send(()).expect("it listens");
     assert_eq!(raw.end().await.reason, "SHUTTING_DOWN");
     soon("the node ends", node.ended).await.expect("in good order");
+}
+
+#[tokio::test]
+async fn a_peer_whose_version_is_too_long_or_no_text_for_a_terminal_is_refused() {
+    let (node, clients) = started().await;
+    let status = client::status_of(clients).await.expect("it answers");
+    let versions = [("1".repeat(64), true), ("1".repeat(65), false), ("1.0\u{1b}[2J".to_owned(), false)];
+    for (version, is_taken) in versions {
+        let hello = v1::PeerHello {
+            cluster_high: status.cluster_high,
+            cluster_low: status.cluster_low,
+            from: 77,
+            to: status.node,
+            peer_address: "127.0.0.1:1".to_owned(),
+            version,
+        };
+        let mut raw = Raw::greeted(node.config.peer_listen).await;
+        let mut bytes = BytesMut::new();
+        put_frame(&v1::DeliverRequest { hello: Some(hello.clone()), messages: Vec::new() }, &mut bytes);
+        if is_taken {
+            // It is heard out until it says something that is no message.
+            put_frame(&v1::DeliverRequest { hello: None, messages: vec![vec![0xff]] }, &mut bytes);
+        }
+        raw.say_bytes(&bytes).await;
+        let told = raw.hear_as::<v1::DeliverResponse>().await.expect("it says why it hangs up");
+        assert_eq!(told.message.contains("a version has at most 64 bytes"), !is_taken, "{hello:?}: {told:?}");
+    }
 }

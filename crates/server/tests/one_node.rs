@@ -80,7 +80,8 @@ async fn a_session_id_alone_is_no_credential() {
     assert_eq!(thief.not_taken().await.number, 2);
 
     // nor by an attach with another secret, nor by a keep-alive.
-    let attaches = vec![v1::AttachSession { secret: vec![0; 32], ..attach(1, 0) }];
+    let mut attaches = vec![attach(1, 0)];
+    attaches[0].secret = vec![0; 32];
     thief.say(v1::ClientMessage { attaches, requests: vec![steal], ..Default::default() }).await;
     assert_eq!(thief.not_taken().await.number, 2, "it was refused before the attach was answered");
     assert_eq!(thief.outcome().await, Outcome::Refused(Refusal::WrongSecret));

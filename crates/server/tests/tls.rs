@@ -130,7 +130,8 @@ impl World {
     async fn hello(&self, to: &str, from: u64) -> v1::PeerHello {
         let status = self.status(self.node(to)).await.expect("it answers");
         let (cluster_high, cluster_low) = (status.cluster_high, status.cluster_low);
-        v1::PeerHello { cluster_high, cluster_low, from, to: status.node, peer_address: "127.0.0.1:1".to_owned() }
+        let (to, peer_address) = (status.node, "127.0.0.1:1".to_owned());
+        v1::PeerHello { cluster_high, cluster_low, from, to, peer_address, version: "0.0.0".to_owned() }
     }
 
     /// A connection to this node's port for peers, by somebody who shows that certificate.

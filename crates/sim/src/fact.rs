@@ -4,7 +4,7 @@ use fencepost::machine::{Answer, RequestKey};
 use fencepost_core::{
     Action, Batch, Effects, GrantId, LogicalMs, Name, Outcome, PositionedEvent, Repeat, RequestNumber, SessionId, Token,
 };
-use fencepost_replica::LogPosition;
+use fencepost_replica::{Hears, LogPosition};
 
 /// The true time of the world, in nanoseconds. No clock in the world shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -133,12 +133,29 @@ pub enum Fact<'a> {
     Disturbed,
     /// From now on every node is up, every link works and every clock runs, and nothing will be disturbed before the run ends.
     Healed,
+    /// From now on this node leads, or none does. It runs, serves, takes entries and reaches a majority. Told only in runs in which
+    /// nothing but the lead and the holders is disturbed.
+    Leads {
+        /// Which node, and in which term.
+        leader: Option<(u64, u64)>,
+        /// Whether the leader before it handed over to it.
+        planned: bool,
+    },
     /// From now on nodes that were healed must serve, and nobody may wait for what is free: what each live node says of itself.
     Serves {
         /// Which node.
         node: u64,
         /// Whether it leads and serves, or knows who leads.
         ready: bool,
+    },
+    /// What the leader shows of a member at that moment, and whether that member runs.
+    Shown {
+        /// Which member.
+        node: u64,
+        /// Whether its process runs.
+        lives: bool,
+        /// Whether the leader hears it, as it says.
+        hears: Hears,
     },
     /// The cluster was restored from a backup: a new cluster with a new log, no session and raised tokens. Answers of the old one may
     /// still be under way.

@@ -16,6 +16,7 @@ mod agenda;
 mod clock;
 mod disk;
 mod edge;
+mod holder;
 mod network;
 mod node;
 mod process;

@@ -31,12 +31,15 @@ struct Arguments {
     /// Run each seed twice, and fail if the two runs differ
     #[arg(long)]
     twice: bool,
-    /// Nodes in the beginning (default: 3, and 5 for every third seed)
+    /// Nodes in the beginning (default: 3, and 5 for every third seed; 1, 3 or 5 in runs about leases)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=9), conflicts_with = "scenario")]
     nodes: Option<u64>,
     /// Seconds of the world in which things go wrong, before everything is healed
     #[arg(long, value_name = "N", value_parser = at_least_one, conflicts_with = "scenario")]
     seconds: Option<u64>,
+    /// Let every seed be about leases, as every eighth is anyway: only the lead changes, all the time, and holders go silent
+    #[arg(long, conflicts_with = "scenario")]
+    leases: bool,
     /// Play a story: one of those that --scenarios lists, or a file of your own (name.toml)
     #[arg(long, value_name = "NAME")]
     scenario: Option<String>,
@@ -52,6 +55,7 @@ struct Arguments {
 pub(crate) struct Asked {
     nodes: Option<u64>,
     seconds: Option<u64>,
+    leases: bool,
     twice: bool,
     /// The story, by the name that was asked for.
     story: Option<(String, Scenario)>,
@@ -63,7 +67,7 @@ impl Asked {
         match &self.story {
             Some((_, scenario)) => Subject::Scenario(scenario),
             None => {
-                let plan = Plan::of_seed(seed);
+                let plan = if self.leases { Plan::of_leases(seed) } else { Plan::of_seed(seed) };
                 let (nodes, seconds) = (self.nodes.unwrap_or(plan.nodes), self.seconds.unwrap_or(plan.seconds));
                 Subject::Chance(Plan { nodes, seconds, ..plan })
             }
@@ -80,8 +84,8 @@ fn main() -> ExitCode {
         Ok(scenario) => (name.to_owned(), scenario),
         Err(wrong) => refuse(&wrong),
     });
-    let Arguments { nodes, seconds, twice, .. } = arguments;
-    let asked = Asked { nodes, seconds, twice, story };
+    let Arguments { nodes, seconds, leases, twice, .. } = arguments;
+    let asked = Asked { nodes, seconds, leases, twice, story };
     match (arguments.seed, arguments.seeds) {
         (_, Some(seeds)) => command::many::run(&asked, arguments.first, seeds),
         (None, None) if asked.story.is_none() => {

@@ -67,6 +67,11 @@ impl Network {
         self.cut.contains(&(from, to))
     }
 
+    /// Nothing is cut any more between this place and others.
+    pub(crate) fn reconnect(&mut self, place: Place) {
+        self.cut.retain(|(from, to)| *from != place && *to != place);
+    }
+
     /// Every way works, and well.
     pub(crate) fn heal(&mut self) {
         self.cut.clear();

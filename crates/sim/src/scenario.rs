@@ -89,6 +89,8 @@ pub(crate) enum Deed {
     Crash { who: String },
     /// A node starts again.
     Restart { who: String },
+    /// The leader hands the lead to this node.
+    HandOver { to: String },
     /// Nothing gets from any of these to any of those, nor back.
     Cut { between: Vec<String>, and: Vec<String> },
     /// Nothing gets from these to any other node or client, nor back. The store is within everybody's reach.
@@ -203,10 +205,11 @@ pub(crate) enum Actor {
 }
 
 /// The scenarios that come with the program: name and text.
-pub const SCENARIOS: [(&str, &str); 8] = [
+pub const SCENARIOS: [(&str, &str); 9] = [
     ("paused-holder", include_str!("../scenarios/paused-holder.toml")),
     ("delayed-write", include_str!("../scenarios/delayed-write.toml")),
     ("leader-fail-over", include_str!("../scenarios/leader-fail-over.toml")),
+    ("restless-lead", include_str!("../scenarios/restless-lead.toml")),
     ("minority-partition", include_str!("../scenarios/minority-partition.toml")),
     ("clock-jump", include_str!("../scenarios/clock-jump.toml")),
     ("thundering-herd", include_str!("../scenarios/thundering-herd.toml")),

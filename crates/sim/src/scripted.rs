@@ -6,16 +6,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fencepost::Nanos;
-use fencepost::machine::{Answer, GrantKey, GrantState, LetGo, NewSession, RequestKey};
+use fencepost::machine::{Answer, GrantKey, GrantState, LetGo, RequestKey};
 use fencepost_core::{
-    Acquire, Action, GrantId, Lock, LockMode, Locks, Metadata, Name, Outcome, OwnerName, SecretHash, SessionId, Terms,
-    Token, Ttl, Wait,
+    Acquire, Action, GrantId, Lock, LockMode, Locks, Name, Outcome, OwnerName, SessionId, Terms, Token, Ttl, Wait,
 };
-use sha2::{Digest, Sha256};
 
 use crate::fact::Fact;
 use crate::random::Random;
 use crate::store::{Call, CallKind, Reply, Versions};
+use crate::user::new_session;
 use crate::worker::{Errand, Hands};
 
 /// How much longer than the cluster it waits before it gives up by itself.
@@ -176,18 +175,10 @@ impl ScriptedUser {
         if let Some(session) = self.session.filter(|session| hands.machine.is_alive(*session)) {
             return session;
         }
-        let id = SessionId(u128::from(self.random.number()) << 64 | u128::from(self.random.number()));
-        let mut secret = [0; 32];
-        secret.chunks_mut(8).for_each(|part| part.copy_from_slice(&self.random.number().to_le_bytes()));
-        let secret_hash = SecretHash(Sha256::digest(secret).into());
+        let new = new_session(self.ttl, &mut self.random);
+        let id = new.id;
         hands.observer.introduce(id, &self.name);
-        hands.machine.open_session(NewSession {
-            id,
-            secret,
-            secret_hash,
-            ttl: self.ttl,
-            metadata: Metadata::default(),
-        });
+        hands.machine.open_session(new);
         self.session = Some(id);
         id
     }

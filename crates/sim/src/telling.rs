@@ -62,6 +62,16 @@ impl Telling {
                 vec![(self.session(*session), what)]
             }
             Fact::Store(access) => vec![("store".to_owned(), self.access(access))],
+            Fact::Leads { leader, planned } => {
+                let what = match (leader, planned) {
+                    (None, _) => "no node leads".to_owned(),
+                    (Some((node, term)), false) => format!("node {node} leads in term {term}"),
+                    (Some((node, term)), true) => {
+                        format!("node {node} leads in term {term}: the lead was handed to it")
+                    }
+                };
+                vec![("world".to_owned(), what)]
+            }
             Fact::Restored { .. } => vec![("world".to_owned(), "the cluster was restored from a backup".to_owned())],
             _ => Vec::new(),
         }

@@ -1,9 +1,12 @@
 //! Whoever uses a client's process: somebody whose deeds chance decides, or somebody who does what a scenario says.
 
 use fencepost::Nanos;
-use fencepost::machine::{Answer, RequestKey};
-use fencepost_core::SessionId;
+use fencepost::machine::{Answer, NewSession, RequestKey};
+use fencepost_core::{Metadata, SecretHash, SessionId, Ttl};
+use sha2::{Digest, Sha256};
 
+use crate::holder::Holder;
+use crate::random::Random;
 use crate::scripted::ScriptedUser;
 use crate::store::Reply;
 use crate::worker::{Hands, Worker};
@@ -12,6 +15,8 @@ use crate::worker::{Hands, Worker};
 pub(crate) enum User {
     /// Chance decides what it does.
     Worker(Worker),
+    /// It takes a lock now and then, and says little.
+    Holder(Holder),
     /// It does what it is told.
     Scripted(ScriptedUser),
 }
@@ -21,6 +26,7 @@ impl User {
     pub(crate) fn session(&self) -> Option<SessionId> {
         match self {
             User::Worker(worker) => worker.session(),
+            User::Holder(holder) => holder.session(),
             User::Scripted(user) => user.session(),
         }
     }
@@ -29,6 +35,7 @@ impl User {
     pub(crate) fn forget(&mut self, now: Nanos) {
         match self {
             User::Worker(worker) => worker.forget(now),
+            User::Holder(holder) => holder.forget(now),
             User::Scripted(user) => user.forget(),
         }
     }
@@ -37,6 +44,7 @@ impl User {
     pub(crate) fn next_at(&self) -> Option<Nanos> {
         match self {
             User::Worker(worker) => worker.next_at(),
+            User::Holder(holder) => holder.next_at(),
             User::Scripted(user) => user.next_at(),
         }
     }
@@ -45,6 +53,7 @@ impl User {
     pub(crate) fn handle_time(&mut self, hands: &mut Hands<'_>) {
         match self {
             User::Worker(worker) => worker.handle_time(hands),
+            User::Holder(holder) => holder.handle_time(hands),
             User::Scripted(user) => user.handle_time(hands),
         }
     }
@@ -53,6 +62,7 @@ impl User {
     pub(crate) fn handle_answer(&mut self, request: RequestKey, answer: &Answer, hands: &mut Hands<'_>) {
         match self {
             User::Worker(worker) => worker.handle_answer(request, answer, hands),
+            User::Holder(holder) => holder.handle_answer(request, answer, hands),
             User::Scripted(user) => user.handle_answer(request, answer, hands),
         }
     }
@@ -62,6 +72,16 @@ impl User {
         match self {
             User::Worker(worker) => worker.handle_store(call, reply, hands),
             User::Scripted(user) => user.handle_store(call, reply),
+            User::Holder(_) => {}
         }
     }
+}
+
+/// A session with an id and a secret drawn by chance.
+pub(crate) fn new_session(ttl: Ttl, random: &mut Random) -> NewSession {
+    let id = SessionId(u128::from(random.number()) << 64 | u128::from(random.number()));
+    let mut secret = [0; 32];
+    secret.chunks_mut(8).for_each(|part| part.copy_from_slice(&random.number().to_le_bytes()));
+    let secret_hash = SecretHash(Sha256::digest(secret).into());
+    NewSession { id, secret: secret.into(), secret_hash, ttl, metadata: Metadata::default() }
 }

@@ -2,18 +2,18 @@
 //! protect, convert, nest, give up, elect, and let go. Chance decides; the world carries it out.
 
 use fencepost::Nanos;
-use fencepost::machine::{Answer, Connection, GrantKey, GrantState, LetGo, NewSession, RequestKey};
+use fencepost::machine::{Answer, Connection, GrantKey, GrantState, LetGo, RequestKey};
 use fencepost_core::{
-    Acquire, Action, GrantId, Lock, LockDelay, LockMode, Locks, Metadata, Millis, Name, Outcome, OwnerName, Permits,
-    SecretHash, SessionId, TakePermits, Terms, Token, Ttl, Value, Wait,
+    Acquire, Action, GrantId, Lock, LockDelay, LockMode, Locks, Millis, Name, Outcome, OwnerName, Permits, SessionId,
+    TakePermits, Terms, Token, Ttl, Value, Wait,
 };
-use sha2::{Digest, Sha256};
 use std::time::Duration;
 
 use crate::fact::{Fact, WorldTime};
 use crate::observer::Observer;
 use crate::random::Random;
 use crate::store::{Call, CallKind, Reply, Versions};
+use crate::user::new_session;
 
 /// Names that workers fight for: few, so that they meet.
 const ACCOUNTS: u64 = 4;
@@ -440,12 +440,10 @@ impl Worker {
     }
 
     fn open(&mut self, hands: &mut Hands<'_>) {
-        let id = SessionId(u128::from(self.random.number()) << 64 | u128::from(self.random.number()));
-        let mut secret = [0; 32];
-        secret.chunks_mut(8).for_each(|part| part.copy_from_slice(&self.random.number().to_le_bytes()));
-        let secret_hash = SecretHash(Sha256::digest(secret).into());
         let ttl = self.ttl;
-        hands.machine.open_session(NewSession { id, secret, secret_hash, ttl, metadata: Metadata::default() });
+        let new = new_session(ttl, &mut self.random);
+        let id = new.id;
+        hands.machine.open_session(new);
         let (client, user) = (hands.client, self.id);
         hands.observer.line_with(hands.now, "client", |telling| {
             format!("user {user} of client {client} opens session {} of {} ms", telling.session(id), ttl.millis().get())

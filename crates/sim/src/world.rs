@@ -12,6 +12,7 @@ use fencepost_wire::v1;
 use crate::agenda::Agenda;
 use crate::edge::StreamId;
 use crate::fact::{Fact, WorldTime};
+use crate::holder::Holder;
 use crate::network::{Network, Place};
 use crate::node::SimNode;
 use crate::observer::Observer;
@@ -26,6 +27,7 @@ use crate::worker::Worker;
 mod clients;
 mod expect;
 mod faults;
+mod leases;
 mod nodes;
 mod phases;
 mod play;
@@ -102,6 +104,7 @@ pub struct World {
     /// The state that follows from the log, on no node.
     witness: LockState,
     faults: Faults,
+    lead: leases::Lead,
     next_node: u64,
     watchers: Vec<Watcher>,
     reads: u64,
@@ -126,8 +129,14 @@ impl World {
         let (mut world, mut random) = World::without_clients(seed, plan, traces);
         for _ in 0..plan.clients {
             // The sessions of one process are alike, as they are with real users, and so they end together when it does.
-            let ttl_ms = *random.pick(&[1_500, 4_000, 8_000, 15_000]);
-            let make_user = |at, random, local| User::Worker(Worker::new(at, ttl_ms, random, local));
+            let ttl_ms = match plan.leases {
+                true => *random.pick(&[5_000, 10_000, 20_000, 60_000]),
+                false => *random.pick(&[1_500, 4_000, 8_000, 15_000]),
+            };
+            let make_user = |at, random, local| match plan.leases {
+                true => User::Holder(Holder::new(ttl_ms, random, local)),
+                false => User::Worker(Worker::new(at, ttl_ms, random, local)),
+            };
             world.add_client(plan.workers, &make_user, random.fork());
         }
         world
@@ -156,6 +165,7 @@ impl World {
             log: VecDeque::new(),
             witness: LockState::new(seed),
             faults: Faults::new(plan),
+            lead: leases::Lead::default(),
             next_node: plan.nodes + 1,
             watchers: Vec::new(),
             reads: 0,

@@ -31,6 +31,14 @@ fn one_seed_prints_its_trace_in_words() {
 }
 
 #[test]
+fn any_seed_can_be_about_leases() {
+    let output = sim(&["--seed", "1", "--leases", "--seconds", "30"]);
+    assert!(output.status.success(), "{}", err(&output));
+    let text = out(&output);
+    assert!(text.contains(" leads in term ") && text.contains("granted lease-"), "{text}");
+}
+
+#[test]
 fn many_seeds_print_a_summary() {
     let output = sim(&["--seeds", "2", "--first", "5", "--seconds", "5", "--twice"]);
     assert!(output.status.success(), "{}", err(&output));
@@ -43,7 +51,7 @@ fn many_seeds_print_a_summary() {
 #[test]
 fn the_stories_are_listed() {
     let text = out(&sim(&["--scenarios"]));
-    assert!(text.lines().count() == 8 && text.contains("paused-holder  "), "{text}");
+    assert!(text.lines().count() == 9 && text.contains("paused-holder  "), "{text}");
 }
 
 #[test]

@@ -29,6 +29,11 @@ fn a_fail_over_keeps_the_holder_the_queue_and_the_order_of_tokens() {
 }
 
 #[test]
+fn a_lead_that_changes_hands_all_the_time_keeps_no_lock_longer() {
+    plays("restless-lead");
+}
+
+#[test]
 fn a_leader_in_a_minority_grants_nothing() {
     plays("minority-partition");
 }

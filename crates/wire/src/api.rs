@@ -14,6 +14,7 @@ use fencepost_core::{
 };
 
 use crate::error::WireError;
+use crate::secret::SessionSecret;
 use crate::v1;
 use crate::{from_wire, to_wire};
 
@@ -63,12 +64,12 @@ pub fn attach_from_wire(attach: &v1::AttachSession, hash: impl FnOnce(&[u8]) -> 
 }
 
 /// As a client asks for it.
-pub fn attach_to_wire(session: SessionId, secret: &[u8; 32], seen: &fencepost_core::Seen) -> v1::AttachSession {
+pub fn attach_to_wire(session: SessionId, secret: &SessionSecret, seen: &fencepost_core::Seen) -> v1::AttachSession {
     let (session_high, session_low) = halves(session.0);
     v1::AttachSession {
         session_high,
         session_low,
-        secret: secret.to_vec(),
+        secret: secret.expose().to_vec(),
         seen_mark: seen.mark,
         seen_ranges: to_wire::seen_ranges(&seen.ranges),
     }

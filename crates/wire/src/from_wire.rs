@@ -160,7 +160,7 @@ pub(crate) fn terms(terms: wire::Terms) -> Read<Terms> {
     })
 }
 
-fn locks(locks: Vec<wire::Lock>) -> Read<Locks> {
+pub(crate) fn locks(locks: Vec<wire::Lock>) -> Read<Locks> {
     let lock = |wire::Lock { name: of, mode }| Ok(Lock { name: name(&of)?, mode: lock_mode(mode)? });
     locks.into_iter().map(lock).collect()
 }
@@ -333,10 +333,7 @@ pub(crate) fn outcome(outcome: Option<wire::Outcome>) -> Read<Outcome> {
         Kind::Refused(why) => Outcome::Refused(refusal(why)?),
         Kind::NotOwner(rest) => nothing(rest, Outcome::NotOwner),
         Kind::AlreadyReleased(rest) => nothing(rest, Outcome::AlreadyReleased),
-        Kind::Deadlock(wire::Cycle { links }) => {
-            let links = links.into_iter().map(cycle_link).collect::<Read<Vec<_>>>()?;
-            Outcome::Deadlock(Box::new(Cycle { links }))
-        }
+        Kind::Deadlock(found) => Outcome::Deadlock(Box::new(cycle(found)?)),
         Kind::SessionEnded(how) => Outcome::SessionEnded(session_end(how)?),
         Kind::GrantEnded(how) => Outcome::GrantEnded(grant_end(how)?),
         Kind::OpenedEpoch(epoch) => Outcome::Opened { epoch: Epoch(epoch) },
@@ -395,6 +392,10 @@ pub(crate) fn mode(mode: i32) -> Read<Mode> {
         wire::Mode::Six => Ok(Mode::SIX),
         wire::Mode::X => Ok(Mode::X),
     }
+}
+
+pub(crate) fn cycle(wire::Cycle { links }: wire::Cycle) -> Read<Cycle> {
+    Ok(Cycle { links: links.into_iter().map(cycle_link).collect::<Read<_>>()? })
 }
 
 fn cycle_link(link: wire::CycleLink) -> Read<CycleLink> {

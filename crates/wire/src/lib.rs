@@ -15,6 +15,7 @@ mod log_entry;
 mod member;
 mod member_change;
 mod peer;
+mod secret;
 mod snapshot;
 mod snapshot_reader;
 mod snapshot_writer;
@@ -33,6 +34,7 @@ pub use log_entry::{ENTRY_FORMAT_VERSION, Entry, StateProof, decode, encode, enc
 pub use member::{BadMember, Member, Members};
 pub use member_change::{MemberChanges, MemberStep, decode_member_changes, encode_described};
 pub use peer::{PeerMessage, decode_peer, encode_peer};
+pub use secret::SessionSecret;
 pub use snapshot::{SNAPSHOT_FORMAT_VERSION, SnapshotHeader};
 pub use snapshot_reader::SnapshotReader;
 pub use snapshot_writer::SnapshotWriter;

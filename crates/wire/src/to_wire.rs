@@ -171,7 +171,7 @@ pub(crate) fn terms(Terms { ttl, max_hold, lock_delay, hear_contended, metadata,
     }
 }
 
-fn lock(Lock { name, mode }: &Lock) -> wire::Lock {
+pub(crate) fn lock(Lock { name, mode }: &Lock) -> wire::Lock {
     wire::Lock { name: text(name), mode: lock_mode(*mode) }
 }
 
@@ -367,10 +367,7 @@ pub(crate) fn outcome(outcome: &Outcome) -> wire::Outcome {
         Outcome::Busy(found) => Kind::Busy(busy(found)),
         Outcome::TimedOut => Kind::TimedOut(wire::Nothing {}),
         Outcome::Cancelled => Kind::Cancelled(wire::Nothing {}),
-        Outcome::Deadlock(cycle) => {
-            let Cycle { links } = &**cycle;
-            Kind::Deadlock(wire::Cycle { links: links.iter().map(cycle_link).collect() })
-        }
+        Outcome::Deadlock(found) => Kind::Deadlock(cycle(found)),
         Outcome::SessionEnded(how) => Kind::SessionEnded(session_end(*how)),
         Outcome::GrantEnded(how) => Kind::GrantEnded(grant_end(*how)),
         Outcome::Converted { grant, token } => Kind::Converted(wire::Converted { grant: grant.0, token: token.0 }),
@@ -442,6 +439,10 @@ pub(crate) fn mode(mode: Mode) -> i32 {
         Mode::X => wire::Mode::X,
     };
     mode as i32
+}
+
+pub(crate) fn cycle(Cycle { links }: &Cycle) -> wire::Cycle {
+    wire::Cycle { links: links.iter().map(cycle_link).collect() }
 }
 
 fn cycle_link(CycleLink { session, owner, number, waits_for, wants, blocked_by }: &CycleLink) -> wire::CycleLink {

@@ -39,7 +39,7 @@ fn stream_comes_back(random: &mut Generator, round: usize) {
         }
         // As a hash this takes the secret as it is, so that it must have come unchanged.
         Renewal::Attach { session, secret_hash, seen } => {
-            let said = carried(&api::attach_to_wire(*session, &secret_hash.0, seen));
+            let said = carried(&api::attach_to_wire(*session, &secret_hash.0.into(), seen));
             api::attach_from_wire(&said, |secret| SecretHash(secret.try_into().expect("32 bytes were said")))
         }
     };
@@ -96,6 +96,10 @@ fn views_come_back(random: &mut Generator, round: usize) {
     let explanation = random.explanation(at.stamp);
     let heard = observe::explanation_from_wire(carried(&observe::explanation_to_wire(at, &explanation)));
     assert_eq!(heard, Ok((at, explanation)), "round {round}");
+
+    let wait = (random.session(), random.owner(), random.locks());
+    let heard = observe::explained_wait_from_wire(carried(&observe::explained_wait_to_wire(wait.0, &wait.1, &wait.2)));
+    assert_eq!(heard, Ok(wait), "round {round}");
 
     let (name, token) = (random.name(), fencepost_core::Token(random.number()));
     let heard = observe::check_request_from_wire(&carried(&observe::check_request_to_wire(&name, token)));
@@ -160,6 +164,7 @@ fn an_empty_message_is_refused() {
     refused("rest", observe::rest_from_wire(v1::RestRecord::default()));
     refused("semaphore", observe::semaphore_from_wire(v1::SemaphoreRecord::default()));
     refused("explanation", observe::explanation_from_wire(v1::ExplainResponse::default()));
+    refused("explained wait", observe::explained_wait_from_wire(v1::ExplainedWait::default()));
     refused("check", observe::check_request_from_wire(&v1::CheckRequest::default()));
     refused("check", observe::check_from_wire(v1::CheckResponse::default()));
     refused("counts", observe::counts_from_wire(None));

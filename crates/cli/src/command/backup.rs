@@ -1,7 +1,8 @@
 //! `fencepost backup` and `fencepost restore`: the whole state as one file, and a new cluster from it.
 
-use std::fs::File;
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{IsTerminal, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -51,7 +52,8 @@ pub(crate) async fn run(args: Args) -> Result {
     let mut aside = name.to_owned();
     aside.push(format!(".partial-{}", std::process::id()));
     let aside = args.file.with_file_name(aside);
-    let file = File::create_new(&aside).with_context(|| {
+    // It holds what the cluster knows: other users of this machine are not to read it.
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside).with_context(|| {
         format!("cannot write {}; say a file in a directory that exists and is yours", aside.display())
     })?;
     let client = args.server.connect().await;
@@ -115,7 +117,11 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result {
     if !is_empty {
         return Err(Failure::usage(format!("{data} is not empty: say a directory that is, or is not there yet")));
     }
-    std::fs::create_dir_all(&args.data).with_context(|| format!("cannot make {data}; say another directory"))?;
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&args.data)
+        .with_context(|| format!("cannot make {data}; say another directory"))?;
     let made = fencepost_server::restore(&backup, &args.data, args.token_jump)
         .map_err(|error| Failure::failed(format!("{shown} cannot be restored: {error}")))?;
     output::line(&format!("cluster {:032x}, node {:012x}", made.cluster, made.node))?;

@@ -1,6 +1,6 @@
 //! `fencepost describe LOCK`: everything about one lock, in tables or as JSON.
 
-use fencepost::{AsOf, BlockedBy, Blocker, Explanation, HolderView, Name, QueueView, SessionId};
+use fencepost::{AsOf, BlockedBy, Blocker, CycleLink, Explanation, HolderView, Name, QueueView, SessionId};
 use serde_json::{Value, json};
 
 use crate::connect::{self, ServerArgs};
@@ -90,7 +90,8 @@ pub(crate) fn sessions_of(what: &Explanation) -> impl Iterator<Item = SessionId>
         };
         [Some(it.session), by].into_iter().flatten()
     });
-    holders.chain(waiters).chain(chain)
+    let suspected = what.suspected.iter().flat_map(|cycle| &cycle.links).map(|link| link.session);
+    holders.chain(waiters).chain(chain).chain(suspected)
 }
 
 /// Who holds the name itself, by having asked for it: neither locks above it nor the intentions of those below.
@@ -148,6 +149,17 @@ pub(crate) fn explanation_json(AsOf { at, what }: &AsOf<Explanation>) -> Value {
         "rests": what.rests.iter().map(rest).collect::<Vec<Value>>(),
         "semaphore": semaphore,
         "blockers": what.chain.iter().map(blocker_json).collect::<Vec<Value>>(),
+        "suspected_deadlock": what.suspected.as_ref().map(|cycle| cycle.links.iter().map(link_json).collect::<Vec<Value>>()),
+    })
+}
+
+fn link_json(link: &CycleLink) -> Value {
+    json!({
+        "session": shown::session_id(link.session),
+        "owner": link.owner.as_ref().map(|owner| owner.as_str()),
+        "waits_for": link.waits_for.as_str(),
+        "wants": shown::mode(link.wants),
+        "blocked_by_grant": link.blocked_by.map(|grant| grant.0),
     })
 }
 

@@ -3,7 +3,7 @@
 //! What the marks mean and how they are kept is the business of the guards (`fencepost_fence`), and how a store is reached that of
 //! `stores.rs`. Here it is said what was done.
 
-use fencepost_fence::{Forgotten, Installed, SCHEMA_VERSION};
+use fencepost_fence::{Forgotten, Installed};
 use serde_json::json;
 
 use crate::connect::ServerArgs;
@@ -84,10 +84,10 @@ async fn init(args: &InitArgs) -> Result {
     }
     let said = match args.store.open().await?.install().await? {
         Installed::New => format!("created {}", args.store.makes()),
-        Installed::UpgradedFrom(version) => {
-            format!("upgraded {} from version {version} to {SCHEMA_VERSION}", args.store.makes())
+        Installed::Upgraded { from, to } => {
+            format!("upgraded {} from version {from} to {to}; the marks stay", args.store.makes())
         }
-        Installed::AlreadyThere => format!("version {SCHEMA_VERSION} was there already, nothing was changed"),
+        Installed::AlreadyThere => "this version was there already, nothing was changed".to_owned(),
     };
     output::say(&format!("fencepost: {}: {said}", args.store.shown()));
     args.store.caution();

@@ -1,12 +1,14 @@
 //! `fencepost members` and `fencepost member ...`: the nodes of the cluster, and changing which they are.
 
-use fencepost::{Client, ClusterStatus, MemberRole, MemberStatus, NewMember};
+use std::time::Duration;
+
+use fencepost::{Client, ClusterStatus, MemberLag, MemberRole, MemberState, MemberStatus, NewMember};
 use serde_json::{Value, json};
 
 use crate::connect::ServerArgs;
 use crate::failure::{Failure, Result};
 use crate::output::{self, Format, OutputArgs};
-use crate::shown;
+use crate::{duration, shown};
 
 /// List the nodes of the cluster
 #[derive(Debug, clap::Args)]
@@ -65,19 +67,24 @@ enum What {
 
 pub(crate) async fn list(args: ListArgs) -> Result {
     let (builder, nodes) = args.server.builder()?;
-    // The leader knows best. A cluster without one can still be looked at, as one of its nodes sees it.
-    let client = match builder.clone().connect().await {
-        Ok(client) => client,
-        Err(_) => builder.connect_in_background()?,
-    };
+    // Not waited for: a cluster without a leader can be looked at, too, as one of its nodes sees it.
+    let client = builder.connect_in_background()?;
     let status = client.status().await.map_err(|error| crate::connect::unreachable(&nodes, error))?;
     match args.output.output {
         Format::Json => output::json(&status_json(&status)),
         Format::Table => {
-            let rows: Vec<[String; 7]> = status.members.iter().map(row).collect();
-            output::table(["NODE", "NAME", "ROLE", "LEADS", "CLIENTS", "PEERS", "LOG UP TO"], &rows, "")?;
-            if status.leader.is_none() {
-                output::say("fencepost: nobody leads at the moment: see whether a majority of the voters is up");
+            let rows: Vec<[String; 10]> = status.members.iter().map(row).collect();
+            let heading = ["NODE", "NAME", "ROLE", "LEADS", "STATE", "LAG", "VERSION", "CLIENTS", "PEERS", "LOG UP TO"];
+            output::table(heading, &rows, "")?;
+            if let Some(said) = &status.without_leader {
+                output::say(&format!("fencepost: {}", output::printable(said)));
+            } else if !status.is_of_leader() {
+                let asked = status.members.iter().find(|it| it.node == status.node);
+                let asked = asked.map_or_else(|| shown::node_id(status.node), call);
+                output::say(&format!(
+                    "fencepost: this is what {asked} sees: the leader, which knows more, does not answer; see whether it can be reached \
+                     from here"
+                ));
             }
             Ok(())
         }
@@ -147,13 +154,53 @@ fn role(role: MemberRole) -> &'static str {
     }
 }
 
-fn row(member: &MemberStatus) -> [String; 7] {
+fn state(member: &MemberStatus) -> &'static str {
+    match member.state {
+        MemberState::Up => "up",
+        MemberState::Silent(_) => "silent",
+        _ => "unknown",
+    }
+}
+
+fn silent_ms(member: &MemberStatus) -> Option<u64> {
+    match member.state {
+        MemberState::Silent(silent) => Some(millis(silent)),
+        _ => None,
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn shown_state(member: &MemberStatus) -> String {
+    match silent_ms(member) {
+        Some(ms) => format!("silent for {}", duration::show(ms)),
+        None if member.state == MemberState::Up => "up".to_owned(),
+        None => "-".to_owned(),
+    }
+}
+
+fn shown_lag(member: &MemberStatus) -> String {
+    let lag = match member.lag {
+        None => "-".to_owned(),
+        Some(MemberLag { entries: 0, .. }) => "0".to_owned(),
+        Some(MemberLag { entries: 1, time }) => format!("1 entry, {}", duration::show(millis(time))),
+        Some(MemberLag { entries, time }) => format!("{entries} entries, {}", duration::show(millis(time))),
+    };
+    if member.gets_snapshot { format!("{lag}, gets a snapshot") } else { lag }
+}
+
+fn row(member: &MemberStatus) -> [String; 10] {
     let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
     [
         shown::node_id(member.node),
         or_dash(&member.name),
         role(member.role).to_owned(),
         if member.leads { "yes" } else { "-" }.to_owned(),
+        shown_state(member),
+        shown_lag(member),
+        or_dash(member.version.as_deref().unwrap_or_default()),
         or_dash(&member.client_address),
         or_dash(&member.peer_address),
         member.matched_index.map_or("-".to_owned(), |index| index.to_string()),
@@ -170,12 +217,20 @@ fn status_json(status: &ClusterStatus) -> Value {
             "client_address": member.client_address,
             "peer_address": member.peer_address,
             "matched_index": member.matched_index,
+            "state": state(member),
+            "silent_ms": silent_ms(member),
+            "lag_entries": member.lag.map(|lag| lag.entries),
+            "lag_ms": member.lag.map(|lag| millis(lag.time)),
+            "gets_snapshot": member.gets_snapshot,
+            "version": member.version,
         })
     };
     json!({
         "cluster": format!("{:032x}", status.cluster),
         "term": status.term,
         "leader": status.leader.map(shown::node_id),
+        "seen_by": shown::node_id(status.node),
+        "without_leader": status.without_leader,
         "applied_index": status.applied.index,
         "version": status.version,
         "members": status.members.iter().map(member).collect::<Vec<Value>>(),

@@ -10,7 +10,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fencepost::{Error, Exclusive, Guard, Hold, LockRequest, Name, Refused, Shared};
+use fencepost::{Client, Error, Exclusive, GrantId, Guard, Hold, LockRequest, Name, Refused, Shared};
 use fencepost_core::bounds::{SESSION_TTL_MS_DEFAULT, TTL_MS_MIN};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -20,7 +20,8 @@ use tokio::sync::mpsc;
 
 use crate::connect::{self, ServerArgs};
 use crate::failure::{self, Failure, Result};
-use crate::{duration, output, terminal};
+use crate::nesting::{self, Outer};
+use crate::{duration, output, settings, terminal};
 
 /// A clock that stood still during a suspend is looked at again so soon.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
@@ -35,6 +36,9 @@ The command finds in its environment:
   FENCEPOST_TOKEN     the fencing token: show it to the store with every write (with -s: for reads only)
   FENCEPOST_DEADLINE  until when the lock was certain as the command began, in unix milliseconds by the wall clock:
                       a hint, for renewals move it
+  FENCEPOST_GRANTS    the grants that it runs under, for a `fencepost run` inside of it: one that asks for the same lock
+                      would wait for itself, and is refused at once (-s inside -s is granted)
+It does not find FENCEPOST_STORE_PASSWORD there, which is a secret. Paths such as FENCEPOST_KEY stay.
 
 It runs in its own process group. Before the lock's deadline the group gets TERM, and KILL at the deadline or when the lock
 is lost, so that it is gone before the next holder starts. INT, TERM, HUP, QUIT, USR1, USR2 and WINCH are passed on. What the
@@ -115,9 +119,9 @@ pub(crate) async fn run(args: Args) -> Result<u8> {
     };
     let request = client.lock(args.lock.as_str());
     let code = if args.shared {
-        hold_and_run(&args, signals, asked(&args, request.shared()), ttl).await
+        hold_and_run(&args, &client, signals, asked(&args, request.shared()), ttl).await
     } else {
-        hold_and_run(&args, signals, asked(&args, request), ttl).await
+        hold_and_run(&args, &client, signals, asked(&args, request), ttl).await
     };
     // What has been given back is given back; this is for a wait that was broken off.
     let _ = tokio::time::timeout(RELEASE_PATIENCE, client.close()).await;
@@ -135,8 +139,16 @@ fn asked<M>(args: &Args, mut request: LockRequest<M>) -> LockRequest<M> {
     }
 }
 
-async fn hold_and_run<M>(
+/// What came of asking for the lock.
+enum Acquired<M> {
+    Yes(Guard<M>),
+    /// The command that this one runs inside of holds it, and waits for this one to end.
+    ByOuter(GrantId),
+}
+
+async fn hold_and_run<M: Clone>(
     args: &Args,
+    client: &Client,
     mut signals: mpsc::Receiver<Signal>,
     request: LockRequest<M>,
     ttl: Duration,
@@ -144,12 +156,19 @@ async fn hold_and_run<M>(
 where
     Hold<M>: ShowsToken,
 {
+    let outer = Outer::of_environment();
     let acquiring = async {
-        if args.nonblock {
-            let busy = request.try_acquire_or_busy().await?;
-            return busy.map_err(|busy| Error::from(Refused::Busy(busy)));
+        if args.nonblock || !outer.is_empty() {
+            match request.clone().try_acquire_or_busy().await? {
+                Ok(guard) => return Ok(Acquired::Yes(guard)),
+                Err(busy) => match outer.in_the_way(client, &busy).await? {
+                    Some(grant) => return Ok(Acquired::ByOuter(grant)),
+                    None if args.nonblock => return Err(Error::from(Refused::Busy(busy))),
+                    None => {}
+                },
+            }
         }
-        request.acquire().await
+        request.acquire().await.map(Acquired::Yes)
     };
     let acquired = tokio::select! {
         acquired = acquiring => acquired,
@@ -157,8 +176,16 @@ where
         () = say_that_it_waits(&args.lock) => unreachable!("it says so and waits for ever"),
     };
     let guard = match acquired {
-        Ok(guard) => guard,
-        Err(Error::Refused(Refused::Busy(_) | Refused::TimedOut)) => {
+        Ok(Acquired::Yes(guard)) => guard,
+        Ok(Acquired::ByOuter(grant)) => {
+            output::say(&format!(
+                "fencepost: {} was not acquired: the `fencepost run` that this command runs inside of holds it (grant {}) until this command \
+                 has ended, so it would wait for itself for ever. Leave the inner `run` out, or take another lock there",
+                args.lock, grant.0
+            ));
+            return Ok(args.conflict_exit_code);
+        }
+        Err(Error::Refused(Refused::Busy(_) | Refused::TimedOut { .. })) => {
             output::say(&format!(
                 "fencepost: {} was not acquired: `fencepost why {0}` says who is in the way",
                 args.lock
@@ -172,16 +199,23 @@ where
         Err(error) => return Err(error.into()),
     };
     let least = args.max_hold.map_or(ttl, |max_hold| max_hold.min(ttl));
-    supervise(args, guard, &mut signals, least / 6).await
+    let told = outer.and(client.cluster().unwrap_or_default(), guard.hold().grant());
+    supervise(args, guard, told, &mut signals, least / 6).await
 }
 
 /// Runs the command under the lock, and gives the lock back.
-async fn supervise<M>(args: &Args, guard: Guard<M>, signals: &mut mpsc::Receiver<Signal>, grace: Duration) -> Result<u8>
+async fn supervise<M>(
+    args: &Args,
+    guard: Guard<M>,
+    grants: String,
+    signals: &mut mpsc::Receiver<Signal>,
+    grace: Duration,
+) -> Result<u8>
 where
     Hold<M>: ShowsToken,
 {
     let hold = guard.hold();
-    let mut child = match spawn(args, &hold) {
+    let mut child = match spawn(args, &hold, &grants) {
         Ok(child) => child,
         Err(error) => {
             let _ = tokio::time::timeout(RELEASE_PATIENCE, guard.release()).await;
@@ -254,7 +288,7 @@ async fn watch_over<M>(
     }
 }
 
-fn spawn<M>(args: &Args, hold: &Hold<M>) -> std::io::Result<Child>
+fn spawn<M>(args: &Args, hold: &Hold<M>, grants: &str) -> std::io::Result<Child>
 where
     Hold<M>: ShowsToken,
 {
@@ -268,7 +302,12 @@ where
         .env("FENCEPOST_LOCK", args.lock.as_str())
         .env("FENCEPOST_TOKEN", hold.shown_token().to_string())
         .env("FENCEPOST_DEADLINE", deadline_ms.to_string())
+        .env(nesting::VARIABLE, grants)
         .process_group(0);
+    // What this program was trusted with is not the command's, nor that of all which the command starts.
+    for secret in settings::secret_variables() {
+        command.env_remove(secret);
+    }
     command.spawn()
 }
 

@@ -34,6 +34,8 @@ pub(crate) async fn run(args: Args) -> Result {
         tracing::info!(value = setting.value, from = %setting.source, "{}", setting.name);
     }
     let server = Server::start(config).await.map_err(start_failure)?;
+    // Before the line: a supervisor that has read it may ask the node to end at once.
+    let asked_to_end = asked_to_end()?;
     output::line(&format!(
         "ready: {} listens for clients on {}, http on {}, peers on {}",
         settings.get("name").value,
@@ -41,7 +43,7 @@ pub(crate) async fn run(args: Args) -> Result {
         server.http_address(),
         server.peer_address()
     ))?;
-    server.run_until(asked_to_end()?).await.map_err(|stop| Failure::failed(format!("the node had to stop: {stop}")))
+    server.run_until(asked_to_end).await.map_err(|stop| Failure::failed(format!("the node had to stop: {stop}")))
 }
 
 /// Done at the first SIGTERM or SIGINT. A second one ends the process at once.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use fencepost::{Client, ClusterStatus, GrantView, LogicalMs};
+use fencepost::{Client, ClusterStatus, GrantView, LogicalMs, MemberState};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
@@ -154,6 +154,11 @@ impl View {
                 counts.sessions, counts.grants, counts.waiters, counts.rests, counts.freezes
             ),
         ];
+        let silent = status.members.iter().filter(|member| matches!(member.state, MemberState::Silent(_)));
+        let silent: Vec<String> = silent.map(crate::command::members::call).collect();
+        if !silent.is_empty() {
+            head.push(format!("silent: {}; see `fencepost members`", silent.join(", ")));
+        }
         if status.disk_short {
             head.push("the leader's disk is nearly full: new locks are refused; free space".to_owned());
         }
@@ -229,6 +234,10 @@ mod tests {
             role: MemberRole::Voter,
             leads,
             matched_index: None,
+            state: MemberState::Up,
+            lag: None,
+            gets_snapshot: false,
+            version: None,
         };
         ClusterStatus {
             cluster: 1,
@@ -252,6 +261,7 @@ mod tests {
             },
             oldest_live_token: Token(1),
             disk_short: false,
+            without_leader: None,
         }
     }
 
@@ -321,10 +331,12 @@ mod tests {
     fn a_picture_that_is_old_or_of_a_full_disk_says_so() {
         let (_, mut now) = seen();
         now.status.disk_short = true;
+        now.status.members[2].state = MemberState::Silent(Duration::from_secs(8));
         now.status.members.iter_mut().for_each(|member| member.leads = false);
         let view = View { problem: Some("no answer".to_owned()), ..View::of(&now, None) };
         let shown = screen(&view).join("\n");
-        for part in ["leader nobody", "log 1000 (-)", "disk is nearly full", "old: no answer (q quits)"] {
+        for part in ["leader nobody", "log 1000 (-)", "disk is nearly full", "silent: n3 (", "old: no answer (q quits)"]
+        {
             assert!(shown.contains(part), "{part} is not in\n{shown}");
         }
     }

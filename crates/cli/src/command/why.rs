@@ -1,6 +1,6 @@
 //! `fencepost why LOCK`: who is in the way, in sentences.
 
-use fencepost::{AsOf, BlockedBy, Explanation, Holder, LogicalMs, Name};
+use fencepost::{AsOf, BlockedBy, Cycle, Explanation, Holder, LogicalMs, Name};
 
 use crate::command::describe::{explanation_json, sessions_of};
 use crate::connect::{self, ServerArgs};
@@ -103,6 +103,26 @@ fn sentences(AsOf { at, what }: &AsOf<Explanation>, people: &People) -> Vec<Stri
             let who = people.who(blocker.session, blocker.owner.as_ref());
             said.push(format!("  {who} waits for {}, {}.", blocker.name, in_the_way(&blocker.by, people, now)));
         }
+    }
+    if let Some(Cycle { links }) = &what.suspected {
+        said.push("A deadlock is suspected. These sessions wait for each other, unless one of them does several things at once:".to_owned());
+        for (link, next) in links.iter().zip(links.iter().cycle().skip(1)).take(NAMED_MAX) {
+            let who = people.who(link.session, link.owner.as_ref());
+            let how = if link.blocked_by.is_some() { "held by" } else { "behind an earlier request of" };
+            said.push(format!(
+                "  {who} waits for {}, {how} session {}.",
+                link.waits_for,
+                shown::short_session(next.session)
+            ));
+        }
+        if links.len() > NAMED_MAX {
+            said.push(format!("  ... and {} more: see `-o json`.", links.len() - NAMED_MAX));
+        }
+        said.push(
+            "Waiting longer does not help. Break one of the locks; and let the program ask for all its locks in one request, or give each \
+             unit of work an owner, so that a deadlock is refused at once."
+                .to_owned(),
+        );
     }
     said
 }

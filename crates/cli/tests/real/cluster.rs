@@ -176,6 +176,12 @@ impl Cluster {
         self.directory().join(format!("{}.log", self.nodes[node].name))
     }
 
+    /// What a node has logged.
+    #[allow(dead_code, reason = "only the story of the silent nodes needs it")]
+    pub(crate) fn log(&self, node: usize) -> String {
+        String::from_utf8_lossy(&std::fs::read(self.log_path(node)).unwrap_or_default()).into_owned()
+    }
+
     /// Where clients connect, of every node that there ever was.
     pub(crate) fn endpoints(&self) -> Vec<String> {
         self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.client_port)).collect()

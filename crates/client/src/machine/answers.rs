@@ -12,7 +12,7 @@ use fencepost_core::{
 use super::bounds::REATTACH_MAX;
 use super::planted::{Bug, planted};
 use super::session::{Common, Grant, Hold, Life, Link, Session, Stage, UNSAID, terms};
-use super::{Answer, Event, Failure, GrantKey, Lost};
+use super::{Answer, Event, Failure, GrantKey, Lost, RequestKey};
 use crate::clock::Nanos;
 
 /// An answer to a numbered request.
@@ -156,17 +156,21 @@ impl Session {
         let Answered { outcome, at, stands } = answered;
         match outcome {
             Outcome::Queued { .. } => {
-                pending.ever_queued = true;
+                if !std::mem::replace(&mut pending.ever_queued, true) && pending.listened {
+                    common
+                        .events
+                        .push_back(Event::Queued(RequestKey { session: self.id, number: RequestNumber(number) }));
+                }
                 if pending.stage == Stage::Sent {
                     pending.stage = Stage::Queued;
-                    self.in_flight -= 1;
+                    self.landed(common);
                     self.more_may_go(common);
                 }
             }
             // It went with an open that was not taken, and goes with the next one again.
             Outcome::Refused(Refusal::NoSession) if self.life == Life::New => {
                 if std::mem::replace(&mut pending.stage, Stage::Unsent) == Stage::Sent {
-                    self.in_flight -= 1;
+                    self.landed(common);
                 }
             }
             Outcome::Refused(Refusal::NoSession) => self.end(common, None),
@@ -227,7 +231,7 @@ impl Session {
         let pending = self.pending.get_mut(&number).expect("looked up by the caller");
         if pending.cancelled {
             if std::mem::replace(&mut pending.stage, Stage::HeldBack) == Stage::Sent {
-                self.in_flight -= 1;
+                self.landed(common);
                 self.more_may_go(common);
             }
             return;
@@ -288,7 +292,7 @@ impl Session {
     fn send_again(&mut self, common: &mut Common, number: u64) {
         let Some(pending) = self.pending.get_mut(&number) else { return };
         if std::mem::replace(&mut pending.stage, Stage::Unsent) == Stage::Sent {
-            self.in_flight -= 1;
+            self.landed(common);
         }
         self.unsent.push_back(number);
         common.ready.insert(self.id);
@@ -304,7 +308,7 @@ impl Session {
             return self.resolve(common, number, Answer::Failed(failure));
         }
         if std::mem::replace(&mut pending.stage, Stage::Unsent) == Stage::Sent {
-            self.in_flight -= 1;
+            self.landed(common);
         }
         let at = now.after(why.retry_after);
         let (_, later) = self.later.get_or_insert_with(|| (at, Vec::new()));

@@ -3,13 +3,14 @@
 //! It knows no socket: it is told when the stream is up or down and what came, and says what to send and when to come back. Whoever
 //! holds it may ask for anything at any time, connected or not; what cannot be sent waits for its limit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use fencepost_core::{
-    Action, Epoch, GrantId, LogicalMs, Metadata, Outcome, RequestNumber, SecretHash, Seen, SessionEnd, SessionId, Ttl,
+    Action, Epoch, GrantId, LogicalMs, Metadata, Outcome, Request, RequestNumber, SecretHash, Seen, SessionEnd,
+    SessionId, Ttl,
 };
-use fencepost_wire::{WireError, api, v1};
+use fencepost_wire::{SessionSecret, WireError, api, v1};
 use prost::Message;
 
 use super::answers::{Answered, NotTaken};
@@ -19,14 +20,14 @@ use super::session::{Common, Life, Link, Session, Stage};
 use super::{Answer, Event, Failure, GrantKey, GrantState, Lost, RequestKey};
 use crate::clock::Nanos;
 
-/// A session that is to be opened. Whoever has randomness draws the id and the secret.
+/// A session that is to be opened. The driver, which has randomness, draws the id and the secret.
 #[derive(Clone, Debug)]
 pub struct NewSession {
     /// 128 random bits.
     pub id: SessionId,
-    /// 256 random bits that nobody else knows.
-    pub secret: [u8; 32],
-    /// Their SHA-256.
+    /// What proves to a node that the session is ours.
+    pub secret: SessionSecret,
+    /// Its SHA-256.
     pub secret_hash: SecretHash,
     /// How long it lives without a sign of life.
     pub ttl: Ttl,
@@ -54,6 +55,10 @@ pub struct Connection {
     stalled: bool,
     /// The cluster and group that the sessions belong to.
     home: Option<(u128, u64)>,
+    /// After the shut-down: the closes of sessions that still have guards, to be said when the last guard of each is gone.
+    leaving: BTreeMap<SessionId, v1::ClientMessage>,
+    /// Those of them whose last guard is gone.
+    farewells: VecDeque<v1::ClientMessage>,
 }
 
 impl Connection {
@@ -69,6 +74,16 @@ impl Connection {
     /// Whether the session can still be asked for anything.
     pub fn is_alive(&self, session: SessionId) -> bool {
         self.sessions.get(&session).is_some_and(|session| !matches!(session.life, Life::Ended(_)))
+    }
+
+    /// Whether the session holds anything, as far as it knows.
+    pub fn holds_any(&self, session: SessionId) -> bool {
+        self.sessions.get(&session).is_some_and(|session| !session.grants.is_empty())
+    }
+
+    /// The cluster that the sessions belong to, once it has answered.
+    pub fn cluster(&self) -> Option<u128> {
+        self.home.map(|(cluster, _)| cluster)
     }
 
     /// Asks for something. The answer comes as an event, at `limit_at` at the latest, or a little later if a wait has to be
@@ -205,9 +220,23 @@ impl Connection {
         }
     }
 
-    /// There will be no stream any more: everything that is not over ends here.
+    /// The stream takes the next messages and no others, and no stream will follow: what can be given back is. A session whose
+    /// guards are all gone is closed, which ends its waits, too. The locks of the others stay: their holders may be at work.
+    pub fn handle_farewell(&mut self) {
+        for session in self.sessions.values_mut() {
+            session.say_farewell(&mut self.common);
+        }
+    }
+
+    /// Everything that is not over ends here. After [`Connection::handle_farewell`], what is held stays held at the cluster
+    /// until the last guard of its session is gone: then [`Connection::poll_farewell`] has the close.
     pub fn handle_shut_down(&mut self) {
         for session in self.sessions.values_mut() {
+            if self.up
+                && let Some(close) = session.closes_later()
+            {
+                self.leaving.insert(session.id, close);
+            }
             for number in session.pending.keys().copied().collect::<Vec<_>>() {
                 let sent = session.pending[&number].ever_sent;
                 let answer = if sent { Answer::Unknown } else { Answer::Failed(Failure::ShutDown) };
@@ -215,6 +244,16 @@ impl Connection {
             }
             session.end(&mut self.common, None);
         }
+    }
+
+    /// What is still to be said after the shut-down.
+    pub fn poll_farewell(&mut self) -> Option<v1::ClientMessage> {
+        self.farewells.pop_front()
+    }
+
+    /// Whether something will have to be said after the shut-down, when guards are dropped.
+    pub fn awaits_farewell(&self) -> bool {
+        !self.leaving.is_empty() || !self.farewells.is_empty()
     }
 
     /// A message came.
@@ -327,6 +366,11 @@ impl Connection {
         self.common.events.pop_front()
     }
 
+    /// How many requests are sent and not answered.
+    pub fn in_flight(&self) -> usize {
+        self.common.in_flight
+    }
+
     /// The stream seems dead: nothing was answered for too long. It should be given up for another.
     pub fn is_stalled(&self) -> bool {
         self.up && self.stalled
@@ -345,7 +389,9 @@ impl Connection {
             if matches!(session.life, Life::Ended(_)) {
                 continue;
             }
+            let before = session.in_flight;
             let left = session.say(&mut message, now);
+            self.common.in_flight += session.in_flight - before;
             if session.keep_alive_sent == Some(now) {
                 session.signed(&mut self.common, now);
             }
@@ -365,6 +411,7 @@ impl Connection {
         let over = |session: &Session| matches!(session.life, Life::Ended(_)) && session.grants.is_empty();
         if self.sessions.get(&id).is_some_and(over) {
             self.sessions.remove(&id);
+            self.farewells.extend(self.leaving.remove(&id));
         }
     }
 }
@@ -394,6 +441,17 @@ impl Outgoing {
 }
 
 impl Session {
+    /// The close of a session whose guards are still alive, as it can be said on this stream at any time.
+    fn closes_later(&mut self) -> Option<v1::ClientMessage> {
+        let Link::Up(epoch) = self.link else { return None };
+        if matches!(self.life, Life::Ended(_)) || !self.is_held() {
+            return None;
+        }
+        let number = RequestNumber(self.last_number + 1);
+        let close = Request { session: self.id, epoch, number, seen: self.seen.news(), action: Action::Close };
+        Some(v1::ClientMessage { requests: vec![api::request_to_wire(&close)], ..v1::ClientMessage::default() })
+    }
+
     /// Says what there is to say. Returns whether something is left that did not fit.
     fn say(&mut self, out: &mut Outgoing, now: Nanos) -> bool {
         match self.link {
@@ -446,7 +504,8 @@ impl Session {
                 self.unsent.pop_front();
                 continue;
             }
-            if self.in_flight >= IN_FLIGHT_MAX {
+            // A close makes room by itself: it ends all the others.
+            if self.in_flight >= IN_FLIGHT_MAX && pending.request.action != Action::Close {
                 return false;
             }
             pending.request.epoch = epoch;

@@ -50,6 +50,8 @@ pub struct GrantKey {
 pub enum Event {
     /// A request is over. Exactly one for each that somebody listens to.
     Answered(RequestKey, Answer),
+    /// A request has its place in a queue, and its answer may take long.
+    Queued(RequestKey),
     /// Look at the state of this grant again.
     GrantChanged(GrantKey),
     /// Look at the state of every grant of this session again.

@@ -11,6 +11,8 @@ use fencepost_core::{
     SessionId, Terms, Token, Ttl,
 };
 
+use fencepost_wire::SessionSecret;
+
 use super::bounds::{CANCEL_PATIENCE, IN_FLIGHT_MAX, WARNING_MAX};
 use super::planted::{Bug, planted};
 use super::seen::SeenNumbers;
@@ -29,6 +31,8 @@ pub(crate) struct Common {
     pub(crate) wake_at: Option<Nanos>,
     /// The cluster is taken for dead.
     pub(crate) unreachable: bool,
+    /// Invariant: the sum of what the sessions have in flight.
+    pub(crate) in_flight: usize,
 }
 
 impl Common {
@@ -40,7 +44,7 @@ impl Common {
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) id: SessionId,
-    pub(crate) secret: [u8; 32],
+    pub(crate) secret: SessionSecret,
     pub(crate) secret_hash: SecretHash,
     pub(crate) ttl: Ttl,
     pub(crate) metadata: Metadata,
@@ -188,7 +192,7 @@ pub(crate) fn terms(action: &Action) -> Option<&Terms> {
 }
 
 impl Session {
-    pub(crate) fn new(id: SessionId, secret: [u8; 32], hash: SecretHash, ttl: Ttl, metadata: Metadata) -> Session {
+    pub(crate) fn new(id: SessionId, secret: SessionSecret, hash: SecretHash, ttl: Ttl, metadata: Metadata) -> Session {
         Session {
             id,
             secret,
@@ -263,7 +267,7 @@ impl Session {
     pub(crate) fn finish(&mut self, common: &mut Common, number: u64) -> Option<Box<Pending>> {
         let pending = self.pending.remove(&number)?;
         if pending.stage == Stage::Sent {
-            self.in_flight -= 1;
+            self.landed(common);
         }
         if let Some(at) = pending.limit_at {
             self.limits.remove(&(at, number));
@@ -294,6 +298,12 @@ impl Session {
         {
             common.events.push_back(Event::Answered(key, answer));
         }
+    }
+
+    /// A request is no longer in flight.
+    pub(crate) fn landed(&mut self, common: &mut Common) {
+        self.in_flight -= 1;
+        common.in_flight -= 1;
     }
 
     pub(crate) fn more_may_go(&self, common: &mut Common) {
@@ -359,6 +369,33 @@ impl Session {
         }
     }
 
+    /// Whether a guard of it is alive.
+    pub(crate) fn is_held(&self) -> bool {
+        self.grants.values().any(|grant| grant.guards > 0)
+    }
+
+    /// Prepares the last messages of the session: see [`super::Connection::handle_farewell`].
+    pub(crate) fn say_farewell(&mut self, common: &mut Common) {
+        if matches!(self.life, Life::Ended(_)) {
+            return;
+        }
+        if !self.is_held() {
+            self.unsent.clear();
+            self.ask(common, Action::Close, None, false);
+            return;
+        }
+        let gives_back =
+            |action: &Action| matches!(action, Action::Release { .. } | Action::Cancel { .. } | Action::Close);
+        let others = self.pending.iter().filter(|(_, pending)| !gives_back(&pending.request.action));
+        for number in others.map(|(number, _)| *number).collect::<Vec<_>>() {
+            if self.pending[&number].ever_sent {
+                self.cancel(common, number);
+            } else {
+                self.resolve(common, number, Answer::Failed(Failure::ShutDown));
+            }
+        }
+    }
+
     // ---- Streams
 
     /// The stream is gone.
@@ -380,6 +417,7 @@ impl Session {
                 pending.stage = Stage::Unsent;
             }
         }
+        common.in_flight -= self.in_flight;
         self.in_flight = 0;
         self.later = None;
         self.unsent.clear();

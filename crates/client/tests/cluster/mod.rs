@@ -297,10 +297,14 @@ impl Node {
 impl rpc::observe_service_server::ObserveService for Node {
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
         self.lead()?;
-        let name =
-            Name::new(&request.into_inner().name).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let v1::ExplainRequest { name, wait, .. } = request.into_inner();
+        let name = Name::new(&name).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let wait = wait.map(|wait| api::observe::explained_wait_from_wire(wait).expect("a valid wait"));
         let inner = self.cluster.lock();
-        let explanation = inner.state.explain(&name, 100);
+        let mut explanation = inner.state.explain(&name, 100);
+        if let Some((session, owner, locks)) = &wait {
+            explanation.suspected = inner.state.suspect(*session, owner.as_ref(), locks);
+        }
         Ok(Response::new(api::observe::explanation_to_wire(Cluster::read_at(&inner), &explanation)))
     }
 

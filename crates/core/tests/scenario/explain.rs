@@ -2,7 +2,7 @@
 //!
 //! These are the core's own explanations, unlike the pictures of `show`, which are drawn from the records alone.
 
-use fencepost_core::{BlockedBy, Blocker, Explanation, TokenCheck};
+use fencepost_core::{BlockedBy, Blocker, Cycle, CycleLink, Explanation, TokenCheck};
 
 use super::print::{Spelling, held, takes, token_of};
 use super::words::time;
@@ -47,7 +47,18 @@ pub(crate) fn resource(why: &Explanation, spelling: &Spelling) -> Vec<String> {
         lines.push(format!("{} wait in all", why.queue_len));
     }
     lines.extend(chain(&why.chain, spelling));
+    lines.extend(why.suspected.iter().map(|cycle| suspected(cycle, spelling)));
     lines
+}
+
+/// Sessions that seem to wait for each other.
+pub(crate) fn suspected(cycle: &Cycle, spelling: &Spelling) -> String {
+    let link = |link: &CycleLink| {
+        let who = spelling.owner(link.session, link.owner.as_ref());
+        let by = link.blocked_by.map_or("behind a waiter".to_string(), |grant| format!("grant {}", grant.0));
+        format!("{who}#{} for {} ({by})", link.number.0, link.waits_for)
+    };
+    format!("suspected: {}", cycle.links.iter().map(link).collect::<Vec<_>>().join(", "))
 }
 
 /// From a waiter down to what does not wait.

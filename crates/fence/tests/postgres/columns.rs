@@ -119,14 +119,14 @@ fn the_column_may_have_another_name_and_must_be_there() {
     });
 }
 
-/// A role needs no rights on our schema for this, and the time that it may idle is bounded as with the functions.
+/// The time that it may idle is bounded as with the functions.
 #[test]
 fn a_plain_role_is_guarded_as_well_and_its_idle_time_is_bounded() {
     let Some(database) = Database::fresh() else { return };
     block_on(async {
         let owner = wallet(&database, true).await;
         let role = format!("app_of_{}", database.name());
-        run(&owner, &format!("CREATE ROLE {role} LOGIN; GRANT SELECT, UPDATE ON wallet TO {role}")).await;
+        run(&owner, &format!("CREATE ROLE {role} LOGIN; GRANT SELECT, UPDATE ON wallet TO {role}; GRANT USAGE ON SCHEMA fencepost TO {role}")).await;
         let client = database.open_as(&role).await;
         assert_eq!(code(&client, "UPDATE wallet SET balance = 1").await, postgres::MISSING);
         assert_eq!(code(&client, "UPDATE wallet SET balance = 1, fencing_token = 4").await, postgres::STALE);

@@ -2,7 +2,10 @@
 
 use fencepost_fence::{Access, Error, Installed, Status, Token, postgres};
 
-use crate::suite::{Connection, block_on, stale, writer};
+use tokio_postgres::Client;
+
+use crate::rights::VERSION_1;
+use crate::suite::{Connection, block_on, writer};
 use crate::{Database, begin, code, done, one, run};
 
 #[test]
@@ -12,27 +15,77 @@ fn installing_again_changes_nothing_and_a_newer_form_is_refused() {
         let mut client = database.open().await;
         client.write("wallet", writer(5), 50).await.expect("the first");
         assert_eq!(postgres::install(&mut client).await.expect("it is there"), Installed::AlreadyThere);
-        let expected = Status { version: 1, base: Token(0), names: 1, writes: 1, highest: Token(5) };
+        let expected = Status { version: postgres::VERSION, base: Token(0), names: 1, writes: 1, highest: Token(5) };
         assert_eq!(postgres::status(&client).await.expect("it is there"), expected);
-        run(&client, "UPDATE fencepost.store SET version = 2").await;
+        run(&client, "UPDATE fencepost.store SET version = 3").await;
         for refused in [postgres::install(&mut client).await.map(drop), postgres::status(&client).await.map(drop)] {
             let refused = refused.expect_err("somebody newer has made it");
-            assert!(matches!(&refused, Error::NotInstalled(why) if why.contains("version 2")), "{refused}");
+            assert!(matches!(&refused, Error::NotInstalled(why) if why.contains("version 3")), "{refused}");
         }
         assert_eq!(code(&client, postgres::SCRIPT).await, "P0001", "by hand as well");
     });
 }
 
+/// What an installation consists of, one object a line: functions with their rights and code, tables with their columns.
+async fn installation(client: &Client) -> Vec<String> {
+    let objects = "
+        SELECT concat_ws(' ', oid::regprocedure, prosecdef, proconfig, proacl, pg_get_functiondef(oid)) FROM pg_proc
+            WHERE pronamespace = 'fencepost'::regnamespace
+        UNION ALL SELECT concat_ws(' ', oid::regclass, relkind, relacl, reloptions) FROM pg_class
+            WHERE relnamespace = 'fencepost'::regnamespace
+        UNION ALL SELECT concat_ws(' ', attrelid::regclass, attname, atttypid::regtype, attnotnull) FROM pg_attribute
+            WHERE attnum > 0 AND attrelid IN ('fencepost.store'::regclass, 'fencepost.marks'::regclass)
+        ORDER BY 1";
+    done(client.query(objects, &[]).await).iter().map(|row| row.get(0)).collect()
+}
+
+/// By the library and by hand. What is there afterwards is what a new installation has, with the marks and settings of the old.
 #[test]
-fn an_older_form_is_upgraded_and_its_marks_stay() {
-    let Some(database) = Database::fresh() else { return };
+fn version_1_is_upgraded_with_its_marks_settings_and_triggers() {
+    let (Some(by_library), Some(by_hand), Some(fresh)) = (Database::bare(), Database::bare(), Database::fresh()) else {
+        return;
+    };
     block_on(async {
-        let mut client = database.open().await;
-        client.write("wallet", writer(5), 50).await.expect("the first");
-        run(&client, "UPDATE fencepost.store SET version = 0; DROP FUNCTION fencepost.present CASCADE").await;
-        assert_eq!(postgres::install(&mut client).await.expect("it is older"), Installed::UpgradedFrom(0));
-        assert_eq!(postgres::status(&client).await.expect("it is there").version, 1);
-        stale(client.write("wallet", writer(4), 40).await, 4, 5);
+        let expected = installation(&fresh.open().await).await;
+        for (database, by_the_library) in [(by_library, true), (by_hand, false)] {
+            let mut client = database.open().await;
+            run(&client, VERSION_1).await;
+            run(
+                &client,
+                "SELECT fencepost.set_idle_timeout('30 s');
+                 CREATE TABLE wallet (id integer PRIMARY KEY, balance bigint, fencing_token bigint NOT NULL DEFAULT 0);
+                 CREATE TABLE purse (LIKE wallet INCLUDING ALL);
+                 INSERT INTO wallet VALUES (7, 100); INSERT INTO purse VALUES (7, 100);
+                 SELECT fencepost.guard_rows('wallet', 'wallet:', 'id'); SELECT fencepost.guard_column('purse');
+                 BEGIN; SELECT fencepost.write('wallet:7', 5); UPDATE wallet SET balance = 50; COMMIT;
+                 UPDATE purse SET balance = 50, fencing_token = 5; SELECT fencepost.forget_below(3)",
+            )
+            .await;
+            let refused = postgres::status(&client).await.expect_err("it is of an older version");
+            assert!(refused.to_string().contains("run `fencepost fence init"), "{refused}");
+
+            if by_the_library {
+                let upgraded = postgres::install(&mut client).await.expect("it is older");
+                assert_eq!(upgraded, Installed::Upgraded { from: 1, to: 2 });
+            } else {
+                run(&client, postgres::SCRIPT).await;
+            }
+            let status = Status { version: 2, base: Token(3), names: 1, writes: 1, highest: Token(5) };
+            assert_eq!(postgres::status(&client).await.expect("it is there"), status);
+            assert_eq!(one(&client, "SELECT extract(epoch FROM idle_timeout)::bigint FROM fencepost.store").await, 30);
+            assert_eq!(installation(&client).await, expected);
+            for (late, expected) in [
+                ("SELECT fencepost.write('wallet:7', 4)", postgres::STALE),
+                ("UPDATE wallet SET balance = 40", postgres::MISSING),
+                ("UPDATE purse SET balance = 40, fencing_token = 4", postgres::STALE),
+                ("UPDATE purse SET balance = 40", postgres::MISSING),
+            ] {
+                assert_eq!(code(&client, late).await, expected, "{late}");
+            }
+            run(&client, "BEGIN; SELECT fencepost.write('wallet:7', 6); UPDATE wallet SET balance = 60; COMMIT").await;
+            run(&client, "UPDATE purse SET balance = 60, fencing_token = 6").await;
+            assert_eq!(postgres::install(&mut client).await.expect("it is there"), Installed::AlreadyThere);
+        }
     });
 }
 

@@ -6,6 +6,7 @@
 mod columns;
 mod input;
 mod installing;
+mod rights;
 mod rows;
 #[path = "../suite/mod.rs"]
 mod suite;

@@ -171,7 +171,6 @@ fn a_plain_role_writes_through_the_guard_and_cannot_touch_the_marks() {
         run(&owner, &format!("{GUARD}; CREATE ROLE {role} LOGIN; GRANT SELECT, UPDATE ON wallet TO {role}")).await;
         let mut app = database.open_as(&role).await;
         let update = "UPDATE wallet SET balance = 70 WHERE id = 7";
-        assert_eq!(code(&app, update).await, postgres::MISSING, "the trigger holds for those who were not let in, too");
         run(&owner, &format!("GRANT USAGE ON SCHEMA fencepost TO {role}")).await;
         let transaction = begin(&mut app).await;
         postgres::admit(&transaction, &Access::write("wallet:7", writer(7))).await.expect("the first");

@@ -20,6 +20,7 @@ impl Replica {
     /// # Errors
     /// [`Stop`] only if consensus refuses to go on. A snapshot that cannot be used is dropped; the leader sends another.
     pub fn handle_snapshot(&mut self, mut message: Message, bytes: Arc<[u8]>) -> Result<(), Stop> {
+        self.ears.note(message.from);
         let named = position_of(message.get_snapshot());
         let Ok(restored) = read_snapshot(self.settings.group, &bytes, self.settings.seed) else { return Ok(()) };
         if message.msg_type != MessageType::MsgSnapshot || restored.position != named {

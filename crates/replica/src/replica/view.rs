@@ -38,6 +38,12 @@ impl Replica {
         matches!(self.lead, Lead::Running { .. })
     }
 
+    /// The node that this one hands the lead to: from the request until another leads, or until the hand-over was given up. No
+    /// entry is written meanwhile.
+    pub fn hands_over_to(&self) -> Option<u64> {
+        self.hand_over_to.or(self.raft.raft.lead_transferee)
+    }
+
     /// This node's id.
     pub fn id(&self) -> u64 {
         self.settings.id
@@ -104,6 +110,9 @@ impl Replica {
             role: role(&self.members, node),
             is_leader: leader == Some(node),
             matched: self.raft.raft.prs().get(node).filter(|_| leads).map(|progress| progress.matched),
+            hears: self.hears(node),
+            lag: self.lag(node),
+            gets_snapshot: self.gets_snapshot(node),
         };
         self.members.nodes().into_iter().map(view).collect()
     }

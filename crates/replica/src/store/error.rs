@@ -83,6 +83,19 @@ pub enum StoreError {
         /// What would be wrong.
         reason: String,
     },
+    /// The operator must look whether something was changed, and close the directory.
+    #[error(
+        "{path} has mode {mode:o}: {reason}. See to it that it is as this node left it, then chmod -R go= {path}; or say a \
+         directory that is not there yet, which is made with mode 700"
+    )]
+    OpenToOthers {
+        /// Which directory or file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+        /// What is wrong with them.
+        reason: &'static str,
+    },
     /// The operator must look at the disk or its permissions.
     #[error("cannot {action} {path}: {source}; check the disk and the permissions, then start the node again")]
     Io {

@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use raft::Storage;
-use raft_engine::env::{DefaultFileSystem, FileSystem, Handle};
+use raft_engine::env::{FileSystem, Handle};
 
 use super::guard::FirstFailure;
 use super::reserve::is_full;
-use super::{StoreError, scan, sync_directory};
+use super::{PrivateFiles, StoreError, private, scan, sync_directory};
 use crate::log::{Log, LogPosition};
 
 const SUFFIX: &str = ".snapshot";
@@ -29,7 +29,7 @@ const DIGITS: usize = 20;
 ///
 /// Any thread may read while another one writes. The directory is not locked: whoever has the node's
 /// [`super::LogStore`] open has its snapshots, too.
-pub struct SnapshotStore<F: FileSystem = DefaultFileSystem> {
+pub struct SnapshotStore<F: FileSystem = PrivateFiles> {
     file_system: Arc<F>,
     directory: PathBuf,
     failure: FirstFailure,
@@ -46,7 +46,7 @@ impl SnapshotStore {
     /// # Errors
     /// [`StoreError::Io`] says what to do.
     pub fn open(directory: &Path) -> Result<SnapshotStore, StoreError> {
-        SnapshotStore::open_on(Arc::new(DefaultFileSystem), directory)
+        SnapshotStore::open_on(Arc::new(PrivateFiles), directory)
     }
 }
 
@@ -56,7 +56,7 @@ impl<F: FileSystem> SnapshotStore<F> {
     /// # Errors
     /// As [`SnapshotStore::open`].
     pub fn open_on(file_system: Arc<F>, directory: &Path) -> Result<SnapshotStore<F>, StoreError> {
-        std::fs::create_dir_all(directory).map_err(|source| StoreError::io("create", directory, source))?;
+        private::create_directory(directory)?;
         let failed = |source| StoreError::io("list", directory, source);
         let mut positions = BTreeSet::new();
         for entry in std::fs::read_dir(directory).map_err(failed)? {

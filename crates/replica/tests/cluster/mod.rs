@@ -44,6 +44,9 @@ pub(crate) struct Node {
     pub snapshots_stalled: bool,
     /// So many of the next snapshots are put off, for want of room on the disk.
     pub snapshots_put_off: u64,
+    /// Snapshots for others do not leave this node until it is let go on, and have then failed.
+    pub sending_stalled: bool,
+    sending: BTreeSet<u64>,
     pub replies: BTreeMap<Ticket, Answered>,
     pub abandoned: BTreeSet<Ticket>,
     pub reads: BTreeMap<Ticket, LogPosition>,
@@ -51,6 +54,8 @@ pub(crate) struct Node {
     /// The most that its log ever took up in memory.
     pub log_bytes_most: u64,
     pub pushes: Vec<Push>,
+    /// The peers that it said it lost (true) or found, in order.
+    pub peers: Vec<(u64, bool)>,
 }
 
 #[derive(Clone, Debug)]
@@ -140,12 +145,15 @@ impl Cluster {
                 disk_stalled: false,
                 snapshots_stalled: false,
                 snapshots_put_off: 0,
+                sending_stalled: false,
+                sending: BTreeSet::new(),
                 replies: BTreeMap::new(),
                 abandoned: BTreeSet::new(),
                 reads: BTreeMap::new(),
                 changed: BTreeSet::new(),
                 log_bytes_most: 0,
                 pushes: Vec::new(),
+                peers: Vec::new(),
             },
         );
     }
@@ -275,6 +283,9 @@ impl Cluster {
                 replica.handle_snapshot_made(through, state_hash).expect("the same state twice");
             }
         }
+        if !node.sending_stalled {
+            std::mem::take(&mut node.sending).into_iter().for_each(|peer| replica.handle_snapshot_sent(peer, false));
+        }
         let (due, later): (Vec<_>, Vec<_>) = std::mem::take(&mut self.network)
             .into_iter()
             .partition(|parcel| parcel.message.to == id && parcel.arrives <= now);
@@ -304,6 +315,7 @@ impl Cluster {
             };
             match output {
                 Output::Send(message) => send(message, None),
+                Output::SendSnapshot { message, .. } if node.sending_stalled => drop(node.sending.insert(message.to)),
                 Output::SendSnapshot { message, .. } => {
                     let peer = message.to;
                     send(message, node.disk.snapshot.clone());
@@ -320,6 +332,8 @@ impl Cluster {
                 Output::ReadReady { ticket, position } => drop(node.reads.insert(ticket, position)),
                 Output::MembersChanged { ticket, .. } => node.changed.extend(ticket),
                 Output::Push { push, .. } => node.pushes.push(push),
+                Output::PeerLost { peer, .. } => node.peers.push((peer, true)),
+                Output::PeerFound { peer, .. } => node.peers.push((peer, false)),
             }
         }
     }

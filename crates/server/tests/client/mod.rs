@@ -264,7 +264,7 @@ pub(crate) fn open(session: u128, ttl_ms: u64) -> v1::OpenSession {
 
 pub(crate) fn attach(session: u128, seen_mark: u64) -> v1::AttachSession {
     let seen = Seen { mark: seen_mark, ..Seen::default() };
-    api::attach_to_wire(SessionId(session), &secret(session), &seen)
+    api::attach_to_wire(SessionId(session), &secret(session).into(), &seen)
 }
 
 pub(crate) fn request(session: u128, epoch: u64, number: u64, action: Action) -> v1::Request {

@@ -64,6 +64,8 @@ pub struct Report {
     pub compacted: u64,
     /// State hashes that were compared with one that was told before.
     pub hashes_compared: u64,
+    /// Stamps that were compared with what the requests before them prove.
+    pub proved_stamps: u64,
     /// Times that somebody acted in the belief that it holds a grant.
     pub acts: u64,
     /// Times that the order of acts was compared without looking at the log.
@@ -72,8 +74,16 @@ pub struct Report {
     pub accesses: u64,
     /// Those with a token that it has to refuse.
     pub stale_accesses: u64,
+    /// Sessions, holds, waits and rests of which it was checked how long they lasted in real time.
+    pub timed_leases: u64,
+    /// Changes of the lead in those runs.
+    pub lead_changes: u64,
+    /// Those of them that were planned.
+    pub planned_lead_changes: u64,
     /// Nodes that said whether they serve.
     pub serves: u64,
+    /// Members that a leader showed as up or not.
+    pub shown: u64,
     /// Waiters that were looked at in the end.
     pub waiters_at_end: u64,
 }

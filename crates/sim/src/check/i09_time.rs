@@ -4,7 +4,11 @@
 //! The ledger knows every deadline to the millisecond. Each entry must end everything that is due at its stamp and nothing else. How
 //! long after a deadline the next entry comes is only judged while the world is undisturbed. A holder never acts in the belief that it
 //! holds what the log has ended by time; what an administrator took from it, or a cancel of its own, it cannot know at once.
+//!
+//! And whether or not a holder acts at the wrong moment: logical time is never ahead of what any client can prove. A request that was
+//! sent at S entered the log with the stamp L, so no entry has a stamp later than L and the time since S.
 
+use fencepost::machine::RequestKey;
 use fencepost_core::{Event, GrantEnd, GrantId, LogicalMs, Outcome, SessionEnd, SessionId, Token};
 
 use crate::fact::WorldTime;
@@ -24,6 +28,10 @@ const IN_FLIGHT_MS: u64 = 1_000;
 const SETTLES_MS: u64 = 10_000;
 /// Grants that ended by time, remembered for those who act later.
 const ENDED_MAX: usize = 1_000_000;
+/// Requests that were asked and are not decided, as far as they are remembered.
+const ASKED_MAX: usize = 100_000;
+/// A leader's clock is ahead by one in so many at most.
+const CLOCK_ONE_IN: i128 = 200;
 
 /// What is remembered about time.
 #[derive(Debug)]
@@ -35,12 +43,22 @@ pub(super) struct Time {
     /// Grants up to this one were given before a restore, of which their holders cannot know.
     restored_after: u64,
     last_grant: u64,
+    /// When each request that is not decided was first sent.
+    asked: Recent<RequestKey, WorldTime>,
+    /// The proof that says most: the least that any decided request lets the stamps be ahead.
+    ahead_max: Option<i128>,
 }
 
 impl Default for Time {
     fn default() -> Time {
-        Time { healed_at: None, ended: Recent::up_to(ENDED_MAX), restored_after: 0, last_grant: 0 }
+        let (ended, asked) = (Recent::up_to(ENDED_MAX), Recent::up_to(ASKED_MAX));
+        Time { healed_at: None, ended, restored_after: 0, last_grant: 0, asked, ahead_max: None }
     }
+}
+
+/// How far a stamp is ahead of an instant, by the fastest clock that a leader may have; only to be compared with others.
+fn ahead(stamp: LogicalMs, at: WorldTime) -> i128 {
+    i128::from(stamp.0) * 1_000_000 * CLOCK_ONE_IN - i128::from(at.0) * (CLOCK_ONE_IN + 1)
 }
 
 impl Time {
@@ -54,7 +72,32 @@ impl Time {
 
     pub(super) fn restored(&mut self) {
         self.ended.clear();
+        self.asked.clear();
+        self.ahead_max = None;
         self.restored_after = self.last_grant;
+    }
+
+    /// A request is sent for the first time.
+    pub(super) fn asked(&mut self, request: RequestKey, at: WorldTime) {
+        self.asked.note(request, at);
+    }
+
+    /// A request is decided, for the first time, in an entry with this stamp.
+    pub(super) fn decided(&mut self, request: RequestKey, stamp: LogicalMs) {
+        let Some(at) = self.asked.take(&request) else { return };
+        let ahead = ahead(stamp, at);
+        self.ahead_max = Some(self.ahead_max.map_or(ahead, |most| most.min(ahead)));
+    }
+
+    /// The log has an entry with this stamp now.
+    // Rule: logical-time
+    pub(super) fn is_not_ahead(&self, stamp: LogicalMs, findings: &mut Findings) {
+        let Some(most) = self.ahead_max else { return };
+        findings.report.proved_stamps += 1;
+        let by_ms = (ahead(stamp, findings.now) - most) / CLOCK_ONE_IN / 1_000_000;
+        findings.ensure(by_ms < 1, "I9", || {
+            format!("the stamp {} is {by_ms} ms later than a request proves that it can be", stamp.0)
+        });
     }
 
     /// What ends by time was due.

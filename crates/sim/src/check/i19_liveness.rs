@@ -1,4 +1,6 @@
-//! I19: within the bound after healing every live node serves, and nobody waits for a free resource.
+//! I19: within the bound after healing every live node serves and the leader shows it as up, and no request waits for a free resource.
+
+use fencepost_replica::Hears;
 
 use super::findings::Findings;
 use super::ledger::Ledger;
@@ -7,6 +9,13 @@ use super::ledger::Ledger;
 pub(super) fn it_serves(node: u64, ready: bool, findings: &mut Findings) {
     findings.report.serves += 1;
     findings.ensure(ready, "I19", || format!("node {node} does not serve though everything is healed"));
+}
+
+/// The leader shows a member that runs as up, and one that does not run never so.
+pub(super) fn it_is_shown_as_it_is(node: u64, lives: bool, hears: Hears, findings: &mut Findings) {
+    findings.report.shown += 1;
+    let is_up = hears == Hears::Yes;
+    findings.ensure(is_up == lives, "I19", || format!("node {node} runs: {lives}, and the leader says: {hears:?}"));
 }
 
 /// In the end, everybody who waits is looked at once more, each for itself.

@@ -79,6 +79,7 @@ pub(super) struct Grant {
 pub(super) struct Rest {
     pub(super) held: Held,
     pub(super) needs: Vec<(Name, Mode)>,
+    pub(super) began_at: LogicalMs,
     pub(super) until: LogicalMs,
 }
 
@@ -86,6 +87,7 @@ pub(super) struct Rest {
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) request: RequestFacts,
+    pub(super) queued_at: LogicalMs,
     pub(super) until: Option<LogicalMs>,
     pub(super) lasts: Lasts,
     /// The deadlock search gave up on it.
@@ -281,7 +283,8 @@ impl Ledger {
             self.semaphores.entry(name.clone()).or_default().queue.insert(arrival, *permits);
             self.touch_semaphore(name);
         }
-        let waiter = Waiter { request, until, lasts, unchecked, stands: Stands::new(), parked: None };
+        let (queued_at, stands) = (self.stamp, Stands::new());
+        let waiter = Waiter { request, queued_at, until, lasts, unchecked, stands, parked: None };
         self.waiters.insert(arrival, waiter);
         self.stand(arrival);
     }
@@ -383,7 +386,8 @@ impl Ledger {
         match rests_until {
             None => self.vacate(id, &grant.held, &grant.needs),
             Some(until) => {
-                self.rests.insert(id, Rest { held: grant.held, needs: grant.needs, until });
+                let (held, needs, began_at) = (grant.held, grant.needs, self.stamp);
+                self.rests.insert(id, Rest { held, needs, began_at, until });
                 self.will_be_due(until, Due::Rest(id));
             }
         }

@@ -26,6 +26,7 @@ mod i15_hashes;
 mod i17_real_time;
 mod i19_liveness;
 mod i20_fenced;
+mod i22_late;
 mod ledger;
 mod looking;
 mod place;
@@ -66,6 +67,7 @@ pub struct Checkers {
     hashes: i15_hashes::Hashes,
     real_time: i17_real_time::RealTime,
     fenced: i20_fenced::Fenced,
+    late: i22_late::Late,
     black_box: black_box::BlackBox,
 }
 
@@ -94,6 +96,7 @@ impl Checkers {
             hashes: Default::default(),
             real_time: Default::default(),
             fenced: Default::default(),
+            late: Default::default(),
             black_box: black_box::BlackBox::new(administered),
         }
     }
@@ -107,6 +110,7 @@ impl Checkers {
             Fact::Applied { node, position, state_hash } => self.hashes.applied(node, position, state_hash, findings),
             Fact::Asked { request, action } => {
                 self.real_time.asked(request, self.once.knows(request.session, request.number), findings);
+                self.time.asked(request, at);
                 self.black_box.asked(request, action);
             }
             Fact::Heard { cluster, .. } if self.cluster.is_some_and(|known| known != cluster) => {}
@@ -127,9 +131,14 @@ impl Checkers {
             Fact::Store(access) => self.fenced.accessed(access, findings),
             Fact::Disturbed => self.time.disturbed(),
             Fact::Healed => self.time.healed(at),
+            Fact::Leads { leader, planned } => self.late.leads(leader, planned, findings),
             Fact::Serves { node, ready } => i19_liveness::it_serves(node, ready, findings),
+            Fact::Shown { node, lives, hears } => i19_liveness::it_is_shown_as_it_is(node, lives, hears, findings),
             Fact::Restored { cluster } => self.restored(cluster),
-            Fact::Over => i19_liveness::nobody_waits_for_what_is_free(&self.ledger, findings),
+            Fact::Over => {
+                i19_liveness::nobody_waits_for_what_is_free(&self.ledger, findings);
+                self.late.nothing_is_left(&self.ledger, findings);
+            }
         }
     }
 
@@ -161,6 +170,7 @@ impl Checkers {
         self.hashes.restored();
         self.real_time.restored();
         self.black_box.restored();
+        self.late.restored();
     }
 
     fn logged(&mut self, entry: &LoggedEntry) {
@@ -178,6 +188,8 @@ impl Checkers {
         }
 
         self.ledger.begin(entry);
+        self.late.entry(entry.stamp, self.findings.now);
+        self.time.is_not_ahead(entry.stamp, &mut self.findings);
         for (renewal, reply) in batch.renewals.iter().zip(&effects.replies) {
             i11_owner_only::who_renews(&self.ledger, renewal, &reply.outcome, &mut self.findings);
             self.ledger.renewed(renewal, &reply.outcome);
@@ -235,6 +247,7 @@ impl Checkers {
         if ledger.session(request.session).is_some() && self.once.replied(request, reply, entry.stamp, findings) {
             let key = RequestKey { session: request.session, number: request.number };
             self.real_time.decided(key, entry.position.index, findings);
+            self.time.decided(key, entry.stamp);
         }
         if let (fencepost_core::Action::Extend { grant, .. }, Outcome::Extended { until }, None) =
             (&request.action, &reply.outcome, &reply.repeat)
@@ -263,6 +276,7 @@ impl Checkers {
         i08_multi_lock::exactly_what_was_asked(&step, findings);
         self.time.ends_when_due(&step, findings);
         self.time.note(&step);
+        self.late.ends_in_time(&step, findings);
         i11_owner_only::only_the_owner_acts(&step, findings);
         count(&step, findings);
 

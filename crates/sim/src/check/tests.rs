@@ -10,7 +10,7 @@ use fencepost_core::{
     Principal, Push, Renewal, Request, RequestNumber, SecretHash, Seen, SessionId, TakePermits, Terms, Token, Ttl,
     Wait,
 };
-use fencepost_replica::LogPosition;
+use fencepost_replica::{Hears, LogPosition};
 
 use super::Checkers;
 use crate::fact::{Access, AccessKind, Fact, LoggedEntry, WorldTime};
@@ -412,6 +412,91 @@ fn i10_what_ends_late_is_seen_while_nothing_is_disturbed() {
 }
 
 #[test]
+fn i9_a_stamp_that_runs_ahead_of_a_request_is_seen() {
+    story("I9", |world, lie| {
+        let ask = world.lock(ANN, &["a"], LockMode::Exclusive);
+        let Operation::Request(Request { session, number, action, .. }) = ask.clone() else { panic!("a request") };
+        let request = RequestKey { session, number };
+        world.tell(&Fact::Asked { request, action: &action });
+        // The leader rewound two seconds before it took the request, which only makes leases longer.
+        let real_ms = world.stamp + 2_000;
+        let entry = world.apply([ask]);
+        world.checkers.see(WorldTime::default().after_ms(real_ms), &Fact::Logged(&entry));
+        // The next one leads on from there, or from what it has heard of the time before.
+        let later_ms = 1_000;
+        world.stamp += later_ms + if lie { 2_020 } else { 2_000 };
+        let entry = world.apply([]);
+        world.checkers.see(WorldTime::default().after_ms(real_ms + later_ms), &Fact::Logged(&entry));
+    });
+}
+
+/// What is found in a world with a leader and sessions of ten seconds, after it was told more.
+fn led(tell: impl Fn(&mut World)) -> Vec<String> {
+    let mut world = World::new();
+    let lead = |world: &mut World, leader, planned| world.tell(&Fact::Leads { leader, planned });
+    lead(&mut world, Some((1, 1)), false);
+    world.log([]);
+    tell(&mut world);
+    world.checkers.violations().iter().map(|violation| violation.what.clone()).collect()
+}
+
+/// When, who leads from then on, and whether that was planned.
+type LeadAt = (u64, Option<(u64, u64)>, bool);
+
+#[test]
+fn i22_what_lasts_too_long_is_seen_whatever_the_stamps_say() {
+    let max_hold = |ms| Terms { max_hold: Some(Millis::new(ms).expect("valid")), ..Terms::default() };
+    // Stamps and real time part when the lead changes: the stamp that ends it is right, and the instant is told.
+    let ends_after = |real_ms: u64, changes: &[LeadAt]| {
+        let changes = changes.to_vec();
+        led(move |world| {
+            let begun = world.stamp;
+            let ask = world.ask(ANN, acquire(&["a"], LockMode::Exclusive, None, max_hold(6_000)));
+            world.log([ask]);
+            for (at, leader, planned) in &changes {
+                let at = WorldTime::default().after_ms(begun + at);
+                world.checkers.see(at, &Fact::Leads { leader: *leader, planned: *planned });
+            }
+            world.stamp = begun + 6_000;
+            let entry = world.apply([]);
+            world.checkers.see(WorldTime::default().after_ms(begun + real_ms), &Fact::Logged(&entry));
+        })
+    };
+    let is_fine = |real_ms, changes: &[_]| assert_eq!(ends_after(real_ms, changes), Vec::<String>::new());
+    let is_late = |real_ms, changes: &[_]| {
+        let found = ends_after(real_ms, changes);
+        assert!(found.iter().any(|what| what.contains("MaxHold")), "{real_ms} {changes:?}: {found:?}");
+    };
+    is_fine(6_550, &[]);
+    is_late(6_650, &[]);
+    // A planned change allows nothing but the time without a leader.
+    is_fine(6_600, &[(1_000, None, false), (1_050, Some((2, 2)), true)]);
+    is_late(6_700, &[(1_000, None, false), (1_050, Some((2, 2)), true)]);
+    is_late(7_500, &[(1_000, Some((2, 2)), true)]);
+    // One that was not planned allows a second more, once.
+    is_fine(9_500, &[(1_000, None, false), (3_000, Some((2, 2)), false)]);
+    is_late(9_700, &[(1_000, None, false), (3_000, Some((2, 2)), false)]);
+    // The same leader goes on: it has taken nothing with it.
+    is_fine(8_500, &[(1_000, None, false), (3_000, Some((1, 1)), false)]);
+    is_late(8_700, &[(1_000, None, false), (3_000, Some((1, 1)), false)]);
+}
+
+#[test]
+fn i22_a_lease_that_never_ends_is_seen_when_the_run_is_over() {
+    let over_after = |ms| {
+        led(move |world| {
+            let ask = world.lock(ANN, &["a"], LockMode::Exclusive);
+            world.log([ask]);
+            let at = WorldTime::default().after_ms(world.stamp + ms);
+            world.checkers.see(at, &Fact::Over);
+        })
+    };
+    // Ten seconds, three for a fail-over, and what is late.
+    assert_eq!(over_after(13_500), Vec::<String>::new());
+    assert!(over_after(13_700).iter().any(|what| what.contains("still there")), "{:?}", over_after(13_700));
+}
+
+#[test]
 fn i11_a_release_by_another_is_seen() {
     story("I11", |world, lie| {
         let ann = world.lock(ANN, &["a"], LockMode::Exclusive);
@@ -592,6 +677,14 @@ fn i18_a_request_that_is_decided_before_it_is_asked_is_seen() {
 #[test]
 fn i19_a_node_that_does_not_serve_is_seen() {
     story("I19", |world, lie| world.tell(&Fact::Serves { node: 1, ready: !lie }));
+}
+
+#[test]
+fn i19_a_dead_node_that_looks_healthy_and_a_living_one_that_looks_dead_are_seen() {
+    let hears = |up| if up { Hears::Yes } else { Hears::Silent { ms: 8_000 } };
+    for lives in [true, false] {
+        story("I19", |world, lie| world.tell(&Fact::Shown { node: 1, lives, hears: hears(lives != lie) }));
+    }
 }
 
 #[test]

@@ -33,6 +33,9 @@ pub(crate) fn command(asked: &Asked, seed: u64, seconds: Option<u64>) -> String 
     if let Some(seconds) = seconds.or(asked.seconds) {
         command += &format!(" --seconds {seconds}");
     }
+    if asked.leases {
+        command += " --leases";
+    }
     if asked.twice {
         command += " --twice";
     }

@@ -25,6 +25,7 @@ pub(super) enum Undo {
     Disk(u64),
     Snapshots(u64),
     ClientPause(usize),
+    ClientCut(usize),
     Network,
 }
 
@@ -36,6 +37,8 @@ pub struct Faults {
     is_on: bool,
     /// Whether administrators act.
     pub(super) administers: bool,
+    /// Whether the run is about leases alone.
+    pub(super) leases: bool,
     freezes: Vec<FreezeId>,
     reads: Vec<((u64, Ticket), u64)>,
 }
@@ -46,6 +49,7 @@ impl Faults {
             size: plan.nodes,
             is_on: false,
             administers: plan.administered,
+            leases: plan.leases,
             freezes: Vec::new(),
             reads: Vec::new(),
         }
@@ -105,11 +109,12 @@ impl World {
                 }
             }
             Undo::ClientPause(client) => self.resume_client(client),
+            Undo::ClientCut(client) => self.network.reconnect(Place::Client(client)),
             Undo::Network => self.network.heal(),
         }
     }
 
-    fn undo_later(&mut self, least_ms: u64, most_ms: u64, undo: Undo) {
+    pub(super) fn undo_later(&mut self, least_ms: u64, most_ms: u64, undo: Undo) {
         let at = WorldTime(self.now.0 + self.random.delay(least_ms, most_ms) * 1_000_000);
         self.agenda.put(at, Happening::Undo(undo));
     }
@@ -122,12 +127,14 @@ impl World {
         if self.faults.administers && self.random.one_in(12) {
             self.administer();
         }
-        if self.faults.is_on && self.random.percent(45) {
+        if self.faults.is_on && self.faults.leases {
+            self.chance_of_leases();
+        } else if self.faults.is_on && self.random.percent(45) {
             self.go_wrong();
         }
     }
 
-    fn ids(&self) -> Vec<u64> {
+    pub(super) fn ids(&self) -> Vec<u64> {
         self.nodes.keys().copied().collect()
     }
 
@@ -243,12 +250,7 @@ impl World {
                 self.observer.fault(now, "client crashed", || format!("client {client}"));
                 self.crash_client(client);
             }
-            20 if is_well => {
-                self.observer.fault(now, "lead transferred", || format!("to node {other}"));
-                let replica = self.nodes.get_mut(&id).and_then(|node| node.replica.as_mut());
-                replica.expect("it runs").transfer_lead(other);
-                self.turn(id);
-            }
+            20 if is_well => self.hand_over(id, other),
             21..=22 => self.change_members(),
             23 if self.random.percent(50) => {
                 self.observer.fault(now, "wall clock jumped", || format!("node {id}"));

@@ -74,6 +74,7 @@ impl World {
         node.waiting.clear();
         node.life += 1;
         node.disk.crash(&mut self.random);
+        self.tell_lead();
         let streams: Vec<StreamId> =
             self.streams.iter().filter(|(_, wire)| wire.node == id).map(|(stream, _)| *stream).collect();
         for stream in streams {
@@ -251,6 +252,7 @@ impl World {
             Ok(outputs) => outputs,
             Err(stop) => return self.stop(id, &stop),
         };
+        self.tell_lead();
         self.look_at_log(id);
         for output in outputs {
             let Some(node) = self.nodes.get_mut(&id) else { return };
@@ -275,6 +277,14 @@ impl World {
                 }
                 Output::Compact { before, .. } => node.disk.compact(before),
                 Output::ReadReady { ticket, position } => self.read_ready(id, ticket, position),
+                Output::PeerLost { peer, silent_ms } => {
+                    self.observer
+                        .line(now, &format!("node {id}"), || format!("node {peer} is silent for {silent_ms} ms"));
+                }
+                Output::PeerFound { peer, silent_ms } => {
+                    let said = || format!("node {peer} is heard again after {silent_ms} ms");
+                    self.observer.line(now, &format!("node {id}"), said);
+                }
                 Output::Reply { .. } | Output::Abandoned(_) | Output::MembersChanged { .. } | Output::Push { .. } => {}
             }
         }

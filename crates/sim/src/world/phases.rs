@@ -30,13 +30,26 @@ pub struct Plan {
     pub faults: bool,
     /// Whether administrators break grants, evict sessions and freeze names.
     pub administered: bool,
+    /// Whether nothing is disturbed but the lead, all the time, and the holders of locks: then everything that time ends must end
+    /// in time.
+    pub leases: bool,
 }
 
 impl Plan {
-    /// What a seed runs if nobody says otherwise: every third has five nodes, every second administrators.
+    /// What a seed runs unless the command line says otherwise: every third has five nodes, every second administrators, and every
+    /// eighth is about leases alone.
     pub fn of_seed(seed: u64) -> Plan {
-        let nodes = if seed.is_multiple_of(3) { 5 } else { 3 };
-        Plan { nodes, clients: 3, workers: 3, seconds: 60, faults: true, administered: seed.is_multiple_of(2) }
+        if seed % 8 == 7 {
+            return Plan::of_leases(seed);
+        }
+        let (nodes, administered) = (if seed.is_multiple_of(3) { 5 } else { 3 }, seed.is_multiple_of(2));
+        Plan { nodes, clients: 3, workers: 3, seconds: 60, faults: true, administered, leases: false }
+    }
+
+    /// A run about leases, with one, three or five nodes.
+    pub fn of_leases(seed: u64) -> Plan {
+        let nodes = [3, 1, 3, 5][(seed / 8 % 4) as usize];
+        Plan { nodes, clients: 2, workers: 1, seconds: 150, faults: true, administered: false, leases: true }
     }
 }
 
@@ -122,6 +135,8 @@ impl World {
         };
         let members = self.nodes[&leader].replica.as_ref().expect("it leads").members();
         for view in members {
+            let lives = self.nodes.get(&view.node).is_some_and(|node| node.runs());
+            self.observer.fact(self.now, &Fact::Shown { node: view.node, lives, hears: view.hears });
             // One that was damaged stays down until it is replaced.
             let Some(node) = self.nodes.get(&view.node).filter(|node| !node.damaged) else { continue };
             let ready = node.replica.as_ref().is_some_and(|replica| replica.serves() || replica.leader().is_some());

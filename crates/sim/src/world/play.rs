@@ -31,8 +31,15 @@ impl World {
     /// [`BadScenario`] if it says something that cannot be.
     pub fn of_scenario(seed: u64, scenario: &Scenario, traces: bool) -> Result<World, BadScenario> {
         // Somebody may be hurt, but nobody by chance.
-        let quiet =
-            Plan { nodes: scenario.nodes, clients: 0, workers: 0, seconds: 0, faults: true, administered: false };
+        let quiet = Plan {
+            nodes: scenario.nodes,
+            clients: 0,
+            workers: 0,
+            seconds: 0,
+            faults: true,
+            administered: false,
+            leases: false,
+        };
         let (mut world, mut random) = World::without_clients(seed, &quiet, traces);
         let mut names = Vec::new();
         for client in &scenario.clients {
@@ -167,6 +174,14 @@ impl Player<'_> {
                         self.world.undo(super::faults::Undo::Crash(node));
                     }
                 }
+                Ok(())
+            }
+            Deed::HandOver { to } => {
+                let (from, to) = (self.places("leader")?, self.places(to)?);
+                let ([Place::Node(from)], [Place::Node(to)]) = (&from[..], &to[..]) else {
+                    return Err(BadScenario("the lead can only be handed to a node: name one".to_owned()));
+                };
+                self.world.hand_over(*from, *to);
                 Ok(())
             }
             Deed::Cut { between, and } => {

@@ -5,9 +5,9 @@
 //! read, and whether an answer may be stale, is the server's to decide; events are in [`watch`](super::watch).
 
 use fencepost_core::{
-    Arrival, BlockedBy, Blocker, Counts, Explanation, FreezeRecord, GrantId, GrantView, HolderView, LogicalMs,
-    Metadata, Name, Principal, QueueView, RequestNumber, RestRecord, SemaphoreRecord, SessionId, SessionRecord,
-    SessionView, Takes, Token, TokenCheck, Ttl, WaiterRecord,
+    Arrival, BlockedBy, Blocker, Counts, Explanation, FreezeRecord, GrantId, GrantView, HolderView, Locks, LogicalMs,
+    Metadata, Name, OwnerName, Principal, QueueView, RequestNumber, RestRecord, SemaphoreRecord, SessionId,
+    SessionRecord, SessionView, Takes, Token, TokenCheck, Ttl, WaiterRecord,
 };
 
 use crate::error::WireError;
@@ -195,7 +195,8 @@ pub fn semaphore_from_wire(semaphore: v1::SemaphoreRecord) -> Result<SemaphoreRe
 
 /// As an observer is told. The answer has one stamp, and it is that of `at`, not that of the explanation.
 pub fn explanation_to_wire(at: ReadAt, explanation: &Explanation) -> v1::ExplainResponse {
-    let Explanation { name, stamp: _, holders, rests, freezes, semaphore, queue, queue_len, chain } = explanation;
+    let Explanation { name, stamp: _, holders, rests, freezes, semaphore, queue, queue_len, chain, suspected } =
+        explanation;
     v1::ExplainResponse {
         at: Some(read_at_to_wire(at)),
         name: to_wire::text(name),
@@ -207,6 +208,7 @@ pub fn explanation_to_wire(at: ReadAt, explanation: &Explanation) -> v1::Explain
         queue: queue.iter().map(queued_to_wire).collect(),
         queue_len: *queue_len as u64,
         chain: chain.iter().map(blocker_to_wire).collect(),
+        suspected: suspected.as_ref().map(to_wire::cycle),
     }
 }
 
@@ -227,8 +229,24 @@ pub fn explanation_from_wire(response: v1::ExplainResponse) -> Result<(ReadAt, E
         queue: all(response.queue, queued_from_wire)?,
         queue_len: count(response.queue_len),
         chain: all(response.chain, blocker_from_wire)?,
+        suspected: response.suspected.map(from_wire::cycle).transpose()?,
     };
     Ok((at, explanation))
+}
+
+/// Who waits, for what, as a caller says it.
+pub fn explained_wait_to_wire(session: SessionId, owner: &Option<OwnerName>, locks: &Locks) -> v1::ExplainedWait {
+    let (session, owner) = (Some(session_id_to_wire(session)), to_wire::owner_name(owner));
+    v1::ExplainedWait { session, owner, locks: locks.iter().map(to_wire::lock).collect() }
+}
+
+/// Who waits, for what.
+///
+/// # Errors
+/// [`WireError`] names what is missing, not known or not valid.
+pub fn explained_wait_from_wire(wait: v1::ExplainedWait) -> Result<(SessionId, Option<OwnerName>, Locks), WireError> {
+    let session = session_id_from_wire(known("a session", wait.session)?);
+    Ok((session, from_wire::owner_name(wait.owner)?, from_wire::locks(wait.locks)?))
 }
 
 fn holder_to_wire(HolderView { holder, covers_from, deadline, terms }: &HolderView) -> v1::HolderView {

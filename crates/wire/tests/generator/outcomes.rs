@@ -100,7 +100,7 @@ impl Generator {
         mode
     }
 
-    fn cycle_link(&mut self) -> CycleLink {
+    pub(crate) fn cycle_link(&mut self) -> CycleLink {
         CycleLink {
             session: self.session(),
             owner: self.owner(),

@@ -1,8 +1,9 @@
 //! The part of the generator that makes what the service tells: pushes, views of the state, events.
 
 use fencepost_core::{
-    ActFacts, Arrival, BlockedBy, Blocker, Counts, Event, Explanation, FreezeId, GrantView, HolderView, LogicalMs,
-    Names, Position, PositionedEvent, Push, QueueView, RequestFacts, RequestNumber, SessionView, Token, TokenCheck,
+    ActFacts, Arrival, BlockedBy, Blocker, Counts, Cycle, Event, Explanation, FreezeId, GrantView, HolderView,
+    LogicalMs, Names, Position, PositionedEvent, Push, QueueView, RequestFacts, RequestNumber, SessionView, Token,
+    TokenCheck,
 };
 use fencepost_wire::api::observe::ReadAt;
 
@@ -70,6 +71,7 @@ impl Generator {
             queue: self.some(3, Generator::queue_view),
             queue_len: self.count(),
             chain: self.some(3, Generator::blocker),
+            suspected: self.maybe(|g| Cycle { links: g.some(3, Generator::cycle_link) }),
         }
     }
 

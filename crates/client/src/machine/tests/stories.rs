@@ -2,13 +2,37 @@
 
 use std::time::Duration;
 
-use fencepost_core::{Action, GrantEnd, Metadata, Millis, Outcome, SessionEnd, Terms, Ttl, Wait};
+use fencepost_core::{
+    Action, GrantEnd, Metadata, Millis, Outcome, SecretHash, SessionEnd, SessionId, Terms, Ttl, Wait,
+};
 
 use super::world::{World, exclusive, up_to};
-use crate::machine::{Answer, Failure, GrantState, LetGo, Lost};
+use crate::machine::{Answer, Connection, Failure, GrantState, LetGo, Lost, NewSession};
 
 const SECOND: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(60);
+
+/// `Debug` ends in logs and in the messages of panics.
+#[test]
+fn a_machine_shows_everything_of_its_session_but_the_secret() {
+    let new = NewSession {
+        id: SessionId(5),
+        secret: [171; 32].into(),
+        secret_hash: SecretHash([171; 32]),
+        ttl: Ttl::new(5_000).unwrap(),
+        metadata: Metadata::default(),
+    };
+    let mut machine = Connection::default();
+    let before = format!("{new:?} {new:#?}");
+    machine.open_session(new);
+    let after = format!("{machine:?} {machine:#?}");
+    for seen in [before, after] {
+        assert!(seen.contains("SessionSecret(..)") && seen.contains("SecretHash(..)"), "{seen}");
+        for part in ["171", "0xab", "abab"] {
+            assert!(!seen.contains(part), "{part} in {seen}");
+        }
+    }
+}
 
 // Rule: exactly-once. However often the stream breaks between the acquire and its answer, it is granted once.
 #[test]
@@ -316,4 +340,66 @@ fn what_does_not_fit_into_one_message_goes_with_the_next() {
     for key in keys {
         world.granted(key);
     }
+}
+
+// A program ends, and its driver gets one more write: what has no guard is given back, what has one is left to its deadline.
+#[test]
+fn the_last_words_give_back_everything_but_what_is_still_held() {
+    for guard_is_dropped in [true, false] {
+        let mut world = World::new(2);
+        world.connect(0);
+        world.connect(1);
+        let elsewhere = world.acquire(1, "elsewhere", Wait::No, LONG);
+        let held = world.acquire(0, "held", Wait::No, LONG);
+        world.settle();
+        let (elsewhere, held) = (world.granted(elsewhere), world.granted(held));
+        world.acquire(0, "elsewhere", Wait::Forever, LONG);
+        world.settle();
+        world.acquire(0, "sent and not heard", Wait::No, LONG);
+        if guard_is_dropped {
+            world.release(0, held);
+        }
+        world.clients[0].machine.handle_farewell();
+        world.transmit(0);
+        while !world.to_server.is_empty() {
+            world.serve_one(0);
+        }
+        world.release(1, elsewhere);
+        world.settle();
+        let counts = world.state.counts();
+        assert_eq!(counts.waiters, 0, "no wait is left that would be granted to a program that is gone");
+        assert_eq!(counts.grants, usize::from(!guard_is_dropped), "the holder of a guard may be at work");
+        assert_eq!(counts.sessions, if guard_is_dropped { 1 } else { 2 });
+        if !guard_is_dropped {
+            // A thread outside of the runtime comes to its end later.
+            let machine = &mut world.clients[0].machine;
+            machine.handle_shut_down();
+            assert!(machine.awaits_farewell() && machine.poll_farewell().is_none());
+            machine.let_go(held, None, false, world.now);
+            let close = machine.poll_farewell().expect("the last guard is gone");
+            assert!(!machine.awaits_farewell());
+            world.to_server.push_back(((0, world.clients[0].stream), close));
+            world.serve_one(0);
+            assert_eq!((world.state.counts().grants, world.state.counts().sessions), (0, 1));
+        }
+    }
+}
+
+// Rule: exactly-once. A request that was never sent is not sent with the last words: its answer would reach no caller.
+#[test]
+fn the_last_words_begin_nothing() {
+    let mut world = World::new(1);
+    world.connect(0);
+    let held = world.acquire(0, "held", Wait::No, LONG);
+    world.settle();
+    let held = world.granted(held);
+    let session = held.session;
+    let now = world.now;
+    let late =
+        world.clients[0].machine.request(session, exclusive("late", Wait::No, Terms::default()), Some(now.after(LONG)));
+    world.clients[0].machine.handle_farewell();
+    world.transmit(0);
+    world.settle();
+    assert_eq!(world.answer(late), Some(&Answer::Failed(Failure::ShutDown)));
+    assert_eq!(world.state.counts().grants, 1);
 }

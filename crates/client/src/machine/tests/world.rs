@@ -68,7 +68,8 @@ impl World {
             let secret = [at as u8 + 1; 32];
             let ttl = Ttl::new(ttl_ms).unwrap();
             let secret_hash = hash(&secret);
-            machine.open_session(NewSession { id: session, secret, secret_hash, ttl, metadata: Metadata::default() });
+            let (secret, metadata) = (secret.into(), Metadata::default());
+            machine.open_session(NewSession { id: session, secret, secret_hash, ttl, metadata });
             let (to_client, answers) = Default::default();
             Client { machine, session, stream: 0, up: false, to_client, answers }
         };

@@ -1,0 +1,113 @@
+//! Dead nodes as an operator sees them: real processes, killed with SIGKILL, and what the commands say meanwhile.
+
+#[path = "harness/patience.rs"]
+mod patience;
+#[allow(dead_code, reason = "it is there for the tests under load")]
+mod real {
+    pub(crate) mod background;
+    pub(crate) mod cluster;
+    pub(crate) mod proxy;
+}
+
+use std::process::{Command, Output};
+
+use patience::wait_until;
+use real::cluster::Cluster;
+use serde_json::Value;
+
+fn fencepost(server: &str, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fencepost"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("FENCEPOST_")) {
+        command.env_remove(name);
+    }
+    command.args(args).env("FENCEPOST_SERVER", server).output().expect("the binary is built")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn members(server: &str) -> Value {
+    let output = fencepost(server, &["members", "-o", "json"]);
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).expect("it is JSON")
+}
+
+fn member<'a>(seen: &'a Value, name: &str) -> &'a Value {
+    let members = seen["members"].as_array().expect("a list");
+    members.iter().find(|it| it["name"] == name).unwrap_or_else(|| panic!("{name} is not in {seen}"))
+}
+
+fn wait_until_all_are_up(servers: &[String]) {
+    for server in servers {
+        wait_until("all are up, whichever node is asked", || {
+            let seen = members(server);
+            let is_up = |name: &str| member(&seen, name)["state"] == "up" && member(&seen, name)["version"].is_string();
+            (seen["seen_by"] == seen["leader"] && ["n1", "n2", "n3"].into_iter().all(is_up)).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_node_that_was_killed_is_silent_and_without_a_majority_the_commands_say_whom_a_node_hears() {
+    let mut cluster = Cluster::start_on(3, None);
+    let servers = cluster.endpoints();
+    wait_until_all_are_up(&servers);
+    let leader = cluster.leader(0).node;
+    let [first, second] = (0..3).filter(|node| *node != leader).collect::<Vec<_>>()[..] else { panic!("three nodes") };
+    let name = |node: usize| format!("n{}", node + 1);
+
+    // A follower is killed: every node that lives shows it, since each sends the question on to the leader.
+    cluster.kill(first);
+    for server in [&servers[leader], &servers[second]] {
+        let seen = wait_until("it is shown as silent", || {
+            let seen = members(server);
+            (member(&seen, &name(first))["state"] == "silent").then_some(seen)
+        });
+        assert_eq!(seen["seen_by"], seen["leader"], "{seen}");
+        assert!(member(&seen, &name(first))["silent_ms"].as_u64() >= Some(3_000), "{seen}");
+        assert_eq!(member(&seen, &name(second))["state"], "up", "{seen}");
+        assert_eq!(member(&seen, &name(second))["lag_entries"], 0, "{seen}");
+        assert_eq!(seen["without_leader"], Value::Null, "{seen}");
+        let shown = text(&fencepost(server, &["members"]).stdout);
+        assert!(shown.contains("STATE") && shown.contains("silent for "), "{shown}");
+    }
+    // The line is written at the tick after: a command may see the silence before.
+    wait_until("the leader's log names the silent peer", || {
+        let told = cluster.log(leader);
+        (told.contains("peers are silent") && told.contains(&format!("{} (", name(first)))).then_some(())
+    });
+
+    // So is the other one: nothing is decided any more, and the node that is left says why, whatever it is asked.
+    cluster.kill(second);
+    let sentence = format!("no node leads: node {} hears 1 of 3: ", name(leader));
+    let said = wait_until("it says whom it hears", || {
+        let output = fencepost(&servers[leader], &["members"]);
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{output:?}");
+        (said.contains(&sentence) && said.matches(" for ").count() == 2).then_some(said)
+    });
+    assert!(said.contains(" silent for ") && said.contains("start the nodes that are down"), "{said}");
+    for node in [first, second] {
+        assert!(said.contains(&name(node)), "{said}");
+        assert_eq!(member(&members(&servers[leader]), &name(node))["state"], "silent");
+    }
+    // All nodes are named, and two of them refuse the connection: the one that answers knows more.
+    for args in [&["run", "-n", "x", "--", "true"][..], &["why", "x"]] {
+        let output = fencepost(&servers.join(","), args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{args:?}: {output:?}");
+        assert!(said.contains(&sentence) && !said.contains("fencepost dev"), "{args:?}: {said}");
+    }
+    wait_until("the log says whom it hears", || cluster.log(leader).contains(&sentence).then_some(()));
+
+    cluster.restart(first);
+    cluster.restart(second);
+    wait_until_all_are_up(&servers);
+    // The node that stayed tells that its peers are back if it leads again. If it follows, it does not hear both of them.
+    wait_until("the node that stayed hears its peers again, or follows", || {
+        let lead = cluster.leader(0).node;
+        (lead != leader || cluster.log(leader).contains("a peer is heard again")).then_some(())
+    });
+    assert_eq!(fencepost(&servers.join(","), &["run", "-n", "x", "--", "true"]).status.code(), Some(0));
+}

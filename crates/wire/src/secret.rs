@@ -1,0 +1,104 @@
+//! A session's secret: who shows it may go on with the session, on any stream.
+//!
+//! It stands in one place on the heap, which is wiped when it is dropped, and `Debug` shows nothing of it, so neither a log line
+//! nor a panic message can. The one way to the bytes is [`SessionSecret::expose`]. The message that carries it to a node is
+//! wiped as well, and its `Debug` leaves the secret out. What is not wiped: the buffers of sockets and of TLS, which the bytes
+//! pass through.
+
+use std::fmt;
+
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+use crate::v1;
+
+/// 256 random bits that the client keeps to itself. The log has their hash.
+#[derive(Clone)]
+pub struct SessionSecret(Box<Zeroizing<[u8; 32]>>);
+
+impl SessionSecret {
+    /// Lets the caller fill it with randomness, where it stands.
+    ///
+    /// # Errors
+    /// What the caller's source says.
+    pub fn draw<Failure>(fill: impl FnOnce(&mut [u8]) -> Result<(), Failure>) -> Result<SessionSecret, Failure> {
+        let mut secret = SessionSecret(Box::new(Zeroizing::new([0; 32])));
+        fill(secret.0.as_mut_slice())?;
+        Ok(secret)
+    }
+
+    /// The bytes, to hash them or to send them. Keep no copy.
+    pub fn expose(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+/// The caller's own bytes stay where they are: for tests and simulations, whose secrets are none.
+impl From<[u8; 32]> for SessionSecret {
+    fn from(bytes: [u8; 32]) -> SessionSecret {
+        SessionSecret(Box::new(Zeroizing::new(bytes)))
+    }
+}
+
+impl fmt::Debug for SessionSecret {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("SessionSecret(..)")
+    }
+}
+
+impl ZeroizeOnDrop for SessionSecret {}
+
+impl fmt::Debug for v1::AttachSession {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let v1::AttachSession { session_high, session_low, secret: _, seen_mark, seen_ranges } = self;
+        let mut shown = formatter.debug_struct("AttachSession");
+        shown.field("session_high", session_high).field("session_low", session_low);
+        shown.field("seen_mark", seen_mark).field("seen_ranges", seen_ranges).finish_non_exhaustive()
+    }
+}
+
+impl Drop for v1::AttachSession {
+    fn drop(&mut self) {
+        self.secret.zeroize();
+    }
+}
+
+impl ZeroizeOnDrop for v1::AttachSession {}
+
+#[cfg(test)]
+mod tests {
+    use fencepost_core::{Seen, SessionId};
+
+    use super::*;
+    use crate::api;
+
+    /// No byte of it, as a number, as hexadecimal or as text.
+    fn shows_nothing(seen: &str) {
+        for part in ["171", "0xab", "abab", "ABAB", "\\xab", "\u{ab}"] {
+            assert!(!seen.contains(part), "{seen}");
+        }
+    }
+
+    #[test]
+    fn nothing_that_carries_a_secret_shows_it() {
+        let secret = SessionSecret::from([171; 32]);
+        let attach = api::attach_to_wire(SessionId(7), &secret, &Seen::default());
+        assert_eq!(attach.secret, [171; 32], "it is sent");
+        let message = v1::ClientMessage { attaches: vec![attach.clone()], ..v1::ClientMessage::default() };
+        for seen in [format!("{secret:?}"), format!("{attach:?}"), format!("{message:?} {message:#?}")] {
+            shows_nothing(&seen);
+        }
+        assert!(format!("{message:?}").contains("session_low: 7"), "what is no secret is shown");
+    }
+
+    #[test]
+    fn what_holds_a_secret_is_wiped_when_it_is_dropped() {
+        fn is_wiped<Kind: ZeroizeOnDrop>() {}
+        is_wiped::<SessionSecret>();
+        is_wiped::<v1::AttachSession>();
+        let drawn = SessionSecret::draw(|bytes| {
+            bytes.fill(5);
+            Ok::<(), ()>(())
+        });
+        assert_eq!(drawn.map(|secret| *secret.expose()), Ok([5; 32]));
+    }
+}
