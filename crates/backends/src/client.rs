@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use fencepost::{Exclusive, Failed, Name, Nanos};
+use fencepost::{Exclusive, Failed, Name, clock};
 
 use crate::address;
 use crate::backend::{Backend, random};
@@ -164,7 +164,7 @@ impl Other {
 
     /// Whether the system is taken for dead.
     pub(crate) fn admit(&self) -> Result<(), fencepost::Error> {
-        self.with_breaker(|breaker| breaker.admit(Nanos::now(), random())).map_err(|pause| {
+        self.with_breaker(|breaker| breaker.admit(clock::now(), random())).map_err(|pause| {
             let last = format!("it did not answer several times; it is asked again in {} ms", pause.as_millis());
             Failed::Unreachable { last }.into()
         })
@@ -174,7 +174,7 @@ impl Other {
     pub(crate) fn heard<T>(&self, result: &Result<T, fencepost::Error>) {
         self.with_breaker(|breaker| match result {
             Ok(_) | Err(fencepost::Error::Refused(_)) => breaker.handle_answer(),
-            Err(_) => breaker.handle_failure(Nanos::now(), random()),
+            Err(_) => breaker.handle_failure(clock::now(), random()),
         });
     }
 

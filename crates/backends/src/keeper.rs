@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencepost::{Error, GrantState, Lost, Nanos, Refused, Released, Token, Unknown};
+use fencepost::{Error, GrantState, Lost, Refused, Released, Token, Unknown, clock};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -55,7 +55,7 @@ impl Kept {
     /// [`Refused::Invalid`] if it is held in a weaker mode than is asked for.
     // Rule: re-entry
     pub(crate) fn enter(&self, mode: Mode) -> Result<bool, Error> {
-        self.with(|state| match (state.validity.state(Nanos::now()), self.mode, mode) {
+        self.with(|state| match (state.validity.state(clock::now()), self.mode, mode) {
             (GrantState::Lost(_), ..) => Ok(false),
             (_, Mode::Shared, Mode::Exclusive) => {
                 let why = "its owner holds the lock shared: release it before asking for it exclusively";
@@ -86,7 +86,7 @@ impl Kept {
             }
             _ => {
                 state.entries = 0;
-                let until_now = state.validity.state(Nanos::now());
+                let until_now = state.validity.state(clock::now());
                 state.validity.handle_lost(Lost::Released);
                 Err(until_now)
             }
@@ -105,11 +105,11 @@ impl Grip for Kept {
     }
 
     fn state(&self) -> GrantState {
-        self.with(|state| state.validity.state(Nanos::now()))
+        self.with(|state| state.validity.state(clock::now()))
     }
 
     fn remaining(&self) -> Duration {
-        self.with(|state| state.validity.remaining(Nanos::now()))
+        self.with(|state| state.validity.remaining(clock::now()))
     }
 
     async fn state_other_than(&self, known: GrantState) -> GrantState {
@@ -162,7 +162,7 @@ async fn keep(kept: Arc<Kept>) {
     let lost = loop {
         let mut changed = pin!(kept.changed.notified());
         changed.as_mut().enable();
-        let now = Nanos::now();
+        let now = clock::now();
         let (step, remaining) = kept.with(|state| (state.validity.poll(now), state.validity.remaining(now)));
         match step {
             // Whoever gave it back sees to the rest.
@@ -185,7 +185,7 @@ async fn keep(kept: Arc<Kept>) {
                     Ok(Err(error)) => {
                         tracing::debug!(%error, "a lock was not renewed, and is asked for again");
                         let pause = backoff.pause(random());
-                        kept.with(|state| state.validity.handle_failed(Nanos::now(), pause));
+                        kept.with(|state| state.validity.handle_failed(clock::now(), pause));
                     }
                     // The time is over, and the next look at the clock says so.
                     Err(_) => {}
@@ -225,7 +225,7 @@ mod tests {
         }
 
         fn proof(&self) -> Proof {
-            Proof { sent_at: Nanos::now(), ttl: Duration::from_secs(60) }
+            Proof { sent_at: clock::now(), ttl: Duration::from_secs(60) }
         }
 
         async fn renew(&self) -> Result<Proof, Error> {

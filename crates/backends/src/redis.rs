@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencepost::{Error, Failed, Lost, Name, Nanos, Refused, Token, Unknown};
+use fencepost::{Error, Failed, Lost, Name, Nanos, Refused, Token, Unknown, clock};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Script, ScriptInvocation};
 
@@ -127,7 +127,7 @@ impl Backend for Redis {
             // Nobody waits for the answer any more, or there was none: whatever came of it, it is not to stay.
             Undo::new(async move { drop(redis.delete(&name, &value).await) })
         };
-        let granted_at = Nanos::now();
+        let granted_at = clock::now();
         let taken = self.set(&ask.name, &value, ask.ttl).await?;
         undo.disarm();
         let (redis, name, ttl) = (self.clone(), ask.name.clone(), ask.ttl);
@@ -147,7 +147,7 @@ impl Lease for RedisLease {
     }
 
     async fn renew(&self) -> Result<Proof, Error> {
-        let sent_at = Nanos::now();
+        let sent_at = clock::now();
         match self.redis.extend(&self.name, &self.value, self.ttl).await? {
             Whose::Ours => Ok(Proof { sent_at, ttl: self.ttl }),
             Whose::Nobodys => Err(Lost::DeadlinePassed.into()),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencepost::{Error, Failed, Lost, Name, Nanos, Refused, Token, Unknown};
+use fencepost::{Error, Failed, Lost, Name, Nanos, Refused, Token, Unknown, clock};
 use futures_util::future::join_all;
 use tokio::time::timeout;
 
@@ -110,7 +110,7 @@ impl Backend for Redlock {
             let (redlock, name, value) = (self.clone(), name.clone(), value.clone());
             Undo::new(async move { drop(redlock.delete(&name, &value).await) })
         };
-        let granted_at = Nanos::now();
+        let granted_at = clock::now();
         let set = |master: Redis| {
             let value = value.clone();
             async move { master.set(name, &value, *ttl).await }
@@ -151,7 +151,7 @@ impl Lease for RedlockLease {
     }
 
     async fn renew(&self) -> Result<Proof, Error> {
-        let sent_at = Nanos::now();
+        let sent_at = clock::now();
         let extend = |master: Redis| async move { master.extend(&self.name, &self.value, self.ttl).await };
         let answers = self.redlock.everywhere(patience(self.ttl), extend).await;
         match self.redlock.whose(&answers)? {

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost::{Efficiency, Exclusive, Failed, GrantState, Name, Nanos, Refused, Shared, Token};
+use fencepost::{Efficiency, Exclusive, Failed, GrantState, Name, Refused, Shared, Token, clock};
 use tokio::time::timeout;
 
 use crate::backend::{Ask, Mode};
@@ -404,10 +404,10 @@ impl<M> LockAllRequest<M> {
             };
             return Ok(GuardAll { guards: vec![Guard::new(grip, token, names)] });
         }
-        let until = Nanos::now().after(self.wait);
+        let until = clock::now().after(self.wait);
         let mut taken = GuardAll { guards: Vec::with_capacity(names.len()) };
         for one in self.in_order() {
-            taken.guards.push(one.wait(until.since(Nanos::now())).acquire().await?);
+            taken.guards.push(one.wait(until.since(clock::now())).acquire().await?);
         }
         // The first may have been lost while we waited for the last.
         for guard in &taken.guards {

@@ -2,7 +2,7 @@
 //!
 //! A system that was asked at our instant S and said yes keeps the lock for its TTL from some later moment on, by its own clock.
 //! So at S + TTL it has not ended yet, if the two clocks tick alike; one in a hundred is taken off for clocks that do not, and a
-//! millisecond for rounding. That is the same sum as for Fencepost's own locks (`fencepost::anchor`), whose stamps have no use here.
+//! millisecond for rounding. That is the same sum as for Fencepost's own locks (`fencepost_session::anchor`), whose stamps have no use here.
 //!
 //! It is renewed when a third of that time is over. A renewal that fails is tried again soon; a lock that was not renewed in
 //! time is lost, and stays lost. This file asks no clock: `now` is an argument.

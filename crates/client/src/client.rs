@@ -15,12 +15,12 @@ use crate::election::Election;
 use crate::error::{Error, Failed};
 use crate::guard::{Exclusive, Mixed};
 use crate::lock::LockRequest;
-use crate::machine::NewSession;
 use crate::semaphore::SemaphoreRequest;
 use crate::session::{Home, SessionBuilder};
 use crate::shared::{Asked, Shared};
 use crate::tls::Tls;
 use crate::watch::WatchRequest;
+use fencepost_session::client::NewSession;
 
 /// The port for clients if an address names none.
 const PORT: u16 = 7420;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fencepost_core::{BadWord, Busy, Cycle, CycleLink, GrantEnd, Name, Outcome, Refusal, SessionEnd};
 
-use crate::machine::{Answer, Failure, Lost};
+use fencepost_session::client::{Answer, Failure, Lost};
 
 /// Why there is no result.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -12,8 +12,8 @@ use fencepost_core::{
 
 use crate::client::{Client, millis};
 use crate::error::{Error, Refused};
-use crate::machine::{GrantKey, GrantState, Lost};
 use crate::session::Home;
+use fencepost_session::client::{GrantKey, GrantState, Lost};
 
 /// Held alone. Its token writes.
 #[derive(Clone, Copy, Debug)]

@@ -32,11 +32,9 @@
 //!
 //! # How it is built
 //!
-//! [`machine`] decides and knows neither sockets nor clocks; a thin driver gives it both. [`anchor`] is the one proof that
-//! everything about time rests on.
+//! `fencepost-session` decides and knows neither sockets nor clocks; a thin driver gives it both.
 
-pub mod anchor;
-pub mod machine;
+pub mod clock;
 #[cfg(feature = "blocking")]
 pub mod blocking;
 #[cfg(feature = "testing")]
@@ -45,7 +43,6 @@ pub mod testing;
 mod admin;
 mod calls;
 mod client;
-mod clock;
 mod driver;
 mod election;
 mod error;
@@ -70,11 +67,11 @@ pub use client::{Client, ClientBuilder};
 pub use clock::Nanos;
 pub use election::{Election, Leader, Leadership, Observer};
 pub use error::{Error, Failed, Refused, Unknown};
+pub use fencepost_session::client::{GrantState, Lost};
 pub use guard::{
     Efficiency, Exclusive, Guard, Hold, Mixed, Mode, NotConverted, Permit, PermitGuard, Released, Shared, Update,
 };
 pub use lock::LockRequest;
-pub use machine::{GrantState, Lost};
 pub use observe::{AsOf, ClusterStatus, MemberLag, MemberRole, MemberState, MemberStatus, SessionView};
 pub use semaphore::SemaphoreRequest;
 pub use session::{Session, SessionBuilder};

@@ -13,10 +13,10 @@ use fencepost_core::{
 use crate::client::{Client, millis};
 use crate::error::{self, Error, Refused};
 use crate::guard::{Efficiency, Exclusive, Guard, Hold, Mode, Shared, Update};
-use crate::machine::{Answer, GrantKey};
 use crate::observe::SUSPECT_PATIENCE;
 use crate::session::Home;
 use crate::shared::Tier;
+use fencepost_session::client::{Answer, GrantKey};
 
 /// How long an acquire waits if nobody says.
 pub(crate) const WAIT_DEFAULT: Duration = Duration::from_secs(30);

@@ -17,9 +17,11 @@ use tonic::transport::Channel;
 use crate::clock::{self, Nanos};
 use crate::driver::Caller;
 use crate::error::Failed;
-use crate::machine::{Answer, Connection, DialFailure, Event, Failure, GrantKey, GrantState, LetGo, RequestKey};
 use crate::stream::LastWords;
 use crate::tls::Tls;
+use fencepost_session::client::{
+    Answer, Connection, DialFailure, Event, Failure, GrantKey, GrantState, LetGo, RequestKey,
+};
 
 /// How long the last good-bye may take.
 const FAREWELL: Duration = Duration::from_secs(2);

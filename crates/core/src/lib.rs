@@ -11,6 +11,7 @@ mod command;
 mod event;
 mod mode;
 mod outcome;
+mod ports;
 mod record;
 mod token;
 mod words;
@@ -58,6 +59,7 @@ pub use outcome::{
 };
 #[cfg(feature = "planted-bugs")]
 pub use planted::{Bug, plant};
+pub use ports::{LogPosition, Nanos, Ticket};
 pub use read::{
     BlockedBy, Blocker, Counts, Explanation, GrantView, HolderView, Page, QueueView, SessionView, TokenCheck,
 };

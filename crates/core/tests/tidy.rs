@@ -17,16 +17,17 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 const ARROWS: &[(&str, &[&str])] = &[
     ("core", &[]),
     ("wire", &["core"]),
+    ("session", &["core", "wire"]),
     ("replica", &["core", "wire"]),
-    ("server", &["core", "wire", "replica"]),
+    ("server", &["core", "wire", "replica", "session"]),
     // The server only for the feature `testing`: a cluster in the process, for the tests of those who use the library.
-    ("client", &["core", "wire", "server"]),
+    ("client", &["core", "wire", "session", "server"]),
     // The guards only for the code of the guides, which ends at the store.
     ("backends", &["client", "fence", "testbed"]),
     ("fence", &["core", "testbed"]),
     ("bench", &["client", "testbed"]),
     ("cli", &["core", "client", "server", "fence", "backends", "bench", "testbed"]),
-    ("sim", &["core", "wire", "replica", "client", "fence"]),
+    ("sim", &["core", "wire", "replica", "session", "fence"]),
     // Real servers of others, for tests and benchmarks alone.
     ("testbed", &[]),
 ];
@@ -35,7 +36,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 const CORE_LIBRARIES: &[&str] = &["foldhash", "hashbrown", "smallvec", "thiserror", "xxhash-rust"];
 
 /// The crates that ask the operating system for nothing. Each has a `clippy.toml`, and all forbid the same.
-const PURE_CRATES: &[&str] = &["core", "wire"];
+const PURE_CRATES: &[&str] = &["core", "wire", "session"];
 
 /// Who can enforce a rule.
 const PARTS: &[&str] = &["core", "replica", "server", "client", "guards"];

@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use fencepost_core::{
-    Acquire, Action, Epoch, GrantId, Lock, LockMode, Locks, Metadata, Name, Open, Operation, Outcome, Principal,
+    Acquire, Action, Epoch, GrantId, Lock, LockMode, Locks, Metadata, Name, Nanos, Open, Operation, Outcome, Principal,
     Request, RequestNumber, SecretHash, Seen, SessionId, Terms, Ttl, Wait,
 };
 use fencepost_replica::store::{Identity, LogStore, Start};
-use fencepost_replica::{GroupId, Log, Message, Nanos, Output, Replica, Settings};
+use fencepost_replica::{GroupId, Log, Message, Output, Replica, Settings};
 
 /// No snapshot is made, however long it runs.
 fn endless(settings: Settings) -> Settings {

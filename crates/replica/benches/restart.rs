@@ -7,13 +7,12 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use fencepost_core::{
-    Acquire, Action, Batch, Epoch, Lock, LockMode, Locks, LogicalMs, Metadata, Name, Open, Operation, Principal,
-    Request, RequestNumber, SecretHash, Seen, SessionId, Terms, Ttl, Wait,
+    Acquire, Action, Batch, Epoch, Lock, LockMode, Locks, LogPosition, LogicalMs, Metadata, Name, Nanos, Open,
+    Operation, Principal, Request, RequestNumber, SecretHash, Seen, SessionId, Terms, Ttl, Wait,
 };
 use fencepost_replica::store::{Identity, LogStore, SnapshotStore, Start};
 use fencepost_replica::{
-    GROUP_BEGINS, GroupId, Log, LogPosition, LogWrite, Nanos, Node, Output, Place, Settings, SnapshotInfo,
-    make_snapshot,
+    GROUP_BEGINS, GroupId, Log, LogWrite, Node, Output, Place, Settings, SnapshotInfo, make_snapshot,
 };
 use raft::eraftpb::{ConfState, Entry, HardState};
 

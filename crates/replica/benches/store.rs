@@ -2,8 +2,9 @@
 #![allow(clippy::disallowed_methods, reason = "a benchmark of files needs a directory")]
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use fencepost_core::LogPosition;
 use fencepost_replica::store::{Identity, LogStore, Start};
-use fencepost_replica::{Log, LogPosition, LogWrite};
+use fencepost_replica::{Log, LogWrite};
 use raft::eraftpb::{ConfState, Entry};
 
 const GROUP: u64 = 1;

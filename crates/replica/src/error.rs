@@ -1,12 +1,10 @@
 //! What can go wrong, by who must act: the caller asks again or elsewhere, or the operator looks after a node that stopped.
 
-use fencepost_core::BadRecords;
-use fencepost_wire::WireError;
-use fencepost_wire::bounds::MEMBERS_MAX;
-
-use crate::log::LogPosition;
 use crate::members::PROMOTE_BEHIND_ENTRIES_MAX;
 use crate::store::StoreError;
+use fencepost_core::{BadRecords, LogPosition};
+use fencepost_wire::WireError;
+use fencepost_wire::bounds::MEMBERS_MAX;
 
 /// Why a command was not taken. It was not and will not be carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

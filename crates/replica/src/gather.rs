@@ -7,9 +7,7 @@
 
 use std::collections::VecDeque;
 
-use fencepost_core::{Action, Batch, Operation, Renewal, Seen, Terms};
-
-use crate::stamp::Nanos;
+use fencepost_core::{Action, Batch, Nanos, Operation, Renewal, Seen, Terms, Ticket};
 
 /// Keep-alives and time cause at most one entry of their own in this time.
 // Rule: idle-is-silent
@@ -31,10 +29,6 @@ pub const WAITING_OPERATIONS_MAX: usize = 200_000;
 
 /// Bytes in one entry at most, as estimated from above: well below what the log format allows.
 const ENTRY_WEIGHT_MAX: usize = 4 << 20;
-
-/// Names one submitted command, so that its reply finds its way back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Ticket(pub u64);
 
 /// The tickets of an entry's renewals and operations, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -10,6 +10,7 @@ mod gather;
 mod log;
 mod members;
 mod node;
+mod peer;
 mod planted;
 mod ports;
 mod proof;
@@ -21,12 +22,11 @@ mod unreplicated;
 
 pub use apply::read_entry;
 pub use error::{NotTaken, Stop};
-pub use gather::{
-    BEAT_MS, ENTRIES_IN_FLIGHT_MAX, ENTRY_COMMANDS_MAX, Ticket, WAITING_OPERATIONS_MAX, WAITING_WANTS_MAX,
-};
-pub use log::{GROUP_BEGINS, Log, LogPosition};
+pub use gather::{BEAT_MS, ENTRIES_IN_FLIGHT_MAX, ENTRY_COMMANDS_MAX, WAITING_OPERATIONS_MAX, WAITING_WANTS_MAX};
+pub use log::{GROUP_BEGINS, Log};
 pub use members::{MemberChange, MemberView, PROMOTE_BEHIND_ENTRIES_MAX, Role};
 pub use node::{Node, Place, Snapshots, Wake};
+pub use peer::{PeerMessage, decode_peer, encode_peer};
 #[cfg(feature = "planted-bugs")]
 pub use planted::{Bug, plant};
 pub use ports::{LogWrite, Output};
@@ -36,5 +36,5 @@ pub use replica::{
     ELECTION_TICKS, EVENTS_KEPT_MAX, HEARTBEAT_TICKS, Hearing, Hears, Lag, Replica, SILENT_AFTER_MS, Settings, TICK_MS,
 };
 pub use snapshot::{GroupId, Restored, SnapshotInfo, make_snapshot, read_snapshot, restore_backup};
-pub use stamp::{Nanos, STAMP_EVERY_MS, TURN_MS_MAX};
+pub use stamp::{STAMP_EVERY_MS, TURN_MS_MAX};
 pub use unreplicated::Unreplicated;

@@ -6,20 +6,12 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 
+use fencepost_core::LogPosition;
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 
 use crate::ports::LogWrite;
 use crate::snapshot::SnapshotInfo;
-
-/// A place in the log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LogPosition {
-    /// The index of the entry.
-    pub index: u64,
-    /// The term it was written in.
-    pub term: u64,
-}
 
 /// What the first entry of every group follows. Consensus wants a log that is not empty where members are known.
 pub const GROUP_BEGINS: LogPosition = LogPosition { index: 1, term: 1 };

@@ -20,12 +20,13 @@ use std::time::{Duration, Instant};
 
 use raft::eraftpb::{ConfState, Entry, Message};
 
+use fencepost_core::{LogPosition, Nanos};
+
 use crate::error::Stop;
-use crate::log::{GROUP_BEGINS, Log, LogPosition};
+use crate::log::{GROUP_BEGINS, Log};
 use crate::ports::{LogWrite, Output};
 use crate::replica::{Replica, Settings};
 use crate::snapshot::{GroupId, make_snapshot};
-use crate::stamp::Nanos;
 use crate::store::{Identity, LogCounts, LogStore, SnapshotStore, Start, StoreError};
 
 /// How long to wait before a write is tried again that the disk had no room for.

@@ -7,12 +7,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use fencepost_core::{LogicalMs, Push, Reply};
-use raft::eraftpb::{ConfState, Entry, HardState, Message};
-
-use crate::gather::Ticket;
-use crate::log::LogPosition;
 use crate::snapshot::SnapshotInfo;
+use fencepost_core::{LogPosition, LogicalMs, Push, Reply, Ticket};
+use raft::eraftpb::{ConfState, Entry, HardState, Message};
 
 /// Something that a replica wants done.
 #[derive(Clone, Debug)]
@@ -135,7 +132,6 @@ impl LogWrite {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::LogPosition;
 
     fn write(number: u64, indexes: std::ops::Range<u64>) -> LogWrite {
         let entries = indexes.map(|index| Entry { index, ..Entry::default() }).collect();

@@ -8,7 +8,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fencepost_core::{
-    Act, Action, Batch, EventRing, LockState, LogicalMs, Operation, Outcome, Renewal, Reply, ReplyTo,
+    Act, Action, Batch, EventRing, LockState, LogPosition, LogicalMs, Nanos, Operation, Outcome, Renewal, Reply,
+    ReplyTo, Ticket,
 };
 use fencepost_wire::{Entry as LockEntry, MemberChanges, Members};
 use raft::eraftpb::{ConfChangeV2, Entry, EntryType, Message, MessageType};
@@ -16,14 +17,14 @@ use raft::{Config, RawNode, StateRole};
 
 use crate::apply::{Applied, apply_to, read_entry, read_member_changes};
 use crate::error::{NotTaken, Stop};
-use crate::gather::{ENTRIES_IN_FLIGHT_MAX, Gather, Ticket, Tickets};
-use crate::log::{GROUP_BEGINS, Log, LogPosition, entry_bytes};
+use crate::gather::{ENTRIES_IN_FLIGHT_MAX, Gather, Tickets};
+use crate::log::{GROUP_BEGINS, Log, entry_bytes};
 use crate::members::{MemberChange, apply_changes, from_conf_state, plan, to_conf_change};
 use crate::planted::{Bug, planted};
 use crate::ports::{LogWrite, Output};
 use crate::proof::Proofs;
 use crate::snapshot::{GroupId, Restored, SnapshotInfo, events_begin, read_snapshot};
-use crate::stamp::{Nanos, STAMP_EVERY_MS, StampClock};
+use crate::stamp::{STAMP_EVERY_MS, StampClock};
 
 mod hearing;
 mod snapshots;

@@ -4,13 +4,13 @@
 //! likes. So taking one never makes the serving state wait, however many locks it has; and because the serving state
 //! notes its hash at the same position, every snapshot also proves that applying the log twice gives the same state.
 
-use fencepost_core::{LockState, Position, Record};
+use fencepost_core::{LockState, LogPosition, Position, Record};
 use fencepost_wire::{Members, SnapshotHeader, SnapshotReader, SnapshotWriter, WireError};
 use raft::eraftpb::{ConfState, Entry};
 
 use crate::apply::{apply_to, read_member_changes};
 use crate::error::Stop;
-use crate::log::{GROUP_BEGINS, LogPosition};
+use crate::log::GROUP_BEGINS;
 use crate::members::{apply_changes, to_conf_state};
 
 /// A snapshot that is known to be durable, as consensus must name it to a peer.

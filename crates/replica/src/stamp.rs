@@ -4,7 +4,7 @@
 //! drifts. A leader that stalls between two turns of its loop stalls time: better late than early, because early would
 //! end the leases of clients that are alive.
 
-use fencepost_core::LogicalMs;
+use fencepost_core::{LogicalMs, Nanos};
 
 use crate::planted::{Bug, planted};
 
@@ -17,17 +17,6 @@ pub const TURN_MS_MAX: u64 = 500;
 /// as much would make each fail-over a second later.
 // Rule: bounded-late
 pub const STAMP_EVERY_MS: u64 = 1_000;
-
-/// Instants of a monotonic clock that is not slewed, in nanoseconds from any beginning.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Nanos(pub u64);
-
-impl Nanos {
-    /// The instant that lies so many milliseconds later.
-    pub fn after_ms(self, ms: u64) -> Nanos {
-        Nanos(self.0 + ms * 1_000_000)
-    }
-}
 
 /// The clock of one leader in one term.
 #[derive(Clone, Debug)]

@@ -23,7 +23,9 @@ use raft::eraftpb::{ConfState, Entry, HardState};
 use raft_engine::env::FileSystem;
 use raft_engine::{Command, Config, Engine, LogBatch, MessageExt, ReadableSize, RecoveryMode};
 
-use crate::log::{Log, LogPosition};
+use fencepost_core::LogPosition;
+
+use crate::log::Log;
 use crate::ports::LogWrite;
 
 mod counts;

@@ -4,14 +4,13 @@
 //! leading, and a node that does not know yet that it was deposed still grants beside its successor. So every instance
 //! belongs to one term, and whoever hears from another term has lost what it held. // Rule: tier-efficiency
 
-use fencepost_core::{LockState, LogicalMs, Operation, Renewal, ReplyTo};
+use fencepost_core::{LockState, LogPosition, LogicalMs, Nanos, Operation, Renewal, ReplyTo, Ticket};
 
 use crate::error::NotTaken;
-use crate::gather::{Gather, Ticket};
-use crate::log::LogPosition;
+use crate::gather::Gather;
 use crate::ports::Output;
 use crate::replica::grows_the_state;
-use crate::stamp::{Nanos, StampClock};
+use crate::stamp::StampClock;
 
 /// The efficiency tier of one term.
 #[derive(Debug)]

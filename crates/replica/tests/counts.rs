@@ -10,11 +10,10 @@ use std::alloc::System;
 use std::collections::BTreeMap;
 
 use fencepost_core::{
-    Acquire, Action, Epoch, GrantId, Lock, LockMode, Locks, Metadata, Name, Open, Operation, Outcome, Principal,
+    Acquire, Action, Epoch, GrantId, Lock, LockMode, Locks, Metadata, Name, Nanos, Open, Operation, Outcome, Principal,
     Request, RequestNumber, SecretHash, Seen, SessionId, Terms, Ttl, Wait,
 };
-use fencepost_replica::{GroupId, Log, Nanos, Output, Replica, Settings};
-use fencepost_wire::{PeerMessage, decode_peer, encode_peer};
+use fencepost_replica::{GroupId, Log, Output, PeerMessage, Replica, Settings, decode_peer, encode_peer};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]

@@ -20,8 +20,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use disk::Directory;
+use fencepost_core::LogPosition;
 use fencepost_replica::store::{Identity, LogStore, PrivateFiles, Start, StoreOptions};
-use fencepost_replica::{Log, LogPosition, LogWrite};
+use fencepost_replica::{Log, LogWrite};
 use raft::Storage;
 use raft::eraftpb::{ConfState, Entry, EntryType, HardState};
 

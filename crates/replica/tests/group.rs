@@ -7,12 +7,12 @@ mod cluster;
 use cluster::{Cluster, SNAPSHOT_EVERY_ENTRIES, lock, member, open, token};
 use fencepost_core::bounds::RESTORE_TOKEN_JUMP;
 use fencepost_core::{
-    Action, Compacted, Epoch, GrantId, LogicalMs, Name, Operation, Outcome, Position, PositionedEvent, Refusal,
-    Request, RequestNumber, Seen, SessionId, TokenCheck, Wait,
+    Action, Compacted, Epoch, GrantId, LogPosition, LogicalMs, Name, Operation, Outcome, Position, PositionedEvent,
+    Refusal, Request, RequestNumber, Seen, SessionId, TokenCheck, Wait,
 };
 use fencepost_replica::{
-    BEAT_MS, GROUP_BEGINS, GroupId, Log, LogPosition, MemberChange, Message, NotTaken, TURN_MS_MAX,
-    WAITING_OPERATIONS_MAX, WAITING_WANTS_MAX, make_snapshot, read_snapshot, restore_backup,
+    BEAT_MS, GROUP_BEGINS, GroupId, Log, MemberChange, Message, NotTaken, TURN_MS_MAX, WAITING_OPERATIONS_MAX,
+    WAITING_WANTS_MAX, make_snapshot, read_snapshot, restore_backup,
 };
 
 #[test]

@@ -3,9 +3,9 @@
 mod cluster;
 
 use cluster::{Cluster, SNAPSHOT_EVERY_ENTRIES, lock, member, open};
-use fencepost_core::Wait;
+use fencepost_core::{Ticket, Wait};
 use fencepost_replica::{
-    Log, MemberChange, Message, NotTaken, PROMOTE_BEHIND_ENTRIES_MAX, Replica, Role, Ticket, read_snapshot,
+    Log, MemberChange, Message, NotTaken, PROMOTE_BEHIND_ENTRIES_MAX, Replica, Role, read_snapshot,
 };
 use fencepost_wire::Member;
 use fencepost_wire::bounds::MEMBERS_MAX;

@@ -11,11 +11,11 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use fencepost_core::{
-    Acquire, Action, Epoch, Lock, LockMode, Locks, Metadata, Name, Open, Operation, Outcome, Principal, Request,
+    Acquire, Action, Epoch, Lock, LockMode, Locks, Metadata, Name, Nanos, Open, Operation, Outcome, Principal, Request,
     RequestNumber, SecretHash, Seen, SessionId, Terms, Token, TokenCheck, Ttl, Wait,
 };
 use fencepost_replica::store::{Start, read_identity};
-use fencepost_replica::{GroupId, Log, Nanos, Node, Output, Place, Settings, Stop};
+use fencepost_replica::{GroupId, Log, Node, Output, Place, Settings, Stop};
 
 const GROUP: GroupId = GroupId { cluster: 0xC, group: 1 };
 

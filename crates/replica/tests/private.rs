@@ -8,8 +8,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use disk::Directory;
+use fencepost_core::LogPosition;
+use fencepost_replica::Log;
 use fencepost_replica::store::{Identity, LogStore, SnapshotStore, Start, StoreError, close_to_others};
-use fencepost_replica::{Log, LogPosition};
 
 const US: Identity = Identity { cluster: 0xC, node: 1 };
 const GROUP: u64 = 1;

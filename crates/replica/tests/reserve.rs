@@ -7,8 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use disk::{CRASHES, Directory, Disk};
+use fencepost_core::LogPosition;
 use fencepost_replica::store::{Identity, LogStore, Start, StoreError, StoreOptions};
-use fencepost_replica::{Log, LogPosition, LogWrite};
+use fencepost_replica::{Log, LogWrite};
 use raft::eraftpb::{ConfState, Entry};
 
 const GROUP: u64 = 7;

@@ -33,7 +33,7 @@ fn stall_snapshots(cluster: &mut Cluster, nodes: &[u64], stalled: bool) {
     }
 }
 
-fn answered(cluster: &mut Cluster, leader: u64, ticket: fencepost_replica::Ticket) -> Outcome {
+fn answered(cluster: &mut Cluster, leader: u64, ticket: fencepost_core::Ticket) -> Outcome {
     let answered = cluster.run_until("it is answered", |cluster| cluster.node(leader).replies.get(&ticket).cloned());
     answered.reply.outcome
 }

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use disk::{CRASHES, Directory, Disk};
-use fencepost_core::{Batch, LogicalMs, Metadata, Open, Operation, Principal, SecretHash, SessionId, Ttl};
+use fencepost_core::{Batch, LogPosition, LogicalMs, Metadata, Open, Operation, Principal, SecretHash, SessionId, Ttl};
 use fencepost_replica::store::{SnapshotStore, StoreError};
-use fencepost_replica::{GROUP_BEGINS, GroupId, Log, LogPosition, make_snapshot, read_snapshot};
+use fencepost_replica::{GROUP_BEGINS, GroupId, Log, make_snapshot, read_snapshot};
 use raft::eraftpb::Entry;
 
 const GROUP: GroupId = GroupId { cluster: 0xC, group: 1 };

@@ -10,8 +10,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use disk::{CRASHES, Crash, Directory, Disk};
+use fencepost_core::LogPosition;
 use fencepost_replica::store::{Identity, LogStore, Start, StoreError, StoreOptions};
-use fencepost_replica::{Log, LogPosition, LogWrite};
+use fencepost_replica::{Log, LogWrite};
 use raft::Storage;
 use raft::eraftpb::{ConfState, Entry, HardState};
 

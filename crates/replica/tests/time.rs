@@ -7,10 +7,10 @@ mod cluster;
 
 use cluster::{Cluster, member, open};
 use fencepost_core::{
-    Acquire, Action, Epoch, Lock, LockMode, Locks, Millis, Name, Operation, Request, RequestNumber, Seen, SessionId,
-    Terms, Wait,
+    Acquire, Action, Epoch, Lock, LockMode, Locks, Millis, Name, Nanos, Operation, Request, RequestNumber, Seen,
+    SessionId, Terms, Wait,
 };
-use fencepost_replica::{GROUP_BEGINS, MemberChange, Message, Nanos, NotTaken, STAMP_EVERY_MS, read_entry};
+use fencepost_replica::{GROUP_BEGINS, MemberChange, Message, NotTaken, STAMP_EVERY_MS, read_entry};
 
 /// What is due ends so much later at most, by the rule `bounded-late`.
 const LATE_MS: u64 = 500;

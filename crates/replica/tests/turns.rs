@@ -4,10 +4,8 @@
 mod cluster;
 
 use cluster::open;
-use fencepost_core::{Epoch, Outcome, Renewal, Seen, SessionId};
-use fencepost_replica::{
-    BEAT_MS, GroupId, Log, Nanos, Output, Replica, STAMP_EVERY_MS, Settings, TICK_MS, Ticket, read_entry,
-};
+use fencepost_core::{Epoch, Nanos, Outcome, Renewal, Seen, SessionId, Ticket};
+use fencepost_replica::{BEAT_MS, GroupId, Log, Output, Replica, STAMP_EVERY_MS, Settings, TICK_MS, read_entry};
 
 /// When a driver wakes up if nothing has arrived.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,5 @@
 //! The clock that a replica is turned by: monotonic, and not slewed by whoever sets the wall clock. And the wall clock, for remarks.
-
-use fencepost_replica::Nanos;
+use fencepost_core::Nanos;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Now, in nanoseconds since some moment before the process began.

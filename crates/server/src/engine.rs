@@ -8,11 +8,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fencepost_core::{
-    Admin, LogicalMs, Operation, Outcome, Principal, Renewal, Reply, RequestNumber, SecretHash, SessionId, bounds,
+    Admin, LogPosition, LogicalMs, Nanos, Operation, Outcome, Principal, Renewal, Reply, RequestNumber, SecretHash,
+    SessionId, Ticket, bounds,
 };
 use fencepost_replica::{
-    LogPosition, MemberChange, MemberView, Nanos, Node, NotTaken, Output, Replica, Role, SILENT_AFTER_MS, Stop, Ticket,
-    Unreplicated,
+    MemberChange, MemberView, Node, NotTaken, Output, Replica, Role, SILENT_AFTER_MS, Stop, Unreplicated,
 };
 use fencepost_wire::{api, v1};
 use sha2::{Digest, Sha256};

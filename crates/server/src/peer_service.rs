@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use fencepost_wire::{api, decode_peer, v1};
+use fencepost_replica::decode_peer;
+use fencepost_wire::{api, v1};
 use futures_util::SinkExt;
 use tokio::sync::watch;
 use tokio_stream::StreamExt;

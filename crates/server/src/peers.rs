@@ -7,6 +7,7 @@
 //! whoever calls the name of the member that it says it is. Names that the list does not have are refused, unless other
 //! members vouch for them: see `docs/decisions/0014-peers-by-name.md`.
 
+use fencepost_core::LogPosition;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -14,9 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use fencepost_replica::{GroupId, LogPosition, Message};
+use fencepost_replica::{GroupId, Message, PeerMessage, encode_peer};
 use fencepost_wire::bounds::MEMBERS_MAX;
-use fencepost_wire::{FRAME_GREETING, Member, PeerMessage, api, encode_peer, v1};
+use fencepost_wire::{FRAME_GREETING, Member, api, v1};
 use futures_core::Stream;
 use futures_util::{Sink, SinkExt};
 use tokio::io::AsyncWriteExt;

@@ -1,5 +1,6 @@
 //! A whole node: opens the log, listens, turns the replica, and goes in good order.
 
+use fencepost_core::Nanos;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use axum::Router;
 use fencepost_replica::store::{Start, close_to_others, read_identity};
-use fencepost_replica::{GroupId, Log, Nanos, Node, Place, Role, Settings, Stop};
+use fencepost_replica::{GroupId, Log, Node, Place, Role, Settings, Stop};
 use fencepost_wire::Member;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};

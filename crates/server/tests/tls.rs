@@ -393,7 +393,7 @@ fn heartbeat(hello: &v1::PeerHello, from: u64) -> Vec<u8> {
         }
         bytes.push(value as u8);
     }
-    fencepost_wire::decode_peer(&bytes).expect("a good message");
+    fencepost_replica::decode_peer(&bytes).expect("a good message");
     bytes
 }
 

@@ -4,10 +4,11 @@
 //! number of the first that were under way and loses the rest. What the real log does with torn and flipped bytes is tested with
 //! its own files; here a disk that was damaged is one whose node must not come back.
 
+use fencepost_core::LogPosition;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use fencepost_replica::{GroupId, Log, LogPosition, LogWrite, Stop, make_snapshot, read_snapshot};
+use fencepost_replica::{GroupId, Log, LogWrite, Stop, make_snapshot, read_snapshot};
 
 use crate::random::Random;
 

@@ -3,8 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fencepost_core::{Operation, Outcome, Principal, Push, RequestNumber, SecretHash, SessionId, bounds};
-use fencepost_replica::{LogPosition, NotTaken, Output, Replica, Ticket};
+use fencepost_core::{
+    LogPosition, Operation, Outcome, Principal, Push, RequestNumber, SecretHash, SessionId, Ticket, bounds,
+};
+use fencepost_replica::{NotTaken, Output, Replica};
 use fencepost_wire::{api, v1};
 use sha2::{Digest, Sha256};
 
@@ -130,14 +132,19 @@ impl Edge {
             // The stream will end, with where to go.
             Err(NotTaken::NotLeader { .. }) => false,
             Err(why) => {
-                self.refuse(stream, session, number, v1::NotTakenWhy::Overloaded, why.to_string());
+                let (code, retry_after_ms) = match why {
+                    NotTaken::DiskShort => (v1::NotTakenWhy::DiskShort, 1_000),
+                    _ => (v1::NotTakenWhy::Overloaded, 100),
+                };
+                self.refuse(stream, session, number, code, why.to_string(), Some(retry_after_ms));
                 false
             }
         }
     }
 
     fn not_here(&mut self, id: StreamId, session: SessionId, number: Option<RequestNumber>) {
-        self.refuse(id, session, number, v1::NotTakenWhy::Invalid, "not opened or attached here".to_owned());
+        let message = "this session was neither opened nor attached on this stream: attach it first, with its secret";
+        self.refuse(id, session, number, v1::NotTakenWhy::Invalid, message.to_owned(), None);
     }
 
     fn refuse(
@@ -147,9 +154,9 @@ impl Edge {
         number: Option<RequestNumber>,
         why: v1::NotTakenWhy,
         message: String,
+        retry_after_ms: Option<u64>,
     ) {
         let (session_high, session_low) = api::halves(session.0);
-        let retry_after_ms = (why == v1::NotTakenWhy::Overloaded).then_some(100);
         let (number, why) = (number.map_or(0, |number| number.0), why.into());
         self.outgoing(id).not_taken.push(v1::NotTaken {
             session_high,

@@ -1,10 +1,11 @@
 //! What happened in a run, fact by fact, in the order of the world's own time. The checkers see nothing else.
 
-use fencepost::machine::{Answer, RequestKey};
 use fencepost_core::{
-    Action, Batch, Effects, GrantId, LogicalMs, Name, Outcome, PositionedEvent, Repeat, RequestNumber, SessionId, Token,
+    Action, Batch, Effects, GrantId, LogPosition, LogicalMs, Name, Outcome, PositionedEvent, Repeat, RequestNumber,
+    SessionId, Token,
 };
-use fencepost_replica::{Hears, LogPosition};
+use fencepost_replica::Hears;
+use fencepost_session::client::{Answer, RequestKey};
 
 /// The true time of the world, in nanoseconds. No clock in the world shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,12 +5,11 @@
 
 use std::time::Duration;
 
-use fencepost::Nanos;
-use fencepost::machine::{Answer, GrantKey, GrantState, LetGo, RequestKey};
 use fencepost_core::{
-    Acquire, Action, GrantId, Lock, LockDelay, LockMode, Locks, Millis, Name, Outcome, SessionId, Terms, Token, Ttl,
-    Wait,
+    Acquire, Action, GrantId, Lock, LockDelay, LockMode, Locks, Millis, Name, Nanos, Outcome, SessionId, Terms, Token,
+    Ttl, Wait,
 };
+use fencepost_session::client::{Answer, GrantKey, GrantState, LetGo, RequestKey};
 
 use crate::fact::Fact;
 use crate::random::Random;

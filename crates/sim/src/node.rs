@@ -1,9 +1,10 @@
 //! A simulated node: a real replica with a simulated disk, clock and edge.
 
+use fencepost_core::Nanos;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use fencepost_replica::{Message, Nanos, Replica};
+use fencepost_replica::{Message, Replica};
 use fencepost_wire::v1;
 
 use crate::clock::Clock;

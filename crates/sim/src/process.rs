@@ -3,10 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use fencepost::Nanos;
-use fencepost::machine::{Connection, DialFailure, Event, Reconnect, Step};
-use fencepost_core::{LogicalMs, Push, RequestNumber};
-use fencepost_replica::LogPosition;
+use fencepost_core::{LogPosition, LogicalMs, Nanos, Push, RequestNumber};
+use fencepost_session::client::{Connection, DialFailure, Event, Reconnect, Step};
 use fencepost_wire::{api, v1};
 
 use crate::clock::Clock;

@@ -5,11 +5,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use fencepost::Nanos;
-use fencepost::machine::{Answer, GrantKey, GrantState, LetGo, RequestKey};
 use fencepost_core::{
-    Acquire, Action, GrantId, Lock, LockMode, Locks, Name, Outcome, OwnerName, SessionId, Terms, Token, Ttl, Wait,
+    Acquire, Action, GrantId, Lock, LockMode, Locks, Name, Nanos, Outcome, OwnerName, SessionId, Terms, Token, Ttl,
+    Wait,
 };
+use fencepost_session::client::{Answer, GrantKey, GrantState, LetGo, RequestKey};
 
 use crate::fact::Fact;
 use crate::random::Random;

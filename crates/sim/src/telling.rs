@@ -4,11 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use fencepost::machine::{Answer, Failure};
 use fencepost_core::{
     Act, ActFacts, Action, Busy, BusyWhy, Cycle, Event, GrantEnd, Held, Lock, LockMode, Names, Outcome, OwnerName,
     RequestFacts, Scope, SessionEnd, SessionId, TakePermits, Takes, Wait,
 };
+use fencepost_session::client::{Answer, Failure};
 
 use crate::fact::{Access, AccessKind, Fact};
 

@@ -1,8 +1,7 @@
 //! Whoever uses a client's process: somebody whose deeds chance decides, or somebody who does what a scenario says.
 
-use fencepost::Nanos;
-use fencepost::machine::{Answer, NewSession, RequestKey};
-use fencepost_core::{Metadata, SecretHash, SessionId, Ttl};
+use fencepost_core::{Metadata, Nanos, SecretHash, SessionId, Ttl};
+use fencepost_session::client::{Answer, NewSession, RequestKey};
 use sha2::{Digest, Sha256};
 
 use crate::holder::Holder;

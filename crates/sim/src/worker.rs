@@ -1,12 +1,11 @@
 //! What users of the lock service do, each with a session of its own: take locks of every kind, work at the store that they
 //! protect, convert, nest, give up, elect, and let go. Chance decides; the world carries it out.
 
-use fencepost::Nanos;
-use fencepost::machine::{Answer, Connection, GrantKey, GrantState, LetGo, RequestKey};
 use fencepost_core::{
-    Acquire, Action, GrantId, Lock, LockDelay, LockMode, Locks, Millis, Name, Outcome, OwnerName, Permits, SessionId,
-    TakePermits, Terms, Token, Ttl, Value, Wait,
+    Acquire, Action, GrantId, Lock, LockDelay, LockMode, Locks, Millis, Name, Nanos, Outcome, OwnerName, Permits,
+    SessionId, TakePermits, Terms, Token, Ttl, Value, Wait,
 };
+use fencepost_session::client::{Answer, Connection, GrantKey, GrantState, LetGo, RequestKey};
 use std::time::Duration;
 
 use crate::fact::{Fact, WorldTime};

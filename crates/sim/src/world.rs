@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use fencepost::Nanos;
-use fencepost::machine::DialFailure;
-use fencepost_core::LockState;
-use fencepost_replica::{GroupId, LogPosition, Message, Settings};
+use fencepost_core::{LockState, LogPosition, Nanos};
+use fencepost_replica::{GroupId, Message, Settings};
+use fencepost_session::client::DialFailure;
 use fencepost_wire::v1;
 
 use crate::agenda::Agenda;

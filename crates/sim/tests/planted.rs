@@ -14,25 +14,25 @@ use fencepost_sim::world::{Plan, SEEDS_DEFAULT, World};
 enum Planted {
     Core(fencepost_core::Bug),
     Replica(fencepost_replica::Bug),
-    Client(fencepost::machine::Bug),
+    Client(fencepost_session::Bug),
 }
 
 fn plant(bug: Option<Planted>) {
     fencepost_core::plant(None);
     fencepost_replica::plant(None);
-    fencepost::machine::plant(None);
+    fencepost_session::plant(None);
     match bug {
         None => {}
         Some(Planted::Core(bug)) => fencepost_core::plant(Some(bug)),
         Some(Planted::Replica(bug)) => fencepost_replica::plant(Some(bug)),
-        Some(Planted::Client(bug)) => fencepost::machine::plant(Some(bug)),
+        Some(Planted::Client(bug)) => fencepost_session::plant(Some(bug)),
     }
 }
 
 fn all() -> Vec<Planted> {
     let core = fencepost_core::Bug::ALL.iter().copied().map(Planted::Core);
     let replica = fencepost_replica::Bug::ALL.iter().copied().map(Planted::Replica);
-    let client = fencepost::machine::Bug::ALL.iter().copied().map(Planted::Client);
+    let client = fencepost_session::Bug::ALL.iter().copied().map(Planted::Client);
     core.chain(replica).chain(client).collect()
 }
 

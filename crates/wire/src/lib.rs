@@ -1,9 +1,9 @@
 //! Everything that leaves a process as bytes: the one place that knows both the core's types and the schema in `proto/`.
 //!
-//! Log entries, snapshots and messages between nodes go in and come out as the core's own types; nobody else sees a
-//! generated one. Whatever is read is valid by type or is a [`WireError`] that says what to do, and nothing that this version
+//! Log entries and snapshots go in and come out as the core's own types; no other crate sees a generated one of theirs. Whatever is read is valid by type or is a [`WireError`] that says what to do, and nothing that this version
 //! does not know is skipped: a replica that skips a command has another state than its peers. For the service, whose bytes are
-//! read and written by gRPC, or as frames, [`v1`] has the generated messages, and [`api`] the translations. There is no I/O here.
+//! read and written by gRPC, or as frames, [`v1`] has the generated messages, and [`api`] the translations. Messages of consensus are
+//! translated by the replica, which knows the consensus library. There is no I/O here.
 
 pub mod api;
 pub mod bounds;
@@ -14,7 +14,6 @@ mod from_wire;
 mod log_entry;
 mod member;
 mod member_change;
-mod peer;
 mod secret;
 mod snapshot;
 mod snapshot_reader;
@@ -33,8 +32,8 @@ pub use frame::{FRAME_GREETING, FRAME_PROTOCOL, put_frame, take_frame};
 pub use log_entry::{ENTRY_FORMAT_VERSION, Entry, StateProof, decode, encode, encode_into};
 pub use member::{BadMember, Member, Members};
 pub use member_change::{MemberChanges, MemberStep, decode_member_changes, encode_described};
-pub use peer::{PeerMessage, decode_peer, encode_peer};
 pub use secret::SessionSecret;
 pub use snapshot::{SNAPSHOT_FORMAT_VERSION, SnapshotHeader};
 pub use snapshot_reader::SnapshotReader;
 pub use snapshot_writer::SnapshotWriter;
+pub use strict::message as read_strictly;

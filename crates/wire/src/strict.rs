@@ -8,7 +8,10 @@ use prost::Message;
 use crate::error::WireError;
 
 /// The message that these bytes are, if this version knows all of it.
-pub(crate) fn message<M: Message + Default>(what: &'static str, bytes: &[u8]) -> Result<M, WireError> {
+///
+/// # Errors
+/// [`WireError`] if the bytes are damaged, or hold a field that this version does not know.
+pub fn message<M: Message + Default>(what: &'static str, bytes: &[u8]) -> Result<M, WireError> {
     let message = M::decode(bytes).map_err(|error| WireError::Damaged { what, detail: error.to_string() })?;
     match message.encoded_len() == bytes.len() {
         true => Ok(message),

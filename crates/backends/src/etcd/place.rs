@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fencepost::{Error, Failed, Lost, Name, Nanos, Refused, Token, Unknown};
+use fencepost::{Error, Failed, Lost, Name, Refused, Token, Unknown, clock};
 use tokio::time::{sleep, timeout};
 
 use super::calls::{Calls, seconds};
@@ -129,7 +129,7 @@ impl Place {
         let lease_id = lease_id(&unique()?);
         let ttl_s = whole_seconds(ask.ttl);
         let undo = Undo::new(give_back(calls.clone(), lease_id, seconds(ttl_s)));
-        let sent_at = Nanos::now();
+        let sent_at = clock::now();
         let ttl = match calls.grant(lease_id, ttl_s).await {
             Ok(ttl) => ttl,
             Err(error) => {
@@ -254,7 +254,7 @@ impl Place {
         let mut backoff = Backoff::for_unreachable();
         let mut last = Error::from(Refused::SessionEnded(None));
         loop {
-            let now = Nanos::now();
+            let now = clock::now();
             match validity.poll(now) {
                 Step::Lost(_) => return last,
                 Step::WaitUntil(until) => sleep(until.since(now).min(SLEEP_MAX)).await,
@@ -267,7 +267,7 @@ impl Place {
                     Ok(Err(refused @ Error::Refused(_))) => return refused,
                     Ok(Err(error)) => {
                         last = error;
-                        validity.handle_failed(Nanos::now(), backoff.pause(random()));
+                        validity.handle_failed(clock::now(), backoff.pause(random()));
                     }
                     Err(_) => last = Unknown::NoAnswer.into(),
                 },
@@ -279,7 +279,7 @@ impl Place {
     pub(super) async fn prolong(&self) -> Result<Proof, Error> {
         // Whoever answers after an election is a new leader. Two in a row are a reason to pause.
         for _ in 0..2 {
-            let sent_at = Nanos::now();
+            let sent_at = clock::now();
             let kept = self.calls.keep_alive(self.lease_id).await?;
             if kept.ttl <= 0 {
                 return Err(self.why_gone().into());
@@ -330,7 +330,7 @@ impl Place {
         }
         if answer.repeated || before == Left::InDoubt {
             // While the lease certainly lives, nobody but us takes the key away: it was a try whose answer we did not hear.
-            if !Validity::new(self.last_proof()).remaining(Nanos::now()).is_zero() {
+            if !Validity::new(self.last_proof()).remaining(clock::now()).is_zero() {
                 *left = Left::Yes;
                 return Ok(());
             }
@@ -360,7 +360,7 @@ impl Place {
     /// Why the place is gone: its time was over, or somebody removed it before.
     fn why_gone(&self) -> Lost {
         let Proof { sent_at, ttl } = self.last_proof();
-        if Nanos::now() < sent_at.after(ttl) { Lost::Gone } else { Lost::DeadlinePassed }
+        if clock::now() < sent_at.after(ttl) { Lost::Gone } else { Lost::DeadlinePassed }
     }
 
     fn own_key(&self) -> RangeRequest {
@@ -387,10 +387,10 @@ impl fmt::Debug for Place {
 
 /// Revokes a lease. After its TTL it has ended by itself.
 async fn give_back(calls: Calls, lease_id: i64, ttl: Duration) {
-    let until = Nanos::now().after(ttl);
+    let until = clock::now().after(ttl);
     let mut backoff = Backoff::for_unreachable();
     while let Err(error) = calls.revoke(lease_id).await {
-        if Nanos::now() > until {
+        if clock::now() > until {
             tracing::debug!(%error, "a lease of etcd was not revoked, and will expire");
             return;
         }

@@ -10,7 +10,7 @@
 //! holder is gone. So this looks whether the session is its own, and refuses to lock through a pooler.
 
 use async_trait::async_trait;
-use fencepost::{Error, Name, Nanos, Refused};
+use fencepost::{Error, Name, Refused, clock};
 use sha2::{Digest, Sha256};
 use tokio_postgres::Config;
 use tokio_postgres::types::Type;
@@ -74,7 +74,7 @@ impl Advisory {
             undo.disarm();
             return Ok(None);
         }
-        let granted_at = Nanos::now();
+        let granted_at = clock::now();
         // On this connection, so that it cannot be raised when the lock is gone already.
         let raised =
             async { client.query_typed_one(NEXT_TOKEN, &[(&ask.name.as_str(), Type::TEXT)]).await?.try_get(0) };

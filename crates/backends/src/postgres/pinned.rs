@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencepost::{Error, Failed, Lost, Nanos, Refused, Token, Unknown};
+use fencepost::{Error, Failed, Lost, Nanos, Refused, Token, Unknown, clock};
 use tokio::io::AsyncReadExt;
 use tokio::sync::{Mutex, watch};
 use tokio::task::AbortHandle;
@@ -186,7 +186,7 @@ impl<H: Held> Lease for PinnedLease<H> {
             Way::Open(pinned) => pinned.clone(),
             Way::Closed(why) => return Err(why.clone().into()),
         };
-        let sent_at = Nanos::now();
+        let sent_at = clock::now();
         self.heard(&pinned, self.held.is_held(&pinned)).await?;
         Ok(Proof { sent_at, ttl: self.proof.ttl })
     }

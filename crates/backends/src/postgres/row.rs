@@ -13,7 +13,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use async_trait::async_trait;
-use fencepost::{Error, Exclusive, Failed, FencingToken, Lost, Name, Nanos, ReadToken, Refused, Shared, Token};
+use fencepost::{Error, Exclusive, Failed, FencingToken, Lost, Name, ReadToken, Refused, Shared, Token, clock};
 use tokio_postgres::Transaction;
 use tokio_postgres::types::Type;
 
@@ -194,7 +194,7 @@ impl Row {
         let transaction = nothing_done(row.try_get(0).map_err(|error| failed(&error)))?;
         let locked = LockedRow { transaction };
         let token = nothing_done(self.link.next_token(&ask.name).await)?;
-        let granted_at = Nanos::now();
+        let granted_at = clock::now();
         if !nothing_done(in_time(locked.is_held(&pinned)).await)? {
             return Err(Lost::Gone.into());
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fencepost::{Error, Failed, Lost, Name, Nanos, Refused, Token};
+use fencepost::{Error, Failed, Lost, Name, Nanos, Refused, Token, clock};
 use tokio_postgres::types::Type;
 
 use super::link::Link;
@@ -110,7 +110,7 @@ impl Backend for Table {
             // Nobody waits for the answer any more, or there was none: whatever came of it, it is not to stay.
             Undo::new(async move { drop(claim.clear().await) })
         };
-        let granted_at = Nanos::now();
+        let granted_at = clock::now();
         let taken = claim.take().await?;
         undo.disarm();
         Ok(taken.map(|token| Box::new(TableLease { claim, token, granted_at, released: AtomicBool::new(false) }) as _))
@@ -128,7 +128,7 @@ impl Lease for TableLease {
     }
 
     async fn renew(&self) -> Result<Proof, Error> {
-        let sent_at = Nanos::now();
+        let sent_at = clock::now();
         match self.claim.renew().await? {
             true => Ok(Proof { sent_at, ttl: self.claim.ttl }),
             false => Err(self.claim.why_lost().await),

@@ -16,7 +16,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use fencepost::{Error, Failed, Nanos, Refused, Unknown};
+use fencepost::{Error, Failed, Nanos, Refused, Unknown, clock};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use zookeeper_client::{self as zk, Acls, CreateMode, MultiWriteError, SessionState};
@@ -55,7 +55,7 @@ impl Session {
     pub(super) async fn open(cluster: &str, root: &str, ttl: Duration) -> Result<Arc<Session>, Error> {
         let opening = async {
             let (began_at, client) = connect(cluster, ttl.clamp(TTL_MIN, TTL_MAX)).await?;
-            let asked_at = Nanos::now();
+            let asked_at = clock::now();
             client.mkdir(root, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await.map_err(failed)?;
             // The leader itself opens sessions, so it heard the very first message.
             let session = Session { ttl: client.session_timeout(), client, heard_at: watch::Sender::new(began_at) };
@@ -135,7 +135,7 @@ impl Session {
 /// Connects, and says when it began to.
 async fn connect(cluster: &str, ttl: Duration) -> Result<(Nanos, zk::Client), Error> {
     loop {
-        let began_at = Nanos::now();
+        let began_at = clock::now();
         let connector = zk::Client::connector().with_session_timeout(ttl).with_connection_timeout(SILENCE_MAX);
         // It gives up when each server was tried once. Else it would try for as long as the session is to live.
         match connector.with_fail_eagerly().connect(cluster).await {
@@ -156,7 +156,7 @@ async fn beat(session: Weak<Session>, ttl: Duration, root: String, mut answered_
         // Nobody's session is held here, or it would never be closed.
         tokio::time::sleep(pause).await;
         let Some(session) = session.upgrade().filter(|session| !session.is_over()) else { return };
-        let sent_at = Nanos::now();
+        let sent_at = clock::now();
         match timeout(ttl, session.write_nothing(&root)).await {
             Ok(Ok(())) => {
                 // At least `relayed_after` lies between this message and the answer to the one before.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost::{Error, Lost, Refused};
+use fencepost::{Error, Lost, Refused, clock};
 use fencepost_backends::Mode;
 
 use crate::database::{Database, TTL_LONG, alone, ask, attempt, end_sessions, run, soon, take, token, until, wait};
@@ -27,7 +27,7 @@ async fn a_lock_ends_by_the_clock_of_the_database_and_not_by_ours() {
     set_expiry(&database, "1 h").await;
     until("its TTL is over by our clock", async || {
         let proof = second.proof();
-        fencepost::Nanos::now() > proof.sent_at.after(proof.ttl)
+        clock::now() > proof.sent_at.after(proof.ttl)
     })
     .await;
     assert!(attempt(&table, &alone("a")).await.is_none());

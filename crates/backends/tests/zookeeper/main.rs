@@ -4,7 +4,7 @@ mod proxy;
 
 use std::time::Duration;
 
-use fencepost::{Lost, Name, Nanos, Refused};
+use fencepost::{Lost, Name, Refused, clock};
 use fencepost_backends::zookeeper::Zookeeper;
 use fencepost_backends::{Ask, Backend, Client, Error, Mode};
 use fencepost_testbed::{Kind, Server, own, shared};
@@ -471,7 +471,7 @@ async fn a_lease_that_is_dropped_does_not_stay_for_as_long_as_its_session() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_proof_is_of_a_message_that_the_leader_knows_of_by_now() {
     let Some(server) = shared(Kind::Zookeeper) else { return };
-    let began_at = Nanos::now();
+    let began_at = clock::now();
     let zookeeper = bare(server, TTL_SHORT).await;
     let lease = zookeeper.acquire(&ask("proofs")).await.expect("it is free");
     let granted = lease.proof();
@@ -482,7 +482,7 @@ async fn a_proof_is_of_a_message_that_the_leader_knows_of_by_now() {
         // On a machine that stands still, so short a session may end. Then it says so.
         let Ok(proof) = soon("an answer", lease.renew()).await else { return };
         assert!(proof.sent_at > last.sent_at);
-        assert!(Nanos::now().since(proof.sent_at) >= proof.ttl / 4, "half a tick has passed since");
+        assert!(clock::now().since(proof.sent_at) >= proof.ttl / 4, "half a tick has passed since");
         last = proof;
     }
     lease.release().await.expect("it was held");

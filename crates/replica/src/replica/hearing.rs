@@ -9,13 +9,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
 
+use fencepost_core::Nanos;
 use fencepost_wire::Members;
 use raft::{ProgressState, StateRole};
 
 use super::Replica;
 use crate::members::{Role, role};
 use crate::ports::Output;
-use crate::stamp::{Nanos, TURN_MS_MAX};
+use crate::stamp::TURN_MS_MAX;
 
 /// A peer that should be heard counts as silent after so long. A leader and its followers exchange heartbeats every 200 ms. Without a
 /// leader a voter asks for votes at least every two seconds.

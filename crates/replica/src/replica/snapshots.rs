@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use fencepost_core::EventRing;
+use fencepost_core::{EventRing, LogPosition};
 use raft::eraftpb::{Message, MessageType, Snapshot};
 use raft::{SnapshotStatus, Storage};
 
 use super::{EVENTS_KEPT_MAX, Making, Replica, Settings};
 use crate::error::Stop;
-use crate::log::{GROUP_BEGINS, Log, LogPosition};
+use crate::log::{GROUP_BEGINS, Log};
 use crate::members::to_conf_state;
 use crate::ports::Output;
 use crate::snapshot::{Restored, SnapshotInfo, events_begin, read_snapshot};

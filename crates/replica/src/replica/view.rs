@@ -1,12 +1,12 @@
 //! A replica from outside: what it shows to those who read and to those who run it.
 
-use fencepost_core::{EventRing, LockState, LogicalMs};
+use fencepost_core::{EventRing, LockState, LogPosition, LogicalMs};
 use fencepost_wire::Member;
 use raft::StateRole;
 use raft::eraftpb::Entry;
 
 use super::{Lead, Replica};
-use crate::log::{LogPosition, entry_bytes};
+use crate::log::entry_bytes;
 use crate::members::{MemberView, role};
 use crate::snapshot::GroupId;
 

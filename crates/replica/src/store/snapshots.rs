@@ -18,7 +18,9 @@ use raft_engine::env::{FileSystem, Handle};
 use super::guard::FirstFailure;
 use super::reserve::is_full;
 use super::{PrivateFiles, StoreError, private, scan, sync_directory};
-use crate::log::{Log, LogPosition};
+use fencepost_core::LogPosition;
+
+use crate::log::Log;
 
 const SUFFIX: &str = ".snapshot";
 const SUFFIX_ASIDE: &str = ".snapshot.new";

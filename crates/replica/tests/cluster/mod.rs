@@ -9,14 +9,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use fencepost_core::{
-    Acquire, Action, Epoch, Lock, LockMode, Locks, LogicalMs, Metadata, Name, Open, Operation, Outcome, Principal,
-    Push, Renewal, Reply, Request, RequestNumber, SecretHash, Seen, SessionId, Terms, Ttl, Wait,
+    Acquire, Action, Epoch, Lock, LockMode, Locks, LogPosition, LogicalMs, Metadata, Name, Nanos, Open, Operation,
+    Outcome, Principal, Push, Renewal, Reply, Request, RequestNumber, SecretHash, Seen, SessionId, Terms, Ticket, Ttl,
+    Wait,
 };
 use fencepost_replica::{
-    GroupId, Log, LogPosition, LogWrite, MemberChange, Message, Nanos, NotTaken, Output, Replica, Settings, Ticket,
-    make_snapshot, read_snapshot,
+    GroupId, Log, LogWrite, MemberChange, Message, NotTaken, Output, PeerMessage, Replica, Settings, decode_peer,
+    encode_peer, make_snapshot, read_snapshot,
 };
-use fencepost_wire::{Member, PeerMessage, decode_peer, encode_peer};
+use fencepost_wire::Member;
 
 /// How far time moves in one step.
 pub(crate) const STEP_MS: u64 = 5;

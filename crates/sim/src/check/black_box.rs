@@ -4,8 +4,8 @@
 //! is lost. An administrator who breaks a grant or evicts a session is the one exception, since the old holder learns of it later; a
 //! run with such acts is not judged. Names come from what was asked and told, never from the log.
 
-use fencepost::machine::{Answer, RequestKey};
 use fencepost_core::{Action, GrantId, LockMode, Locks, Name, Outcome, OwnerName, SessionId, Token};
+use fencepost_session::client::{Answer, RequestKey};
 
 use super::findings::Findings;
 use super::ledger::Map;

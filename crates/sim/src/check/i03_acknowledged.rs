@@ -6,8 +6,9 @@
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 
-use fencepost_core::{Event, GrantEnd, LogicalMs, Operation, Outcome, Push, Renewal, Repeat, RequestNumber, SessionId};
-use fencepost_replica::LogPosition;
+use fencepost_core::{
+    Event, GrantEnd, LogPosition, LogicalMs, Operation, Outcome, Push, Renewal, Repeat, RequestNumber, SessionId,
+};
 
 use crate::fact::LoggedEntry;
 

@@ -8,8 +8,8 @@
 //! And whether or not a holder acts at the wrong moment: logical time is never ahead of what any client can prove. A request that was
 //! sent at S entered the log with the stamp L, so no entry has a stamp later than L and the time since S.
 
-use fencepost::machine::RequestKey;
 use fencepost_core::{Event, GrantEnd, GrantId, LogicalMs, Outcome, SessionEnd, SessionId, Token};
+use fencepost_session::client::RequestKey;
 
 use crate::fact::WorldTime;
 

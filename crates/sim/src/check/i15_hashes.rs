@@ -3,9 +3,8 @@
 //! A node comes to a position again after a crash or from a snapshot. If it then says another hash than itself before, snapshot or
 //! replay have changed the state (I15); if it says another than somebody else, the replicas have parted (I16).
 
+use fencepost_core::LogPosition;
 use std::collections::BTreeMap;
-
-use fencepost_replica::LogPosition;
 
 use super::findings::Findings;
 

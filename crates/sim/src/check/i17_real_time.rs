@@ -1,7 +1,7 @@
 //! I17 and I18: a linearizable read is at or after every position acknowledged before it began, and real-time order agrees with log
 //! order: what is asked after an answer was heard is decided after it.
 
-use fencepost::machine::RequestKey;
+use fencepost_session::client::RequestKey;
 
 use super::findings::Findings;
 use super::recent::Recent;

@@ -35,9 +35,8 @@ mod step;
 #[cfg(test)]
 mod tests;
 
-use fencepost::machine::RequestKey;
-use fencepost_core::{Event, Held, Operation, Outcome, RequestNumber, SessionId};
-use fencepost_replica::LogPosition;
+use fencepost_core::{Event, Held, LogPosition, Operation, Outcome, RequestNumber, SessionId};
+use fencepost_session::client::RequestKey;
 
 use crate::fact::{Fact, LoggedEntry, WorldTime};
 

@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use fencepost::machine::{Answer, RequestKey};
 use fencepost_core::{
     Acquire, Action, Batch, Epoch, Event, GrantEnd, GrantId, Held, Lock, LockDelay, LockMode, LockState, Locks,
-    LogicalMs, Metadata, Millis, Name, Open, Operation, Outcome, OwnerName, Permits, Position, PositionedEvent,
-    Principal, Push, Renewal, Request, RequestNumber, SecretHash, Seen, SessionId, TakePermits, Terms, Token, Ttl,
-    Wait,
+    LogPosition, LogicalMs, Metadata, Millis, Name, Open, Operation, Outcome, OwnerName, Permits, Position,
+    PositionedEvent, Principal, Push, Renewal, Request, RequestNumber, SecretHash, Seen, SessionId, TakePermits, Terms,
+    Token, Ttl, Wait,
 };
-use fencepost_replica::{Hears, LogPosition};
+use fencepost_replica::Hears;
+use fencepost_session::client::{Answer, RequestKey};
 
 use super::Checkers;
 use crate::fact::{Access, AccessKind, Fact, LoggedEntry, WorldTime};

@@ -1,6 +1,6 @@
 //! What happens at clients.
 
-use fencepost::machine::DialFailure;
+use fencepost_session::client::DialFailure;
 
 use super::{Happening, Wire, World, node_of};
 use crate::edge::StreamId;

@@ -1,7 +1,7 @@
 //! What a scenario expects, held against what is so: by the log, by what users noted, and by what the stores did.
 
-use fencepost::machine::{Answer, GrantState};
 use fencepost_core::{Name, Outcome, Record, SessionId};
+use fencepost_session::client::{Answer, GrantState};
 
 use super::play::Player;
 use crate::network::Place;

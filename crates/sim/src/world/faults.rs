@@ -1,9 +1,10 @@
 //! What goes wrong, and what administrators, readers and watchers do meanwhile. Chance decides what, when and for how long.
 
 use fencepost_core::{
-    Act, Admin, FreezeId, GrantId, Name, Operation, Permits, Principal, Reason, Record, Scope, SessionId,
+    Act, Admin, FreezeId, GrantId, LogPosition, Name, Operation, Permits, Principal, Reason, Record, Scope, SessionId,
+    Ticket,
 };
-use fencepost_replica::{LogPosition, MemberChange, Role, Ticket, restore_backup};
+use fencepost_replica::{MemberChange, Role, restore_backup};
 
 use super::nodes::member;
 use super::{Happening, Plan, World, address};

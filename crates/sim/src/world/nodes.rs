@@ -1,10 +1,13 @@
 //! What happens at nodes.
 
+use fencepost_core::LogPosition;
 use std::sync::Arc;
 
-use fencepost::machine::DialFailure;
-use fencepost_replica::{Log, LogPosition, Message, Output, Replica, Settings, Stop, read_entry};
-use fencepost_wire::{Member, PeerMessage, decode_peer, encode_peer, v1};
+use fencepost_replica::{
+    Log, Message, Output, PeerMessage, Replica, Settings, Stop, decode_peer, encode_peer, read_entry,
+};
+use fencepost_session::client::DialFailure;
+use fencepost_wire::{Member, v1};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Happening, World, address};

@@ -6,11 +6,10 @@ use std::collections::BTreeMap;
 
 use fencepost_core::{
     Acquire, Act, Action, Admin, Batch, Effects, Epoch, Event, FreezeId, GrantEnd, GrantId, Held, Lock, LockDelay,
-    LockMode, LockState, Locks, LogicalMs, Metadata, Millis, Name, Open, Operation, Outcome, OwnerName, Permits,
-    Principal, Push, Reason, Renewal, Request, RequestNumber, Scope, SecretHash, Seen, SessionId, TakePermits, Terms,
-    Ttl, Wait,
+    LockMode, LockState, Locks, LogPosition, LogicalMs, Metadata, Millis, Name, Open, Operation, Outcome, OwnerName,
+    Permits, Principal, Push, Reason, Renewal, Request, RequestNumber, Scope, SecretHash, Seen, SessionId, TakePermits,
+    Terms, Ttl, Wait,
 };
-use fencepost_replica::LogPosition;
 use fencepost_sim::fact::LoggedEntry;
 
 /// How much of everything there is.

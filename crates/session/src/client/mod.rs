@@ -4,17 +4,12 @@
 //! `handle_*` and by what users ask for; what is to be done comes out by `poll_*`, and `poll_timeout` says when to come back. The
 //! driver does it, and the simulation drives the very same machines.
 
-pub mod bounds;
-
 mod answers;
 mod connection;
-mod planted;
 mod reconnect;
 mod seen;
 mod session;
 
-#[cfg(test)]
-pub(crate) mod seeds;
 #[cfg(test)]
 mod tests;
 
@@ -23,8 +18,6 @@ use std::time::Duration;
 use fencepost_core::{GrantEnd, GrantId, Outcome, RequestNumber, SessionEnd, SessionId};
 
 pub use connection::{Connection, LetGo, NewSession};
-#[cfg(feature = "planted-bugs")]
-pub use planted::{Bug, plant};
 pub use reconnect::{DialFailure, Reconnect, Step};
 
 /// A request of a session.

@@ -75,7 +75,7 @@ impl SeenNumbers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::seeds::Seeds;
+    use crate::seeds::Seeds;
 
     #[test]
     fn ranges_close_up_to_the_mark() {

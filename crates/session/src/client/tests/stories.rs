@@ -7,7 +7,7 @@ use fencepost_core::{
 };
 
 use super::world::{World, exclusive, up_to};
-use crate::machine::{Answer, Connection, Failure, GrantState, LetGo, Lost, NewSession};
+use crate::client::{Answer, Connection, Failure, GrantState, LetGo, Lost, NewSession};
 
 const SECOND: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(60);

@@ -11,8 +11,8 @@ use fencepost_core::{
 use fencepost_wire::{api, v1};
 use prost::Message;
 
-use crate::clock::Nanos;
-use crate::machine::{Answer, Connection, Event, GrantKey, GrantState, LetGo, NewSession, RequestKey};
+use crate::client::{Answer, Connection, Event, GrantKey, GrantState, LetGo, NewSession, RequestKey};
+use fencepost_core::Nanos;
 
 pub(super) const MS: u64 = 1_000_000;
 

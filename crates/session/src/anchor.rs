@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use fencepost_core::LogicalMs;
 
-use crate::clock::Nanos;
+use fencepost_core::Nanos;
 
 /// Of every hundred nanoseconds of logical time, so many may be believed.
 const BELIEVED_OF_HUNDRED: i128 = 99;
@@ -69,7 +69,7 @@ fn worth((sent_at, stamp): (Nanos, LogicalMs)) -> i128 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::seeds::Seeds;
+    use crate::seeds::Seeds;
 
     const MS: u64 = 1_000_000;
 

@@ -13,12 +13,12 @@ use fencepost_core::{
 
 use fencepost_wire::SessionSecret;
 
-use super::bounds::{CANCEL_PATIENCE, IN_FLIGHT_MAX, WARNING_MAX};
-use super::planted::{Bug, planted};
 use super::seen::SeenNumbers;
 use super::{Answer, Event, Failure, GrantKey, GrantState, Lost, RequestKey};
 use crate::anchor::Anchor;
-use crate::clock::Nanos;
+use crate::bounds::{CANCEL_PATIENCE, IN_FLIGHT_MAX, WARNING_MAX};
+use crate::planted::{Bug, planted};
+use fencepost_core::Nanos;
 
 /// What all sessions of a connection share.
 #[derive(Debug, Default)]

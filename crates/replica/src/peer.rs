@@ -3,13 +3,10 @@
 //! The consensus library's own parser never sees what a peer sent. A kind of message that no peer has a reason to send (a
 //! proposal, or what the library says to itself) has no form here: it can be neither written nor read.
 
+use fencepost_wire::bounds::PEER_MESSAGE_BYTES_MAX;
+use fencepost_wire::{WireError, read_strictly, v1 as wire};
 use prost::Message as _;
-use raft_proto::eraftpb::{Entry, EntryType, Message, MessageType, Snapshot};
-
-use crate::bounds::PEER_MESSAGE_BYTES_MAX;
-use crate::error::WireError;
-use crate::strict;
-use crate::v1 as wire;
+use raft::eraftpb::{Entry, EntryType, Message, MessageType, Snapshot};
 
 const WHAT: &str = "a message of a peer";
 
@@ -64,7 +61,7 @@ pub fn decode_peer(bytes: &[u8]) -> Result<PeerMessage, WireError> {
         let (bytes, bytes_max) = (bytes.len() as u64, PEER_MESSAGE_BYTES_MAX);
         return Err(WireError::TooLarge { what: WHAT, bytes, bytes_max });
     }
-    let peer: wire::PeerMessage = strict::message(WHAT, bytes)?;
+    let peer: wire::PeerMessage = read_strictly(WHAT, bytes)?;
     let mut message = Message {
         msg_type: from_kind(peer.kind)?,
         from: peer.from,

@@ -14,11 +14,11 @@ use fencepost_wire::{SessionSecret, WireError, api, v1};
 use prost::Message;
 
 use super::answers::{Answered, NotTaken};
-use super::bounds::{IN_FLIGHT_MAX, KEEP_ALIVES_PER_MESSAGE, MESSAGE_BYTES, PENDING_MAX, RETRY_AFTER, STALL};
-use super::planted::{Bug, planted};
 use super::session::{Common, Life, Link, Session, Stage};
 use super::{Answer, Event, Failure, GrantKey, GrantState, Lost, RequestKey};
-use crate::clock::Nanos;
+use crate::bounds::{IN_FLIGHT_MAX, KEEP_ALIVES_PER_MESSAGE, MESSAGE_BYTES, PENDING_MAX, RETRY_AFTER, STALL};
+use crate::planted::{Bug, planted};
+use fencepost_core::Nanos;
 
 /// A session that is to be opened. The driver, which has randomness, draws the id and the secret.
 #[derive(Clone, Debug)]

@@ -1,8 +1,8 @@
-//! Every number that the machines go by, in one place, each with its reason.
+//! Every number that the two ends go by, in one place, each with its reason. Those of the locks are in `fencepost_core::bounds`.
 
 use std::time::Duration;
 
-/// Bytes of one message to the server, a little under what it reads: the rest is for the frame around the parts.
+/// Bytes of one message to the node, a little under what it reads: the rest is for the frame around the parts.
 pub const MESSAGE_BYTES: usize = fencepost_core::bounds::MESSAGE_BYTES_MAX - 4 * 1024;
 /// Keep-alives in one message.
 pub const KEEP_ALIVES_PER_MESSAGE: usize = 2_000;

@@ -9,11 +9,11 @@ use fencepost_core::{
     Action, Attached, Bound, Epoch, GrantId, LogicalMs, Outcome, Push, Refusal, RequestNumber, SessionEnd, Token,
 };
 
-use super::bounds::REATTACH_MAX;
-use super::planted::{Bug, planted};
 use super::session::{Common, Grant, Hold, Life, Link, Session, Stage, UNSAID, terms};
 use super::{Answer, Event, Failure, GrantKey, Lost, RequestKey};
-use crate::clock::Nanos;
+use crate::bounds::REATTACH_MAX;
+use crate::planted::{Bug, planted};
+use fencepost_core::Nanos;
 
 /// An answer to a numbered request.
 pub(crate) struct Answered {

@@ -8,10 +8,10 @@
 
 use std::time::Duration;
 
-use super::bounds::{
+use crate::bounds::{
     BACKOFF_ELECTION_FIRST, BACKOFF_ELECTION_MAX, BACKOFF_FIRST, BACKOFF_MAX, BREAKER_ROUNDS, HINTS_FOLLOWED,
 };
-use crate::clock::Nanos;
+use fencepost_core::Nanos;
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]

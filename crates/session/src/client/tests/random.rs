@@ -7,8 +7,8 @@ use std::time::Duration;
 use fencepost_core::{Outcome, Wait};
 
 use super::world::{World, up_to};
-use crate::machine::seeds::Seeds;
-use crate::machine::{Answer, Failure, GrantKey, RequestKey};
+use crate::client::{Answer, Failure, GrantKey, RequestKey};
+use crate::seeds::Seeds;
 
 const NAMES: [&str; 3] = ["a", "b", "/c/d"];
 
