@@ -2,13 +2,35 @@
 
 use std::time::Duration;
 
+// ---- Both ends must agree
+
+/// Bytes of one message of a client. A node's decoder never allocates more.
+pub const CLIENT_MESSAGE_BYTES_MAX: usize = fencepost_core::bounds::MESSAGE_BYTES_MAX;
+/// Bytes of one message of a node. A client's decoder never allocates more.
+/// Invariant: at least [`OUTBOX_BYTES_MAX`] and the largest answer more.
+pub const SERVER_MESSAGE_BYTES_MAX: usize = 64 << 20;
+/// Requests that a node holds behind one open: as many as a session may leave unseen.
+pub const HELD_REQUESTS_MAX: usize = fencepost_core::bounds::UNSEEN_ANSWERS_MAX;
+
+// ---- The node
+
+/// Streams of clients that a node serves in all.
+pub const STREAMS_MAX: usize = 20_000;
+/// Bytes that wait for one slow reader. Then it is cut off and attaches again. A hundred thousand answers are about half of it.
+pub const OUTBOX_BYTES_MAX: usize = 16 << 20;
+/// Bytes of the requests that one stream has behind opens that are not answered yet: sixteen messages. Beyond it the client is told to
+/// ask again in a moment.
+pub const HELD_BYTES_MAX: usize = 16 * CLIENT_MESSAGE_BYTES_MAX;
+
+// ---- The client
+
 /// Bytes of one message to the node, a little under what it reads: the rest is for the frame around the parts.
-pub const MESSAGE_BYTES: usize = fencepost_core::bounds::MESSAGE_BYTES_MAX - 4 * 1024;
+pub const MESSAGE_BYTES: usize = CLIENT_MESSAGE_BYTES_MAX - 4 * 1024;
 /// Keep-alives in one message.
 pub const KEEP_ALIVES_PER_MESSAGE: usize = 2_000;
 /// Requests of one session that are sent and not answered. Half of what a session may leave unseen, so that waits which end at
 /// the same time find room.
-pub const IN_FLIGHT_MAX: usize = fencepost_core::bounds::UNSEEN_ANSWERS_MAX / 2;
+pub const IN_FLIGHT_MAX: usize = HELD_REQUESTS_MAX / 2;
 /// Requests of one session that are not over, waits included. Whoever asks for more while nobody answers hears it.
 pub const PENDING_MAX: usize = 65_536;
 /// How long a cancel may take before the outcome is called unknown.

@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fencepost_replica::{Message, Replica};
+use fencepost_session::edge::{Edge, StreamId};
 use fencepost_wire::v1;
 
 use crate::clock::Clock;
 use crate::disk::Disk;
-use crate::edge::{Edge, StreamId};
 use crate::fact::WorldTime;
 
 /// Something that reaches a node.
@@ -22,6 +22,11 @@ pub(crate) enum NodeArrival {
     Said(StreamId, Box<v1::ClientMessage>),
     /// A client is gone.
     Gone(StreamId),
+}
+
+/// The edge of a node that starts. Every run hashes alike.
+pub(crate) fn new_edge() -> Edge {
+    Edge::new(0)
 }
 
 /// A node.
@@ -57,7 +62,7 @@ impl SimNode {
     pub(crate) fn new(disk: Disk, clock: Clock) -> SimNode {
         SimNode {
             replica: None,
-            edge: Edge::default(),
+            edge: new_edge(),
             disk,
             clock,
             paused: false,

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use fencepost_core::{LogPosition, LogicalMs, Nanos, Push, RequestNumber};
 use fencepost_session::client::{Connection, DialFailure, Event, Reconnect, Step};
+use fencepost_session::edge::StreamId;
 use fencepost_wire::{api, v1};
 
 use crate::clock::Clock;
-use crate::edge::StreamId;
 use crate::fact::{Fact, WorldTime};
 use crate::observer::Observer;
 use crate::random::Random;

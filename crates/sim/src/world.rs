@@ -6,10 +6,10 @@ use std::sync::Arc;
 use fencepost_core::{LockState, LogPosition, Nanos};
 use fencepost_replica::{GroupId, Message, Settings};
 use fencepost_session::client::DialFailure;
+use fencepost_session::edge::StreamId;
 use fencepost_wire::v1;
 
 use crate::agenda::Agenda;
-use crate::edge::StreamId;
 use crate::fact::{Fact, WorldTime};
 use crate::holder::Holder;
 use crate::network::{Network, Place};

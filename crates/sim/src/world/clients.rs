@@ -1,9 +1,9 @@
 //! What happens at clients.
 
 use fencepost_session::client::DialFailure;
+use fencepost_session::edge::StreamId;
 
 use super::{Happening, Wire, World, node_of};
-use crate::edge::StreamId;
 use crate::fact::WorldTime;
 use crate::network::Place;
 use crate::process::{Arrival, Deed};

@@ -1,22 +1,24 @@
 //! What happens at nodes.
 
-use fencepost_core::LogPosition;
+use fencepost_core::{LogPosition, Principal};
 use std::sync::Arc;
 
 use fencepost_replica::{
     Log, Message, Output, PeerMessage, Replica, Settings, Stop, decode_peer, encode_peer, read_entry,
 };
 use fencepost_session::client::DialFailure;
+use fencepost_session::edge::{StreamId, Transmit};
+use fencepost_session::{End, Tier};
 use fencepost_wire::{Member, v1};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Happening, World, address};
 use crate::clock::Clock;
 use crate::disk::{Disk, Durable};
-use crate::edge::{Edge, StreamId};
 use crate::fact::{Fact, LoggedEntry, WorldTime};
 use crate::network::Place;
-use crate::node::{NodeArrival, SimNode};
+use crate::node::{NodeArrival, SimNode, new_edge};
+use crate::port::{Port, lead, not_leader};
 use crate::process::Arrival;
 
 /// Entries that the world remembers, to compare what other nodes apply later.
@@ -65,7 +67,7 @@ impl World {
         }
         // Not what it has applied: it has applied the committed rest of its log while it started, and nobody has seen that yet.
         node.applied = replica.newest_snapshot().map_or(1, |snapshot| snapshot.index).min(replica.applied().index);
-        (node.replica, node.edge, node.paused) = (Some(replica), Edge::default(), false);
+        (node.replica, node.edge, node.paused) = (Some(replica), new_edge(), false);
         node.life += 1;
         self.turn(id);
     }
@@ -124,11 +126,11 @@ impl World {
             NodeArrival::Peer(message, Some(bytes)) => replica.handle_snapshot(*message, bytes),
             NodeArrival::Dial(stream) => return self.take_dial(id, stream),
             NodeArrival::Said(stream, message) => {
-                node.edge.take(stream, *message, replica);
+                node.edge.handle_message(stream, *message, &mut Port(replica));
                 Ok(())
             }
             NodeArrival::Gone(stream) => {
-                node.edge.disconnect(stream);
+                node.edge.handle_disconnected(stream);
                 Ok(())
             }
         };
@@ -140,9 +142,14 @@ impl World {
     fn take_dial(&mut self, id: u64, stream: StreamId) {
         let node = self.nodes.get_mut(&id).expect("it was dialled");
         let replica = node.replica.as_ref().expect("it is up");
-        match node.edge.connect(stream, replica) {
-            Ok(hello) => self.send_to_client(stream, Arrival::Connected(stream, hello)),
-            Err(leader) => self.end_stream(stream, DialFailure::NotLeader { leader: leader.map(address) }),
+        let principal = Principal::new("workers").expect("a plain word");
+        let connected = node.edge.handle_connected(stream, principal, Tier::Correctness, lead(replica));
+        match connected.map(|()| node.edge.poll_transmit(stream)) {
+            Ok(Some(Transmit::Message(v1::ServerMessage { hello: Some(hello), .. }))) => {
+                self.send_to_client(stream, Arrival::Connected(stream, hello));
+            }
+            Ok(other) => panic!("a stream that is served begins with a greeting, not with {other:?}"),
+            Err(End { leader, .. }) => self.end_stream(stream, DialFailure::NotLeader { leader }),
         }
     }
 
@@ -260,8 +267,17 @@ impl World {
         for output in outputs {
             let Some(node) = self.nodes.get_mut(&id) else { return };
             let Some(replica) = &mut node.replica else { return };
-            let Some(output) = node.edge.give_out(output, replica) else { continue };
             match output {
+                Output::Reply { ticket, position, stamp, reply } => {
+                    let at = (position, stamp);
+                    node.edge.handle_reply((Tier::Correctness, ticket), at, reply, &mut Port(replica));
+                }
+                Output::Push { position, stamp, push } => {
+                    node.edge.handle_push(Tier::Correctness, (position, stamp), &push);
+                }
+                Output::Abandoned(ticket) => {
+                    node.edge.handle_abandoned(Tier::Correctness, ticket);
+                }
                 Output::Send(message) => self.send_to_peer(message, None),
                 Output::SendSnapshot { message, .. } => {
                     let (peer, bytes) = (message.to, node.disk.durable().snapshot.clone());
@@ -288,22 +304,39 @@ impl World {
                     let said = || format!("node {peer} is heard again after {silent_ms} ms");
                     self.observer.line(now, &format!("node {id}"), said);
                 }
-                Output::Reply { .. } | Output::Abandoned(_) | Output::MembersChanged { .. } | Output::Push { .. } => {}
+                Output::MembersChanged { .. } => {}
             }
         }
         let node = self.nodes.get_mut(&id).expect("it has turned");
         let Some(replica) = &node.replica else { return };
-        let (messages, ended) = node.edge.flush(replica);
+        node.edge.handle_lead(replica.serves().then(|| replica.term()), || not_leader(replica));
         node.serial += 1;
         let (next, serial) = (node.clock.when(replica.next_turn().0), node.serial);
-        let leader = replica.leader().filter(|leader| *leader != id).map(address);
         // Not at the same instant for ever, should somebody want to turn again at once.
         self.agenda.put(next.max(WorldTime(now.0 + 1_000)), Happening::Turn { node: id, serial });
+        self.transmit(id);
+    }
+
+    /// Sends what the edge of a node has for its streams.
+    fn transmit(&mut self, id: u64) {
+        let edge = &mut self.nodes.get_mut(&id).expect("it has turned").edge;
+        let mut ready: Vec<StreamId> = std::iter::from_fn(|| edge.poll_ready()).collect();
+        ready.sort_unstable();
+        let (mut messages, mut ends) = (Vec::new(), Vec::new());
+        for stream in ready {
+            while let Some(transmit) = edge.poll_transmit(stream) {
+                match transmit {
+                    Transmit::Message(message) => messages.push((stream, message)),
+                    Transmit::End(end) => ends.push((stream, end)),
+                }
+            }
+        }
+        ends.iter().for_each(|(stream, _)| edge.handle_disconnected(*stream));
         for (stream, message) in messages {
             self.send_to_client(stream, Arrival::Message(stream, message));
         }
-        for stream in ended {
-            self.end_stream(stream, DialFailure::NotLeader { leader: leader.clone() });
+        for (stream, End { leader, .. }) in ends {
+            self.end_stream(stream, DialFailure::NotLeader { leader });
         }
     }
 

@@ -1,0 +1,407 @@
+//! The node's end of the session protocol: which stream may act for which session, and where each answer goes.
+//!
+//! The driver tells the edge what happens: a stream was connected, a client said something, a turn gave a reply or a push. The edge
+//! submits commands through one port ([`Submit`]) and hands out messages by [`Edge::poll_transmit`]. It knows no socket, no replica
+//! and no lock rule. Reads, administrative acts and changes of the members are the driver's: the edge hands back tickets that it does
+//! not know. See docs/decisions/0022-the-edge-without-io.md.
+
+mod opening;
+mod outbox;
+mod stream;
+mod tickets;
+
+use fencepost_core::{
+    LogPosition, LogicalMs, Operation, Outcome, Principal, Push, Renewal, Reply, RequestNumber, SecretHash, SessionId,
+    Ticket,
+};
+use fencepost_wire::{api, v1};
+use foldhash::fast::FixedState;
+use sha2::{Digest, Sha256};
+
+use self::opening::NotHeld;
+use self::stream::Stream;
+use self::tickets::{Asked, Kind, Tickets};
+use crate::bounds::STREAMS_MAX;
+use crate::end::{End, NotTaken, Reason};
+use crate::tier::Tier;
+
+/// A table without an order that could be seen. Its hashes depend on the seed that the edge was given, and on nothing else.
+type Table<Key, Value> = hashbrown::HashMap<Key, Value, FixedState>;
+type Set<Key> = hashbrown::HashSet<Key, FixedState>;
+
+fn table<Key, Value>(hash_seed: u64) -> Table<Key, Value> {
+    Table::with_hasher(FixedState::with_seed(hash_seed))
+}
+
+fn set<Key>(hash_seed: u64) -> Set<Key> {
+    Set::with_hasher(FixedState::with_seed(hash_seed))
+}
+
+/// One client's stream. The driver draws the number, and never uses one twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u64);
+
+/// What a stream can ask of a lock state.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// An open or a request.
+    Operation(Operation),
+    /// A keep-alive or an attach.
+    Renewal(Renewal),
+}
+
+/// Where the edge submits commands: the replica and the efficiency tier beside it, or a stand-in of a test.
+pub trait Submit {
+    /// Takes a command. Its reply comes back with the ticket, by [`Edge::handle_reply`].
+    ///
+    /// # Errors
+    /// [`NotTaken`] if it was not and will not be carried out.
+    fn submit(&mut self, tier: Tier, command: Command) -> Result<Ticket, NotTaken>;
+}
+
+/// Who leads, as a stream is greeted with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lead {
+    /// The cluster.
+    pub cluster: u128,
+    /// Its replicated group.
+    pub group: u64,
+    /// The node that leads.
+    pub node: u64,
+    /// The term in which it does.
+    pub term: u64,
+}
+
+/// What goes down a stream.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Transmit {
+    /// A message.
+    Message(v1::ServerMessage),
+    /// The stream is over. Nothing follows.
+    End(End),
+}
+
+/// The streams of one node.
+#[derive(Debug)]
+pub struct Edge {
+    hash_seed: u64,
+    streams: Table<StreamId, Stream>,
+    /// Where each session is connected: where its pushes go.
+    connected: Table<(Tier, SessionId), StreamId>,
+    tickets: Tickets,
+    /// The term whose streams these are.
+    serves_in: Option<u64>,
+    /// Streams that have something to send. Invariant: a stream stands here exactly if its `is_ready` is set.
+    ready: Vec<StreamId>,
+}
+
+impl Edge {
+    /// An edge without streams. The seed keeps clients from choosing ids that collide; a simulation gives the same one each time.
+    pub fn new(hash_seed: u64) -> Edge {
+        Edge {
+            hash_seed,
+            streams: table(hash_seed),
+            connected: table(hash_seed),
+            tickets: Tickets::new(hash_seed),
+            serves_in: None,
+            ready: Vec::new(),
+        }
+    }
+
+    /// How many streams there are, those that are ending included.
+    pub fn streams(&self) -> usize {
+        self.streams.len()
+    }
+
+    // ---- What happens
+
+    /// A client has connected. `lead` is this node's, or why it does not serve.
+    ///
+    /// # Errors
+    /// [`End`] if the stream is not served: where to ask instead.
+    pub fn handle_connected(
+        &mut self,
+        id: StreamId,
+        principal: Principal,
+        tier: Tier,
+        lead: Result<Lead, End>,
+    ) -> Result<(), End> {
+        let lead = lead?;
+        if self.streams.len() >= STREAMS_MAX {
+            let message = format!("this node serves {STREAMS_MAX} streams already: share a stream between sessions");
+            return Err(End::new(Reason::TooManyStreams, message));
+        }
+        let (cluster_high, cluster_low) = api::halves(lead.cluster);
+        let (group, node, term) = (tier.group(lead.group, lead.term), lead.node, lead.term);
+        let mut stream = Stream::new(tier, principal, self.hash_seed);
+        stream.outbox.hello(v1::Hello { cluster_high, cluster_low, group, node, term });
+        self.streams.insert(id, stream);
+        self.note_ready(id);
+        Ok(())
+    }
+
+    /// The connection of a stream is gone. Its sessions live on.
+    pub fn handle_disconnected(&mut self, id: StreamId) {
+        self.let_go_of_sessions(id);
+        self.streams.remove(&id);
+    }
+
+    /// The driver ends a stream, for a fault of the connection. What was to be sent before still goes out.
+    pub fn handle_fault(&mut self, id: StreamId, why: End) {
+        self.end_stream(id, why);
+    }
+
+    /// Says in which term this node serves. Streams belong to a term: when another begins they end, and clients attach their
+    /// sessions where that term leads.
+    // Rule: tier-efficiency
+    pub fn handle_lead(&mut self, serves_in: Option<u64>, why: impl FnOnce() -> End) {
+        if std::mem::replace(&mut self.serves_in, serves_in) != serves_in {
+            self.tickets.forget_efficiency();
+            self.end_streams(&why());
+        }
+    }
+
+    /// The node is about to stop.
+    pub fn handle_shut_down(&mut self) {
+        self.end_streams(&End::shutting_down());
+    }
+
+    /// A client said something.
+    pub fn handle_message(&mut self, id: StreamId, message: v1::ClientMessage, port: &mut impl Submit) {
+        let Some(stream) = self.streams.get(&id).filter(|stream| !stream.outbox.is_closed()) else { return };
+        let principal = stream.principal.clone();
+        for open in &message.opens {
+            let session = SessionId(api::whole(open.session_high, open.session_low));
+            match api::open_from_wire(open, principal.clone()) {
+                Ok(asked) => {
+                    let is_taken =
+                        self.submit(id, session, Kind::Open, Command::Operation(Operation::Open(asked)), port);
+                    if let Some(stream) = self.streams.get_mut(&id).filter(|_| is_taken) {
+                        stream.opening.begin(session);
+                    }
+                }
+                Err(error) => self.answer_invalid(id, session, Kind::Open, error.for_caller()),
+            }
+        }
+        for attach in &message.attaches {
+            let session = SessionId(api::whole(attach.session_high, attach.session_low));
+            let renewal = api::attach_from_wire(attach, |secret| SecretHash(Sha256::digest(secret).into()));
+            self.submit(id, session, Kind::Attach, Command::Renewal(renewal), port);
+        }
+        for keep_alive in &message.keep_alives {
+            let session = SessionId(api::whole(keep_alive.session_high, keep_alive.session_low));
+            if self.may_act(id, session) {
+                let renewal = api::keep_alive_from_wire(keep_alive);
+                self.submit(id, session, Kind::KeepAlive, Command::Renewal(renewal), port);
+            } else {
+                self.answer_not_here(id, session, Kind::KeepAlive);
+            }
+        }
+        for request in message.requests {
+            self.take_request(id, request, port);
+        }
+    }
+
+    /// A command was decided. Gives the reply back if no stream asked for it.
+    pub fn handle_reply(
+        &mut self,
+        (tier, ticket): (Tier, Ticket),
+        (position, stamp): (LogPosition, LogicalMs),
+        reply: Reply,
+        port: &mut impl Submit,
+    ) -> Option<Reply> {
+        let Some(Asked { stream: id, session, kind }) = self.tickets.take(tier, ticket) else { return Some(reply) };
+        let stream = self.streams.get_mut(&id).filter(|stream| !stream.outbox.is_closed())?;
+        let answers = vec![api::answer_to_wire(session, kind.number(), &reply)];
+        stream.outbox.decided(v1::Decided { answers, ..entry_at(position, stamp) });
+        match (kind, reply.outcome) {
+            (_, Outcome::Opened { .. } | Outcome::Attached(_)) => {
+                stream.sessions.insert(session);
+                let held = stream.opening.end(session);
+                self.connected.insert((tier, session), id);
+                for request in held {
+                    self.take_request(id, request, port);
+                }
+            }
+            (_, Outcome::Closed) => self.unbind(tier, session),
+            (Kind::Open, Outcome::Refused(_)) => {
+                for request in stream.opening.end(session) {
+                    self.answer_not_here(id, session, Kind::Request(RequestNumber(request.number)));
+                }
+            }
+            _ => {}
+        }
+        self.note_ready(id);
+        None
+    }
+
+    /// The lead was lost before a command was decided. Says whether a stream had asked for it. That stream ends soon, and an attach
+    /// elsewhere says what became of the command.
+    pub fn handle_abandoned(&mut self, tier: Tier, ticket: Ticket) -> bool {
+        self.tickets.take(tier, ticket).is_some()
+    }
+
+    /// A session is to be told something. Says whether it is connected here.
+    pub fn handle_push(&mut self, tier: Tier, (position, stamp): (LogPosition, LogicalMs), push: &Push) -> bool {
+        let session = api::push_session(push);
+        let id = self.connected.get(&(tier, session)).copied();
+        if let Some(id) = id
+            && let Some(stream) = self.streams.get_mut(&id)
+        {
+            stream.outbox.decided(v1::Decided { pushes: vec![api::push_to_wire(push)], ..entry_at(position, stamp) });
+            self.note_ready(id);
+        }
+        if let Push::SessionEnded { .. } = push {
+            self.unbind(tier, session);
+        }
+        id.is_some()
+    }
+
+    // ---- What is to be done
+
+    /// A stream that has something new to send. Streams come in no particular order.
+    pub fn poll_ready(&mut self) -> Option<StreamId> {
+        let id = self.ready.pop()?;
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.is_ready = false;
+        }
+        Some(id)
+    }
+
+    /// What goes down a stream next. After an [`Transmit::End`] the driver says [`Edge::handle_disconnected`].
+    pub fn poll_transmit(&mut self, id: StreamId) -> Option<Transmit> {
+        self.streams.get_mut(&id)?.outbox.poll()
+    }
+
+    // ---- How
+
+    fn take_request(&mut self, id: StreamId, request: v1::Request, port: &mut impl Submit) {
+        let session = SessionId(api::whole(request.session_high, request.session_low));
+        let kind = Kind::Request(RequestNumber(request.number));
+        if !self.may_act(id, session) {
+            let Some(stream) = self.streams.get_mut(&id) else { return };
+            match stream.opening.hold(session, request) {
+                Ok(()) => {}
+                Err(NotHeld::NotOpening) => self.answer_not_here(id, session, kind),
+                Err(NotHeld::Full) => self.answer_not_taken(id, session, kind, NotTaken::Overloaded),
+            }
+            return;
+        }
+        match api::request_from_wire(request) {
+            Ok(request) => {
+                self.submit(id, session, kind, Command::Operation(Operation::Request(request)), port);
+            }
+            Err(error) => self.answer_invalid(id, session, kind, error.for_caller()),
+        }
+    }
+
+    fn may_act(&self, id: StreamId, session: SessionId) -> bool {
+        self.streams.get(&id).is_some_and(|stream| stream.sessions.contains(&session))
+    }
+
+    /// Submits for a stream. If the command is not taken, the stream hears why.
+    fn submit(
+        &mut self,
+        id: StreamId,
+        session: SessionId,
+        kind: Kind,
+        command: Command,
+        port: &mut impl Submit,
+    ) -> bool {
+        let Some(tier) = self.streams.get(&id).map(|stream| stream.tier) else { return false };
+        match port.submit(tier, command) {
+            Ok(ticket) => {
+                self.tickets.insert(tier, ticket, Asked { stream: id, session, kind });
+                true
+            }
+            // The whole stream ends soon, with where to go.
+            Err(NotTaken::NotLeader) => false,
+            Err(why) => {
+                self.answer_not_taken(id, session, kind, why);
+                false
+            }
+        }
+    }
+
+    fn answer_not_here(&mut self, id: StreamId, session: SessionId, kind: Kind) {
+        let message = "this session was neither opened nor attached on this stream: attach it first, with its secret";
+        self.answer_invalid(id, session, kind, message.to_owned());
+    }
+
+    fn answer_invalid(&mut self, id: StreamId, session: SessionId, kind: Kind, message: String) {
+        self.put_not_taken(id, session, kind, v1::NotTakenWhy::Invalid, message, None);
+    }
+
+    fn answer_not_taken(&mut self, id: StreamId, session: SessionId, kind: Kind, why: NotTaken) {
+        let code = match why {
+            NotTaken::DiskShort => v1::NotTakenWhy::DiskShort,
+            NotTaken::Overloaded | NotTaken::NotLeader => v1::NotTakenWhy::Overloaded,
+        };
+        let retry_after_ms = u64::try_from(why.retry_after().as_millis()).ok();
+        self.put_not_taken(id, session, kind, code, why.message().to_owned(), retry_after_ms);
+    }
+
+    fn put_not_taken(
+        &mut self,
+        id: StreamId,
+        session: SessionId,
+        kind: Kind,
+        why: v1::NotTakenWhy,
+        message: String,
+        retry_after_ms: Option<u64>,
+    ) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let (session_high, session_low) = api::halves(session.0);
+        let (number, why) = (kind.number().map_or(0, |number| number.0), why.into());
+        stream.outbox.not_taken(v1::NotTaken { session_high, session_low, number, why, message, retry_after_ms });
+        self.note_ready(id);
+    }
+
+    fn unbind(&mut self, tier: Tier, session: SessionId) {
+        if let Some(id) = self.connected.remove(&(tier, session))
+            && let Some(stream) = self.streams.get_mut(&id)
+        {
+            stream.sessions.remove(&session);
+        }
+    }
+
+    /// The stream acts for no session any more.
+    fn let_go_of_sessions(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let tier = stream.tier;
+        for session in stream.sessions.drain() {
+            if self.connected.get(&(tier, session)) == Some(&id) {
+                self.connected.remove(&(tier, session));
+            }
+        }
+        stream.opening = opening::Opening::new(self.hash_seed);
+    }
+
+    fn end_stream(&mut self, id: StreamId, why: End) {
+        self.let_go_of_sessions(id);
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.outbox.end(why);
+            self.note_ready(id);
+        }
+    }
+
+    fn end_streams(&mut self, why: &End) {
+        let ids: Vec<StreamId> = self.streams.keys().copied().collect();
+        for id in ids {
+            self.end_stream(id, why.clone());
+        }
+    }
+
+    fn note_ready(&mut self, id: StreamId) {
+        if let Some(stream) = self.streams.get_mut(&id)
+            && !std::mem::replace(&mut stream.is_ready, true)
+        {
+            self.ready.push(id);
+        }
+    }
+}
+
+/// An entry, with nothing in it yet for a stream.
+fn entry_at(position: LogPosition, stamp: LogicalMs) -> v1::Decided {
+    v1::Decided { index: position.index, term: position.term, stamp_ms: stamp.0, ..v1::Decided::default() }
+}

@@ -1,0 +1,85 @@
+//! The send buffer of one stream.
+//!
+//! Everything that a turn decides for a stream is put here, and the driver takes all of it as one message when the connection has
+//! room. A slow reader costs memory and no time of others; the bound in bytes is the bound on how slow it may be.
+
+use fencepost_wire::v1::{Decided, Hello, NotTaken, ServerMessage};
+use prost::Message;
+
+use super::Transmit;
+use crate::bounds::OUTBOX_BYTES_MAX;
+use crate::end::End;
+
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    message: ServerMessage,
+    /// Bytes of what waits, as it is encoded. Invariant: at most [`OUTBOX_BYTES_MAX`] and one item more.
+    bytes: usize,
+    /// How the stream ends, once everything before it is taken.
+    end: Option<End>,
+    /// The end was set. Nothing is put here any more.
+    is_closed: bool,
+}
+
+impl Outbox {
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    pub(super) fn hello(&mut self, hello: Hello) {
+        if self.has_room(hello.encoded_len()) {
+            self.message.hello = Some(hello);
+        }
+    }
+
+    /// What one entry decided. Answers and pushes of the same entry stand together.
+    pub(super) fn decided(&mut self, entry: Decided) {
+        if !self.has_room(entry.encoded_len()) {
+            return;
+        }
+        match self.message.decided.last_mut() {
+            Some(last) if (last.index, last.term) == (entry.index, entry.term) => {
+                last.answers.extend(entry.answers);
+                last.pushes.extend(entry.pushes);
+            }
+            _ => self.message.decided.push(entry),
+        }
+    }
+
+    pub(super) fn not_taken(&mut self, not_taken: NotTaken) {
+        if self.has_room(not_taken.encoded_len()) {
+            self.message.not_taken.push(not_taken);
+        }
+    }
+
+    /// Ends the stream. What was put here before still goes out.
+    pub(super) fn end(&mut self, end: End) {
+        if !self.is_closed {
+            (self.end, self.is_closed) = (Some(end), true);
+        }
+    }
+
+    /// What goes out next.
+    pub(super) fn poll(&mut self) -> Option<Transmit> {
+        if self.bytes > 0 {
+            self.bytes = 0;
+            return Some(Transmit::Message(std::mem::take(&mut self.message)));
+        }
+        self.end.take().map(Transmit::End)
+    }
+
+    /// Counts an item that is put here. A reader that has left too much unread is cut off: what it loses here it gets back by an
+    /// attach, which repeats every answer that was not seen.
+    fn has_room(&mut self, bytes: usize) -> bool {
+        if self.is_closed {
+            return false;
+        }
+        if self.bytes > OUTBOX_BYTES_MAX {
+            *self = Outbox { end: Some(End::slow_reader()), is_closed: true, ..Outbox::default() };
+            return false;
+        }
+        // Even an empty item is something to send.
+        self.bytes += bytes.max(1);
+        true
+    }
+}

@@ -1,0 +1,197 @@
+//! Why a stream ends, a request is not taken, or a call is refused: the edge's own error.
+//!
+//! Each door (frames, gRPC) translates it in one file. A reason is for programs and never changes; the message says what to do.
+
+use std::time::Duration;
+
+/// Long enough for an election.
+const ELECTION_RETRY: Duration = Duration::from_millis(500);
+const OVERLOADED_RETRY: Duration = Duration::from_millis(100);
+/// Space is freed by a snapshot, or by the operator.
+const DISK_RETRY: Duration = Duration::from_secs(1);
+
+/// A reason for programs. As text it is the word that clients compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// Another node leads, or none.
+    NotLeader,
+    /// The node is no longer a member.
+    Removed,
+    /// The node is about to stop.
+    ShuttingDown,
+    /// The lead was lost before the outcome was known.
+    OutcomeUnknown,
+    /// What was sent is not valid.
+    Invalid,
+    /// The node has too much to do.
+    Overloaded,
+    /// The disk is nearly full.
+    DiskShort,
+    /// The client does not read its answers.
+    SlowReader,
+    /// The node serves as many streams as it can.
+    TooManyStreams,
+    /// The node serves as many watchers as it can.
+    TooManyWatchers,
+    /// The events that a watcher asked for are gone.
+    Compacted,
+    /// Another change of the members is under way.
+    ChangeUnderWay,
+    /// A learner lacks too much of the log to vote.
+    NotCaughtUp,
+    /// No member has the id.
+    UnknownNode,
+    /// The node is a member already.
+    AlreadyMember,
+    /// Another member has the name.
+    NameTaken,
+    /// The lead was not handed over in time.
+    NotTransferred,
+    /// Any other refusal: the message says why.
+    Refused,
+    /// The node failed to do its part. The operator looks at its log.
+    Internal,
+}
+
+impl Reason {
+    /// The word that clients compare.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Reason::NotLeader => "NOT_LEADER",
+            Reason::Removed => "REMOVED",
+            Reason::ShuttingDown => "SHUTTING_DOWN",
+            Reason::OutcomeUnknown => "OUTCOME_UNKNOWN",
+            Reason::Invalid => "INVALID",
+            Reason::Overloaded => "OVERLOADED",
+            Reason::DiskShort => "DISK_SHORT",
+            Reason::SlowReader => "SLOW_READER",
+            Reason::TooManyStreams => "TOO_MANY_STREAMS",
+            Reason::TooManyWatchers => "TOO_MANY_WATCHERS",
+            Reason::Compacted => "COMPACTED",
+            Reason::ChangeUnderWay => "CHANGE_UNDER_WAY",
+            Reason::NotCaughtUp => "NOT_CAUGHT_UP",
+            Reason::UnknownNode => "UNKNOWN_NODE",
+            Reason::AlreadyMember => "ALREADY_MEMBER",
+            Reason::NameTaken => "NAME_TAKEN",
+            Reason::NotTransferred => "NOT_TRANSFERRED",
+            Reason::Refused => "REFUSED",
+            Reason::Internal => "INTERNAL",
+        }
+    }
+}
+
+/// Why a stream ends, or a call is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    /// For programs.
+    pub reason: Reason,
+    /// For people: what happened, and what to do next.
+    pub message: String,
+    /// The address of the node that leads, if it is another one and is known.
+    pub leader: Option<String>,
+    /// When asking again can help.
+    pub retry_after: Option<Duration>,
+}
+
+impl End {
+    /// An end that names no other node and no time to ask again.
+    pub fn new(reason: Reason, message: impl Into<String>) -> End {
+        End { reason, message: message.into(), leader: None, retry_after: None }
+    }
+
+    /// The same, with the time after which asking again can help.
+    pub fn retry_after(self, retry_after: Duration) -> End {
+        End { retry_after: Some(retry_after), ..self }
+    }
+
+    /// Another node leads, at this address for clients.
+    pub fn not_leader(leader: String) -> End {
+        let message = format!("this node does not lead: ask {leader}");
+        End { leader: Some(leader), ..End::new(Reason::NotLeader, message) }
+    }
+
+    /// No node is known to lead. The message says which nodes this one hears.
+    pub fn no_leader(message: impl Into<String>) -> End {
+        End::new(Reason::NotLeader, message).retry_after(ELECTION_RETRY)
+    }
+
+    /// The node is no longer a member, and knows it.
+    pub fn removed() -> End {
+        let message =
+            "this node was removed from the cluster: ask another one, and stop this one and delete its directory";
+        End::new(Reason::Removed, message)
+    }
+
+    /// The node is about to stop.
+    pub fn shutting_down() -> End {
+        End::new(Reason::ShuttingDown, "this node is shutting down: ask another one").retry_after(ELECTION_RETRY)
+    }
+
+    /// The lead was lost before the outcome was known.
+    pub fn outcome_unknown() -> End {
+        let message =
+            "this node lost the lead while it was at it: it may have been done or not; look before you ask again";
+        End::new(Reason::OutcomeUnknown, message)
+    }
+
+    /// What was sent is not valid.
+    pub fn invalid(message: impl Into<String>) -> End {
+        End::new(Reason::Invalid, message)
+    }
+
+    /// Another change of the members, or of the lead, must be through first.
+    pub fn wait_for_change(reason: Reason, message: impl Into<String>) -> End {
+        End::new(reason, message).retry_after(ELECTION_RETRY)
+    }
+
+    /// The client does not read its answers.
+    pub(crate) fn slow_reader() -> End {
+        End::new(
+            Reason::SlowReader,
+            "this connection does not read its answers: attach its sessions again, and read faster",
+        )
+    }
+}
+
+/// Why a command was not taken. It was not and will not be carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotTaken {
+    /// The node does not lead. Every stream ends soon, with where to go.
+    NotLeader,
+    /// More waits than can be carried through the log soon.
+    Overloaded,
+    /// The disk is nearly full, and the command would make the state larger.
+    DiskShort,
+}
+
+impl NotTaken {
+    /// What the client is told, for people.
+    pub const fn message(self) -> &'static str {
+        match self {
+            NotTaken::NotLeader => "this node does not lead: ask again soon",
+            NotTaken::Overloaded => "this node has too much to do: ask again in a moment",
+            NotTaken::DiskShort => "the disk is nearly full: releases go on, new locks are refused; free space",
+        }
+    }
+
+    /// When asking again can help.
+    pub const fn retry_after(self) -> Duration {
+        match self {
+            NotTaken::NotLeader => ELECTION_RETRY,
+            NotTaken::Overloaded => OVERLOADED_RETRY,
+            NotTaken::DiskShort => DISK_RETRY,
+        }
+    }
+}
+
+impl From<NotTaken> for End {
+    fn from(why: NotTaken) -> End {
+        let reason = match why {
+            NotTaken::NotLeader => Reason::NotLeader,
+            NotTaken::Overloaded => Reason::Overloaded,
+            NotTaken::DiskShort => Reason::DiskShort,
+        };
+        End::new(reason, why.message()).retry_after(why.retry_after())
+    }
+}
