@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use fencepost::{Exclusive, Failed, Name, clock};
+use fencepost::{Exclusive, Failed, Name, Tier, clock};
 
 use crate::address;
 use crate::backend::{Backend, random};
@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::keeper::Kept;
 use crate::promises::System;
 use crate::request::{LockAllRequest, LockRequest};
-use crate::rules::{Rule, Rules, Tier};
+use crate::rules::{Rule, Rules};
 
 /// How long a lock outlives a holder that says nothing, if nobody says.
 const TTL_DEFAULT: Duration = Duration::from_secs(30);

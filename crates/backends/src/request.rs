@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost::{Efficiency, Exclusive, Failed, GrantState, Name, Refused, Shared, Token, clock};
+use fencepost::{Efficiency, Exclusive, Failed, GrantState, Name, Refused, Shared, Tier, Token, clock};
 use tokio::time::timeout;
 
 use crate::backend::{Ask, Mode};
@@ -17,7 +17,6 @@ use crate::grip::{Grip, Native, Nothing};
 use crate::guard::{Guard, GuardAll, Hold};
 use crate::keeper::Kept;
 use crate::promises::{Promise, System};
-use crate::rules::Tier;
 
 /// How long an acquire waits if nobody says.
 const WAIT_DEFAULT: Duration = Duration::from_secs(30);

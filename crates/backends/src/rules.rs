@@ -13,17 +13,8 @@
 //! tier = "efficiency"
 //! ```
 
+use fencepost::Tier;
 use serde::{Deserialize, Serialize};
-
-/// What the locks under a rule are for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Tier {
-    /// Data depends on them: they have fencing tokens.
-    Correctness,
-    /// They save work that may now and then be done twice.
-    Efficiency,
-}
 
 /// Where the names with a prefix go.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -34,8 +25,37 @@ pub struct Rule {
     /// The system.
     pub address: String,
     /// What its locks are for; if it does not say, what each request asks for.
-    #[serde(default)]
+    #[serde(default, with = "tier_in_files")]
     pub tier: Option<Tier>,
+}
+
+/// A tier as files say it.
+mod tier_in_files {
+    use fencepost::Tier;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Deserialize, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    enum Word {
+        Correctness,
+        Efficiency,
+    }
+
+    pub(super) fn serialize<S: Serializer>(tier: &Option<Tier>, to: S) -> Result<S::Ok, S::Error> {
+        let word = tier.map(|tier| match tier {
+            Tier::Correctness => Word::Correctness,
+            Tier::Efficiency => Word::Efficiency,
+        });
+        word.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Tier>, D::Error> {
+        let word = Option::<Word>::deserialize(from)?;
+        Ok(word.map(|word| match word {
+            Word::Correctness => Tier::Correctness,
+            Word::Efficiency => Tier::Efficiency,
+        }))
+    }
 }
 
 /// All rules of a client.

@@ -21,9 +21,10 @@ use tonic::{Request, Status};
 use tonic_types::StatusExt;
 
 use crate::clock::{self, Nanos};
-use crate::shared::{AwaitsWrite, Shared, State, Tier};
+use crate::shared::{AwaitsWrite, Shared, State};
 use crate::stream::{self, LastWords, Stream};
 use crate::tls;
+use fencepost_session::Tier;
 use fencepost_session::client::{DialFailure, Reconnect, Step};
 
 /// Bytes that wait for the network. While it is slow the machine gathers, so few and large messages are better than many and

@@ -67,6 +67,7 @@ pub use client::{Client, ClientBuilder};
 pub use clock::Nanos;
 pub use election::{Election, Leader, Leadership, Observer};
 pub use error::{Error, Failed, Refused, Unknown};
+pub use fencepost_session::Tier;
 pub use fencepost_session::client::{GrantState, Lost};
 pub use guard::{
     Efficiency, Exclusive, Guard, Hold, Mixed, Mode, NotConverted, Permit, PermitGuard, Released, Shared, Update,

@@ -15,7 +15,7 @@ use crate::error::{self, Error, Refused};
 use crate::guard::{Efficiency, Exclusive, Guard, Hold, Mode, Shared, Update};
 use crate::observe::SUSPECT_PATIENCE;
 use crate::session::Home;
-use crate::shared::Tier;
+use fencepost_session::Tier;
 use fencepost_session::client::{Answer, GrantKey};
 
 /// How long an acquire waits if nobody says.

@@ -19,6 +19,7 @@ use crate::driver::Caller;
 use crate::error::Failed;
 use crate::stream::LastWords;
 use crate::tls::Tls;
+use fencepost_session::Tier;
 use fencepost_session::client::{
     Answer, Connection, DialFailure, Event, Failure, GrantKey, GrantState, LetGo, RequestKey,
 };
@@ -42,13 +43,6 @@ pub(crate) struct Shared {
     pub(crate) tier: Tier,
     /// How long a dropped guard waits until its release is written: only for callers that may block.
     pub(crate) drop_waits: Option<Duration>,
-}
-
-/// Which lock state of a cluster: the replicated one, or the one in the leader's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tier {
-    Correctness,
-    Efficiency,
 }
 
 /// Dropped when what the machine had to say is written. The receiver then hears that no sender is left.

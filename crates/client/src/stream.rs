@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 
+use fencepost_session::bounds::SERVER_MESSAGE_BYTES_MAX;
 use fencepost_wire::{FRAME_GREETING, put_frame, take_frame, v1};
 use prost::bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
@@ -12,9 +13,6 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::codec::{Decoder, Encoder, Framed};
 
 use crate::tls::Tls;
-
-/// An attach may list all that a session holds.
-const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Messages one way and the other.
 pub(crate) type Stream = Framed<Box<dyn Socket>, Codec>;
@@ -155,7 +153,7 @@ impl Decoder for Codec {
     type Error = io::Error;
 
     fn decode(&mut self, buffer: &mut BytesMut) -> io::Result<Option<v1::ServerMessage>> {
-        take_frame(buffer, ANSWER_BYTES_MAX)
+        take_frame(buffer, SERVER_MESSAGE_BYTES_MAX)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.for_caller()))
     }
 }

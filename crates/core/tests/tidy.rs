@@ -112,6 +112,13 @@ fn pure_crates_forbid_the_same() {
 }
 
 #[test]
+fn the_server_leaves_sessions_to_the_edge() {
+    let files = workspace_files();
+    let server = files.iter().filter(|file| file.path.starts_with("crates/server/src/"));
+    report(server.flat_map(session_problems).collect());
+}
+
+#[test]
 fn every_source_file_says_what_it_is_for() {
     report(workspace_files().iter().filter_map(opening_problem).collect());
 }
@@ -227,6 +234,16 @@ fn fault_problems<'a>(
     let dependencies = dependencies.filter(|(_, asked)| has_faults(asked));
     let dependencies = dependencies.map(|(name, _)| format!("{package}: asks `{name}` for `{FAULTS}`"));
     features.chain(dependencies).map(|what| what + ": leave it out, what is shipped would have faults").collect()
+}
+
+/// Places where a driver looks at what became of a session. The edge of the session protocol decides about that, where the simulation runs
+/// it.
+fn session_problems(file: &File) -> Vec<String> {
+    const EDGE_WORDS: &[&str] = &["Outcome::Opened", "Outcome::Attached", "Outcome::Closed"];
+    let found = lines(&file.text).filter(|(_, text)| EDGE_WORDS.iter().any(|word| text.contains(word)));
+    let problem =
+        |(line, _)| format!("{}:{line}: the edge decides about sessions: move it to crates/session", file.path);
+    found.map(problem).collect()
 }
 
 /// The rules of a document: each is a heading of the third level, followed by a line that says who enforces it.
@@ -435,6 +452,13 @@ fn a_rule_of_the_core_without_code_or_scenario_is_found() {
     let rules =
         rules.into_iter().chain([Rule { name: "read".to_owned(), line: 9, by_core: false }]).collect::<Vec<_>>();
     assert_says(&rule_problems(&rules, &[code(), in_passing]), &["docs/semantics.md:7:", "no scenario"]);
+}
+
+#[test]
+fn a_driver_that_decides_about_sessions_is_found() {
+    let driver = file("crates/server/src/a.rs", "match outcome {\n    Outcome::Attached(_) => bind(),\n}\n");
+    assert_says(&session_problems(&driver), &["crates/server/src/a.rs:2:", "crates/session"]);
+    assert!(session_problems(&file("crates/server/src/a.rs", "Outcome::Granted { .. }\n")).is_empty());
 }
 
 #[test]

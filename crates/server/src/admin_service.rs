@@ -4,11 +4,12 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use fencepost_replica::{MemberChange, Role};
+use fencepost_session::{End, Reason};
 use fencepost_wire::api::{admin, observe};
 use fencepost_wire::{Member, api, v1};
 use futures_core::Stream;
 use tokio_stream::StreamExt;
-use tonic::{Code, Request, Response, Status};
+use tonic::{Request, Response, Status};
 
 use crate::bounds::SNAPSHOT_PIECE_BYTES;
 use crate::engine::Shared;
@@ -24,7 +25,7 @@ pub(crate) struct AdminEdge {
 }
 
 impl AdminEdge {
-    async fn change(&self, changes: Vec<MemberChange>) -> Result<Response<v1::MemberChangeResponse>, Status> {
+    async fn change(&self, changes: Vec<MemberChange>) -> Result<Response<v1::MemberChangeResponse>, End> {
         self.shared.change_members(changes).await?;
         let engine = self.shared.engine();
         let replica = engine.replica();
@@ -46,9 +47,10 @@ type BackupStream = Pin<Box<dyn Stream<Item = Result<v1::BackupChunk, Status>> +
 #[tonic::async_trait]
 impl AdminService for AdminEdge {
     async fn act(&self, request: Request<v1::ActRequest>) -> Result<Response<v1::ActResponse>, Status> {
-        let by = principal(&request)?;
-        let asked = admin::act_from_wire(request.into_inner(), by).map_err(|error| status::invalid(&error))?;
-        let acted = self.shared.act(asked.clone()).await?;
+        let by = principal(&request).map_err(status::of)?;
+        let asked = admin::act_from_wire(request.into_inner(), by)
+            .map_err(|error| status::of(End::invalid(error.for_caller())))?;
+        let acted = self.shared.act(asked.clone()).await.map_err(status::of)?;
         tracing::info!(by = asked.by.as_str(), reason = asked.reason.as_str(), act = ?asked.act, outcome = ?acted.outcome, "an administrator acted");
         let at = observe::ReadAt { index: acted.position.index, term: acted.position.term, stamp: acted.stamp };
         Ok(Response::new(admin::acted_to_wire(at, &acted.outcome)))
@@ -60,11 +62,11 @@ impl AdminService for AdminEdge {
     ) -> Result<Response<v1::MemberChangeResponse>, Status> {
         let v1::AddMemberRequest { node, name, peer_address, client_address } = request.into_inner();
         let member = Member::new(node, &name, &peer_address, &client_address)
-            .map_err(|why| status::reason(Code::InvalidArgument, "INVALID", why.to_string()))?;
+            .map_err(|why| status::of(End::invalid(why.to_string())))?;
         // A node that asks again, perhaps from another address, is described anew and keeps its vote.
         let is_member = self.shared.engine().replica().members().iter().any(|it| it.node == node);
         let change = if is_member { MemberChange::Describe(member) } else { MemberChange::AddLearner(member) };
-        self.change(vec![change]).await
+        self.change(vec![change]).await.map_err(status::of)
     }
 
     async fn promote_member(
@@ -73,14 +75,16 @@ impl AdminService for AdminEdge {
     ) -> Result<Response<v1::MemberChangeResponse>, Status> {
         let v1::PromoteMemberRequest { node, replaces } = request.into_inner();
         let promoted = MemberChange::Promote(node);
-        self.change(std::iter::once(promoted).chain(replaces.map(MemberChange::Remove)).collect()).await
+        self.change(std::iter::once(promoted).chain(replaces.map(MemberChange::Remove)).collect())
+            .await
+            .map_err(status::of)
     }
 
     async fn remove_member(
         &self,
         request: Request<v1::RemoveMemberRequest>,
     ) -> Result<Response<v1::MemberChangeResponse>, Status> {
-        self.change(vec![MemberChange::Remove(request.into_inner().node)]).await
+        self.change(vec![MemberChange::Remove(request.into_inner().node)]).await.map_err(status::of)
     }
 
     async fn transfer_lead(
@@ -91,17 +95,13 @@ impl AdminService for AdminEdge {
         let successor = {
             let mut engine = self.shared.engine();
             if !engine.replica().serves() {
-                return Err(engine.not_leader());
+                return Err(status::of(engine.not_leader()));
             }
             if asked == engine.replica().id() {
                 return Ok(Response::new(v1::TransferLeadResponse { leader: asked }));
             }
             engine.begin_hand_over((asked != 0).then_some(asked)).ok_or_else(|| {
-                status::reason(
-                    Code::FailedPrecondition,
-                    "NO_SUCCESSOR",
-                    "there is no such member with a vote that could lead",
-                )
+                status::of(End::new(Reason::NoSuccessor, "there is no such member with a vote that could lead"))
             })?
         };
         self.shared.ring();
@@ -112,7 +112,7 @@ impl AdminService for AdminEdge {
             _ => {
                 let message =
                     format!("node {successor:x} did not take the lead in time: see whether it is up and has caught up");
-                Err(status::reason(Code::DeadlineExceeded, "NOT_TRANSFERRED", message))
+                Err(status::of(End::new(Reason::NotTransferred, message)))
             }
         }
     }
@@ -120,7 +120,7 @@ impl AdminService for AdminEdge {
     type BackupStream = BackupStream;
 
     async fn backup(&self, _: Request<v1::BackupRequest>) -> Result<Response<BackupStream>, Status> {
-        self.shared.linearize().await?;
+        self.shared.linearize().await.map_err(status::of)?;
         let (from, snapshots) = {
             let mut engine = self.shared.engine();
             let from = engine.replica().applied();
@@ -131,10 +131,10 @@ impl AdminService for AdminEdge {
         let mut progress = self.shared.progress();
         loop {
             let newest = progress.wait_for(|now| now.snapshot.is_some_and(|made| made >= from)).await;
-            let position = newest.map_err(|_| status::shutting_down())?.snapshot.expect("it was waited for");
+            let position = newest.map_err(|_| status::of(End::shutting_down()))?.snapshot.expect("it was waited for");
             let (snapshots, found) = (snapshots.clone(), position);
             let read = tokio::task::spawn_blocking(move || snapshots.read(found)).await;
-            match read.map_err(|error| Status::internal(error.to_string()))? {
+            match read.map_err(|error| status::of(End::new(Reason::Internal, error.to_string())))? {
                 Ok(bytes) => {
                     let count = bytes.len().div_ceil(SNAPSHOT_PIECE_BYTES);
                     let pieces = (0..count).map(move |piece| {
@@ -146,7 +146,7 @@ impl AdminService for AdminEdge {
                 }
                 // A newer one took its place while we looked.
                 Err(_) if self.shared.engine().replica().newest_snapshot() != Some(position) => {}
-                Err(error) => return Err(Status::internal(error.to_string())),
+                Err(error) => return Err(status::of(End::new(Reason::Internal, error.to_string()))),
             }
         }
     }

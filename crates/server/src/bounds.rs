@@ -1,7 +1,6 @@
-//! Every bound of the edge, in one place, each with its reason. Those of the locks are in `fencepost_core::bounds`.
+//! Every bound of the server, in one place, each with its reason. Those of the session protocol are in `fencepost_session::bounds`, those of
+//! the locks in `fencepost_core::bounds`.
 
-/// Bytes of one message of a client: a decoder never allocates more.
-pub(crate) const CLIENT_MESSAGE_BYTES_MAX: usize = fencepost_core::bounds::MESSAGE_BYTES_MAX;
 /// Bytes of one message of a peer: a whole log entry, and a little for its frame.
 pub(crate) const PEER_MESSAGE_BYTES_MAX: usize = 16 << 20;
 /// Bytes of what a peer says when it hangs up: a sentence or two.
@@ -14,12 +13,8 @@ pub(crate) const SNAPSHOT_BYTES_MAX: usize = 2 << 30;
 pub(crate) const SNAPSHOT_PIECE_BYTES: usize = 256 << 10;
 /// Streams and calls at the same time on one connection: sessions share a stream, so few are needed.
 pub(crate) const STREAMS_PER_CONNECTION_MAX: u32 = 256;
-/// Streams of clients that a node serves in all.
-pub(crate) const STREAMS_MAX: usize = 20_000;
 /// Watchers that a node serves in all: each event is filtered once for each.
 pub(crate) const WATCHERS_MAX: usize = 1_000;
-/// Answers and pushes that wait for one slow reader; then it is cut off and attaches again.
-pub(crate) const OUTBOX_ITEMS_MAX: usize = 100_000;
 /// Bytes of messages that wait for one peer; then they are dropped, as a network would, and consensus sends again.
 pub(crate) const PEER_OUTBOX_BYTES_MAX: usize = 32 << 20;
 /// Events in one message to a watcher.

@@ -7,22 +7,22 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use fencepost_session::bounds::CLIENT_MESSAGE_BYTES_MAX;
+use fencepost_session::edge::Transmit;
+use fencepost_session::{End, Tier};
 use fencepost_wire::v1;
 use futures_core::Stream;
 use futures_util::{Sink, SinkExt};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_stream::StreamExt;
 use tokio_util::codec::Framed;
-use tonic::{Code, Status};
-use tonic_types::StatusExt;
 
-use crate::bounds::{CLIENT_MESSAGE_BYTES_MAX, HANDSHAKE_TIMEOUT};
+use crate::bounds::HANDSHAKE_TIMEOUT;
+use crate::connected::Connected;
 use crate::door::Connection;
-use crate::engine::{Shared, Tier};
+use crate::engine::Shared;
 use crate::frames::{Codec, frames};
-use crate::lock_service::{Connected, named};
-use crate::outbox::Outbox;
-use crate::status;
+use crate::lock_service::named;
 
 /// Serves a connection until it ends.
 pub(crate) async fn serve(shared: Shared, connection: Connection) {
@@ -30,11 +30,11 @@ pub(crate) async fn serve(shared: Shared, connection: Connection) {
     let Ok(Some(first)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, frames.next()).await else { return };
     let begun = first.map_err(|error| invalid(&error)).and_then(|first| Ok((begin(&shared, &first)?, first)));
     let mut ended = match begun {
-        Ok(((connected, outbox), first)) => {
+        Ok((connected, first)) => {
             connected.take_message(first);
-            Exchange::new(&mut frames, outbox, |message| connected.take_message(message)).run().await
+            Exchange::new(&mut frames, connected).run().await
         }
-        Err(status) => frames.feed(end(&status)).await,
+        Err(why) => frames.feed(end(why)).await,
     };
     if ended.is_ok() {
         ended = SinkExt::<v1::ServerMessage>::close(&mut frames).await;
@@ -44,34 +44,54 @@ pub(crate) async fn serve(shared: Shared, connection: Connection) {
     }
 }
 
-fn begin(shared: &Shared, first: &v1::ClientMessage) -> Result<(Connected, Outbox), Status> {
-    let begin = first.begin.as_ref().ok_or_else(|| {
-        status::reason(Code::InvalidArgument, "INVALID", "a framed connection begins with who talks, and about what")
-    })?;
+fn begin(shared: &Shared, first: &v1::ClientMessage) -> Result<Connected, End> {
+    let begin = first
+        .begin
+        .as_ref()
+        .ok_or_else(|| End::invalid("a framed connection begins with who talks, and about what"))?;
     let principal = named(Some(&begin.client).filter(|client| !client.is_empty()).map(String::as_str))?;
     Connected::new(shared, principal, if begin.efficiency { Tier::Efficiency } else { Tier::Correctness })
 }
 
 /// What came was no good frame.
-fn invalid(error: &io::Error) -> Status {
-    status::reason(Code::InvalidArgument, "INVALID", error.to_string())
+fn invalid(error: &io::Error) -> End {
+    End::invalid(error.to_string())
 }
 
-/// What gRPC would say in its status.
-fn end(status: &Status) -> v1::ServerMessage {
-    let info = status.get_details_error_info();
-    let leader = info.as_ref().and_then(|info| info.metadata.get("leader").cloned());
-    let reason = info.map(|info| info.reason).unwrap_or_default();
-    let end = v1::StreamEnd { reason, message: status.message().to_owned(), leader };
+/// The end of a stream as frames say it.
+fn end(why: End) -> v1::ServerMessage {
+    let end = v1::StreamEnd { reason: why.reason.word().to_owned(), message: why.message, leader: why.leader };
     v1::ServerMessage { end: Some(end), ..v1::ServerMessage::default() }
 }
 
+/// One stream of the engine, as a connection sees it. The tests have one that only writes down what it is told.
+trait Channel {
+    /// Takes what the client said.
+    fn take_message(&mut self, message: v1::ClientMessage);
+    /// Ends the stream.
+    fn end(&mut self, why: End);
+    /// What goes down the stream next.
+    fn poll_transmit(&mut self, context: &Context<'_>) -> Poll<Transmit>;
+}
+
+impl Channel for Connected {
+    fn take_message(&mut self, message: v1::ClientMessage) {
+        Connected::take_message(self, message);
+    }
+
+    fn end(&mut self, why: End) {
+        Connected::end(self, why);
+    }
+
+    fn poll_transmit(&mut self, context: &Context<'_>) -> Poll<Transmit> {
+        Connected::poll_transmit(self, context)
+    }
+}
+
 /// Both directions of a connection whose first message was good.
-struct Exchange<'a, Socket, Take> {
+struct Exchange<'a, Socket, Side> {
     frames: &'a mut Framed<Socket, Codec<v1::ClientMessage>>,
-    outbox: Outbox,
-    /// Hands a message of the client to the engine.
-    take: Take,
+    channel: Side,
     /// Nothing more comes or goes but what is on its way out.
     is_ending: bool,
     /// The client takes nothing any more: it has closed its socket. What it said before that is still read, since a program that
@@ -79,13 +99,13 @@ struct Exchange<'a, Socket, Take> {
     is_deaf: bool,
 }
 
-impl<'a, Socket, Take> Exchange<'a, Socket, Take>
+impl<'a, Socket, Side> Exchange<'a, Socket, Side>
 where
     Socket: AsyncRead + AsyncWrite + Unpin,
-    Take: FnMut(v1::ClientMessage),
+    Side: Channel,
 {
-    fn new(frames: &'a mut Framed<Socket, Codec<v1::ClientMessage>>, outbox: Outbox, take: Take) -> Self {
-        Exchange { frames, outbox, take, is_ending: false, is_deaf: false }
+    fn new(frames: &'a mut Framed<Socket, Codec<v1::ClientMessage>>, channel: Side) -> Self {
+        Exchange { frames, channel, is_ending: false, is_deaf: false }
     }
 
     async fn run(&mut self) -> io::Result<()> {
@@ -107,9 +127,9 @@ where
                 _ => {}
             }
             match ready!(Pin::new(&mut *self.frames).poll_next(context)) {
-                Some(Ok(message)) => (self.take)(message),
+                Some(Ok(message)) => self.channel.take_message(message),
                 Some(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
-                    self.outbox.end(invalid(&error));
+                    self.channel.end(invalid(&error));
                 }
                 Some(Err(error)) => return Poll::Ready(Err(error)),
                 None => return Poll::Ready(Ok(())),
@@ -123,13 +143,12 @@ where
             let mut frames = Pin::new(&mut *self.frames);
             let Poll::Ready(ready) = Sink::<v1::ServerMessage>::poll_ready(frames.as_mut(), context) else { break };
             ready?;
-            match Pin::new(&mut self.outbox).poll_next(context) {
-                Poll::Ready(Some(Ok(message))) => frames.start_send(message)?,
-                Poll::Ready(Some(Err(status))) => {
-                    frames.start_send(end(&status))?;
+            match self.channel.poll_transmit(context) {
+                Poll::Ready(Transmit::Message(message)) => frames.start_send(message)?,
+                Poll::Ready(Transmit::End(why)) => {
+                    frames.start_send(end(why))?;
                     self.is_ending = true;
                 }
-                Poll::Ready(None) => self.is_ending = true,
                 Poll::Pending => break,
             }
         }
@@ -144,6 +163,24 @@ mod tests {
     use prost::bytes::BytesMut;
     use tokio::io::AsyncWriteExt;
 
+    /// Writes down what it is told, and has one thing to say.
+    struct Listener {
+        heard: Vec<v1::ClientMessage>,
+        says: Option<v1::ServerMessage>,
+    }
+
+    impl Channel for Listener {
+        fn take_message(&mut self, message: v1::ClientMessage) {
+            self.heard.push(message);
+        }
+
+        fn end(&mut self, _: End) {}
+
+        fn poll_transmit(&mut self, _: &Context<'_>) -> Poll<Transmit> {
+            self.says.take().map_or(Poll::Pending, |message| Poll::Ready(Transmit::Message(message)))
+        }
+    }
+
     #[tokio::test]
     async fn what_a_client_said_before_it_hung_up_is_heard_though_its_answers_are_not_taken() {
         let (mut client, socket) = tokio::io::duplex(1024);
@@ -153,11 +190,10 @@ mod tests {
         put_frame(&message, &mut said);
         client.write_all(&said).await.expect("the pipe has room");
         drop(client);
-        let outbox = Outbox::default();
-        outbox.hello(v1::Hello::default());
+        let greeting = v1::ServerMessage { hello: Some(v1::Hello::default()), ..v1::ServerMessage::default() };
         let mut frames = Framed::new(socket, Codec::new(1024));
-        let mut heard = Vec::new();
-        Exchange::new(&mut frames, outbox, |message| heard.push(message)).run().await.expect("it ends in good order");
-        assert_eq!(heard, [message]);
+        let mut exchange = Exchange::new(&mut frames, Listener { heard: Vec::new(), says: Some(greeting) });
+        exchange.run().await.expect("it ends in good order");
+        assert_eq!(exchange.channel.heard, [message]);
     }
 }

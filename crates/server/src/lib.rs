@@ -1,13 +1,14 @@
 //! One node of Fencepost as a process runs it: a replica with its disk, behind gRPC and frames for clients and peers, and HTTP for
 //! those who look after it.
 //!
-//! An edge and nothing else: it reads messages, checks their bounds, hands them to the replica, and sends what comes of them to
-//! whom it is for. Everything runs on one thread, in turns; only the disk has threads of its own.
+//! Drivers that decide nothing: they read messages, hand them to the edge of the session protocol and to the replica, and send what
+//! comes of them. Everything runs on one thread, in turns; only the disk has threads of its own.
 
 mod admin_service;
 mod bounds;
 mod clock;
 mod config;
+mod connected;
 mod door;
 mod engine;
 mod error;
@@ -18,9 +19,9 @@ mod lock_service;
 mod membership;
 mod metrics;
 mod observe_service;
-mod outbox;
 mod peer_service;
 mod peers;
+mod port;
 mod restore;
 mod server;
 mod status;

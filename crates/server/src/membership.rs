@@ -21,6 +21,7 @@ use crate::error::StartError;
 use crate::generated::admin_service_client::AdminServiceClient;
 use crate::generated::observe_service_client::ObserveServiceClient;
 use crate::peers;
+use crate::status;
 use crate::tls::Calling;
 
 const ASK_TIMEOUT: Duration = Duration::from_secs(3);
@@ -105,7 +106,7 @@ async fn step(shared: &Shared, introduction: &Introduction) -> Result<bool, Stat
         return Ok(true);
     }
     if leads {
-        shared.change_members(vec![MemberChange::Describe(member.clone())]).await?;
+        shared.change_members(vec![MemberChange::Describe(member.clone())]).await.map_err(status::of)?;
         return Ok(false);
     }
     let ask = introduction.ask.iter().chain(&others);

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fencepost_core::{Arrival, GrantId, Name, Position, SessionId};
+use fencepost_session::{End, Reason};
 use fencepost_wire::api::observe::{self, ReadAt};
 use fencepost_wire::api::watch as events;
 use fencepost_wire::{api, v1};
 use futures_core::Stream;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Request, Response, Status};
+use tonic::{Request, Response, Status};
 
 use crate::bounds::{EVENTS_PER_MESSAGE_MAX, EXPLAIN_QUEUE_MAX, PAGE_ROWS_MAX, WATCHERS_MAX};
 use crate::engine::{Engine, Shared};
@@ -35,7 +36,7 @@ impl ObserveEdge {
         &self,
         stale: bool,
         read: impl FnOnce(&Engine, ReadAt) -> Found,
-    ) -> Result<Response<Found>, Status> {
+    ) -> Result<Response<Found>, End> {
         if !stale {
             self.shared.linearize().await?;
         }
@@ -60,8 +61,8 @@ fn page_rows(asked: u32) -> usize {
     }
 }
 
-fn name_of(text: &str) -> Result<Name, Status> {
-    Name::new(text).map_err(|why| status::reason(Code::InvalidArgument, "INVALID", format!("the name {text:?}: {why}")))
+fn name_of(text: &str) -> Result<Name, End> {
+    Name::new(text).map_err(|why| End::invalid(format!("the name {text:?}: {why}")))
 }
 
 type WatchStream = Pin<Box<dyn Stream<Item = Result<v1::WatchResponse, Status>> + Send>>;
@@ -85,6 +86,7 @@ impl ObserveService for ObserveEdge {
             }
         })
         .await
+        .map_err(status::of)
     }
 
     async fn list_sessions(
@@ -102,6 +104,7 @@ impl ObserveService for ObserveEdge {
             }
         })
         .await
+        .map_err(status::of)
     }
 
     async fn list_waiters(
@@ -119,6 +122,7 @@ impl ObserveService for ObserveEdge {
             }
         })
         .await
+        .map_err(status::of)
     }
 
     async fn list_freezes(
@@ -130,6 +134,7 @@ impl ObserveService for ObserveEdge {
             freezes: engine.replica().state().freezes().map(observe::freeze_to_wire).collect(),
         })
         .await
+        .map_err(status::of)
     }
 
     async fn get_session(
@@ -143,12 +148,16 @@ impl ObserveService for ObserveEdge {
             session: engine.replica().state().session(id).as_ref().map(observe::session_to_wire),
         })
         .await
+        .map_err(status::of)
     }
 
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
         let v1::ExplainRequest { name, queue_max, stale, wait } = request.into_inner();
-        let name = name_of(&name)?;
-        let wait = wait.map(observe::explained_wait_from_wire).transpose().map_err(|error| status::invalid(&error))?;
+        let name = name_of(&name).map_err(status::of)?;
+        let wait = wait
+            .map(observe::explained_wait_from_wire)
+            .transpose()
+            .map_err(|error| status::of(End::invalid(error.for_caller())))?;
         let queue_max = if queue_max == 0 { 100 } else { (queue_max as usize).min(EXPLAIN_QUEUE_MAX) };
         self.read(stale, |engine, at| {
             let state = engine.replica().state();
@@ -159,22 +168,25 @@ impl ObserveService for ObserveEdge {
             observe::explanation_to_wire(at, &explanation)
         })
         .await
+        .map_err(status::of)
     }
 
     async fn check(&self, request: Request<v1::CheckRequest>) -> Result<Response<v1::CheckResponse>, Status> {
-        let (name, token) =
-            observe::check_request_from_wire(&request.into_inner()).map_err(|error| status::invalid(&error))?;
-        self.read(false, |engine, at| observe::check_to_wire(at, engine.replica().state().check(&name, token))).await
+        let (name, token) = observe::check_request_from_wire(&request.into_inner())
+            .map_err(|error| status::of(End::invalid(error.for_caller())))?;
+        self.read(false, |engine, at| observe::check_to_wire(at, engine.replica().state().check(&name, token)))
+            .await
+            .map_err(status::of)
     }
 
     type WatchStream = WatchStream;
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<WatchStream>, Status> {
         let v1::WatchRequest { prefix, after } = request.into_inner();
-        self.shared.engine().check_member()?;
+        self.shared.engine().check_member().map_err(status::of)?;
         if self.watchers.load(Ordering::Relaxed) >= WATCHERS_MAX {
             let message = format!("this node has {WATCHERS_MAX} watchers already: watch on another node");
-            return Err(status::reason(Code::ResourceExhausted, "TOO_MANY_WATCHERS", message));
+            return Err(status::of(End::new(Reason::TooManyWatchers, message)));
         }
         let after = match after {
             Some(after) => events::position_from_wire(after),
@@ -189,7 +201,7 @@ impl ObserveService for ObserveEdge {
             tokio::select! {
                 () = watching => {}
                 // It resumes at another node. If it does not read, it learns it from the closed connection.
-                _ = closed.wait_for(|closed| *closed) => drop(sender.try_send(Err(status::shutting_down()))),
+                _ = closed.wait_for(|closed| *closed) => drop(sender.try_send(Err(status::of(End::shutting_down())))),
             }
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
@@ -197,7 +209,7 @@ impl ObserveService for ObserveEdge {
 
     async fn get_status(&self, _: Request<v1::GetStatusRequest>) -> Result<Response<v1::GetStatusResponse>, Status> {
         let engine = self.shared.engine();
-        engine.check_member()?;
+        engine.check_member().map_err(status::of)?;
         let replica = engine.replica();
         let (state, group) = (replica.state(), replica.group());
         let (cluster_high, cluster_low) = api::halves(group.cluster);
@@ -280,7 +292,7 @@ async fn watch_from(
                 Ok(v1::WatchResponse { events, through: Some(events::position_to_wire(through)) })
             }
             // Nothing will come here any more.
-            Ok(_) if is_over => Err(status::removed()),
+            Ok(_) if is_over => Err(status::of(End::removed())),
             // Nothing new, or this node is behind: it will come.
             Ok(_) => {
                 tokio::select! {
@@ -289,7 +301,7 @@ async fn watch_from(
                 }
                 continue;
             }
-            Err(compacted) => Err(status::reason(Code::OutOfRange, "COMPACTED", compacted.to_string())),
+            Err(compacted) => Err(status::of(End::new(Reason::Compacted, compacted.to_string()))),
         };
         last_said = after;
         let ends = response.is_err();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fencepost_replica::decode_peer;
+use fencepost_session::End;
 use fencepost_wire::{api, v1};
 use futures_util::SinkExt;
 use tokio::sync::watch;
@@ -116,7 +117,7 @@ impl PeerEdge {
         let refused = tokio::select! {
             taken = self.take_messages(&names, &mut frames) => taken.err(),
             // Whoever talks to a node that ends would otherwise keep it from ending.
-            () = wait_until_closed(self.closed.clone()) => Some(status::shutting_down()),
+            () = wait_until_closed(self.closed.clone()) => Some(status::of(End::shutting_down())),
         };
         if let Some(status) = refused {
             let reason = status.get_details_error_info().map(|info| info.reason).unwrap_or_default();

@@ -347,7 +347,7 @@ fn client_routes(shared: &Shared, closed: &watch::Receiver<bool>) -> Routes {
         .register_encoded_file_descriptor_set(crate::SCHEMA)
         .build_v1()
         .expect("the schema was made by the build");
-    let limit = bounds::CLIENT_MESSAGE_BYTES_MAX;
+    let limit = fencepost_session::bounds::CLIENT_MESSAGE_BYTES_MAX;
     Routes::new(LockServiceServer::new(LockEdge { shared: shared.clone() }).max_decoding_message_size(limit))
         .add_service(
             ObserveServiceServer::new(ObserveEdge::new(shared.clone(), closed.clone()))

@@ -1,19 +1,49 @@
-//! Errors as callers see them: a code of gRPC, a reason that programs can read, and a sentence that says what to do.
+//! Ends and refusals as gRPC says them: a code, a reason that programs can read, and a sentence that says what to do.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
-use fencepost_replica::{Hearing, NotTaken};
-use fencepost_wire::WireError;
+use fencepost_replica::Hearing;
+use fencepost_session::{End, Reason};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 const DOMAIN: &str = "fencepost";
-/// Long enough for an election.
-const NO_LEADER_RETRY: Duration = Duration::from_millis(500);
-const OVERLOADED_RETRY: Duration = Duration::from_millis(100);
 
-/// What a node says that knows of no leader: whom it hears, and what to do.
+/// The end of a stream or a refused call as gRPC says it.
+pub(crate) fn of(end: End) -> Status {
+    let metadata: HashMap<String, String> =
+        end.leader.map(|leader| ("leader".to_owned(), leader)).into_iter().collect();
+    let mut details = ErrorDetails::with_error_info(end.reason.word(), DOMAIN, metadata);
+    if let Some(retry_after) = end.retry_after {
+        details.set_retry_info(Some(retry_after));
+    }
+    match end.reason {
+        Reason::Done => Status::ok(end.message),
+        reason => Status::with_error_details(code(reason), end.message, details),
+    }
+}
+
+fn code(reason: Reason) -> Code {
+    match reason {
+        Reason::Done => Code::Ok,
+        Reason::Invalid => Code::InvalidArgument,
+        Reason::UnknownNode => Code::NotFound,
+        Reason::AlreadyMember | Reason::NameTaken => Code::AlreadyExists,
+        Reason::Compacted => Code::OutOfRange,
+        Reason::NotTransferred => Code::DeadlineExceeded,
+        Reason::ShuttingDown | Reason::OutcomeUnknown => Code::Unavailable,
+        Reason::Overloaded
+        | Reason::DiskShort
+        | Reason::SlowReader
+        | Reason::TooManyStreams
+        | Reason::TooManyWatchers => Code::ResourceExhausted,
+        Reason::Internal => Code::Internal,
+        // The node or the cluster must be in another state first.
+        _ => Code::FailedPrecondition,
+    }
+}
+
+/// What a node says that knows of no leader: which nodes it hears, and what to do.
 pub(crate) fn without_leader(hearing: &Hearing) -> String {
     if hearing.voters == 0 {
         return "this node does not know the members yet: if it is joining, see in its log whether it reaches the cluster".to_owned();
@@ -27,64 +57,7 @@ pub(crate) fn without_leader(hearing: &Hearing) -> String {
     )
 }
 
-/// Another node leads, at this address for clients; or none is known to lead.
-pub(crate) fn not_leader(leader: Option<&str>, hearing: &Hearing) -> Status {
-    let metadata: HashMap<String, String> = leader.map(|it| ("leader".to_owned(), it.to_owned())).into_iter().collect();
-    let mut details = ErrorDetails::with_error_info("NOT_LEADER", DOMAIN, metadata);
-    let message = match leader {
-        Some(leader) => format!("this node does not lead: ask {leader}"),
-        None => {
-            details.set_retry_info(Some(NO_LEADER_RETRY));
-            without_leader(hearing)
-        }
-    };
-    Status::with_error_details(Code::FailedPrecondition, message, details)
-}
-
-/// The lead was lost before the outcome could be learnt.
-pub(crate) fn outcome_unknown() -> Status {
-    let details = ErrorDetails::with_error_info("OUTCOME_UNKNOWN", DOMAIN, HashMap::new());
-    let message = "this node lost the lead while it was at it: it may have been done or not; look before you ask again";
-    Status::with_error_details(Code::Unavailable, message, details)
-}
-
-/// This node is no member any more, and knows it.
-pub(crate) fn removed() -> Status {
-    let message = "this node was removed from the cluster: ask another one, and stop this one and delete its directory";
-    reason(Code::FailedPrecondition, "REMOVED", message)
-}
-
-pub(crate) fn shutting_down() -> Status {
-    let mut details = ErrorDetails::with_error_info("SHUTTING_DOWN", DOMAIN, HashMap::new());
-    details.set_retry_info(Some(NO_LEADER_RETRY));
-    Status::with_error_details(Code::Unavailable, "this node is shutting down: ask another one", details)
-}
-
-/// The command was not taken, though this node leads.
-pub(crate) fn not_taken(why: &NotTaken) -> Status {
-    let (code, reason, retry) = match why {
-        NotTaken::Overloaded => (Code::ResourceExhausted, "OVERLOADED", Some(OVERLOADED_RETRY)),
-        NotTaken::DiskShort => (Code::ResourceExhausted, "DISK_SHORT", Some(NO_LEADER_RETRY)),
-        NotTaken::ChangeUnderWay => (Code::FailedPrecondition, "CHANGE_UNDER_WAY", Some(NO_LEADER_RETRY)),
-        NotTaken::NotCaughtUp { .. } => (Code::FailedPrecondition, "NOT_CAUGHT_UP", Some(NO_LEADER_RETRY)),
-        NotTaken::UnknownNode { .. } => (Code::NotFound, "UNKNOWN_NODE", None),
-        NotTaken::AlreadyMember { .. } => (Code::AlreadyExists, "ALREADY_MEMBER", None),
-        NotTaken::NameTaken { .. } => (Code::AlreadyExists, "NAME_TAKEN", None),
-        _ => (Code::FailedPrecondition, "REFUSED", None),
-    };
-    let mut details = ErrorDetails::with_error_info(reason, DOMAIN, HashMap::new());
-    if let Some(retry) = retry {
-        details.set_retry_info(Some(retry));
-    }
-    Status::with_error_details(code, why.to_string(), details)
-}
-
-/// What was asked is no valid request.
-pub(crate) fn invalid(error: &WireError) -> Status {
-    reason(Code::InvalidArgument, "INVALID", error.for_caller())
-}
-
-/// Any other refusal.
+/// A refusal of a peer. Peers have reasons of their own.
 pub(crate) fn reason(code: Code, reason: &str, message: impl Into<String>) -> Status {
     Status::with_error_details(code, message, ErrorDetails::with_error_info(reason, DOMAIN, HashMap::new()))
 }

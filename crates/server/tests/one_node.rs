@@ -162,7 +162,8 @@ async fn a_message_that_is_too_long_ends_the_stream() {
     let opens = vec![v1::OpenSession { metadata: vec![0; 300 * 1024], ..open(1, 30_000) }];
     client.say(v1::ClientMessage { opens, ..Default::default() }).await;
     let status = client.hear().await.expect_err("it is not read");
-    assert_eq!(status.code(), tonic::Code::OutOfRange, "{status}");
+    assert_eq!(status.code(), tonic::Code::InvalidArgument, "{status}");
+    assert!(status.message().contains("the limit is: 262144 bytes"), "{status}");
 }
 
 #[tokio::test]

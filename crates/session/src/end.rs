@@ -14,6 +14,8 @@ const DISK_RETRY: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
+    /// The client has closed its side. Not an error.
+    Done,
     /// Another node leads, or none.
     NotLeader,
     /// The node is no longer a member.
@@ -46,6 +48,8 @@ pub enum Reason {
     AlreadyMember,
     /// Another member has the name.
     NameTaken,
+    /// No member with a vote could take the lead.
+    NoSuccessor,
     /// The lead was not handed over in time.
     NotTransferred,
     /// Any other refusal: the message says why.
@@ -58,6 +62,7 @@ impl Reason {
     /// The word that clients compare.
     pub const fn word(self) -> &'static str {
         match self {
+            Reason::Done => "",
             Reason::NotLeader => "NOT_LEADER",
             Reason::Removed => "REMOVED",
             Reason::ShuttingDown => "SHUTTING_DOWN",
@@ -74,6 +79,7 @@ impl Reason {
             Reason::UnknownNode => "UNKNOWN_NODE",
             Reason::AlreadyMember => "ALREADY_MEMBER",
             Reason::NameTaken => "NAME_TAKEN",
+            Reason::NoSuccessor => "NO_SUCCESSOR",
             Reason::NotTransferred => "NOT_TRANSFERRED",
             Reason::Refused => "REFUSED",
             Reason::Internal => "INTERNAL",

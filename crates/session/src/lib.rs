@@ -8,12 +8,15 @@ pub mod anchor;
 pub mod bounds;
 pub mod client;
 pub mod edge;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
 mod end;
-mod tier;
 
 mod planted;
 #[cfg(test)]
 mod seeds;
+mod tier;
 
 #[cfg(feature = "planted-bugs")]
 pub use planted::{Bug, plant};

@@ -1,12 +1,13 @@
-//! Which lock state a stream is about.
+//! What locks are for: correctness or efficiency.
 
-/// Which lock state a stream is about. A session belongs to one tier; the same id in the other tier is another session.
+/// What locks are for, and so which lock state keeps them. A session belongs to one tier; the same id in the other tier is another
+/// session.
 // Rule: tier-efficiency
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tier {
-    /// The replicated lock state, with fencing tokens.
+    /// Data depends on the locks: they have fencing tokens. The replicated lock state keeps them.
     Correctness,
-    /// The lock state in the leader's memory, for one term, without tokens.
+    /// The locks save work that may now and then be done twice: they have no tokens. The leader keeps them in memory, for one term.
     Efficiency,
 }
 

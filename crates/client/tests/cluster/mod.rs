@@ -1,4 +1,4 @@
-//! A cluster of one for tests: the core's lock state behind real sockets, without a log and without a disk. It stamps by the real
+//! A cluster of one for tests: the core's lock state behind the real edge and real sockets, without a log and without a disk. It stamps by the real
 //! clock, ends what is due, and does as it is told: cut every stream, fall silent, point at another node.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
@@ -8,15 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use fencepost_core::{
-    Act, Admin, Batch, Counts, Effects, EventRing, GrantId, LockState, LogicalMs, Name, Operation, Position, Principal,
-    Reason, Renewal, ReplyTo, RequestNumber, SecretHash, SessionId,
-};
+use fencepost_core::{Act, Admin, Counts, EventRing, GrantId, LogicalMs, Name, Operation, Position, Principal, Reason};
+use fencepost_session::Tier;
+use fencepost_session::edge::{Edge, Lead, StreamId, Transmit};
+use fencepost_session::testing::LoneState;
 use fencepost_wire::api::observe::ReadAt;
 use fencepost_wire::{FRAME_GREETING, api, put_frame, take_frame, v1};
 use futures_core::Stream;
 use prost::bytes::BytesMut;
-use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
@@ -30,8 +29,6 @@ mod rpc {
 }
 
 type Boxed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
-/// Who asked what: the session, and the number unless it is an open, an attach or a keep-alive.
-type AskedBy = (SessionId, Option<RequestNumber>);
 
 #[derive(Clone)]
 pub struct Cluster {
@@ -41,14 +38,13 @@ pub struct Cluster {
 }
 
 struct Inner {
-    state: LockState,
+    /// The real lock state behind the real edge.
+    lone: LoneState,
+    edge: Edge,
     ring: EventRing,
     started: Instant,
-    index: u64,
     /// Where each stream's answers go.
-    outboxes: HashMap<u64, mpsc::UnboundedSender<v1::ServerMessage>>,
-    /// Which stream each session speaks on.
-    attached: HashMap<SessionId, u64>,
+    outboxes: HashMap<StreamId, mpsc::UnboundedSender<v1::ServerMessage>>,
     /// Takes everything and answers nothing.
     silent: bool,
 }
@@ -57,12 +53,11 @@ impl Cluster {
     /// A cluster and the address of its leader.
     pub async fn start() -> (Cluster, String) {
         let inner = Inner {
-            state: LockState::new(0),
+            lone: LoneState::default(),
+            edge: Edge::new(0),
             ring: EventRing::new(10_000, Position::default()),
             started: Instant::now(),
-            index: 0,
             outboxes: HashMap::new(),
-            attached: HashMap::new(),
             silent: false,
         };
         let cluster = Cluster { inner: Arc::new(Mutex::new(inner)), changed: Arc::default(), streams: Arc::default() };
@@ -115,7 +110,7 @@ impl Cluster {
     }
 
     pub fn counts(&self) -> Counts {
-        self.lock().state.counts()
+        self.lock().lone.state.counts()
     }
 
     /// Waits until the counts are as they should be.
@@ -129,7 +124,9 @@ impl Cluster {
 
     /// Ends every stream.
     pub fn cut(&self) {
-        self.lock().outboxes.clear();
+        let mut inner = self.lock();
+        let streams: Vec<StreamId> = inner.outboxes.drain().map(|(stream, _)| stream).collect();
+        streams.into_iter().for_each(|stream| inner.edge.handle_disconnected(stream));
     }
 
     pub fn fall_silent(&self, silent: bool) {
@@ -139,21 +136,24 @@ impl Cluster {
     pub fn break_grant(&self, grant: GrantId) {
         let (by, reason) = (Principal::new("admin").unwrap(), Reason::new("a test").unwrap());
         let admin = Operation::Admin(Admin { by, reason, act: Act::Break { grant } });
-        self.lock().apply(Batch { operations: vec![admin], ..Batch::default() });
+        let mut inner = self.lock();
+        inner.lone.operate(admin);
+        inner.apply();
+        drop(inner);
         self.changed.notify_waiters();
     }
 
     fn beat(&self) {
         let mut inner = self.lock();
         let now = inner.stamp();
-        if !inner.silent && inner.state.next_deadline().is_some_and(|due| due <= now) {
-            inner.apply(Batch::default());
+        if !inner.silent && inner.lone.state.next_deadline().is_some_and(|due| due <= now) {
+            inner.apply();
             self.changed.notify_waiters();
         }
     }
 
     fn read_at(inner: &Inner) -> ReadAt {
-        ReadAt { index: inner.index, term: 1, stamp: inner.state.stamp() }
+        ReadAt { index: inner.lone.index(), term: 1, stamp: inner.lone.state.stamp() }
     }
 }
 
@@ -162,75 +162,24 @@ impl Inner {
         LogicalMs(self.started.elapsed().as_millis() as u64)
     }
 
-    /// Applies an entry that nobody asked for.
-    fn apply(&mut self, batch: Batch) {
-        let effects = self.entry(batch);
-        self.tell(effects, None);
-    }
-
-    fn entry(&mut self, batch: Batch) -> Effects {
+    /// Applies what was gathered, and sends what the edge has for its streams.
+    fn apply(&mut self) {
         let stamp = self.stamp();
-        let effects = self.state.apply(stamp, batch);
-        self.index += 1;
-        self.ring.push(self.index, stamp, effects.events.iter().cloned());
-        effects
+        for (index, events) in self.lone.apply(stamp, &mut self.edge) {
+            self.ring.push(index, stamp, events.into_iter());
+        }
+        self.transmit();
     }
 
-    fn tell(&mut self, effects: Effects, asked: Option<(u64, Vec<AskedBy>, usize)>) {
-        let mut decided: HashMap<u64, v1::Decided> = HashMap::new();
-        let (index, stamp_ms) = (self.index, self.state.stamp().0);
-        let fresh = || v1::Decided { index, term: 1, stamp_ms, ..v1::Decided::default() };
-        if let Some((stream, asked, renewals)) = asked {
-            for reply in &effects.replies {
-                let place = match reply.to {
-                    ReplyTo::Renewal(place) => place,
-                    ReplyTo::Operation(place) => renewals + place,
-                };
-                let (session, number) = asked[place];
-                let answer = api::answer_to_wire(session, number, reply);
-                decided.entry(stream).or_insert_with(fresh).answers.push(answer);
+    fn transmit(&mut self) {
+        while let Some(stream) = self.edge.poll_ready() {
+            while let Some(transmit) = self.edge.poll_transmit(stream) {
+                let Transmit::Message(message) = transmit else { panic!("no stream ends here: {transmit:?}") };
+                if let Some(outbox) = self.outboxes.get(&stream) {
+                    let _ = outbox.send(message);
+                }
             }
         }
-        for push in &effects.pushes {
-            if let Some(stream) = self.attached.get(&api::push_session(push)) {
-                decided.entry(*stream).or_insert_with(fresh).pushes.push(api::push_to_wire(push));
-            }
-        }
-        for (stream, decided) in decided {
-            if let Some(outbox) = self.outboxes.get(&stream) {
-                let message = v1::ServerMessage { decided: vec![decided], ..v1::ServerMessage::default() };
-                let _ = outbox.send(message);
-            }
-        }
-    }
-
-    fn take(&mut self, stream: u64, message: v1::ClientMessage) {
-        let mut batch = Batch::default();
-        let mut asked: Vec<AskedBy> = Vec::new();
-        let hash = |secret: &[u8]| SecretHash(Sha256::digest(secret).into());
-        batch.renewals.extend(message.attaches.iter().map(|attach| api::attach_from_wire(attach, hash)));
-        batch.renewals.extend(message.keep_alives.iter().map(api::keep_alive_from_wire));
-        for renewal in &batch.renewals {
-            let (Renewal::KeepAlive { session, .. } | Renewal::Attach { session, .. }) = renewal;
-            asked.push((*session, None));
-            if let Renewal::Attach { .. } = renewal {
-                self.attached.insert(*session, stream);
-            }
-        }
-        let renewals = batch.renewals.len();
-        for open in &message.opens {
-            let open = api::open_from_wire(open, Principal::new("tests").unwrap()).expect("a valid open");
-            self.attached.insert(open.session, stream);
-            asked.push((open.session, None));
-            batch.operations.push(Operation::Open(open));
-        }
-        for request in message.requests {
-            let request = api::request_from_wire(request).expect("a valid request");
-            asked.push((request.session, Some(request.number)));
-            batch.operations.push(Operation::Request(request));
-        }
-        let effects = self.entry(batch);
-        self.tell(effects, Some((stream, asked, renewals)));
     }
 }
 
@@ -254,7 +203,7 @@ impl Node {
     async fn sessions(&self, socket: TcpStream) -> std::io::Result<()> {
         let (mut from, mut to) = socket.into_split();
         let (mut came, mut goes) = (BytesMut::new(), BytesMut::new());
-        let stream = self.cluster.streams.fetch_add(1, Ordering::Relaxed);
+        let stream = StreamId(self.cluster.streams.fetch_add(1, Ordering::Relaxed));
         let (outbox, mut messages) = mpsc::unbounded_channel();
         if let Some(leader) = &self.points_at {
             let (reason, message) = ("NOT_LEADER".to_owned(), "this node does not lead".to_owned());
@@ -262,9 +211,13 @@ impl Node {
             put_frame(&v1::ServerMessage { end: Some(end), ..v1::ServerMessage::default() }, &mut goes);
             return to.write_all(&goes).await;
         }
-        let hello = v1::Hello { cluster_low: 1, group: 1, node: 1, term: 1, ..v1::Hello::default() };
-        let _ = outbox.send(v1::ServerMessage { hello: Some(hello), ..v1::ServerMessage::default() });
-        self.cluster.lock().outboxes.insert(stream, outbox);
+        {
+            let mut inner = self.cluster.lock();
+            let (principal, lead) = (Principal::new("tests").unwrap(), Lead { cluster: 1, group: 1, node: 1, term: 1 });
+            inner.edge.handle_connected(stream, principal, Tier::Correctness, Ok(lead)).expect("it leads");
+            inner.outboxes.insert(stream, outbox);
+            inner.transmit();
+        }
         loop {
             tokio::select! {
                 message = messages.recv() => {
@@ -281,14 +234,18 @@ impl Node {
                     while let Some(message) = take_frame(&mut came, 1 << 20).expect("a valid message") {
                         let mut inner = self.cluster.lock();
                         if !inner.silent && inner.outboxes.contains_key(&stream) {
-                            inner.take(stream, message);
+                            let Inner { lone, edge, .. } = &mut *inner;
+                            edge.handle_message(stream, message, lone);
+                            inner.apply();
                             self.cluster.changed.notify_waiters();
                         }
                     }
                 }
             }
         }
-        self.cluster.lock().outboxes.remove(&stream);
+        let mut inner = self.cluster.lock();
+        inner.outboxes.remove(&stream);
+        inner.edge.handle_disconnected(stream);
         Ok(())
     }
 }
@@ -301,9 +258,9 @@ impl rpc::observe_service_server::ObserveService for Node {
         let name = Name::new(&name).map_err(|error| Status::invalid_argument(error.to_string()))?;
         let wait = wait.map(|wait| api::observe::explained_wait_from_wire(wait).expect("a valid wait"));
         let inner = self.cluster.lock();
-        let mut explanation = inner.state.explain(&name, 100);
+        let mut explanation = inner.lone.state.explain(&name, 100);
         if let Some((session, owner, locks)) = &wait {
-            explanation.suspected = inner.state.suspect(*session, owner.as_ref(), locks);
+            explanation.suspected = inner.lone.state.suspect(*session, owner.as_ref(), locks);
         }
         Ok(Response::new(api::observe::explanation_to_wire(Cluster::read_at(&inner), &explanation)))
     }
@@ -312,7 +269,7 @@ impl rpc::observe_service_server::ObserveService for Node {
         self.lead()?;
         let (name, token) = api::observe::check_request_from_wire(&request.into_inner()).expect("a valid check");
         let inner = self.cluster.lock();
-        let check = inner.state.check(&name, token);
+        let check = inner.lone.state.check(&name, token);
         Ok(Response::new(api::observe::check_to_wire(Cluster::read_at(&inner), check)))
     }
 
@@ -320,7 +277,7 @@ impl rpc::observe_service_server::ObserveService for Node {
         let inner = self.cluster.lock();
         Ok(Response::new(v1::GetStatusResponse {
             applied: Some(api::observe::read_at_to_wire(Cluster::read_at(&inner))),
-            counts: Some(api::observe::counts_to_wire(&inner.state.counts())),
+            counts: Some(api::observe::counts_to_wire(&inner.lone.state.counts())),
             ..v1::GetStatusResponse::default()
         }))
     }
@@ -369,7 +326,7 @@ impl rpc::observe_service_server::ObserveService for Node {
     ) -> Result<Response<v1::ListGrantsResponse>, Status> {
         let v1::ListGrantsRequest { prefix, after_grant, .. } = request.into_inner();
         let inner = self.cluster.lock();
-        let page = inner.state.list_grants(&prefix, Some(GrantId(after_grant)), 100);
+        let page = inner.lone.state.list_grants(&prefix, Some(GrantId(after_grant)), 100);
         Ok(Response::new(v1::ListGrantsResponse {
             at: Some(api::observe::read_at_to_wire(Cluster::read_at(&inner))),
             grants: page.rows.iter().map(api::observe::grant_to_wire).collect(),

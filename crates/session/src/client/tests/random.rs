@@ -108,7 +108,7 @@ fn run(seed: u64, tally: &mut Tally) {
                 let other = holders.insert(*name, *grant);
                 assert!(other.is_none_or(|other| other == *grant), "seed {seed}: two holders of {name}");
                 // Nobody believes what the cluster has given up.
-                let stands = world.state.grant_view(grant.grant).is_some();
+                let stands = world.lone.state.grant_view(grant.grant).is_some();
                 assert!(stands, "seed {seed}: client {client} believes in {grant:?}");
             }
         }
@@ -136,7 +136,7 @@ fn run(seed: u64, tally: &mut Tally) {
     }
     world.settle();
     assert!(asked.iter().all(BTreeMap::is_empty), "seed {seed}: never ended: {asked:?}");
-    let counts = world.state.counts();
+    let counts = world.lone.state.counts();
     assert_eq!((counts.grants, counts.waiters), (0, 0), "seed {seed}: left behind");
 }
 

@@ -54,10 +54,10 @@ fn an_acquire_whose_answer_is_lost_is_granted_once() {
         world.settle();
         let grant = world.granted(key);
         assert!(world.believes(0, grant));
-        assert_eq!(world.state.counts().last_token.0, 1, "one grant was ever made");
+        assert_eq!(world.lone.state.counts().last_token.0, 1, "one grant was ever made");
         world.release(0, grant);
         world.settle();
-        assert_eq!(world.state.counts().grants, 0);
+        assert_eq!(world.lone.state.counts().grants, 0);
     }
 }
 
@@ -90,7 +90,7 @@ fn a_dropped_acquire_leaves_nothing_behind() {
         world.settle();
         world.release(0, held);
         world.settle();
-        let counts = world.state.counts();
+        let counts = world.lone.state.counts();
         assert_eq!((counts.grants, counts.waiters), (0, 0), "dropped after {steps_before_the_drop} steps");
     }
 }
@@ -137,10 +137,10 @@ fn a_grant_that_was_called_lost_is_given_back() {
     world.pass(LONG);
     assert_eq!(world.state_of(0, held), GrantState::Lost(Lost::DeadlinePassed));
     // Nobody has written an entry meanwhile, and the attach comes before anything ends.
-    assert_eq!(world.state.counts().grants, 1);
+    assert_eq!(world.lone.state.counts().grants, 1);
     world.connect(0);
     world.settle();
-    assert_eq!(world.state.counts().grants, 0);
+    assert_eq!(world.lone.state.counts().grants, 0);
     assert_eq!(world.state_of(0, held), GrantState::Lost(Lost::DeadlinePassed), "and stays lost");
     assert_eq!(world.release(0, held), LetGo::Lost(Lost::DeadlinePassed));
 }
@@ -159,7 +159,7 @@ fn keep_alives_follow_the_least_ttl() {
         world.settle();
         assert_eq!(world.state_of(0, short), GrantState::Held);
     }
-    assert_eq!(world.state.counts().grants, 1);
+    assert_eq!(world.lone.state.counts().grants, 1);
     world.release(0, short);
     world.settle();
     let mut quiet = 0;
@@ -193,7 +193,7 @@ fn a_longest_hold_ends_in_time_unless_it_is_extended() {
         world.settle();
     }
     assert!(matches!(world.state_of(0, held), GrantState::Lost(Lost::DeadlinePassed)));
-    assert_eq!(world.state.counts().grants, 0);
+    assert_eq!(world.lone.state.counts().grants, 0);
 }
 
 // Rule: wait, unknown-is-said. The client limits its own wait: it cancels, and if nobody answers that it does not guess.
@@ -209,7 +209,7 @@ fn a_wait_that_cannot_be_cancelled_is_unknown() {
     world.pass(SECOND);
     world.settle();
     assert_eq!(world.answer(answered), Some(&Answer::Decided(Outcome::TimedOut)));
-    assert_eq!(world.state.counts().waiters, 0);
+    assert_eq!(world.lone.state.counts().waiters, 0);
 
     let unheard = world.acquire(1, "a", Wait::Forever, SECOND);
     world.settle();
@@ -220,7 +220,7 @@ fn a_wait_that_cannot_be_cancelled_is_unknown() {
     assert_eq!(world.answer(unheard), Some(&Answer::Unknown));
     world.connect(1);
     world.settle();
-    assert_eq!(world.state.counts().waiters, 0, "the cancel goes out all the same");
+    assert_eq!(world.lone.state.counts().waiters, 0, "the cancel goes out all the same");
 }
 
 // Rule: unknown-is-said. What was never sent has failed, and what was sent is unknown.
@@ -265,7 +265,7 @@ fn a_session_that_ends_takes_guards_and_waits_with_it() {
     );
     let ended = GrantState::Lost(Lost::Ended(GrantEnd::Session(SessionEnd::Closed)));
     assert_eq!(world.state_of(0, held), ended);
-    assert_eq!(world.state.counts().grants, 1);
+    assert_eq!(world.lone.state.counts().grants, 1);
 }
 
 // Rule: attach. The cluster has forgotten a session: everything of it is over, and nothing hangs.
@@ -298,11 +298,11 @@ fn thousands_of_pipelined_requests_are_all_answered() {
         world.release(0, grant);
     }
     world.settle();
-    assert_eq!(world.state.counts().grants, 0);
+    assert_eq!(world.lone.state.counts().grants, 0);
     // The next keep-alive says what was seen; then the cluster remembers nothing.
     world.pass(4 * SECOND);
     world.settle();
-    let records = world.state.records();
+    let records = world.lone.state.records();
     let answers = records.filter(|record| matches!(record, fencepost_core::Record::Answer(_))).count();
     assert_eq!(answers, 0);
 }
@@ -366,7 +366,7 @@ fn the_last_words_give_back_everything_but_what_is_still_held() {
         }
         world.release(1, elsewhere);
         world.settle();
-        let counts = world.state.counts();
+        let counts = world.lone.state.counts();
         assert_eq!(counts.waiters, 0, "no wait is left that would be granted to a program that is gone");
         assert_eq!(counts.grants, usize::from(!guard_is_dropped), "the holder of a guard may be at work");
         assert_eq!(counts.sessions, if guard_is_dropped { 1 } else { 2 });
@@ -378,9 +378,9 @@ fn the_last_words_give_back_everything_but_what_is_still_held() {
             machine.let_go(held, None, false, world.now);
             let close = machine.poll_farewell().expect("the last guard is gone");
             assert!(!machine.awaits_farewell());
-            world.to_server.push_back(((0, world.clients[0].stream), close));
+            world.to_server.push_back((world.clients[0].stream, close));
             world.serve_one(0);
-            assert_eq!((world.state.counts().grants, world.state.counts().sessions), (0, 1));
+            assert_eq!((world.lone.state.counts().grants, world.lone.state.counts().sessions), (0, 1));
         }
     }
 }
@@ -401,5 +401,5 @@ fn the_last_words_begin_nothing() {
     world.transmit(0);
     world.settle();
     assert_eq!(world.answer(late), Some(&Answer::Failed(Failure::ShutDown)));
-    assert_eq!(world.state.counts().grants, 1);
+    assert_eq!(world.lone.state.counts().grants, 1);
 }

@@ -1,50 +1,43 @@
-//! A cluster of one and its clients on a network that loses streams. The cluster is the core's own [`LockState`], so that every
-//! answer is a real one; the clients are the machines under test.
+//! A cluster of one and its clients on a network that loses streams. The cluster is the core's own lock state behind the real edge, so
+//! that every answer is a real one; the clients are the machines under test.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use fencepost_core::{
-    Acquire, Action, Batch, Lock, LockMode, LockState, Locks, LogicalMs, Metadata, Millis, Name, Operation, Outcome,
-    OwnerName, Principal, Renewal, ReplyTo, RequestNumber, SecretHash, SessionId, Terms, Ttl, Wait, bounds,
+    Acquire, Action, Lock, LockMode, Locks, LogicalMs, Metadata, Millis, Name, Nanos, Outcome, OwnerName, Principal,
+    SecretHash, SessionId, Terms, Ttl, Wait, bounds,
 };
-use fencepost_wire::{api, v1};
+use fencepost_wire::v1;
 use prost::Message;
+use sha2::{Digest, Sha256};
 
 use crate::client::{Answer, Connection, Event, GrantKey, GrantState, LetGo, NewSession, RequestKey};
-use fencepost_core::Nanos;
+use crate::edge::{Edge, Lead, StreamId, Transmit};
+use crate::testing::LoneState;
+use crate::tier::Tier;
 
 pub(super) const MS: u64 = 1_000_000;
 
-/// The stream of a client: which client, and the how-manieth of it.
-type StreamId = (usize, u64);
-
 pub(super) struct World {
     pub(super) now: Nanos,
-    pub(super) state: LockState,
-    index: u64,
+    /// The real lock state behind the real edge.
+    pub(super) lone: LoneState,
+    edge: Edge,
+    last_stream: u64,
     pub(super) clients: Vec<Client>,
-    /// Which stream each session speaks on.
-    attached: BTreeMap<SessionId, StreamId>,
-    /// On their way to the server, streams that are gone included.
+    /// On their way to the node, streams that are gone included: the node never learns that a client hung up.
     pub(super) to_server: VecDeque<(StreamId, v1::ClientMessage)>,
 }
 
 pub(super) struct Client {
     pub(super) machine: Connection,
     pub(super) session: SessionId,
-    pub(super) stream: u64,
+    pub(super) stream: StreamId,
     pub(super) up: bool,
     pub(super) to_client: VecDeque<v1::ServerMessage>,
     /// How each request that somebody listens to ended.
     pub(super) answers: BTreeMap<RequestKey, Answer>,
-}
-
-/// The state never sees a secret; for a test any function of it will do.
-fn hash(secret: &[u8]) -> SecretHash {
-    let mut hash = [7; 32];
-    hash[..secret.len().min(32)].copy_from_slice(&secret[..secret.len().min(32)]);
-    SecretHash(hash)
 }
 
 pub(super) fn exclusive(name: &str, wait: Wait, terms: Terms) -> Action {
@@ -67,18 +60,18 @@ impl World {
             let mut machine = Connection::default();
             let secret = [at as u8 + 1; 32];
             let ttl = Ttl::new(ttl_ms).unwrap();
-            let secret_hash = hash(&secret);
+            let secret_hash = SecretHash(Sha256::digest(secret).into());
             let (secret, metadata) = (secret.into(), Metadata::default());
             machine.open_session(NewSession { id: session, secret, secret_hash, ttl, metadata });
             let (to_client, answers) = Default::default();
-            Client { machine, session, stream: 0, up: false, to_client, answers }
+            Client { machine, session, stream: StreamId(0), up: false, to_client, answers }
         };
         World {
             now: Nanos(1_000_000_000),
-            state: LockState::new(0),
-            index: 0,
+            lone: LoneState::default(),
+            edge: Edge::new(0),
+            last_stream: 0,
             clients: (0..clients).map(client).collect(),
-            attached: BTreeMap::new(),
             to_server: VecDeque::new(),
         }
     }
@@ -89,10 +82,18 @@ impl World {
     }
 
     pub(super) fn connect(&mut self, client: usize) {
+        self.last_stream += 1;
+        let (stream, principal) = (StreamId(self.last_stream), Principal::new("tests").unwrap());
+        let lead = Lead { cluster: 9, group: 1, node: 1, term: 1 };
+        self.edge.handle_connected(stream, principal, Tier::Correctness, Ok(lead)).expect("it leads");
+        let Some(Transmit::Message(v1::ServerMessage { hello: Some(hello), .. })) = self.edge.poll_transmit(stream)
+        else {
+            panic!("a stream begins with a greeting")
+        };
         let it = &mut self.clients[client];
-        (it.up, it.stream) = (true, it.stream + 1);
+        (it.up, it.stream) = (true, stream);
         it.to_client.clear();
-        it.machine.handle_connected(&v1::Hello { cluster_low: 9, group: 1, ..v1::Hello::default() }, self.now);
+        it.machine.handle_connected(&hello, self.now);
         self.transmit(client);
     }
 
@@ -106,14 +107,15 @@ impl World {
     }
 
     pub(super) fn lose_what_is_under_way(&mut self, client: usize) {
-        self.to_server.retain(|((of, _), _)| *of != client);
+        let stream = self.clients[client].stream;
+        self.to_server.retain(|(of, _)| *of != stream);
     }
 
     pub(super) fn transmit(&mut self, client: usize) {
         let it = &mut self.clients[client];
         while let Some(message) = it.machine.poll_transmit(self.now) {
             assert!(message.encoded_len() <= bounds::MESSAGE_BYTES_MAX, "the server would not read it");
-            self.to_server.push_back(((client, it.stream), message));
+            self.to_server.push_back((it.stream, message));
         }
         self.collect(client);
     }
@@ -128,86 +130,30 @@ impl World {
         }
     }
 
-    /// The server takes one message off the network and puts it in the log as one entry.
+    /// The node takes one message off the network, and answers it by the next entry.
     pub(super) fn serve_one(&mut self, at: usize) {
         let Some((stream, message)) = self.to_server.remove(at) else { return };
-        let mut batch = Batch::default();
-        let mut asked: Vec<(SessionId, Option<RequestNumber>)> = Vec::new();
-        for attach in &message.attaches {
-            batch.renewals.push(api::attach_from_wire(attach, hash));
-        }
-        batch.renewals.extend(message.keep_alives.iter().map(api::keep_alive_from_wire));
-        for renewal in &batch.renewals {
-            let (Renewal::KeepAlive { session, .. } | Renewal::Attach { session, .. }) = renewal;
-            asked.push((*session, None));
-            if let Renewal::Attach { .. } = renewal {
-                self.attached.insert(*session, stream);
-            }
-        }
-        let renewals = batch.renewals.len();
-        for open in &message.opens {
-            let open = api::open_from_wire(open, Principal::new("tests").unwrap()).unwrap();
-            self.attached.insert(open.session, stream);
-            asked.push((open.session, None));
-            batch.operations.push(Operation::Open(open));
-        }
-        for request in message.requests {
-            let request = api::request_from_wire(request).unwrap();
-            asked.push((request.session, Some(request.number)));
-            batch.operations.push(Operation::Request(request));
-        }
-        self.apply(batch, Some((stream, asked, renewals)));
+        self.edge.handle_message(stream, message, &mut self.lone);
+        self.apply();
     }
 
-    /// The server takes one message off the network and says that it has too much to do.
+    /// The node takes one message off the network and says that it has too much to do.
     pub(super) fn decline_one(&mut self, at: usize) {
-        let Some(((client, stream), message)) = self.to_server.remove(at) else { return };
-        let not_taken = |session_high, session_low, number| v1::NotTaken {
-            session_high,
-            session_low,
-            number,
-            why: v1::NotTakenWhy::Overloaded.into(),
-            ..v1::NotTaken::default()
-        };
-        let mut declined = v1::ServerMessage::default();
-        let parts = &mut declined.not_taken;
-        parts.extend(message.opens.iter().map(|it| not_taken(it.session_high, it.session_low, 0)));
-        parts.extend(message.attaches.iter().map(|it| not_taken(it.session_high, it.session_low, 0)));
-        parts.extend(message.keep_alives.iter().map(|it| not_taken(it.session_high, it.session_low, 0)));
-        parts.extend(message.requests.iter().map(|it| not_taken(it.session_high, it.session_low, it.number)));
-        let it = &mut self.clients[client];
-        if it.up && it.stream == stream {
-            it.to_client.push_back(declined);
-        }
+        self.lone.is_overloaded = true;
+        self.serve_one(at);
+        self.lone.is_overloaded = false;
     }
 
-    #[allow(clippy::type_complexity, reason = "who asked what, for one caller")]
-    fn apply(&mut self, batch: Batch, asked: Option<(StreamId, Vec<(SessionId, Option<RequestNumber>)>, usize)>) {
-        let stamp = self.stamp().max(self.state.stamp());
-        let effects = self.state.apply(stamp, batch);
-        self.index += 1;
-        let mut decided: BTreeMap<StreamId, v1::Decided> = BTreeMap::new();
-        let fresh = || v1::Decided { index: self.index, term: 1, stamp_ms: stamp.0, ..v1::Decided::default() };
-        if let Some((stream, asked, renewals)) = asked {
-            for reply in &effects.replies {
-                let place = match reply.to {
-                    ReplyTo::Renewal(place) => place,
-                    ReplyTo::Operation(place) => renewals + place,
-                };
-                let (session, number) = asked[place];
-                let answer = api::answer_to_wire(session, number, reply);
-                decided.entry(stream).or_insert_with(fresh).answers.push(answer);
-            }
-        }
-        for push in &effects.pushes {
-            if let Some(stream) = self.attached.get(&api::push_session(push)) {
-                decided.entry(*stream).or_insert_with(fresh).pushes.push(api::push_to_wire(push));
-            }
-        }
-        for ((client, stream), decided) in decided {
-            let it = &mut self.clients[client];
-            if it.up && it.stream == stream {
-                it.to_client.push_back(v1::ServerMessage { decided: vec![decided], ..v1::ServerMessage::default() });
+    fn apply(&mut self) {
+        let stamp = self.stamp();
+        self.lone.apply(stamp, &mut self.edge);
+        while let Some(stream) = self.edge.poll_ready() {
+            while let Some(transmit) = self.edge.poll_transmit(stream) {
+                let Transmit::Message(message) = transmit else { panic!("no stream ends here: {transmit:?}") };
+                let it = self.clients.iter_mut().find(|client| client.up && client.stream == stream);
+                if let Some(it) = it {
+                    it.to_client.push_back(message);
+                }
             }
         }
     }
@@ -230,8 +176,8 @@ impl World {
 
     /// The leader ends what is due.
     pub(super) fn beat(&mut self) {
-        if self.state.next_deadline().is_some_and(|due| due <= self.stamp()) {
-            self.apply(Batch::default(), None);
+        if self.lone.state.next_deadline().is_some_and(|due| due <= self.stamp()) {
+            self.apply();
         }
     }
 

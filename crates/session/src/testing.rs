@@ -1,0 +1,96 @@
+//! A lock state behind the edge's port, without log, disk or consensus: for tests that need real answers.
+
+use fencepost_core::{Batch, Event, LockState, LogPosition, LogicalMs, Operation, ReplyTo, Ticket};
+
+use crate::edge::{Command, Edge, Submit};
+use crate::end::NotTaken;
+use crate::tier::Tier;
+
+/// A lock state that takes what the edge submits, and applies it when it is told to.
+pub struct LoneState {
+    /// The state.
+    pub state: LockState,
+    /// Takes nothing: everything is answered with [`NotTaken::Overloaded`].
+    pub is_overloaded: bool,
+    index: u64,
+    last_ticket: u64,
+    gathered: Batch,
+    renewals: Vec<Ticket>,
+    operations: Vec<Ticket>,
+}
+
+impl Default for LoneState {
+    fn default() -> LoneState {
+        LoneState {
+            state: LockState::new(0),
+            is_overloaded: false,
+            index: 0,
+            last_ticket: 0,
+            gathered: Batch::default(),
+            renewals: Vec::new(),
+            operations: Vec::new(),
+        }
+    }
+}
+
+impl Submit for LoneState {
+    fn submit(&mut self, _: Tier, command: Command) -> Result<Ticket, NotTaken> {
+        if self.is_overloaded {
+            return Err(NotTaken::Overloaded);
+        }
+        self.last_ticket += 1;
+        let ticket = Ticket(self.last_ticket);
+        match command {
+            Command::Operation(operation) => {
+                self.gathered.operations.push(operation);
+                self.operations.push(ticket);
+            }
+            Command::Renewal(renewal) => {
+                self.gathered.renewals.push(renewal);
+                self.renewals.push(ticket);
+            }
+        }
+        Ok(ticket)
+    }
+}
+
+impl LoneState {
+    /// The last entry.
+    pub fn index(&self) -> u64 {
+        self.index
+    }
+
+    /// Takes an operation that no stream asked for.
+    pub fn operate(&mut self, operation: Operation) {
+        self.submit(Tier::Correctness, Command::Operation(operation)).expect("it is taken");
+    }
+
+    /// Applies what was gathered, and what the edge submits when it hears the answers, one entry after the other. Time alone is an
+    /// entry, too. Gives the events of each entry.
+    pub fn apply(&mut self, stamp: LogicalMs, edge: &mut Edge) -> Vec<(u64, Vec<Event>)> {
+        let mut events = Vec::new();
+        while events.is_empty() || !self.renewals.is_empty() || !self.operations.is_empty() {
+            let (batch, renewals, operations) = (
+                std::mem::take(&mut self.gathered),
+                std::mem::take(&mut self.renewals),
+                std::mem::take(&mut self.operations),
+            );
+            let stamp = stamp.max(self.state.stamp());
+            let effects = self.state.apply(stamp, batch);
+            self.index += 1;
+            let at = (LogPosition { index: self.index, term: 1 }, stamp);
+            for reply in effects.replies {
+                let ticket = match reply.to {
+                    ReplyTo::Renewal(place) => renewals[place],
+                    ReplyTo::Operation(place) => operations[place],
+                };
+                edge.handle_reply((Tier::Correctness, ticket), at, reply, self);
+            }
+            for push in &effects.pushes {
+                edge.handle_push(Tier::Correctness, at, push);
+            }
+            events.push((self.index, effects.events));
+        }
+        events
+    }
+}
