@@ -69,7 +69,8 @@ async fn requests_behind_an_open_when_the_client_hangs_up() {
 
 #[tokio::test]
 async fn a_client_whose_name_is_not_valid() {
-    let about = ["A stream whose client has a name that is not valid is refused. A client may have no name."];
+    let about =
+        ["A stream whose client has a name that is not valid is refused. The doors differ in which names are valid."];
     golden("client-name-not-valid", &about, async |story| {
         let server = one_node().await;
         let (address, nothing) = (server.client_address(), v1::ClientMessage::default());
@@ -77,7 +78,9 @@ async fn a_client_whose_name_is_not_valid() {
         let begin = Begin { client: &long, ..Begin::default() };
         Stream::begin(&story, "client", done, address, begin, nothing.clone()).await;
         let begin = Begin { client: "", ..Begin::default() };
-        Stream::begin(&story, "client", "connects with an empty name", address, begin, nothing).await;
+        Stream::begin(&story, "client", "connects with an empty name", address, begin, nothing.clone()).await;
+        let begin = Begin { client: "Zoë", ..Begin::default() };
+        Stream::begin(&story, "client", "connects with a name that is not ASCII", address, begin, nothing).await;
     })
     .await;
 }

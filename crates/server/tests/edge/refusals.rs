@@ -7,7 +7,7 @@ use fencepost_server::Server;
 use fencepost_wire::v1;
 
 use super::client::{lock, one_node, open, request, secret};
-use super::story::{Story, golden};
+use super::story::{Door, Story, golden, golden_at};
 use super::stream::Stream;
 use super::{TTL_MS, acquire, attach_session, keep_alive, open_session, opens, release, requests};
 
@@ -290,4 +290,36 @@ async fn evict(server: &Server, session: u128) {
     let asked = v1::ActRequest { reason: "the test says so".to_owned(), act: Some(act) };
     let channel = super::client::channel(server.client_address());
     super::client::AdminServiceClient::new(channel).act(asked).await.expect("it is evicted");
+}
+
+/// Operations that wait for the log when no more are taken that want something.
+const WAITING_MAX: u64 = 100_000;
+
+#[tokio::test]
+async fn a_node_that_has_too_much_to_do() {
+    let about = [
+        "While 100,000 operations wait for the log, no more are taken that want something: a refusal says when to ask again. Releases",
+        "and keep-alives are taken.",
+    ];
+    // Through the other door a message takes several steps to the edge, and the node would work in between.
+    golden_at(&[Door::Frames], "node-overloaded", &about, async |story| {
+        let (server, mut client) = connected(&story).await;
+        client.says("opens session 1 and acquires", with_requests(open_session(1), [acquire(1, 1, 1, "a")]), 2).await;
+        // Every connection has little enough to fit into the buffer of its socket, so all of it is there before the node reads.
+        let mut crowd = Vec::new();
+        for session in 2..=201 {
+            let mut stream = Stream::connect(&Story::unheard(), "crowd", server.client_address()).await;
+            stream.says("opens its session", open_session(session), 1).await;
+            crowd.push((stream, requests((1..=WAITING_MAX / 200).map(|number| acquire(session, 1, number, "b")))));
+        }
+        // From here on nothing waits, so the one thread that the node has sees all of it at once, the client's message last.
+        for (stream, message) in &mut crowd {
+            stream.send_now(message);
+        }
+        let keep_alives = keep_alive(1, 1).keep_alives;
+        let asked = [acquire(1, 1, 2, "c"), release(1, 1, 3, 1)];
+        client.send_now(&v1::ClientMessage { keep_alives, ..with_requests(open_session(300), asked) });
+        client.hears("opens a session, keeps session 1 alive, acquires and releases", 4).await;
+    })
+    .await;
 }

@@ -50,6 +50,16 @@ impl Line {
 }
 
 impl Story {
+    fn new(door: Door) -> Rc<Story> {
+        let (steps, names, last_session) = (RefCell::default(), RefCell::default(), Cell::new(1 << 32));
+        Rc::new(Story { door, steps, names, cut_behind: Cell::new(None), last_session })
+    }
+
+    /// A record for streams that are no part of the golden file. They speak frames.
+    pub(crate) fn unheard() -> Rc<Story> {
+        Story::new(Door::Frames)
+    }
+
     /// Lets the golden file call this text by a name: an address, for example.
     pub(crate) fn call(&self, text: impl ToString, name: &str) {
         let mut names = self.names.borrow_mut();
@@ -126,8 +136,7 @@ pub(crate) async fn golden(name: &str, about: &[&str], case: impl AsyncFn(Rc<Sto
 pub(crate) async fn golden_at(doors: &[Door], name: &str, about: &[&str], case: impl AsyncFn(Rc<Story>)) {
     let mut told = Vec::new();
     for door in doors {
-        let (steps, names, last_session) = (RefCell::default(), RefCell::default(), Cell::new(1 << 32));
-        let story = Rc::new(Story { door: *door, steps, names, cut_behind: Cell::new(None), last_session });
+        let story = Story::new(*door);
         case(story.clone()).await;
         told.push(story.steps.take());
     }

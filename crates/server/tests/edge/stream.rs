@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::codec::{Codec, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
+use tonic::metadata::AsciiMetadataValue;
 use tonic::{Status, Streaming};
 use tonic_prost::ProstCodec;
 use tonic_types::StatusExt;
@@ -181,16 +182,16 @@ impl Stream {
         self.send_encoded(&encoded).await;
     }
 
+    /// Sends a message without giving the node a chance to run. Frames only.
+    pub(crate) fn send_now(&mut self, message: &v1::ClientMessage) {
+        let Wire::Frames { socket, .. } = &mut self.wire else { panic!("gRPC sends on a task of its own") };
+        let bytes = frames(&[message.encode_to_vec()]);
+        assert_eq!(socket.try_write(&bytes).expect("the socket has room"), bytes.len(), "the socket takes all of it");
+    }
+
     async fn send_encoded(&mut self, messages: &[Vec<u8>]) {
         match &mut self.wire {
-            Wire::Frames { socket, .. } => {
-                let mut bytes = BytesMut::new();
-                for message in messages {
-                    bytes.put_u32(message.len() as u32);
-                    bytes.put_slice(message);
-                }
-                socket.write_all(&bytes).await.expect("the frames are taken");
-            }
+            Wire::Frames { socket, .. } => socket.write_all(&frames(messages)).await.expect("the frames are taken"),
             Wire::Grpc { to_server: None, .. } => panic!("{} has said that it is done", self.name),
             // Without waiting in between, so that all go out together.
             Wire::Grpc { to_server: Some(to_server), .. } => {
@@ -271,10 +272,20 @@ impl Wire {
     }
 }
 
+fn frames(messages: &[Vec<u8>]) -> BytesMut {
+    let mut bytes = BytesMut::new();
+    for message in messages {
+        bytes.put_u32(message.len() as u32);
+        bytes.put_slice(message);
+    }
+    bytes
+}
+
 async fn call(address: impl Display, begin: Begin<'_>) -> Wire {
     let (to_server, outgoing) = mpsc::channel(64);
     let mut request = tonic::Request::new(ReceiverStream::new(outgoing));
-    request.metadata_mut().insert("fencepost-client", begin.client.parse().expect("a header"));
+    let client = AsciiMetadataValue::try_from(begin.client.as_bytes()).expect("a header");
+    request.metadata_mut().insert("fencepost-client", client);
     let path = match begin.efficiency {
         true => "/fencepost.v1.LockService/ConnectEfficiency",
         false => "/fencepost.v1.LockService/Connect",
