@@ -17,7 +17,11 @@ pub const HELD_REQUESTS_MAX: usize = fencepost_core::bounds::UNSEEN_ANSWERS_MAX;
 /// Streams of clients that a node serves in all.
 pub const STREAMS_MAX: usize = 20_000;
 /// Bytes that wait for one slow reader. Then it is cut off and attaches again. A hundred thousand answers are about half of it.
-pub const OUTBOX_BYTES_MAX: usize = 16 << 20;
+pub const OUTBOX_BYTES_MAX: usize = 8 << 20;
+/// Bytes that wait for all readers together. Beyond it a reader is cut off that leaves more than [`OUTBOX_BYTES_CROWDED`] unread.
+pub const OUTBOXES_BYTES_MAX: usize = 512 << 20;
+/// Bytes that a reader may leave unread whatever the others do: some hundred answers.
+pub const OUTBOX_BYTES_CROWDED: usize = 16 << 10;
 /// Bytes of the requests that one stream has behind opens that are not answered yet: sixteen messages. Beyond it the client is told to
 /// ask again in a moment.
 pub const HELD_BYTES_MAX: usize = 16 * CLIENT_MESSAGE_BYTES_MAX;

@@ -175,7 +175,7 @@ fn flood() -> v1::ClientMessage {
 #[tokio::test]
 async fn a_client_that_does_not_read_its_answers() {
     let about = [
-        "When more than 100,000 answers wait for a stream, they are dropped and the stream ends. What was asked is carried out all the",
+        "When more than 8 MiB of answers wait for a stream, they are dropped and the stream ends. What was asked is carried out all the",
         "same, and an attach brings the answers back. No client is fast enough for a message that causes so many at once.",
     ];
     golden("client-does-not-read", &about, async |story| {

@@ -18,10 +18,11 @@ use fencepost_wire::{api, v1};
 use foldhash::fast::FixedState;
 use sha2::{Digest, Sha256};
 
-use self::opening::NotHeld;
+use self::opening::{NotHeld, Opening};
+use self::outbox::Outbox;
 use self::stream::Stream;
 use self::tickets::{Asked, Kind, Tickets};
-use crate::bounds::STREAMS_MAX;
+use crate::bounds::{OUTBOXES_BYTES_MAX, STREAMS_MAX};
 use crate::end::{End, NotTaken, Reason};
 use crate::tier::Tier;
 
@@ -91,6 +92,8 @@ pub struct Edge {
     tickets: Tickets,
     /// The term whose streams these are.
     serves_in: Option<u64>,
+    /// Bytes that wait in all outboxes. Invariant: the sum of theirs.
+    unread_bytes: usize,
     /// Streams that have something to send. Invariant: a stream stands here exactly if its `is_ready` is set.
     ready: Vec<StreamId>,
 }
@@ -104,6 +107,7 @@ impl Edge {
             connected: table(hash_seed),
             tickets: Tickets::new(hash_seed),
             serves_in: None,
+            unread_bytes: 0,
             ready: Vec::new(),
         }
     }
@@ -133,17 +137,17 @@ impl Edge {
         }
         let (cluster_high, cluster_low) = api::halves(lead.cluster);
         let (group, node, term) = (tier.group(lead.group, lead.term), lead.node, lead.term);
-        let mut stream = Stream::new(tier, principal, self.hash_seed);
-        stream.outbox.hello(v1::Hello { cluster_high, cluster_low, group, node, term });
-        self.streams.insert(id, stream);
-        self.note_ready(id);
+        self.streams.insert(id, Stream::new(tier, principal, self.hash_seed));
+        self.put(id, |outbox| outbox.hello(v1::Hello { cluster_high, cluster_low, group, node, term }));
         Ok(())
     }
 
     /// The connection of a stream is gone. Its sessions live on.
     pub fn handle_disconnected(&mut self, id: StreamId) {
         self.let_go_of_sessions(id);
-        self.streams.remove(&id);
+        if let Some(stream) = self.streams.remove(&id) {
+            self.unread_bytes -= stream.outbox.bytes();
+        }
     }
 
     /// The driver ends a stream, for a fault of the connection. What was to be sent before still goes out.
@@ -211,9 +215,9 @@ impl Edge {
         port: &mut impl Submit,
     ) -> Option<Reply> {
         let Some(Asked { stream: id, session, kind }) = self.tickets.take(tier, ticket) else { return Some(reply) };
-        let stream = self.streams.get_mut(&id).filter(|stream| !stream.outbox.is_closed())?;
         let answers = vec![api::answer_to_wire(session, kind.number(), &reply)];
-        stream.outbox.decided(v1::Decided { answers, ..entry_at(position, stamp) });
+        self.put(id, |outbox| outbox.decided(v1::Decided { answers, ..entry_at(position, stamp) }));
+        let stream = self.streams.get_mut(&id).filter(|stream| !stream.outbox.is_closed())?;
         match (kind, reply.outcome) {
             (_, Outcome::Opened { .. } | Outcome::Attached(_)) => {
                 stream.sessions.insert(session);
@@ -231,7 +235,6 @@ impl Edge {
             }
             _ => {}
         }
-        self.note_ready(id);
         None
     }
 
@@ -245,11 +248,9 @@ impl Edge {
     pub fn handle_push(&mut self, tier: Tier, (position, stamp): (LogPosition, LogicalMs), push: &Push) -> bool {
         let session = api::push_session(push);
         let id = self.connected.get(&(tier, session)).copied();
-        if let Some(id) = id
-            && let Some(stream) = self.streams.get_mut(&id)
-        {
-            stream.outbox.decided(v1::Decided { pushes: vec![api::push_to_wire(push)], ..entry_at(position, stamp) });
-            self.note_ready(id);
+        if let Some(id) = id {
+            let pushes = vec![api::push_to_wire(push)];
+            self.put(id, |outbox| outbox.decided(v1::Decided { pushes, ..entry_at(position, stamp) }));
         }
         if let Push::SessionEnded { .. } = push {
             self.unbind(tier, session);
@@ -270,7 +271,11 @@ impl Edge {
 
     /// What goes down a stream next. After an [`Transmit::End`] the driver says [`Edge::handle_disconnected`].
     pub fn poll_transmit(&mut self, id: StreamId) -> Option<Transmit> {
-        self.streams.get_mut(&id)?.outbox.poll()
+        let outbox = &mut self.streams.get_mut(&id)?.outbox;
+        self.unread_bytes -= outbox.bytes();
+        let transmit = outbox.poll();
+        self.unread_bytes += outbox.bytes();
+        transmit
     }
 
     // ---- How
@@ -350,11 +355,10 @@ impl Edge {
         message: String,
         retry_after_ms: Option<u64>,
     ) {
-        let Some(stream) = self.streams.get_mut(&id) else { return };
         let (session_high, session_low) = api::halves(session.0);
         let (number, why) = (kind.number().map_or(0, |number| number.0), why.into());
-        stream.outbox.not_taken(v1::NotTaken { session_high, session_low, number, why, message, retry_after_ms });
-        self.note_ready(id);
+        let not_taken = v1::NotTaken { session_high, session_low, number, why, message, retry_after_ms };
+        self.put(id, |outbox| outbox.not_taken(not_taken));
     }
 
     fn unbind(&mut self, tier: Tier, session: SessionId) {
@@ -374,15 +378,12 @@ impl Edge {
                 self.connected.remove(&(tier, session));
             }
         }
-        stream.opening = opening::Opening::new(self.hash_seed);
+        stream.opening = Opening::new(self.hash_seed);
     }
 
     fn end_stream(&mut self, id: StreamId, why: End) {
         self.let_go_of_sessions(id);
-        if let Some(stream) = self.streams.get_mut(&id) {
-            stream.outbox.end(why);
-            self.note_ready(id);
-        }
+        self.put(id, |outbox| outbox.end(why));
     }
 
     fn end_streams(&mut self, why: &End) {
@@ -392,10 +393,14 @@ impl Edge {
         }
     }
 
-    fn note_ready(&mut self, id: StreamId) {
-        if let Some(stream) = self.streams.get_mut(&id)
-            && !std::mem::replace(&mut stream.is_ready, true)
-        {
+    /// Puts something into the outbox of a stream, counts it, and notes that the stream has something to send.
+    fn put(&mut self, id: StreamId, put: impl FnOnce(&mut Outbox)) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        stream.outbox.is_crowded = self.unread_bytes > OUTBOXES_BYTES_MAX;
+        self.unread_bytes -= stream.outbox.bytes();
+        put(&mut stream.outbox);
+        self.unread_bytes += stream.outbox.bytes();
+        if !std::mem::replace(&mut stream.is_ready, true) {
             self.ready.push(id);
         }
     }

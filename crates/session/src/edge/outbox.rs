@@ -7,7 +7,7 @@ use fencepost_wire::v1::{Decided, Hello, NotTaken, ServerMessage};
 use prost::Message;
 
 use super::Transmit;
-use crate::bounds::OUTBOX_BYTES_MAX;
+use crate::bounds::{OUTBOX_BYTES_CROWDED, OUTBOX_BYTES_MAX};
 use crate::end::End;
 
 #[derive(Debug, Default)]
@@ -15,6 +15,8 @@ pub(super) struct Outbox {
     message: ServerMessage,
     /// Bytes of what waits, as it is encoded. Invariant: at most [`OUTBOX_BYTES_MAX`] and one item more.
     bytes: usize,
+    /// All streams together leave too much unread, so this one may leave little.
+    pub(super) is_crowded: bool,
     /// How the stream ends, once everything before it is taken.
     end: Option<End>,
     /// The end was set. Nothing is put here any more.
@@ -24,6 +26,11 @@ pub(super) struct Outbox {
 impl Outbox {
     pub(super) fn is_closed(&self) -> bool {
         self.is_closed
+    }
+
+    /// Bytes that wait.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     pub(super) fn hello(&mut self, hello: Hello) {
@@ -74,7 +81,8 @@ impl Outbox {
         if self.is_closed {
             return false;
         }
-        if self.bytes > OUTBOX_BYTES_MAX {
+        let bytes_max = if self.is_crowded { OUTBOX_BYTES_CROWDED } else { OUTBOX_BYTES_MAX };
+        if self.bytes > bytes_max {
             *self = Outbox { end: Some(End::slow_reader()), is_closed: true, ..Outbox::default() };
             return false;
         }
