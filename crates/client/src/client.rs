@@ -4,9 +4,8 @@ use std::fmt::Display;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use fencepost_core::{LockMode, Metadata, Millis, SecretHash, SessionId, Ttl, bounds};
+use fencepost_core::{LockMode, Metadata, Millis, SessionId, Ttl, bounds};
 use fencepost_wire::SessionSecret;
-use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
 
 use crate::admin::Admin;
@@ -246,9 +245,8 @@ impl Client {
         getrandom::fill(&mut id).map_err(no_randomness)?;
         let secret = SessionSecret::draw(getrandom::fill).map_err(no_randomness)?;
         let id = SessionId(u128::from_le_bytes(id));
-        let secret_hash = SecretHash(Sha256::digest(secret.expose()).into());
         let opened = self.shared().with(|state| {
-            state.machine.open_session(NewSession { id, secret, secret_hash, ttl, metadata });
+            state.machine.open_session(NewSession { id, secret, ttl, metadata });
             !state.is_shut_down
         });
         if opened { Ok(id) } else { Err(Failed::ShutDown.into()) }

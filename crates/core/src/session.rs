@@ -122,9 +122,9 @@ impl Session {
 
 impl LockState {
     pub(crate) fn open(&mut self, open: Open) -> (Outcome, Option<Repeat>) {
-        let opened = Outcome::Opened { epoch: Epoch(1) };
         if let Some(session) = self.sessions.get(&open.session) {
             return if session.record.secret_hash == open.secret_hash {
+                let opened = Outcome::Opened { epoch: session.record.epoch };
                 (opened, Some(Repeat { answered_at: session.record.opened_at, stands: false }))
             } else {
                 (Outcome::Refused(Refusal::SessionExists), None)
@@ -149,7 +149,7 @@ impl LockState {
             seen_ranges: Vec::new(),
             lost: Vec::new(),
         });
-        (opened, None)
+        (Outcome::Opened { epoch: Epoch(1) }, None)
     }
 
     /// Puts a session into the state, new or from a snapshot.

@@ -2,7 +2,10 @@
 
 mod client;
 
-use client::{Client, Heard, attach, channel, get, lock, one_node, open, request, secret, soon, status_of, token};
+use client::{
+    Client, Heard, attach, channel, get, lock, one_node, open, open_about, open_with, request, secret, soon, status_of,
+    token,
+};
 use fencepost_core::{Action, BusyWhy, Epoch, GrantId, Outcome, Refusal, RequestNumber, Wait};
 use fencepost_wire::{api, v1};
 
@@ -74,7 +77,7 @@ async fn a_session_id_alone_is_no_credential() {
     assert!(refused.message.contains("attach it first"), "{}", refused.message);
 
     // Nor behind an open of the same id, which is refused,
-    let opens = vec![v1::OpenSession { secret_hash: vec![9; 32], ..open(1, 30_000) }];
+    let opens = vec![open_with(1, 30_000, &[9; 32])];
     thief.say(v1::ClientMessage { opens, requests: vec![steal.clone()], ..Default::default() }).await;
     assert_eq!(thief.outcome().await, Outcome::Refused(Refusal::SessionExists));
     assert_eq!(thief.not_taken().await.number, 2);
@@ -146,11 +149,11 @@ async fn bad_requests_are_refused_with_what_is_wrong_and_the_stream_goes_on() {
         assert_eq!((refused.why, refused.number), (v1::NotTakenWhy::Invalid as i32, 1));
         assert!(refused.message.contains(expected), "{} should say {expected}", refused.message);
     }
-    let opens = vec![open(9, 10), v1::OpenSession { secret_hash: vec![1; 3], ..open(10, 30_000) }];
+    let opens = vec![open(9, 10), open_with(10, 30_000, &[1; 3])];
     client.say(v1::ClientMessage { opens, ..Default::default() }).await;
-    let (ttl, hash) = (client.not_taken().await.message, client.not_taken().await.message);
+    let (ttl, secret) = (client.not_taken().await.message, client.not_taken().await.message);
     assert!(ttl.contains("1000 ms"), "the least TTL is named: {ttl}");
-    assert!(hash.contains("3 bytes instead of 32"), "so is the length of the hash: {hash}");
+    assert!(secret.contains("3 bytes instead of 32"), "so is the length of the secret: {secret}");
     // Nothing of all this was carried out.
     token(&client.ask(1, 1, 1, lock("name", Wait::No)).await);
 }
@@ -159,7 +162,7 @@ async fn bad_requests_are_refused_with_what_is_wrong_and_the_stream_goes_on() {
 async fn a_message_that_is_too_long_ends_the_stream() {
     let server = one_node().await;
     let mut client = Client::connect(server.client_address()).await.unwrap();
-    let opens = vec![v1::OpenSession { metadata: vec![0; 300 * 1024], ..open(1, 30_000) }];
+    let opens = vec![open_about(1, 30_000, 300 * 1024)];
     client.say(v1::ClientMessage { opens, ..Default::default() }).await;
     let status = client.hear().await.expect_err("it is not read");
     assert_eq!(status.code(), tonic::Code::InvalidArgument, "{status}");

@@ -1,8 +1,7 @@
 //! Whoever uses a client's process: somebody whose deeds chance decides, or somebody who does what a scenario says.
 
-use fencepost_core::{Metadata, Nanos, SecretHash, SessionId, Ttl};
+use fencepost_core::{Metadata, Nanos, SessionId, Ttl};
 use fencepost_session::client::{Answer, NewSession, RequestKey};
-use sha2::{Digest, Sha256};
 
 use crate::holder::Holder;
 use crate::random::Random;
@@ -81,6 +80,5 @@ pub(crate) fn new_session(ttl: Ttl, random: &mut Random) -> NewSession {
     let id = SessionId(u128::from(random.number()) << 64 | u128::from(random.number()));
     let mut secret = [0; 32];
     secret.chunks_mut(8).for_each(|part| part.copy_from_slice(&random.number().to_le_bytes()));
-    let secret_hash = SecretHash(Sha256::digest(secret).into());
-    NewSession { id, secret: secret.into(), secret_hash, ttl, metadata: Metadata::default() }
+    NewSession { id, secret: secret.into(), ttl, metadata: Metadata::default() }
 }

@@ -14,7 +14,7 @@ use fencepost_core::{
 };
 
 use crate::error::WireError;
-use crate::secret::SessionSecret;
+use crate::secret::{SECRET_BYTES, SessionSecret};
 use crate::v1;
 use crate::{from_wire, to_wire};
 
@@ -28,14 +28,22 @@ pub fn whole(high: u64, low: u64) -> u128 {
     from_wire::whole(high, low)
 }
 
-/// A session that is to be opened for a principal.
+/// A session that is to be opened for a principal. The caller hashes the secret: the log must never see it.
 ///
 /// # Errors
 /// [`WireError`] names the word that is not valid.
-pub fn open_from_wire(open: &v1::OpenSession, principal: Principal) -> Result<Open, WireError> {
+pub fn open_from_wire(
+    open: &v1::OpenSession,
+    principal: Principal,
+    hash: impl FnOnce(&[u8]) -> SecretHash,
+) -> Result<Open, WireError> {
+    if open.secret.len() != SECRET_BYTES {
+        let detail = format!("it has {} bytes instead of {SECRET_BYTES}", open.secret.len());
+        return Err(WireError::Damaged { what: "the secret of a session", detail });
+    }
     Ok(Open {
         session: SessionId(whole(open.session_high, open.session_low)),
-        secret_hash: from_wire::secret_hash(&open.secret_hash)?,
+        secret_hash: hash(&open.secret),
         principal,
         ttl: from_wire::ttl(open.ttl_ms)?,
         metadata: from_wire::metadata(&open.metadata)?,
@@ -43,12 +51,12 @@ pub fn open_from_wire(open: &v1::OpenSession, principal: Principal) -> Result<Op
 }
 
 /// As a client asks for it.
-pub fn open_to_wire(session: SessionId, secret_hash: SecretHash, ttl: Ttl, metadata: &Metadata) -> v1::OpenSession {
+pub fn open_to_wire(session: SessionId, secret: &SessionSecret, ttl: Ttl, metadata: &Metadata) -> v1::OpenSession {
     let (session_high, session_low) = halves(session.0);
     v1::OpenSession {
         session_high,
         session_low,
-        secret_hash: secret_hash.0.to_vec(),
+        secret: secret.expose().to_vec(),
         ttl_ms: ttl.millis().get(),
         metadata: metadata.as_bytes().to_vec(),
     }

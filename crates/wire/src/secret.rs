@@ -1,8 +1,8 @@
 //! A session's secret: who shows it may go on with the session, on any stream.
 //!
 //! It stands in one place on the heap, which is wiped when it is dropped, and `Debug` shows nothing of it, so neither a log line
-//! nor a panic message can. The one way to the bytes is [`SessionSecret::expose`]. The message that carries it to a node is
-//! wiped as well, and its `Debug` leaves the secret out. What is not wiped: the buffers of sockets and of TLS, which the bytes
+//! nor a panic message can. The one way to the bytes is [`SessionSecret::expose`]. The messages that carry it to a node are
+//! wiped as well, and their `Debug` leaves the secret out. What is not wiped: the buffers of sockets and of TLS, which the bytes
 //! pass through.
 
 use std::fmt;
@@ -11,9 +11,12 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::v1;
 
+/// Bytes of a secret.
+pub(crate) const SECRET_BYTES: usize = 32;
+
 /// 256 random bits that the client keeps to itself. The log has their hash.
 #[derive(Clone)]
-pub struct SessionSecret(Box<Zeroizing<[u8; 32]>>);
+pub struct SessionSecret(Box<Zeroizing<[u8; SECRET_BYTES]>>);
 
 impl SessionSecret {
     /// Lets the caller fill it with randomness, where it stands.
@@ -64,6 +67,23 @@ impl Drop for v1::AttachSession {
 
 impl ZeroizeOnDrop for v1::AttachSession {}
 
+impl fmt::Debug for v1::OpenSession {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let v1::OpenSession { session_high, session_low, secret: _, ttl_ms, metadata } = self;
+        let mut shown = formatter.debug_struct("OpenSession");
+        shown.field("session_high", session_high).field("session_low", session_low);
+        shown.field("ttl_ms", ttl_ms).field("metadata", metadata).finish_non_exhaustive()
+    }
+}
+
+impl Drop for v1::OpenSession {
+    fn drop(&mut self) {
+        self.secret.zeroize();
+    }
+}
+
+impl ZeroizeOnDrop for v1::OpenSession {}
+
 #[cfg(test)]
 mod tests {
     use fencepost_core::{Seen, SessionId};
@@ -83,8 +103,12 @@ mod tests {
         let secret = SessionSecret::from([171; 32]);
         let attach = api::attach_to_wire(SessionId(7), &secret, &Seen::default());
         assert_eq!(attach.secret, [171; 32], "it is sent");
-        let message = v1::ClientMessage { attaches: vec![attach.clone()], ..v1::ClientMessage::default() };
-        for seen in [format!("{secret:?}"), format!("{attach:?}"), format!("{message:?} {message:#?}")] {
+        let ttl = fencepost_core::Ttl::new(5_000).unwrap();
+        let open = api::open_to_wire(SessionId(7), &secret, ttl, &fencepost_core::Metadata::default());
+        assert_eq!(open.secret, [171; 32], "it is sent");
+        let (opens, attaches) = (vec![open.clone()], vec![attach.clone()]);
+        let message = v1::ClientMessage { opens, attaches, ..v1::ClientMessage::default() };
+        for seen in [format!("{secret:?}"), format!("{open:?} {attach:?}"), format!("{message:?} {message:#?}")] {
             shows_nothing(&seen);
         }
         assert!(format!("{message:?}").contains("session_low: 7"), "what is no secret is shown");
@@ -95,6 +119,7 @@ mod tests {
         fn is_wiped<Kind: ZeroizeOnDrop>() {}
         is_wiped::<SessionSecret>();
         is_wiped::<v1::AttachSession>();
+        is_wiped::<v1::OpenSession>();
         let drawn = SessionSecret::draw(|bytes| {
             bytes.fill(5);
             Ok::<(), ()>(())

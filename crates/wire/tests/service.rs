@@ -29,18 +29,19 @@ fn what_is_said_is_what_is_heard() {
 
 fn stream_comes_back(random: &mut Generator, round: usize) {
     let open = random.open();
-    let said = carried(&api::open_to_wire(open.session, open.secret_hash, open.ttl, &open.metadata));
-    assert_eq!(api::open_from_wire(&said, open.principal.clone()), Ok(open), "round {round}");
+    // As a hash this takes the secret as it is, so that it must have come unchanged.
+    let hash = |secret: &[u8]| SecretHash(secret.try_into().expect("32 bytes were said"));
+    let said = carried(&api::open_to_wire(open.session, &open.secret_hash.0.into(), open.ttl, &open.metadata));
+    assert_eq!(api::open_from_wire(&said, open.principal.clone(), hash), Ok(open), "round {round}");
 
     let renewal = random.renewal();
     let heard = match &renewal {
         Renewal::KeepAlive { session, epoch, seen } => {
             api::keep_alive_from_wire(&carried(&api::keep_alive_to_wire(*session, *epoch, seen)))
         }
-        // As a hash this takes the secret as it is, so that it must have come unchanged.
         Renewal::Attach { session, secret_hash, seen } => {
             let said = carried(&api::attach_to_wire(*session, &secret_hash.0.into(), seen));
-            api::attach_from_wire(&said, |secret| SecretHash(secret.try_into().expect("32 bytes were said")))
+            api::attach_from_wire(&said, hash)
         }
     };
     assert_eq!(heard, renewal, "round {round}");
@@ -150,7 +151,7 @@ fn observers_learn_nothing_of_a_session_that_only_the_group_may_know() {
 #[test]
 fn an_empty_message_is_refused() {
     let nobody = Principal::new("nobody").unwrap();
-    refused("open", api::open_from_wire(&v1::OpenSession::default(), nobody.clone()));
+    refused("open", api::open_from_wire(&v1::OpenSession::default(), nobody.clone(), |_| SecretHash([7; 32])));
     refused("request", api::request_from_wire(v1::Request::default()));
     refused("outcome", api::outcome_from_wire(None));
     refused("outcome", api::outcome_from_wire(Some(v1::Outcome::default())));
@@ -262,20 +263,22 @@ fn a_number_that_names_nothing_is_refused_by_name() {
 fn a_word_that_is_not_valid_is_refused_with_its_bound() {
     let open = api::open_to_wire(
         SessionId(1),
-        SecretHash([7; 32]),
+        &[7; 32].into(),
         fencepost_core::Ttl::new(10_000).unwrap(),
         &fencepost_core::Metadata::default(),
     );
-    let opened = |open: v1::OpenSession| api::open_from_wire(&open, Principal::new("payments").unwrap());
-    assert!(opened(open.clone()).is_ok());
-    let at_once = v1::OpenSession { ttl_ms: 999, ..open.clone() };
-    assert_eq!(opened(at_once), bad_word("a time to live", BadWord::Bound(Bound::TtlLeast)));
-    let long = v1::OpenSession { metadata: vec![0; 4_097], ..open.clone() };
-    assert_eq!(opened(long), bad_word("metadata", BadWord::Bound(Bound::MetadataBytes)));
-    assert!(matches!(
-        opened(v1::OpenSession { secret_hash: vec![7; 31], ..open }),
-        Err(WireError::Damaged { what: "the hash of a secret", .. })
-    ));
+    let opened = |change: fn(&mut v1::OpenSession)| {
+        let mut open = open.clone();
+        change(&mut open);
+        api::open_from_wire(&open, Principal::new("payments").unwrap(), |_| SecretHash([7; 32]))
+    };
+    assert!(opened(|_| {}).is_ok());
+    let at_once = opened(|open| open.ttl_ms = 999);
+    assert_eq!(at_once, bad_word("a time to live", BadWord::Bound(Bound::TtlLeast)));
+    let long = opened(|open| open.metadata = vec![0; 4_097]);
+    assert_eq!(long, bad_word("metadata", BadWord::Bound(Bound::MetadataBytes)));
+    let short = opened(|open| open.secret = vec![7; 31]);
+    assert!(matches!(short, Err(WireError::Damaged { what: "the secret of a session", .. })));
 
     let by = Principal::new("root").unwrap();
     let act = |reason: String, name: &str, limit| {

@@ -236,7 +236,7 @@ impl Model {
                 return (Outcome::Refused(Refusal::SessionExists), None);
             }
             let repeat = Repeat { answered_at: session.opened_at, stands: false };
-            return (Outcome::Opened { epoch: Epoch(1) }, Some(repeat));
+            return (Outcome::Opened { epoch: session.epoch }, Some(repeat));
         }
         let of_principal = self.sessions.iter().filter(|session| session.principal == open.principal).count();
         if of_principal >= bounds::SESSIONS_PER_PRINCIPAL_MAX {

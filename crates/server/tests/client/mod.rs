@@ -7,12 +7,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fencepost_core::{
-    Acquire, Action, Epoch, Lock, LockMode, Locks, Name, Outcome, Push, Request, RequestNumber, SecretHash, Seen,
-    SessionId, Terms, Token, Wait,
+    Acquire, Action, Epoch, Lock, LockMode, Locks, Name, Outcome, Push, Request, RequestNumber, Seen, SessionId, Terms,
+    Token, Wait,
 };
 use fencepost_server::{Begin, Config, Server, StartError};
 use fencepost_wire::{api, v1};
-use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
@@ -258,8 +257,22 @@ pub(crate) fn secret(session: u128) -> [u8; 32] {
 
 pub(crate) fn open(session: u128, ttl_ms: u64) -> v1::OpenSession {
     let (session_high, session_low) = api::halves(session);
-    let secret_hash = SecretHash(Sha256::digest(secret(session)).into()).0.to_vec();
-    v1::OpenSession { session_high, session_low, secret_hash, ttl_ms, metadata: Vec::new() }
+    let secret = secret(session).to_vec();
+    v1::OpenSession { session_high, session_low, secret, ttl_ms, metadata: Vec::new() }
+}
+
+/// An open with another secret than the session's own.
+pub(crate) fn open_with(session: u128, ttl_ms: u64, secret: &[u8]) -> v1::OpenSession {
+    let mut open = open(session, ttl_ms);
+    open.secret = secret.to_vec();
+    open
+}
+
+/// An open with so many bytes of metadata.
+pub(crate) fn open_about(session: u128, ttl_ms: u64, metadata_bytes: usize) -> v1::OpenSession {
+    let mut open = open(session, ttl_ms);
+    open.metadata = vec![0; metadata_bytes];
+    open
 }
 
 pub(crate) fn attach(session: u128, seen_mark: u64) -> v1::AttachSession {

@@ -2,8 +2,7 @@
 //!
 //! Each test is one case. It starts a real node, connects over loopback, once through each door, and records what the client does
 //! and what it receives. The record is compared with `tests/golden/NAME.txt`. A line that differs between the doors stands there
-//! twice. The files pin the behaviour of today, including behaviour that is wrong: the names of those files begin with
-//! `wrong-today`. To write the files again after an intended change:
+//! twice. To write the files again after an intended change:
 //!
 //! ```text
 //! FENCEPOST_WRITE_GOLDEN=1 cargo test -p fencepost-server --test edge

@@ -6,7 +6,7 @@ use fencepost_core::{Action, Wait};
 use fencepost_server::Server;
 use fencepost_wire::v1;
 
-use super::client::{lock, one_node, open, request, secret};
+use super::client::{lock, one_node, open, open_about, open_with, request, secret};
 use super::story::{Door, Story, golden, golden_at};
 use super::stream::Stream;
 use super::{TTL_MS, acquire, attach_session, keep_alive, open_session, opens, release, requests};
@@ -27,9 +27,9 @@ async fn an_open_that_is_not_valid() {
         let good = || open(1, TTL_MS);
         client.says("opens session 1 with a TTL of 10 ms", opens([open(1, 10)]), 1).await;
         client.says("opens session 1 with a TTL of two years", opens([open(1, 2 * 31_536_000_000)]), 1).await;
-        let hash = v1::OpenSession { secret_hash: vec![1; 3], ..good() };
-        client.says("opens session 1 with a hash of 3 bytes", opens([hash]), 1).await;
-        let metadata = v1::OpenSession { metadata: vec![0; 4_097], ..good() };
+        let short = open_with(1, TTL_MS, &[1; 3]);
+        client.says("opens session 1 with a secret of 3 bytes", opens([short]), 1).await;
+        let metadata = open_about(1, TTL_MS, 4_097);
         client.says("opens session 1 with 4,097 bytes of metadata", opens([metadata]), 1).await;
         let behind = v1::ClientMessage { opens: vec![open(1, 10)], ..requests([acquire(1, 1, 1, "a")]) };
         client.says("opens session 1 with a TTL of 10 ms, and acquires behind it", behind, 2).await;
@@ -143,8 +143,8 @@ async fn a_session_that_is_not_bound_to_the_stream() {
         client.says("attaches session 1 with another secret", attach_with(1, vec![0; 32]), 1).await;
         client.says("attaches session 1 with half of its secret", attach_with(1, secret(1)[..16].to_vec()), 1).await;
         client.says("attaches session 1 without a secret", attach_with(1, Vec::new()), 1).await;
-        let other_hash = v1::OpenSession { secret_hash: vec![9; 32], ..open(1, TTL_MS) };
-        client.says("opens session 1 with another hash", opens([other_hash]), 1).await;
+        let other_secret = open_with(1, TTL_MS, &[9; 32]);
+        client.says("opens session 1 with another secret", opens([other_secret]), 1).await;
         client.says("releases the lock of session 1", requests([release(1, 1, 2, 1)]), 1).await;
         client.hears_nothing_else().await;
         owner.says("releases its lock", requests([release(1, 1, 2, 1)]), 1).await;
@@ -205,8 +205,8 @@ async fn requests_behind_an_open() {
         let three = || (1..=3).map(|number| acquire(1, 1, number, &format!("lock-{number}")));
         client.says("opens session 1 and acquires three locks", with_requests(open_session(1), three()), 4).await;
         let mut other = Stream::connect(&story, "other", server.client_address()).await;
-        let taken = opens([v1::OpenSession { secret_hash: vec![9; 32], ..open(1, TTL_MS) }]);
-        other.says("opens session 1 with another hash, and acquires", with_requests(taken, three()), 4).await;
+        let taken = opens([open_with(1, TTL_MS, &[9; 32])]);
+        other.says("opens session 1 with another secret, and acquires", with_requests(taken, three()), 4).await;
         let bad = v1::Request { action: None, ..acquire(2, 1, 1, "a") };
         let message = with_requests(open_session(2), [bad, acquire(2, 1, 2, "b")]);
         other.says("opens session 2; its first request is not valid, its second is", message, 3).await;

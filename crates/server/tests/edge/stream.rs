@@ -223,7 +223,7 @@ impl Stream {
     }
 
     fn take(&mut self, message: v1::ServerMessage) {
-        let v1::ServerMessage { hello, decided, not_taken, end } = message;
+        let v1::ServerMessage { hello, decided, not_taken, end, detached } = message;
         if let Some(hello) = hello {
             self.term = hello.term;
             let group = match hello.group.checked_sub(1 << 63) {
@@ -242,6 +242,7 @@ impl Stream {
             self.received.extend(answers.into_iter().map(answer));
             self.received.extend(pushes.into_iter().map(push));
         }
+        self.received.extend(detached.into_iter().map(detached_line));
         self.received.extend(not_taken.into_iter().map(refused));
         if let Some(v1::StreamEnd { reason, message, leader }) = end {
             self.received.push_back(Line::of_stream(end_text(None, &reason, &message, leader.as_deref(), None)));
@@ -342,6 +343,13 @@ fn answer(answer: v1::Answer) -> Line {
 fn push(push: v1::Push) -> Line {
     let push = api::push_from_wire(push).expect("a known push");
     Line { about: about(api::push_session(&push).0), number: None, text: format!("push {push:?}") }
+}
+
+/// A session that another stream has attached.
+fn detached_line(detached: v1::Detached) -> Line {
+    let v1::Detached { session_high, session_low, epoch } = detached;
+    let session = api::whole(session_high, session_low);
+    Line::of_stream(format!("session {session} was attached elsewhere, in epoch {epoch}"))
 }
 
 fn refused(refused: v1::NotTaken) -> Line {

@@ -97,13 +97,30 @@ impl Session {
         }
     }
 
-    /// Somebody has attached the session since. If it was an old stream of ours, attaching again puts it right.
+    /// The session was attached on another stream since. If that was an old stream of ours, attaching again puts it right.
     // Rule: attach
-    fn attached_elsewhere(&mut self, common: &mut Common, current: Epoch) {
+    pub(crate) fn attached_elsewhere(&mut self, common: &mut Common, current: Epoch) {
         let Link::Up(epoch) = self.link else { return };
-        if epoch >= current {
-            return;
+        if epoch < current {
+            self.attach_again(common);
         }
+    }
+
+    /// The node says that this stream does not act for the session, and that an attach would help. The session exists.
+    // Rule: attach
+    pub(crate) fn attach_first(&mut self, common: &mut Common) {
+        match self.link {
+            Link::Up(_) => self.attach_again(common),
+            Link::Opening { .. } => {
+                self.life = Life::Open;
+                self.unlink(common);
+            }
+            // It is on its way.
+            Link::Attaching { .. } | Link::Unsaid { .. } => {}
+        }
+    }
+
+    fn attach_again(&mut self, common: &mut Common) {
         self.reattached += 1;
         if self.reattached > REATTACH_MAX {
             self.end(common, None);

@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use fencepost_core::{
-    Action, Epoch, GrantId, LogicalMs, Metadata, Outcome, Request, RequestNumber, SecretHash, Seen, SessionEnd,
-    SessionId, Ttl,
+    Action, Epoch, GrantId, LogicalMs, Metadata, Outcome, Request, RequestNumber, Seen, SessionEnd, SessionId, Ttl,
 };
 use fencepost_wire::{SessionSecret, WireError, api, v1};
 use prost::Message;
@@ -27,8 +26,6 @@ pub struct NewSession {
     pub id: SessionId,
     /// What proves to a node that the session is ours.
     pub secret: SessionSecret,
-    /// Its SHA-256.
-    pub secret_hash: SecretHash,
     /// How long it lives without a sign of life.
     pub ttl: Ttl,
     /// For people.
@@ -66,8 +63,8 @@ impl Connection {
 
     /// A session that will be opened on the stream that there is, or on the next.
     pub fn open_session(&mut self, new: NewSession) {
-        let NewSession { id, secret, secret_hash, ttl, metadata } = new;
-        self.sessions.insert(id, Session::new(id, secret, secret_hash, ttl, metadata));
+        let NewSession { id, secret, ttl, metadata } = new;
+        self.sessions.insert(id, Session::new(id, secret, ttl, metadata));
         self.common.ready.insert(id);
     }
 
@@ -279,6 +276,13 @@ impl Connection {
                 }
             }
         }
+        for detached in message.detached {
+            let id = SessionId(api::whole(detached.session_high, detached.session_low));
+            if let Some(session) = self.sessions.get_mut(&id) {
+                session.attached_elsewhere(&mut self.common, Epoch(detached.epoch));
+                self.forget_if_over(id);
+            }
+        }
         for not_taken in message.not_taken {
             self.handle_not_taken(not_taken, now);
         }
@@ -311,6 +315,10 @@ impl Connection {
     fn handle_not_taken(&mut self, not_taken: v1::NotTaken, now: Nanos) {
         let id = SessionId(api::whole(not_taken.session_high, not_taken.session_low));
         let Some(session) = self.sessions.get_mut(&id) else { return };
+        if not_taken.why() == v1::NotTakenWhy::AttachFirst {
+            session.attach_first(&mut self.common);
+            return self.forget_if_over(id);
+        }
         let why = NotTaken {
             invalid: not_taken.why() == v1::NotTakenWhy::Invalid,
             message: not_taken.message.clone(),
@@ -457,7 +465,7 @@ impl Session {
         match self.link {
             Link::Unsaid { not_before } if now < not_before => return false,
             Link::Unsaid { .. } if self.life == Life::New => {
-                let open = api::open_to_wire(self.id, self.secret_hash, self.ttl, &self.metadata);
+                let open = api::open_to_wire(self.id, &self.secret, self.ttl, &self.metadata);
                 if !out.takes(&open) {
                     return true;
                 }

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use fencepost_core::{
-    Action, Epoch, GrantEnd, GrantId, LogicalMs, Metadata, Request, RequestNumber, SecretHash, Seen, SessionEnd,
-    SessionId, Terms, Token, Ttl,
+    Action, Epoch, GrantEnd, GrantId, LogicalMs, Metadata, Request, RequestNumber, Seen, SessionEnd, SessionId, Terms,
+    Token, Ttl,
 };
 
 use fencepost_wire::SessionSecret;
@@ -45,7 +45,6 @@ impl Common {
 pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) secret: SessionSecret,
-    pub(crate) secret_hash: SecretHash,
     pub(crate) ttl: Ttl,
     pub(crate) metadata: Metadata,
     pub(crate) life: Life,
@@ -192,11 +191,10 @@ pub(crate) fn terms(action: &Action) -> Option<&Terms> {
 }
 
 impl Session {
-    pub(crate) fn new(id: SessionId, secret: SessionSecret, hash: SecretHash, ttl: Ttl, metadata: Metadata) -> Session {
+    pub(crate) fn new(id: SessionId, secret: SessionSecret, ttl: Ttl, metadata: Metadata) -> Session {
         Session {
             id,
             secret,
-            secret_hash: hash,
             ttl,
             metadata,
             life: Life::New,

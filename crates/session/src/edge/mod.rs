@@ -5,19 +5,21 @@
 //! and no lock rule. Reads, administrative acts and changes of the members are the driver's: the edge hands back tickets that it does
 //! not know. See docs/decisions/0022-the-edge-without-io.md.
 
+mod binding;
 mod opening;
 mod outbox;
 mod stream;
 mod tickets;
 
 use fencepost_core::{
-    LogPosition, LogicalMs, Operation, Outcome, Principal, Push, Renewal, Reply, RequestNumber, SecretHash, SessionId,
-    Ticket,
+    Epoch, LogPosition, LogicalMs, Operation, Outcome, Principal, Push, Renewal, Reply, RequestNumber, SecretHash,
+    SessionId, Ticket,
 };
 use fencepost_wire::{api, v1};
 use foldhash::fast::FixedState;
 use sha2::{Digest, Sha256};
 
+use self::binding::{Binding, Bindings, MayNot};
 use self::opening::{NotHeld, Opening};
 use self::outbox::Outbox;
 use self::stream::Stream;
@@ -87,8 +89,8 @@ pub enum Transmit {
 pub struct Edge {
     hash_seed: u64,
     streams: Table<StreamId, Stream>,
-    /// Where each session is connected: where its pushes go.
-    connected: Table<(Tier, SessionId), StreamId>,
+    /// Which stream acts for each session, and gets its pushes.
+    bindings: Bindings,
     tickets: Tickets,
     /// The term whose streams these are.
     serves_in: Option<u64>,
@@ -104,7 +106,7 @@ impl Edge {
         Edge {
             hash_seed,
             streams: table(hash_seed),
-            connected: table(hash_seed),
+            bindings: Bindings::new(hash_seed),
             tickets: Tickets::new(hash_seed),
             serves_in: None,
             unread_bytes: 0,
@@ -176,7 +178,7 @@ impl Edge {
         let principal = stream.principal.clone();
         for open in &message.opens {
             let session = SessionId(api::whole(open.session_high, open.session_low));
-            match api::open_from_wire(open, principal.clone()) {
+            match api::open_from_wire(open, principal.clone(), hash) {
                 Ok(asked) => {
                     let is_taken =
                         self.submit(id, session, Kind::Open, Command::Operation(Operation::Open(asked)), port);
@@ -189,16 +191,17 @@ impl Edge {
         }
         for attach in &message.attaches {
             let session = SessionId(api::whole(attach.session_high, attach.session_low));
-            let renewal = api::attach_from_wire(attach, |secret| SecretHash(Sha256::digest(secret).into()));
+            let renewal = api::attach_from_wire(attach, hash);
             self.submit(id, session, Kind::Attach, Command::Renewal(renewal), port);
         }
         for keep_alive in &message.keep_alives {
             let session = SessionId(api::whole(keep_alive.session_high, keep_alive.session_low));
-            if self.may_act(id, session) {
-                let renewal = api::keep_alive_from_wire(keep_alive);
-                self.submit(id, session, Kind::KeepAlive, Command::Renewal(renewal), port);
-            } else {
-                self.answer_not_here(id, session, Kind::KeepAlive);
+            match self.check(id, session, keep_alive.epoch) {
+                Ok(()) => {
+                    let renewal = api::keep_alive_from_wire(keep_alive);
+                    self.submit(id, session, Kind::KeepAlive, Command::Renewal(renewal), port);
+                }
+                Err(why) => self.answer_may_not(id, session, Kind::KeepAlive, why),
             }
         }
         for request in message.requests {
@@ -215,25 +218,25 @@ impl Edge {
         port: &mut impl Submit,
     ) -> Option<Reply> {
         let Some(Asked { stream: id, session, kind }) = self.tickets.take(tier, ticket) else { return Some(reply) };
+        let is_repeat = reply.repeat.is_some();
+        if let Outcome::Opened { epoch } = reply.outcome
+            && is_repeat
+            && !self.may_repeat_open(tier, session, id, epoch)
+        {
+            self.answer_may_not(id, session, kind, MayNot::NotBound);
+            self.run_held(id, session, port);
+            return None;
+        }
         let answers = vec![api::answer_to_wire(session, kind.number(), &reply)];
         self.put(id, |outbox| outbox.decided(v1::Decided { answers, ..entry_at(position, stamp) }));
-        let stream = self.streams.get_mut(&id).filter(|stream| !stream.outbox.is_closed())?;
-        match (kind, reply.outcome) {
-            (_, Outcome::Opened { .. } | Outcome::Attached(_)) => {
-                stream.sessions.insert(session);
-                let held = stream.opening.end(session);
-                self.connected.insert((tier, session), id);
-                for request in held {
-                    self.take_request(id, request, port);
-                }
-            }
-            (_, Outcome::Closed) => self.unbind(tier, session),
-            (Kind::Open, Outcome::Refused(_)) => {
-                for request in stream.opening.end(session) {
-                    self.answer_not_here(id, session, Kind::Request(RequestNumber(request.number)));
-                }
-            }
+        match reply.outcome {
+            Outcome::Opened { epoch } => self.bind(tier, session, Binding { stream: id, epoch }),
+            Outcome::Attached(attached) => self.bind(tier, session, Binding { stream: id, epoch: attached.epoch }),
+            Outcome::Closed => self.unbind(tier, session),
             _ => {}
+        }
+        if kind == Kind::Open {
+            self.run_held(id, session, port);
         }
         None
     }
@@ -247,7 +250,7 @@ impl Edge {
     /// A session is to be told something. Says whether it is connected here.
     pub fn handle_push(&mut self, tier: Tier, (position, stamp): (LogPosition, LogicalMs), push: &Push) -> bool {
         let session = api::push_session(push);
-        let id = self.connected.get(&(tier, session)).copied();
+        let id = self.bindings.get(tier, session).map(|binding| binding.stream);
         if let Some(id) = id {
             let pushes = vec![api::push_to_wire(push)];
             self.put(id, |outbox| outbox.decided(v1::Decided { pushes, ..entry_at(position, stamp) }));
@@ -283,14 +286,17 @@ impl Edge {
     fn take_request(&mut self, id: StreamId, request: v1::Request, port: &mut impl Submit) {
         let session = SessionId(api::whole(request.session_high, request.session_low));
         let kind = Kind::Request(RequestNumber(request.number));
-        if !self.may_act(id, session) {
-            let Some(stream) = self.streams.get_mut(&id) else { return };
-            match stream.opening.hold(session, request) {
-                Ok(()) => {}
-                Err(NotHeld::NotOpening) => self.answer_not_here(id, session, kind),
-                Err(NotHeld::Full) => self.answer_not_taken(id, session, kind, NotTaken::Overloaded),
+        match self.check(id, session, request.epoch) {
+            Ok(()) => {}
+            Err(MayNot::NotBound) => {
+                let Some(stream) = self.streams.get_mut(&id) else { return };
+                return match stream.opening.hold(session, request) {
+                    Ok(()) => {}
+                    Err(NotHeld::NotOpening) => self.answer_may_not(id, session, kind, MayNot::NotBound),
+                    Err(NotHeld::Full) => self.answer_not_taken(id, session, kind, NotTaken::Overloaded),
+                };
             }
-            return;
+            Err(why) => return self.answer_may_not(id, session, kind, why),
         }
         match api::request_from_wire(request) {
             Ok(request) => {
@@ -300,8 +306,26 @@ impl Edge {
         }
     }
 
-    fn may_act(&self, id: StreamId, session: SessionId) -> bool {
-        self.streams.get(&id).is_some_and(|stream| stream.sessions.contains(&session))
+    fn check(&self, id: StreamId, session: SessionId, epoch: u64) -> Result<(), MayNot> {
+        let stream = self.streams.get(&id).ok_or(MayNot::NotBound)?;
+        self.bindings.check(stream.tier, session, id, epoch)
+    }
+
+    /// An open was answered: what was held behind it is taken, or refused if the open bound nothing.
+    fn run_held(&mut self, id: StreamId, session: SessionId, port: &mut impl Submit) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        for request in stream.opening.end(session) {
+            self.take_request(id, request, port);
+        }
+    }
+
+    /// Whether a repeated open binds the session to its stream. It does not take the session from another stream, and it does not
+    /// undo an attach: both could be old messages of a stream that is gone.
+    fn may_repeat_open(&self, tier: Tier, session: SessionId, id: StreamId, epoch: Epoch) -> bool {
+        match self.bindings.get(tier, session) {
+            Some(binding) => binding.stream == id,
+            None => epoch == Epoch(1),
+        }
     }
 
     /// Submits for a stream. If the command is not taken, the stream hears why.
@@ -328,9 +352,18 @@ impl Edge {
         }
     }
 
-    fn answer_not_here(&mut self, id: StreamId, session: SessionId, kind: Kind) {
-        let message = "this session was neither opened nor attached on this stream: attach it first, with its secret";
-        self.answer_invalid(id, session, kind, message.to_owned());
+    fn answer_may_not(&mut self, id: StreamId, session: SessionId, kind: Kind, why: MayNot) {
+        let (why, message) = match why {
+            MayNot::NotBound => (
+                v1::NotTakenWhy::AttachFirst,
+                "this stream does not act for the session: attach it here, with its secret, then ask again",
+            ),
+            MayNot::LaterEpoch => (
+                v1::NotTakenWhy::Invalid,
+                "this stream was not given so late an epoch: use the one that its open or attach was answered with",
+            ),
+        };
+        self.put_not_taken(id, session, kind, why, message.to_owned(), None);
     }
 
     fn answer_invalid(&mut self, id: StreamId, session: SessionId, kind: Kind, message: String) {
@@ -361,9 +394,29 @@ impl Edge {
         self.put(id, |outbox| outbox.not_taken(not_taken));
     }
 
+    /// Binds a session to the stream that has shown its secret. The stream that had it before is told, and keeps its other sessions.
+    /// A stream that is gone by now gets nothing; the one before it loses the session all the same, since its epoch is over.
+    // Rule: attach
+    fn bind(&mut self, tier: Tier, session: SessionId, binding: Binding) {
+        let before = match self.streams.get_mut(&binding.stream).filter(|stream| !stream.outbox.is_closed()) {
+            Some(stream) => {
+                stream.sessions.insert(session);
+                self.bindings.bind(tier, session, binding)
+            }
+            None => self.bindings.unbind(tier, session),
+        };
+        let Some(before) = before.filter(|before| before.stream != binding.stream) else { return };
+        if let Some(stream) = self.streams.get_mut(&before.stream) {
+            stream.sessions.remove(&session);
+        }
+        let (session_high, session_low) = api::halves(session.0);
+        let detached = v1::Detached { session_high, session_low, epoch: binding.epoch.0 };
+        self.put(before.stream, |outbox| outbox.detached(detached));
+    }
+
     fn unbind(&mut self, tier: Tier, session: SessionId) {
-        if let Some(id) = self.connected.remove(&(tier, session))
-            && let Some(stream) = self.streams.get_mut(&id)
+        if let Some(binding) = self.bindings.unbind(tier, session)
+            && let Some(stream) = self.streams.get_mut(&binding.stream)
         {
             stream.sessions.remove(&session);
         }
@@ -374,9 +427,7 @@ impl Edge {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let tier = stream.tier;
         for session in stream.sessions.drain() {
-            if self.connected.get(&(tier, session)) == Some(&id) {
-                self.connected.remove(&(tier, session));
-            }
+            self.bindings.unbind(tier, session);
         }
         stream.opening = Opening::new(self.hash_seed);
     }
@@ -404,6 +455,11 @@ impl Edge {
             self.ready.push(id);
         }
     }
+}
+
+/// What the log knows of a secret.
+fn hash(secret: &[u8]) -> SecretHash {
+    SecretHash(Sha256::digest(secret).into())
 }
 
 /// An entry, with nothing in it yet for a stream.

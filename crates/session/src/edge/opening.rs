@@ -13,15 +13,16 @@ use crate::bounds::{HELD_BYTES_MAX, HELD_REQUESTS_MAX};
 /// Why a request is not held.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NotHeld {
-    /// No open of its session is under way on this stream, or too many requests wait behind it.
+    /// No open of its session is under way on this stream.
     NotOpening,
-    /// The requests that this stream holds have too many bytes.
+    /// Too many requests wait behind the open, or those that this stream holds have too many bytes.
     Full,
 }
 
 /// The opens of one stream that are not answered yet, each with the requests behind it.
 #[derive(Debug)]
 pub(super) struct Opening {
+    /// Invariant: at most [`HELD_REQUESTS_MAX`] requests each.
     held: Table<SessionId, Vec<Request>>,
     /// Bytes of all held requests. Invariant: at most [`HELD_BYTES_MAX`].
     bytes: usize,
@@ -38,11 +39,9 @@ impl Opening {
     }
 
     pub(super) fn hold(&mut self, session: SessionId, request: Request) -> Result<(), NotHeld> {
-        let Some(held) = self.held.get_mut(&session).filter(|held| held.len() < HELD_REQUESTS_MAX) else {
-            return Err(NotHeld::NotOpening);
-        };
+        let held = self.held.get_mut(&session).ok_or(NotHeld::NotOpening)?;
         let bytes = request.encoded_len();
-        if self.bytes + bytes > HELD_BYTES_MAX {
+        if held.len() >= HELD_REQUESTS_MAX || self.bytes + bytes > HELD_BYTES_MAX {
             return Err(NotHeld::Full);
         }
         self.bytes += bytes;

@@ -3,7 +3,7 @@
 //! Everything that a turn decides for a stream is put here, and the driver takes all of it as one message when the connection has
 //! room. A slow reader costs memory and no time of others; the bound in bytes is the bound on how slow it may be.
 
-use fencepost_wire::v1::{Decided, Hello, NotTaken, ServerMessage};
+use fencepost_wire::v1::{Decided, Detached, Hello, NotTaken, ServerMessage};
 use prost::Message;
 
 use super::Transmit;
@@ -56,6 +56,12 @@ impl Outbox {
     pub(super) fn not_taken(&mut self, not_taken: NotTaken) {
         if self.has_room(not_taken.encoded_len()) {
             self.message.not_taken.push(not_taken);
+        }
+    }
+
+    pub(super) fn detached(&mut self, detached: Detached) {
+        if self.has_room(detached.encoded_len()) {
+            self.message.detached.push(detached);
         }
     }
 

@@ -1,4 +1,4 @@
-//! One stream: who talks on it, which sessions it may act for, and what waits to go down it.
+//! One stream: who talks on it, which sessions are bound to it, and what waits to go down it.
 
 use fencepost_core::{Principal, SessionId};
 
@@ -11,7 +11,7 @@ use crate::tier::Tier;
 pub(super) struct Stream {
     pub(super) tier: Tier,
     pub(super) principal: Principal,
-    /// Sessions that were opened or attached here. The stream acts for these only: an id alone is no credential.
+    /// Invariant: exactly the sessions that are bound to this stream.
     pub(super) sessions: Set<SessionId>,
     pub(super) opening: Opening,
     pub(super) outbox: Outbox,

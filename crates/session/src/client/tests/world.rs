@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use fencepost_core::{
     Acquire, Action, Lock, LockMode, Locks, LogicalMs, Metadata, Millis, Name, Nanos, Outcome, OwnerName, Principal,
-    SecretHash, SessionId, Terms, Ttl, Wait, bounds,
+    SessionId, Terms, Ttl, Wait, bounds,
 };
 use fencepost_wire::v1;
 use prost::Message;
-use sha2::{Digest, Sha256};
 
 use crate::client::{Answer, Connection, Event, GrantKey, GrantState, LetGo, NewSession, RequestKey};
 use crate::edge::{Edge, Lead, StreamId, Transmit};
@@ -60,9 +59,8 @@ impl World {
             let mut machine = Connection::default();
             let secret = [at as u8 + 1; 32];
             let ttl = Ttl::new(ttl_ms).unwrap();
-            let secret_hash = SecretHash(Sha256::digest(secret).into());
             let (secret, metadata) = (secret.into(), Metadata::default());
-            machine.open_session(NewSession { id: session, secret, secret_hash, ttl, metadata });
+            machine.open_session(NewSession { id: session, secret, ttl, metadata });
             let (to_client, answers) = Default::default();
             Client { machine, session, stream: StreamId(0), up: false, to_client, answers }
         };

@@ -1,0 +1,61 @@
+//! Which stream acts for which session, and in which epoch.
+//!
+//! A session is bound to the stream that showed its secret last: by the open that made it, or by an attach. The binding keeps the epoch
+//! that this open or attach was answered with, and the stream acts in no later one. Without that, a stream that lost its session could
+//! guess the next epoch: in one entry an attach takes effect before operations do, so the lock state would take such a request.
+
+use fencepost_core::{Epoch, SessionId};
+
+use super::{StreamId, Table};
+use crate::tier::Tier;
+
+/// A session's stream, and the epoch in which the stream acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Binding {
+    pub(super) stream: StreamId,
+    pub(super) epoch: Epoch,
+}
+
+/// Why a stream may not act for a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MayNot {
+    /// The session is not bound to the stream.
+    NotBound,
+    /// The session is bound to the stream, in an earlier epoch.
+    LaterEpoch,
+}
+
+/// The bindings of both tiers. Invariant: every bound stream exists, and lists the session among its own.
+#[derive(Debug)]
+pub(super) struct Bindings(Table<(Tier, SessionId), Binding>);
+
+impl Bindings {
+    pub(super) fn new(hash_seed: u64) -> Bindings {
+        Bindings(super::table(hash_seed))
+    }
+
+    /// Binds a session. Gives back the binding that this one replaces.
+    pub(super) fn bind(&mut self, tier: Tier, session: SessionId, binding: Binding) -> Option<Binding> {
+        self.0.insert((tier, session), binding)
+    }
+
+    pub(super) fn unbind(&mut self, tier: Tier, session: SessionId) -> Option<Binding> {
+        self.0.remove(&(tier, session))
+    }
+
+    pub(super) fn get(&self, tier: Tier, session: SessionId) -> Option<Binding> {
+        self.0.get(&(tier, session)).copied()
+    }
+
+    /// Nothing if the stream may act for the session in this epoch. Earlier epochs are left to the lock state, which refuses them and
+    /// says the current one.
+    // Rule: attach
+    pub(super) fn check(&self, tier: Tier, session: SessionId, stream: StreamId, epoch: u64) -> Result<(), MayNot> {
+        match self.get(tier, session) {
+            Some(binding) if binding.stream != stream => Err(MayNot::NotBound),
+            Some(binding) if binding.epoch.0 < epoch => Err(MayNot::LaterEpoch),
+            Some(_) => Ok(()),
+            None => Err(MayNot::NotBound),
+        }
+    }
+}
