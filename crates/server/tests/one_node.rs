@@ -73,8 +73,8 @@ async fn a_session_id_alone_is_no_credential() {
     let steal = request(1, 1, 2, Action::Release { grant });
     thief.say(v1::ClientMessage { requests: vec![steal.clone()], ..Default::default() }).await;
     let refused = thief.not_taken().await;
-    assert_eq!(refused.why, v1::NotTakenWhy::Invalid as i32);
-    assert!(refused.message.contains("attach it first"), "{}", refused.message);
+    assert_eq!(refused.why(), v1::NotTakenWhy::AttachFirst);
+    assert!(refused.message.contains("attach it here"), "{}", refused.message);
 
     // Nor behind an open of the same id, which is refused,
     let opens = vec![open_with(1, 30_000, &[9; 32])];
@@ -112,8 +112,9 @@ async fn an_attach_takes_the_session_and_its_pushes_along() {
     assert_eq!((attached.epoch, attached.waits.len()), (Epoch(2), 1));
     assert_eq!(secret(1).len(), 32);
 
-    let late = old.ask(1, 1, 2, lock("another", Wait::No)).await;
-    assert_eq!(late, Outcome::Refused(Refusal::WrongEpoch { current: Epoch(2) }));
+    let requests = vec![request(1, 1, 2, lock("another", Wait::No))];
+    old.say(v1::ClientMessage { requests, ..Default::default() }).await;
+    assert_eq!(old.not_taken().await.why(), v1::NotTakenWhy::AttachFirst);
     let Outcome::Granted { grant, .. } = held else { panic!("not granted: {held:?}") };
     other.ask(2, 1, 2, Action::Release { grant }).await;
     let (number, granted) = new.wait_end().await;
@@ -185,7 +186,7 @@ async fn expired_sessions_are_told_and_their_locks_handed_on() {
     let Outcome::Granted { grant, .. } = held else { panic!("not granted: {held:?}") };
     let requests = vec![request(1, 1, 2, Action::Release { grant })];
     dying.say(v1::ClientMessage { requests, ..Default::default() }).await;
-    assert!(dying.not_taken().await.message.contains("attach it first"));
+    assert_eq!(dying.not_taken().await.why(), v1::NotTakenWhy::AttachFirst);
 }
 
 #[tokio::test]

@@ -166,7 +166,7 @@ impl Inner {
     fn apply(&mut self) {
         let stamp = self.stamp();
         for (index, events) in self.lone.apply(stamp, &mut self.edge) {
-            self.ring.push(index, stamp, events.into_iter());
+            self.ring.push(index, stamp, events);
         }
         self.transmit();
     }

@@ -34,6 +34,11 @@ impl Bindings {
         Bindings(super::table(hash_seed))
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Binds a session. Gives back the binding that this one replaces.
     pub(super) fn bind(&mut self, tier: Tier, session: SessionId, binding: Binding) -> Option<Binding> {
         self.0.insert((tier, session), binding)

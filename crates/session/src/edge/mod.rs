@@ -11,6 +11,9 @@ mod outbox;
 mod stream;
 mod tickets;
 
+#[cfg(test)]
+mod tests;
+
 use fencepost_core::{
     Epoch, LogPosition, LogicalMs, Operation, Outcome, Principal, Push, Renewal, Reply, RequestNumber, SecretHash,
     SessionId, Ticket,

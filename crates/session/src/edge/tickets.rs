@@ -41,6 +41,11 @@ impl Tickets {
         Tickets(super::table(hash_seed))
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(super) fn insert(&mut self, tier: Tier, ticket: Ticket, asked: Asked) {
         self.0.insert((tier, ticket), asked);
     }
