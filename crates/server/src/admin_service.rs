@@ -14,6 +14,7 @@ use crate::bounds::SNAPSHOT_PIECE_BYTES;
 use crate::engine::Shared;
 use crate::generated::admin_service_server::AdminService;
 use crate::lock_service::principal;
+use crate::peer_service::versions;
 use crate::status;
 
 /// How long a hand-over of the lead may take.
@@ -58,9 +59,14 @@ impl AdminService for AdminEdge {
         &self,
         request: Request<v1::AddMemberRequest>,
     ) -> Result<Response<v1::MemberChangeResponse>, Status> {
-        let v1::AddMemberRequest { node, name, peer_address, client_address } = request.into_inner();
+        let asked = request.into_inner();
+        let v1::AddMemberRequest { node, name, peer_address, client_address, oldest_format, newest_format } = asked;
         let member = Member::new(node, &name, &peer_address, &client_address)
             .map_err(|why| status::reason(Code::InvalidArgument, "INVALID", why.to_string()))?;
+        if newest_format != 0 {
+            let known = versions(oldest_format, newest_format)?;
+            self.shared.engine().node_mut().replica_mut().handle_hello(node, known);
+        }
         // A node that asks again, perhaps from another address, is described anew and keeps its vote.
         let is_member = self.shared.engine().replica().members().iter().any(|it| it.node == node);
         let change = if is_member { MemberChange::Describe(member) } else { MemberChange::AddLearner(member) };

@@ -70,6 +70,7 @@ pub(crate) fn not_taken(why: &NotTaken) -> Status {
         NotTaken::UnknownNode { .. } => (Code::NotFound, "UNKNOWN_NODE", None),
         NotTaken::AlreadyMember { .. } => (Code::AlreadyExists, "ALREADY_MEMBER", None),
         NotTaken::NameTaken { .. } => (Code::AlreadyExists, "NAME_TAKEN", None),
+        NotTaken::VersionUnknown { .. } => (Code::FailedPrecondition, "FORMAT_VERSION", None),
         _ => (Code::FailedPrecondition, "REFUSED", None),
     };
     let mut details = ErrorDetails::with_error_info(reason, DOMAIN, HashMap::new());

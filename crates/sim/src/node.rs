@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use fencepost_core::KnownVersions;
 use fencepost_replica::{Message, Nanos, Replica};
 use fencepost_wire::v1;
 
@@ -13,8 +14,8 @@ use crate::fact::WorldTime;
 
 /// Something that reaches a node.
 pub(crate) enum NodeArrival {
-    /// A message of a peer.
-    Peer(Box<Message>, Option<Arc<[u8]>>),
+    /// A message of a peer, and what that peer said in its hello.
+    Peer(Box<Message>, Option<Arc<[u8]>>, KnownVersions),
     /// A client dials.
     Dial(StreamId),
     /// A client says something.
@@ -25,6 +26,8 @@ pub(crate) enum NodeArrival {
 
 /// A node.
 pub(crate) struct SimNode {
+    /// The format versions that its release knows.
+    pub(crate) known: KnownVersions,
     /// None while it is down.
     pub(crate) replica: Option<Replica>,
     /// Its streams.
@@ -53,8 +56,9 @@ pub(crate) struct SimNode {
 
 impl SimNode {
     /// A node that is down, with this disk.
-    pub(crate) fn new(disk: Disk, clock: Clock) -> SimNode {
+    pub(crate) fn new(disk: Disk, clock: Clock, known: KnownVersions) -> SimNode {
         SimNode {
+            known,
             replica: None,
             edge: Edge::default(),
             disk,

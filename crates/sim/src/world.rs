@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fencepost::Nanos;
 use fencepost::machine::DialFailure;
-use fencepost_core::LockState;
+use fencepost_core::{KnownVersions, LockState};
 use fencepost_replica::{GroupId, LogPosition, Message, Settings};
 use fencepost_wire::v1;
 
@@ -31,6 +31,7 @@ mod leases;
 mod nodes;
 mod phases;
 mod play;
+mod upgrades;
 
 pub use faults::Faults;
 pub use phases::{Outcome, Plan, SEEDS_DEFAULT};
@@ -42,7 +43,7 @@ const BEGINNING: WorldTime = WorldTime(1_000_000_000);
 #[derive(Debug)]
 enum Happening {
     /// A message of a peer arrives, perhaps with a snapshot.
-    Peer { message: Box<Message>, snapshot: Option<Arc<[u8]>> },
+    Peer { message: Box<Message>, snapshot: Option<Arc<[u8]>>, known: KnownVersions },
     /// A node's own time to turn.
     Turn { node: u64, serial: u64 },
     /// A sync is done.
@@ -63,6 +64,8 @@ enum Happening {
     Store { client: usize, worker: usize, call: u64, what: Box<Call> },
     /// The next fault, or the next thing that administrators, readers and watchers do.
     Chance,
+    /// A node gets the newer release.
+    Upgrade { node: u64 },
     /// A fault is over.
     Undo(faults::Undo),
     /// Something of the Redlock that a scenario shows beside ours.
@@ -109,6 +112,8 @@ pub struct World {
     watchers: Vec<Watcher>,
     reads: u64,
     snapshots_made: u64,
+    /// How often the format version was raised.
+    raises: u64,
     redlock: Redlock,
     /// A node stopped by itself, which it must not.
     stopped: Option<String>,
@@ -170,6 +175,7 @@ impl World {
             watchers: Vec::new(),
             reads: 0,
             snapshots_made: 0,
+            raises: 0,
             redlock: Redlock::default(),
             stopped: None,
             random: random.fork(),
@@ -204,7 +210,7 @@ impl World {
 
     fn happen(&mut self, what: Happening) {
         match what {
-            Happening::Peer { message, snapshot } => self.peer_arrives(*message, snapshot),
+            Happening::Peer { message, snapshot, known } => self.peer_arrives(*message, snapshot, known),
             Happening::Turn { node, serial } => {
                 if self.nodes.get(&node).is_some_and(|node| node.serial == serial) {
                     self.turn(node);
@@ -233,6 +239,7 @@ impl World {
                 self.agenda.put(WorldTime(self.now.0 + delay), Happening::ToClient { client, arrival });
             }
             Happening::Chance => self.chance(),
+            Happening::Upgrade { node } => self.upgrade(node),
             Happening::Undo(undo) => self.undo(undo),
             Happening::Redlock(event) => self.redlock_happens(event),
         }
