@@ -20,7 +20,7 @@ const NEW: KnownVersions = KnownVersions::WITH_MADE_UP;
 const FIRST: FormatVersion = FormatVersion::FIRST;
 const MADE_UP: FormatVersion = FormatVersion::MADE_UP;
 
-/// Long enough for a raise, if there is a reason for one: everybody is heard and silence is noticed within it.
+/// Long enough for a raise, if there is a reason for one: every member is heard, and silence is noticed, within it.
 const A_WHILE_MS: u64 = 5_000;
 
 fn remark() -> Operation {
@@ -282,6 +282,28 @@ fn no_raise_passes_a_change_of_the_members_that_is_under_way() {
     });
     assert_not_raised(&mut cluster);
     cluster.exchange(4, NEW);
+    assert_raised(&mut cluster);
+}
+
+#[test]
+fn an_old_voter_that_is_replaced_counts_until_the_change_is_through() {
+    let mut cluster = Cluster::new(&[1, 2, 3], 17);
+    let mut load = Load::begin(&mut cluster);
+    cluster.exchange(1, NEW);
+    cluster.exchange(2, NEW);
+    cluster.settings.known = NEW;
+    cluster.join(4);
+    cluster.change(&[MemberChange::AddLearner(member(4))]);
+    cluster.run_until("the learner has caught up", |cluster| {
+        let leader = cluster.leader()?;
+        (cluster.replica(4).applied() == cluster.replica(leader).applied()).then_some(())
+    });
+    assert_not_raised(&mut cluster);
+    // Both sets of voters are members until the second step of the change is through.
+    cluster.change(&[MemberChange::Promote(4), MemberChange::Remove(3)]);
+    cluster.crash(3);
+    cluster.nodes.remove(&3);
+    load.ask(&mut cluster, 5);
     assert_raised(&mut cluster);
 }
 

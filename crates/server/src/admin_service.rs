@@ -63,12 +63,19 @@ impl AdminService for AdminEdge {
         let v1::AddMemberRequest { node, name, peer_address, client_address, oldest_format, newest_format } = asked;
         let member = Member::new(node, &name, &peer_address, &client_address)
             .map_err(|why| status::reason(Code::InvalidArgument, "INVALID", why.to_string()))?;
+        // A node that asks again, perhaps from another address, is described anew and keeps its vote.
+        let (is_member, leads) = {
+            let engine = self.shared.engine();
+            let replica = engine.replica();
+            (replica.members().iter().any(|it| it.node == node), replica.serves())
+        };
         if newest_format != 0 {
             let known = versions(oldest_format, newest_format)?;
-            self.shared.engine().node_mut().replica_mut().handle_hello(node, known);
+            // What a member knows is believed from its own connection only: the version must not rise by what a caller claims.
+            if leads && !is_member {
+                self.shared.engine().node_mut().replica_mut().handle_hello(node, known);
+            }
         }
-        // A node that asks again, perhaps from another address, is described anew and keeps its vote.
-        let is_member = self.shared.engine().replica().members().iter().any(|it| it.node == node);
         let change = if is_member { MemberChange::Describe(member) } else { MemberChange::AddLearner(member) };
         self.change(vec![change]).await
     }

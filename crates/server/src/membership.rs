@@ -260,3 +260,18 @@ fn channel(address: &str, calling: Option<&Calling>) -> Result<tonic::transport:
     };
     Ok(endpoint.connect_timeout(ASK_TIMEOUT).timeout(ASK_TIMEOUT).connect_lazy())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_joins_only_a_cluster_whose_format_version_it_knows() {
+        assert!(check_version(KnownVersions::THIS_BUILD.newest().get()).is_ok());
+        let refused = check_version(KnownVersions::THIS_BUILD.newest().get() + 1).expect_err("it is newer").to_string();
+        assert!(
+            refused.contains("the cluster uses format version 2, and this node knows 1: start it with"),
+            "{refused}"
+        );
+    }
+}

@@ -337,7 +337,11 @@ async fn a_node_that_does_not_know_the_format_version_of_the_cluster_is_not_adde
     assert!(answer(2, 3).await.contains(said));
     assert!(answer(3, 2).await.contains("the oldest comes first"));
     assert_eq!(answer(1, 3).await, "", "it knows version 1");
-    assert_eq!(status_of(server.client_address()).await.expect("it answers").format_version, 1);
+    assert_eq!(answer(1, 9).await, "", "a member may describe itself again");
+    let status = status_of(server.client_address()).await.expect("it answers");
+    let added = status.members.iter().find(|it| it.node == 0x77).expect("it was added");
+    assert_eq!(added.newest_format, 3, "what a member knows is not changed by a caller");
+    assert_eq!(status.format_version, 1);
 }
 
 #[tokio::test]
