@@ -103,6 +103,21 @@ fn a_node_is_added_and_promoted_by_hand() {
 }
 
 #[test]
+fn members_shows_the_format_version_and_which_versions_each_member_knows() {
+    let dev = Dev::with(&["--nodes", "3"]);
+    let seen = wait_until("the leader has met the others", || {
+        let seen = dev.fencepost(&["members", "-o", "json"]).ok().json();
+        let is_known = |it: &serde_json::Value| it["newest_format"].is_u64();
+        seen["members"].as_array().unwrap().iter().all(is_known).then_some(seen)
+    });
+    assert_eq!(seen["format_version"], 1);
+    let members = seen["members"].as_array().unwrap();
+    assert!(members.iter().all(|it| it["oldest_format"] == 1 && it["newest_format"] == 1), "{members:?}");
+    let table = dev.fencepost(&["members"]).ok().says("the cluster uses format version 1");
+    assert!(table.stdout.contains("FORMATS"), "{table:?}");
+}
+
+#[test]
 fn a_leader_is_removed_and_the_others_go_on() {
     let dev = Dev::with(&["--nodes", "3"]);
     let seen = dev.fencepost(&["members", "-o", "json"]).ok().json();

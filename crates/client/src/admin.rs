@@ -152,7 +152,7 @@ impl Admin {
     /// [`crate::Refused::Invalid`] if the name or the node is a member already; [`Error::Unknown`] if the answer was lost.
     pub async fn add_member(&self, member: NewMember) -> Result<Members, Error> {
         let NewMember { node, name, peer_address, client_address } = member;
-        let request = v1::AddMemberRequest { node, name, peer_address, client_address };
+        let request = v1::AddMemberRequest { node, name, peer_address, client_address, ..Default::default() };
         let ask = |channel| {
             let request = request.clone();
             async move { AdminServiceClient::new(channel).add_member(request).await }

@@ -69,6 +69,8 @@ pub struct ClusterStatus {
     pub disk_short: bool,
     /// If the node that answered knows of no leader: which of the voters it hears, in a sentence for people.
     pub without_leader: Option<String>,
+    /// The format version that the cluster uses.
+    pub format_version: u32,
 }
 
 impl ClusterStatus {
@@ -103,6 +105,8 @@ pub struct MemberStatus {
     pub gets_snapshot: bool,
     /// The version of its software, if the node that answered has met it.
     pub version: Option<String>,
+    /// The oldest and the newest format version that it knows, if the node that answered has met it.
+    pub known_formats: Option<(u32, u32)>,
 }
 
 /// Whether a node hears a member.
@@ -294,6 +298,7 @@ impl Client {
             oldest_live_token: Token(response.oldest_live_token),
             disk_short: response.disk_short,
             without_leader: response.without_leader,
+            format_version: response.format_version,
         })
     }
 }
@@ -324,5 +329,6 @@ fn member(member: v1::MemberView) -> MemberStatus {
         lag: lag.map(|(entries, ms)| MemberLag { entries, time: Duration::from_millis(ms) }),
         gets_snapshot,
         version: Some(member.version).filter(|version| !version.is_empty()),
+        known_formats: Some((member.oldest_format, member.newest_format)).filter(|(_, newest)| *newest > 0),
     }
 }

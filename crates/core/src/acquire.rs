@@ -157,7 +157,7 @@ impl LockState {
 
     /// The first few holders, for people.
     pub(crate) fn shown_holders(&self, holders: impl Iterator<Item = (GrantId, Takes)>) -> Vec<Holder> {
-        holders.take(bounds::BUSY_HOLDERS_SHOWN_MAX).map(|(id, takes)| self.holder(id, takes)).collect()
+        holders.take(self.version.busy_holders_shown_max()).map(|(id, takes)| self.holder(id, takes)).collect()
     }
 
     /// A grant or a rest, as others see it.

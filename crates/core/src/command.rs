@@ -4,6 +4,7 @@
 
 use smallvec::SmallVec;
 
+use crate::format_version::FormatVersion;
 use crate::mode::LockMode;
 use crate::words::{
     Epoch, FreezeId, GrantId, LockDelay, Metadata, Millis, Name, OwnerName, Permits, Principal, Reason, RequestNumber,
@@ -13,6 +14,9 @@ use crate::words::{
 /// One log entry. Its parts take effect in the order in which they stand here (rule `within-an-entry`).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
+    /// Set by a leader that knows that every member knows this version: from here on it is the active one, unless a newer one
+    /// is. No client and no administrator can ask for it.
+    pub raise_to: Option<FormatVersion>,
     /// Set by a new leader in its first entry: lifts deadlines that the fail-over may have eaten.
     pub failover_grace: bool,
     /// Signs of life.
@@ -62,6 +66,9 @@ pub enum Operation {
     Request(Request),
     /// An administrator's act. Each is its own repeat: it names a grant, a session, a freeze or a number.
     Admin(Admin),
+    /// An operation of the made-up version: sets the remark.
+    #[cfg(feature = "made-up-version")]
+    MadeUp(Reason),
 }
 
 /// Opens a session.

@@ -9,6 +9,7 @@ pub mod bounds;
 // The words of the specification.
 mod command;
 mod event;
+mod format_version;
 mod mode;
 mod outcome;
 mod ports;
@@ -21,6 +22,8 @@ mod deadlines;
 mod digest;
 mod footprint;
 mod lease;
+#[cfg(feature = "made-up-version")]
+mod made_up;
 mod resource;
 mod state;
 mod table;
@@ -52,6 +55,7 @@ pub use command::{
     Terms, Wait,
 };
 pub use event::{ActFacts, Compacted, Event, EventRing, Names, Position, PositionedEvent, RequestFacts};
+pub use format_version::{FormatVersion, KnownVersions};
 pub use mode::{LockMode, Mode, ModeSet};
 pub use outcome::{
     Attached, AttachedGrant, Busy, BusyWhy, Cycle, CycleLink, Effects, GrantEnd, Held, Holder, Late, Outcome, Push,
@@ -63,6 +67,8 @@ pub use ports::{LogPosition, Nanos, Ticket};
 pub use read::{
     BlockedBy, Blocker, Counts, Explanation, GrantView, HolderView, Page, QueueView, SessionView, TokenCheck,
 };
+#[cfg(feature = "made-up-version")]
+pub use record::RemarkRecord;
 pub use record::{
     AnswerRecord, FreezeRecord, GrantRecord, Header, Record, RestRecord, SemaphoreRecord, SessionRecord, WaiterRecord,
     Wants,

@@ -5,6 +5,7 @@
 use crate::bounds::Bound;
 use crate::command::Locks;
 use crate::event::Event;
+use crate::format_version::FormatVersion;
 use crate::mode::Mode;
 use crate::words::{
     Arrival, BadWord, Epoch, GrantId, LogicalMs, Name, OwnerName, Permits, RequestNumber, SessionId, Token,
@@ -304,6 +305,14 @@ pub enum Refusal {
     /// The freeze id is taken by a freeze of another scope.
     #[error("another freeze has this id: draw a new one")]
     FreezeExists,
+    /// The active version does not have what was asked for.
+    #[error(
+        "this needs format version {needs}: not before every node is upgraded; `fencepost members` shows which is not"
+    )]
+    NotYet {
+        /// The oldest version that has it.
+        needs: FormatVersion,
+    },
 }
 
 /// Who is in the way of a request that would not wait.

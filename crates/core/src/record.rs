@@ -6,6 +6,7 @@
 //! before it.
 
 use crate::command::{Lock, Locks, Scope, Terms};
+use crate::format_version::FormatVersion;
 use crate::mode::LockMode;
 use crate::outcome::{GrantEnd, Held, Outcome};
 use crate::words::{
@@ -32,11 +33,16 @@ pub enum Record {
     Semaphore(SemaphoreRecord),
     /// A freeze.
     Freeze(FreezeRecord),
+    /// A record of the made-up version, right behind the header.
+    #[cfg(feature = "made-up-version")]
+    Remark(RemarkRecord),
 }
 
 /// The numbers of the whole group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Header {
+    /// The active version: the whole cluster writes in it and decides by its rules.
+    pub version: FormatVersion,
     /// The stamp of the last entry.
     pub stamp: LogicalMs,
     /// The last id or token given.
@@ -210,6 +216,16 @@ pub struct FreezeRecord {
     pub by: Principal,
     /// Why.
     pub reason: Reason,
+    /// When.
+    pub since: LogicalMs,
+}
+
+/// What was remarked last, in the made-up version.
+#[cfg(feature = "made-up-version")]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RemarkRecord {
+    /// The remark.
+    pub text: Reason,
     /// When.
     pub since: LogicalMs,
 }

@@ -26,7 +26,12 @@ impl LockState {
             std::iter::once(Record::Session(session.record.clone())).chain(answers)
         });
         let waiters = self.waiters.values().filter(|_| !planted(Bug::SnapshotWithoutQueue));
+        #[cfg(feature = "made-up-version")]
+        let made_up = self.remark.iter().map(|remark| Record::Remark(remark.record.clone()));
+        #[cfg(not(feature = "made-up-version"))]
+        let made_up = std::iter::empty();
         std::iter::once(Record::Header(self.header()))
+            .chain(made_up)
             .chain(sessions)
             .chain(self.semaphores.values().map(|semaphore| Record::Semaphore(semaphore.record.clone())))
             .chain(self.freezes.iter().map(|freeze| Record::Freeze(freeze.record.clone())))
@@ -44,6 +49,7 @@ impl LockState {
         let mut records = records.into_iter();
         let Some(Record::Header(header)) = records.next() else { return Err(bad("no header at the beginning".into())) };
         let mut state = LockState::new(hash_seed);
+        state.version = header.version;
         state.stamp = header.stamp;
         state.last_token = header.last_token;
         state.last_arrival = header.last_arrival;
@@ -56,6 +62,8 @@ impl LockState {
                 Record::Answer(answer) => state.insert_answer(answer),
                 Record::Semaphore(semaphore) => state.insert_semaphore(semaphore),
                 Record::Freeze(freeze) => state.insert_freeze(freeze),
+                #[cfg(feature = "made-up-version")]
+                Record::Remark(remark) => state.insert_remark(remark),
                 Record::Grant(grant) => state.insert_grant(grant),
                 Record::Rest(rest) => state.restore_rest(rest),
                 Record::Waiter(waiter) => state.insert_waiter(waiter),
@@ -113,6 +121,11 @@ impl LockState {
             Record::Semaphore(semaphore) => {
                 check(!self.semaphores.contains_key(&semaphore.name), "a semaphore twice")?;
                 check(!semaphore.name.is_path(), "a path cannot be a semaphore")
+            }
+            #[cfg(feature = "made-up-version")]
+            Record::Remark(_) => {
+                check(self.remark.is_none(), "a remark twice")?;
+                check(self.version >= crate::FormatVersion::MADE_UP, "a record of a newer version than the header's")
             }
             Record::Freeze(freeze) => check(self.freezes.get(freeze.id).is_none(), "a freeze twice"),
             Record::Grant(grant) => {

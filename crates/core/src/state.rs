@@ -8,9 +8,12 @@ use std::collections::BTreeMap;
 use crate::command::{Batch, Operation};
 use crate::deadlines::{Deadlines, Due};
 use crate::digest::Digest;
+use crate::format_version::FormatVersion;
 use crate::freeze::Freezes;
 use crate::grant::{Grant, Rest};
-use crate::outcome::{Effects, GrantEnd, Outcome, Repeat, Reply, ReplyTo, SessionEnd};
+#[cfg(feature = "made-up-version")]
+use crate::made_up::Remark;
+use crate::outcome::{Effects, GrantEnd, Outcome, Refusal, Repeat, Reply, ReplyTo, SessionEnd};
 use crate::planted::{Bug, planted};
 use crate::record::Header;
 use crate::semaphore::Semaphore;
@@ -54,6 +57,7 @@ use crate::words::{Arrival, GrantId, LogicalMs, Name, Principal};
 /// ```
 #[derive(Clone, Debug)]
 pub struct LockState {
+    pub(crate) version: FormatVersion,
     pub(crate) stamp: LogicalMs,
     pub(crate) last_token: u64,
     pub(crate) last_arrival: u64,
@@ -65,6 +69,8 @@ pub struct LockState {
     pub(crate) waiters: BTreeMap<Arrival, Box<Waiter>>,
     pub(crate) semaphores: BTreeMap<Name, Semaphore>,
     pub(crate) freezes: Freezes,
+    #[cfg(feature = "made-up-version")]
+    pub(crate) remark: Option<Remark>,
 
     // From here on everything follows from what stands above, and is built again on restore.
     pub(crate) resources: ResourceTable,
@@ -87,6 +93,7 @@ impl LockState {
     /// An empty state. The seed is for this node's hash table alone and shows in no outcome.
     pub fn new(hash_seed: u64) -> LockState {
         LockState {
+            version: FormatVersion::FIRST,
             stamp: LogicalMs(0),
             last_token: 0,
             last_arrival: 0,
@@ -97,6 +104,8 @@ impl LockState {
             waiters: BTreeMap::new(),
             semaphores: BTreeMap::new(),
             freezes: Freezes::default(),
+            #[cfg(feature = "made-up-version")]
+            remark: None,
             resources: ResourceTable::new(hash_seed),
             principals: BTreeMap::new(),
             limit_count: 0,
@@ -118,6 +127,8 @@ impl LockState {
     pub fn apply(&mut self, stamp: LogicalMs, batch: Batch) -> Effects {
         assert!(stamp >= self.stamp, "stamp {} after {}: logical time never goes back", stamp.0, self.stamp.0);
         self.stamp = stamp;
+        // Before anything else of the entry, so that all of it is decided by the same rules.
+        self.version = self.version.max(batch.raise_to.unwrap_or(self.version));
         if batch.failover_grace {
             self.grace_at = Some(stamp);
         }
@@ -145,6 +156,11 @@ impl LockState {
         self.stamp
     }
 
+    /// The active version: by its rules everything is decided.
+    pub fn version(&self) -> FormatVersion {
+        self.version
+    }
+
     /// The earliest stamp at which something is due. Until then an entry that only moves time would do nothing.
     // Rule: idle-is-silent
     pub fn next_deadline(&self) -> Option<LogicalMs> {
@@ -158,6 +174,7 @@ impl LockState {
 
     pub(crate) fn header(&self) -> Header {
         Header {
+            version: self.version,
             stamp: self.stamp,
             last_token: self.last_token,
             last_arrival: self.last_arrival,
@@ -166,7 +183,14 @@ impl LockState {
     }
 
     fn operate(&mut self, operation: Operation) -> (Outcome, Option<Repeat>) {
+        // Rule: format-version
+        let needs = operation.needs();
+        if needs > self.version {
+            return (Outcome::Refused(Refusal::NotYet { needs }), None);
+        }
         match operation {
+            #[cfg(feature = "made-up-version")]
+            Operation::MadeUp(text) => (self.remark(text), None),
             Operation::Open(open) => self.open(open),
             Operation::Request(request) => self.request(request),
             Operation::Admin(admin) => (self.administer(admin), None),

@@ -41,8 +41,9 @@ const PURE_CRATES: &[&str] = &["core", "wire", "session"];
 /// Who can enforce a rule.
 const PARTS: &[&str] = &["core", "replica", "server", "client", "guards"];
 
-/// The feature that compiles deliberate faults in. Only a command line may ask for it.
-const FAULTS: &str = "planted-bugs";
+/// The features that compile in what is for tests alone: deliberate faults, and a version of the formats that no release has. Only a
+/// command line may ask for them, and the first may turn on the second.
+const FAULTS: &[&str] = &["planted-bugs", "made-up-version"];
 
 const RULES_FILE: &str = "docs/semantics.md";
 const CORE_SOURCE: &str = "crates/core/src/";
@@ -228,11 +229,14 @@ fn fault_problems<'a>(
     features: impl Iterator<Item = (&'a str, &'a [String])>,
     dependencies: impl Iterator<Item = (&'a str, &'a [String])>,
 ) -> Vec<String> {
-    let has_faults = |list: &[String]| list.iter().any(|name| name.split('/').next_back() == Some(FAULTS));
-    let features = features.filter(|(name, turns_on)| *name != FAULTS && has_faults(turns_on));
-    let features = features.map(|(name, _)| format!("{package}: feature `{name}` turns on `{FAULTS}`"));
-    let dependencies = dependencies.filter(|(_, asked)| has_faults(asked));
-    let dependencies = dependencies.map(|(name, _)| format!("{package}: asks `{name}` for `{FAULTS}`"));
+    let is_fault = |name: &&String| name.split('/').next_back().is_some_and(|name| FAULTS.contains(&name));
+    let features = features.filter(|(name, _)| !FAULTS.contains(name));
+    let features = features.filter_map(|(name, turns_on)| {
+        turns_on.iter().find(is_fault).map(|fault| format!("{package}: feature `{name}` turns on `{fault}`"))
+    });
+    let dependencies = dependencies.filter_map(|(name, asked)| {
+        asked.iter().find(is_fault).map(|fault| format!("{package}: asks `{name}` for `{fault}`"))
+    });
     features.chain(dependencies).map(|what| what + ": leave it out, what is shipped would have faults").collect()
 }
 
@@ -415,7 +419,8 @@ fn a_package_that_would_ship_deliberate_faults_is_found() {
         let (turns_on, asked) = (list(turns_on), list(asked));
         fault_problems("a", [(feature, turns_on.as_slice())].into_iter(), [("b", asked.as_slice())].into_iter())
     };
-    assert!(problems(FAULTS, &["b/planted-bugs"], &["rt"]).is_empty());
+    assert!(problems("planted-bugs", &["b/planted-bugs", "b/made-up-version"], &["rt"]).is_empty());
+    assert_says(&problems("default", &["b/made-up-version"], &[]), &["a: feature `default`"]);
     assert_says(&problems("default", &["planted-bugs"], &[]), &["a: feature `default`"]);
     assert_says(&problems("full", &["rt", "b/planted-bugs"], &[]), &["a: feature `full`"]);
     assert_says(&problems("full", &["b?/planted-bugs"], &[]), &["a: feature `full`"]);

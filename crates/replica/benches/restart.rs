@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use fencepost_core::{
-    Acquire, Action, Batch, Epoch, Lock, LockMode, Locks, LogPosition, LogicalMs, Metadata, Name, Nanos, Open,
-    Operation, Principal, Request, RequestNumber, SecretHash, Seen, SessionId, Terms, Ttl, Wait,
+    Acquire, Action, Batch, Epoch, KnownVersions, Lock, LockMode, Locks, LogPosition, LogicalMs, Metadata, Name, Nanos,
+    Open, Operation, Principal, Request, RequestNumber, SecretHash, Seen, SessionId, Terms, Ttl, Wait,
 };
 use fencepost_replica::store::{Identity, LogStore, SnapshotStore, Start};
 use fencepost_replica::{
@@ -46,7 +46,7 @@ fn lock(session: u64, number: u64, name: u64) -> Operation {
 
 fn entry(index: u64, operations: Vec<Operation>) -> Entry {
     let batch = Batch { operations, ..Batch::default() };
-    let lock_entry = fencepost_wire::Entry { term: 1, stamp: LogicalMs(0), wall_clock_ms: None, batch, proof: None };
+    let lock_entry = fencepost_wire::Entry { term: 1, batch, ..fencepost_wire::Entry::default() };
     Entry { index, term: 1, data: fencepost_wire::encode(&lock_entry).into(), ..Entry::default() }
 }
 
@@ -115,7 +115,8 @@ fn main() {
         .map(|number| next(vec![lock(number % sessions, LOCKS_PER_SESSION + 1 + number / sessions, LOCKS + number)]))
         .collect();
     let started = Instant::now();
-    let (snapshot, _) = make_snapshot(GROUP, None, &[1], before.iter().cloned(), position).expect("sound entries");
+    let (snapshot, _) = make_snapshot(GROUP, None, &[1], before.iter().cloned(), position, KnownVersions::THIS_BUILD)
+        .expect("sound entries");
     println!("snapshot of {LOCKS} locks made from its entries in {:.2?}, {} bytes", started.elapsed(), snapshot.len());
 
     let identity = Identity { cluster: GROUP.cluster, node: 1 };

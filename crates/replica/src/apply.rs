@@ -2,7 +2,7 @@
 //!
 //! The serving state and the making of snapshots go through here, so that both read the log alike.
 
-use fencepost_core::{Effects, LockState, LogicalMs};
+use fencepost_core::{Batch, Effects, KnownVersions, LockState, LogicalMs};
 use fencepost_wire::{Entry as LockEntry, MemberChanges, StateProof};
 use raft::eraftpb::{Entry, EntryType};
 
@@ -16,13 +16,21 @@ pub(crate) struct Applied {
     pub(crate) proof: Option<StateProof>,
 }
 
-/// Applies an entry of the log to a lock state, if it is one for it.
-pub(crate) fn apply_to(state: &mut LockState, entry: &Entry) -> Result<Option<Applied>, Stop> {
-    let Some(LockEntry { term, stamp, batch, proof, .. }) = read_entry(entry)? else { return Ok(None) };
+/// Applies an entry of the log to a lock state, if it is one for it. The node knows these versions, and stops before it applies a
+/// raise to another one.
+pub(crate) fn apply_to(state: &mut LockState, entry: &Entry, known: KnownVersions) -> Result<Option<Applied>, Stop> {
+    let Some(LockEntry { term, stamp, batch, proof, .. }) = read_entry(entry, known)? else { return Ok(None) };
     // Rule: one-proposer
     if term != entry.term && !planted(Bug::DeposedLeaderProposes) {
         return Ok(None);
     }
+    if let Some(version) = batch.raise_to.filter(|version| !known.contains(*version)) {
+        return Err(Stop::VersionUnknown { index: entry.index, version, known });
+    }
+    let batch = match planted(Bug::RulesOfTheNewest) {
+        true => Batch { raise_to: Some(known.newest()), ..batch },
+        false => batch,
+    };
     Ok(Some(Applied { stamp, effects: state.apply(stamp, batch), proof }))
 }
 
@@ -36,10 +44,13 @@ pub(crate) fn read_member_changes(entry: &Entry) -> Result<Option<MemberChanges>
 }
 
 /// The lock entry in an entry of the log; none in what consensus writes for itself.
-pub fn read_entry(entry: &Entry) -> Result<Option<LockEntry>, Stop> {
+///
+/// # Errors
+/// [`Stop`] if it is damaged, or written in a version that is not known.
+pub fn read_entry(entry: &Entry, known: KnownVersions) -> Result<Option<LockEntry>, Stop> {
     if entry.entry_type != EntryType::EntryNormal || entry.data.is_empty() {
         return Ok(None);
     }
-    let read = fencepost_wire::decode(entry.data.as_ref());
+    let read = fencepost_wire::decode(entry.data.as_ref(), known);
     read.map(Some).map_err(|source| Stop::BadEntry { index: entry.index, source })
 }

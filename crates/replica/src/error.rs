@@ -2,7 +2,7 @@
 
 use crate::members::PROMOTE_BEHIND_ENTRIES_MAX;
 use crate::store::StoreError;
-use fencepost_core::{BadRecords, LogPosition};
+use fencepost_core::{BadRecords, FormatVersion, KnownVersions, LogPosition};
 use fencepost_wire::WireError;
 use fencepost_wire::bounds::MEMBERS_MAX;
 
@@ -73,6 +73,19 @@ pub enum NotTaken {
         /// The leader's last entry.
         last: u64,
     },
+    /// A node that cannot read what the cluster writes, or soon will.
+    #[error(
+        "node {node:x} knows format versions {known}, and the cluster uses {version}: start that node with a release that knows \
+         {version}, then add it again"
+    )]
+    VersionUnknown {
+        /// Which.
+        node: u64,
+        /// What it knows.
+        known: KnownVersions,
+        /// What the cluster uses, or is about to.
+        version: FormatVersion,
+    },
     /// Nobody would be left to vote.
     #[error("no voter would be left: add another first")]
     LastVoter,
@@ -98,6 +111,19 @@ pub enum Stop {
     BadSnapshot {
         /// Why.
         source: WireError,
+    },
+    /// The cluster has raised its version beyond what this node knows.
+    #[error(
+        "entry {index} of the log raises the format version to {version}, and this node knows {known}: upgrade this node, then \
+         start it again"
+    )]
+    VersionUnknown {
+        /// Which entry.
+        index: u64,
+        /// The version.
+        version: FormatVersion,
+        /// What this node knows.
+        known: KnownVersions,
     },
     /// The records of a snapshot are no state.
     #[error("the snapshot cannot be used: {0}")]
@@ -148,4 +174,14 @@ pub enum Stop {
     /// Consensus refuses to go on.
     #[error("consensus cannot go on: {0}")]
     Consensus(#[from] raft::Error),
+}
+
+impl Stop {
+    /// Whether the node's release does not know the version that the cluster uses: another release can go on from the same disk.
+    pub fn is_about_versions(&self) -> bool {
+        let (Stop::BadEntry { source, .. } | Stop::BadSnapshot { source }) = self else {
+            return matches!(self, Stop::VersionUnknown { .. });
+        };
+        matches!(source, WireError::NewerFormat { .. } | WireError::OlderFormat { .. })
+    }
 }

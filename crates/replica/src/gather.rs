@@ -82,7 +82,7 @@ impl Gather {
             false => (Vec::new(), Vec::new()),
         };
         self.urgent &= !self.renewals.is_empty();
-        let batch = Batch { failover_grace: false, renewals, operations };
+        let batch = Batch { renewals, operations, ..Batch::default() };
         Some((batch, Tickets { renewals: renewal_tickets, operations: operation_tickets }))
     }
 
@@ -159,6 +159,8 @@ fn terms_weight(terms: &Terms) -> usize {
 
 fn operation_weight(operation: &Operation) -> usize {
     let texts = match operation {
+        #[cfg(feature = "made-up-version")]
+        Operation::MadeUp(text) => text.as_str().len(),
         Operation::Open(open) => open.metadata.as_bytes().len() + open.principal.as_str().len(),
         Operation::Admin(admin) => {
             // A name or a prefix, a principal and a reason.
@@ -215,7 +217,7 @@ mod tests {
         while let Some((batch, tickets)) = gather.take(Nanos(0), false, true) {
             taken += tickets.operations.len();
             assert!(!tickets.operations.is_empty(), "every entry takes something");
-            let entry = Entry { term: u64::MAX, stamp: LogicalMs(u64::MAX), wall_clock_ms: None, batch, proof: None };
+            let entry = Entry { term: u64::MAX, stamp: LogicalMs(u64::MAX), batch, ..Entry::default() };
             assert!(encode(&entry).len() <= ENTRY_WEIGHT_MAX + 64, "the estimate is from above");
         }
         assert_eq!(taken, 500);

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use fencepost_core::KnownVersions;
 use fencepost_wire::bounds::MEMBERS_MAX;
 use fencepost_wire::{Member, MemberChanges, MemberStep, Members};
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState};
@@ -59,6 +60,8 @@ pub struct MemberView {
     pub lag: Option<Lag>,
     /// Whether the leader sends it a snapshot; only the leader knows.
     pub gets_snapshot: bool,
+    /// The format versions that it knows, if it told this node.
+    pub known: Option<KnownVersions>,
 }
 
 /// What the entry must say to make these changes. The leader's log ends at `last`, and it knows how far each node's log is

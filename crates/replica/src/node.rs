@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use fencepost_core::KnownVersions;
 use raft::eraftpb::{ConfState, Entry, Message};
 
 use fencepost_core::{LogPosition, Nanos};
@@ -358,12 +359,13 @@ impl Node {
 
     fn make_snapshot(&mut self, through: LogPosition, first_voters: Vec<u64>) {
         let (group, snapshots, previous) = (self.group, self.snapshots.clone(), self.replica.newest_snapshot());
+        let known = self.replica.known();
         let (entries, fed) = mpsc::channel();
         let next = previous.map_or(GROUP_BEGINS, |position| position).index + 1;
         self.feeding = Some(Feeding { entries, next, last: through.index });
         let report = Report { finish: self.finish.clone(), wake: self.wake.clone() };
         self.snapshot = Some(thread("fencepost-snapshot", move || {
-            let made = snapshots.make(group, previous, &first_voters, fed.into_iter().flatten(), through);
+            let made = snapshots.make(group, known, previous, &first_voters, fed.into_iter().flatten(), through);
             report.say(match made {
                 Ok(state_hash) => Finished::SnapshotMade { position: through, state_hash },
                 // The log stays as long as it is; the next one may find room.
@@ -438,13 +440,14 @@ impl Snapshots {
     fn make(
         &self,
         group: GroupId,
+        known: KnownVersions,
         previous: Option<LogPosition>,
         first_voters: &[u64],
         entries: impl Iterator<Item = Entry>,
         through: LogPosition,
     ) -> Result<u64, Stop> {
         let previous = previous.map(|position| self.read(position)).transpose()?;
-        let (bytes, state_hash) = make_snapshot(group, previous.as_deref(), first_voters, entries, through)?;
+        let (bytes, state_hash) = make_snapshot(group, previous.as_deref(), first_voters, entries, through, known)?;
         self.write(through, bytes.into())?;
         Ok(state_hash)
     }

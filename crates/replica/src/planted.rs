@@ -21,5 +21,11 @@ fencepost_core::planted_bugs! {
         RewindsTime,
         /// The leader's time travels in heartbeats instead of the log, and a new leader counts from the latest that it heard.
         TimeInHeartbeats,
+        /// A leader raises the version to the newest that it knows, whatever the members know.
+        RaisesWithoutAsking,
+        /// A leader that is about to raise the version asks what the voters know, and no learner.
+        LearnersDoNotCount,
+        /// A node goes by the newest rules that it knows, not by those of the active version.
+        RulesOfTheNewest,
     }
 }

@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fencepost_core::{
-    Act, Action, Batch, EventRing, LockState, LogPosition, LogicalMs, Nanos, Operation, Outcome, Renewal, Reply,
-    ReplyTo, Ticket,
+    Act, Action, Batch, EventRing, KnownVersions, LockState, LogPosition, LogicalMs, Nanos, Operation, Outcome,
+    Renewal, Reply, ReplyTo, Ticket,
 };
 use fencepost_wire::{Entry as LockEntry, MemberChanges, Members};
 use raft::eraftpb::{ConfChangeV2, Entry, EntryType, Message, MessageType};
@@ -28,6 +28,7 @@ use crate::stamp::{STAMP_EVERY_MS, StampClock};
 
 mod hearing;
 mod snapshots;
+mod versions;
 mod view;
 
 pub use hearing::{Hearing, Hears, Lag, SILENT_AFTER_MS};
@@ -65,6 +66,8 @@ pub struct Settings {
     pub log_bytes_max: u64,
     /// Operations that must wait for another entry to go out while one is under way.
     pub further_entry_min: usize,
+    /// The format versions that this node knows.
+    pub known: KnownVersions,
 }
 
 impl Settings {
@@ -80,6 +83,7 @@ impl Settings {
             entries_kept: 10_000,
             log_bytes_max: 256 << 20,
             further_entry_min: 16,
+            known: KnownVersions::THIS_BUILD,
         }
     }
 
@@ -156,6 +160,7 @@ pub struct Replica {
     incoming: Option<(Restored, Arc<[u8]>)>,
     events: EventRing,
     ears: hearing::Ears,
+    versions: versions::Versions,
     outputs: Vec<Output>,
 }
 
@@ -168,7 +173,7 @@ impl Replica {
     pub fn new(settings: Settings, mut log: Log, snapshot: Option<&[u8]>, now: Nanos) -> Result<Replica, Stop> {
         let Restored { position: applied, members, state } = match snapshot {
             Some(bytes) => {
-                let restored = read_snapshot(settings.group, bytes, settings.seed)?;
+                let restored = read_snapshot(settings.group, bytes, settings.seed, settings.known)?;
                 go_on_from(&mut log, restored.info())?;
                 let bytes_kept = bytes_kept(settings.log_bytes_max);
                 log.compact(log.compactable(restored.position.index, settings.entries_kept, bytes_kept));
@@ -229,6 +234,7 @@ impl Replica {
             incoming: None,
             events: EventRing::new(EVENTS_KEPT_MAX, events_begin(applied)),
             ears: hearing::Ears::new(now),
+            versions: versions::Versions::default(),
             outputs: Vec::new(),
         };
         // Consensus does not stand for election while a change of the members is committed and not applied. And only then it is
@@ -304,7 +310,11 @@ impl Replica {
             return Err(NotTaken::Overloaded);
         }
         let ticket = self.ticket()?;
-        self.gather.operation(ticket, operation);
+        if operation.needs() > self.state.version() {
+            self.refuse_for_now(ticket, operation.needs());
+        } else {
+            self.gather.operation(ticket, operation);
+        }
         Ok(ticket)
     }
 
@@ -449,6 +459,7 @@ impl Replica {
         let progress = self.raft.raft.prs();
         let matched = |node| progress.get(node).map_or(0, |progress| progress.matched);
         let planned = plan(&self.members, changes, last, matched)?;
+        self.check_versions(changes)?;
         let context = fencepost_wire::encode_described(&planned.described).into();
         let change = ConfChangeV2 { context, ..to_conf_change(&planned) };
         self.raft.propose_conf_change(Vec::new(), change).map_err(|_| NotTaken::ChangeUnderWay)?;
@@ -463,6 +474,8 @@ impl Replica {
 pub(crate) fn grows_the_state(operation: &Operation) -> bool {
     match operation {
         Operation::Open(_) => true,
+        #[cfg(feature = "made-up-version")]
+        Operation::MadeUp(_) => false,
         Operation::Request(request) => matches!(request.action, Action::Acquire(_) | Action::TakePermits(_)),
         Operation::Admin(admin) => matches!(admin.act, Act::Freeze { .. } | Act::SetLimit { .. }),
     }
@@ -500,6 +513,9 @@ impl Replica {
         self.note_logs();
         if let Lead::Running { clock, .. } = &mut self.lead {
             clock.turn(now);
+        }
+        if ticks {
+            self.raise_version()?;
         }
         self.propose(now)?;
         self.hand_over()?;
@@ -544,6 +560,7 @@ impl Replica {
         if leads && matches!(self.lead, Lead::No) {
             // Rule: failover-grace
             let entry = LockEntry {
+                version: self.state.version(),
                 term,
                 stamp: self.highest_stamp()?,
                 wall_clock_ms: self.wall_clock_ms,
@@ -564,7 +581,7 @@ impl Replica {
         }
         let least = self.state.stamp().max(self.heard_stamp);
         for entry in self.raft.store().newest_first().take_while(|entry| entry.index > self.applied.index) {
-            if let Some(lock_entry) = read_entry(entry)? {
+            if let Some(lock_entry) = read_entry(entry, self.settings.known)? {
                 return Ok(lock_entry.stamp.max(least));
             }
         }
@@ -620,7 +637,8 @@ impl Replica {
         let Lead::Running { term, clock, logged } = &mut self.lead else { return Ok(()) };
         *logged = clock.stamp();
         let (term, stamp, proof) = (*term, *logged, self.proofs.pop_unsent());
-        let entry = LockEntry { term, stamp, wall_clock_ms: self.wall_clock_ms, batch, proof };
+        let version = self.state.version();
+        let entry = LockEntry { version, term, stamp, wall_clock_ms: self.wall_clock_ms, batch, proof };
         self.raft.propose(Vec::new(), fencepost_wire::encode(&entry))?;
         self.in_flight.push_back((LogPosition { index: self.raft.raft.raft_log.last_index(), term }, tickets));
         Ok(())
@@ -710,7 +728,9 @@ impl Replica {
         if let Some(changes) = read_member_changes(entry)? {
             return self.apply_member_changes(&changes);
         }
-        let Some(Applied { stamp, effects, proof }) = apply_to(&mut self.state, entry)? else { return Ok(()) };
+        let Some(Applied { stamp, effects, proof }) = apply_to(&mut self.state, entry, self.settings.known)? else {
+            return Ok(());
+        };
         if let Some(proof) = proof {
             self.proofs.check(proof)?;
         }

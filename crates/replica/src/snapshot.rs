@@ -4,7 +4,7 @@
 //! likes. So taking one never makes the serving state wait, however many locks it has; and because the serving state
 //! notes its hash at the same position, every snapshot also proves that applying the log twice gives the same state.
 
-use fencepost_core::{LockState, LogPosition, Position, Record};
+use fencepost_core::{KnownVersions, LockState, LogPosition, Position, Record};
 use fencepost_wire::{Members, SnapshotHeader, SnapshotReader, SnapshotWriter, WireError};
 use raft::eraftpb::{ConfState, Entry};
 
@@ -50,7 +50,7 @@ pub struct GroupId {
 
 /// Makes the bytes of a snapshot from those of the one before it and every entry since. Where there is none before it, the
 /// group began with `first_voters`, as [`crate::Output::MakeSnapshot`] says. Gives back the bytes and the hash of the state in
-/// them.
+/// them. They are written in the active version of that state.
 ///
 /// # Errors
 /// [`Stop`] if the snapshot or an entry cannot be read, or the entries do not reach the position.
@@ -60,16 +60,17 @@ pub fn make_snapshot(
     first_voters: &[u64],
     entries: impl IntoIterator<Item = Entry>,
     through: LogPosition,
+    known: KnownVersions,
 ) -> Result<(Vec<u8>, u64), Stop> {
     let mut made = match previous {
-        Some(bytes) => read_snapshot(group, bytes, 0)?,
+        Some(bytes) => read_snapshot(group, bytes, 0, known)?,
         None => first_snapshot(LockState::new(0), first_voters),
     };
     for entry in entries {
         if entry.index > made.position.index && entry.index <= through.index {
             match read_member_changes(&entry)? {
                 Some(changes) => apply_changes(&mut made.members, &changes),
-                None => drop(apply_to(&mut made.state, &entry)?),
+                None => drop(apply_to(&mut made.state, &entry, known)?),
             }
             made.position = LogPosition { index: entry.index, term: entry.term };
         }
@@ -83,13 +84,19 @@ pub fn make_snapshot(
 /// Makes the first snapshot of a new group from a backup, which is a snapshot of any group: no sessions, and the tokens
 /// raised, so that none given since the backup can come again.
 ///
-/// The new group begins at [`GROUP_BEGINS`] with the founder as its only member.
+/// The new group begins at [`GROUP_BEGINS`] with the founder as its only member, and in the version of the backup.
 ///
 /// # Errors
 /// [`Stop`] if the backup cannot be read, or the tokens would leave their range.
 // Rule: token-order
-pub fn restore_backup(backup: &[u8], new_group: GroupId, token_jump: u64, founder: u64) -> Result<Vec<u8>, Stop> {
-    let (_, records) = read_records(backup)?;
+pub fn restore_backup(
+    backup: &[u8],
+    new_group: GroupId,
+    token_jump: u64,
+    founder: u64,
+    known: KnownVersions,
+) -> Result<Vec<u8>, Stop> {
+    let (_, records) = read_records(backup, known)?;
     let state = LockState::restore_backup(0, records, token_jump).map_err(Stop::BadRecords)?;
     write_snapshot(new_group, &first_snapshot(state, &[founder]))
 }
@@ -101,6 +108,7 @@ fn first_snapshot(state: LockState, voters: &[u64]) -> Restored {
 
 fn write_snapshot(group: GroupId, Restored { position, members, state }: &Restored) -> Result<Vec<u8>, Stop> {
     let mut writer = SnapshotWriter::new(&SnapshotHeader {
+        version: state.version(),
         cluster_id: group.cluster,
         group_id: group.group,
         log_index: position.index,
@@ -120,9 +128,10 @@ fn write_snapshot(group: GroupId, Restored { position, members, state }: &Restor
 /// What is in a snapshot. The seed is for this node's hash tables.
 ///
 /// # Errors
-/// [`Stop`] if the bytes are damaged, of another cluster or group, or of a state whose hash is not what they say.
-pub fn read_snapshot(group: GroupId, bytes: &[u8], hash_seed: u64) -> Result<Restored, Stop> {
-    let (header, records) = read_records(bytes)?;
+/// [`Stop`] if the bytes are damaged, of another cluster or group, of a version that is not known, or of a state whose hash is not
+/// what they say.
+pub fn read_snapshot(group: GroupId, bytes: &[u8], hash_seed: u64, known: KnownVersions) -> Result<Restored, Stop> {
+    let (header, records) = read_records(bytes, known)?;
     if (header.cluster_id, header.group_id) != (group.cluster, group.group) {
         return Err(Stop::ForeignSnapshot { cluster: header.cluster_id, group: header.group_id });
     }
@@ -134,9 +143,9 @@ pub fn read_snapshot(group: GroupId, bytes: &[u8], hash_seed: u64) -> Result<Res
     Ok(Restored { position, members: header.members, state })
 }
 
-fn read_records(bytes: &[u8]) -> Result<(SnapshotHeader, Vec<Record>), Stop> {
+fn read_records(bytes: &[u8], known: KnownVersions) -> Result<(SnapshotHeader, Vec<Record>), Stop> {
     let bad = |source: WireError| Stop::BadSnapshot { source };
-    let mut reader = SnapshotReader::new();
+    let mut reader = SnapshotReader::new(known);
     let mut records = Vec::new();
     // In pieces, so that what is unpacked at a time stays small.
     for piece in bytes.chunks(256 * 1024) {

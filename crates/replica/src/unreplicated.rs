@@ -4,7 +4,7 @@
 //! leading, and a node that does not know yet that it was deposed still grants beside its successor. So every instance
 //! belongs to one term, and whoever hears from another term has lost what it held. // Rule: tier-efficiency
 
-use fencepost_core::{LockState, LogPosition, LogicalMs, Nanos, Operation, Renewal, ReplyTo, Ticket};
+use fencepost_core::{FormatVersion, LockState, LogPosition, LogicalMs, Nanos, Operation, Renewal, ReplyTo, Ticket};
 
 use crate::error::NotTaken;
 use crate::gather::Gather;
@@ -62,15 +62,17 @@ impl Unreplicated {
         Ok(ticket)
     }
 
-    /// Counts time, applies what has arrived, and gives out the answers: [`Output::Reply`] and [`Output::Push`], nothing else.
-    pub fn turn(&mut self, now: Nanos) -> Vec<Output> {
+    /// Counts time, applies what has arrived, and gives out the answers: [`Output::Reply`] and [`Output::Push`], nothing else. It goes
+    /// by the rules of this version, the active one of the cluster, so that both tiers can do the same.
+    pub fn turn(&mut self, version: FormatVersion, now: Nanos) -> Vec<Output> {
         self.clock.turn(now);
         self.last_turn = now;
         let stamp = self.clock.stamp();
         let mut outputs = Vec::new();
         loop {
             let deadline_passed = self.state.next_deadline().is_some_and(|deadline| deadline <= stamp);
-            let Some((batch, tickets)) = self.gather.take(now, deadline_passed, true) else { return outputs };
+            let Some((mut batch, tickets)) = self.gather.take(now, deadline_passed, true) else { return outputs };
+            batch.raise_to = Some(version);
             let effects = self.state.apply(stamp, batch);
             self.position.index += 1;
             let position = self.position;
@@ -145,7 +147,7 @@ mod tests {
         for operation in [open(1), open(2), acquire(1), acquire(2)] {
             tier.submit(operation).unwrap();
         }
-        let outputs = tier.turn(Nanos(0));
+        let outputs = tier.turn(FormatVersion::FIRST, Nanos(0));
         let outcomes: Vec<&Outcome> = outputs.iter().filter_map(outcome).collect();
         let [Outcome::Opened { .. }, Outcome::Opened { .. }, Outcome::Granted { .. }, Outcome::Queued { .. }] =
             outcomes[..]
@@ -155,11 +157,11 @@ mod tests {
         assert!(outputs.iter().all(|output| matches!(output, Output::Reply { position, .. } if position.term == 7)));
 
         // The one who waits shows a sign of life, the holder none.
-        tier.turn(Nanos(0).after_ms(400));
+        tier.turn(FormatVersion::FIRST, Nanos(0).after_ms(400));
         tier.submit_renewal(Renewal::KeepAlive { session: SessionId(2), epoch: Epoch(1), seen: Seen::default() });
-        tier.turn(Nanos(0).after_ms(800));
+        tier.turn(FormatVersion::FIRST, Nanos(0).after_ms(800));
         let due = tier.next_turn().expect("a lease ends");
-        let outputs = tier.turn(due.after_ms(1));
+        let outputs = tier.turn(FormatVersion::FIRST, due.after_ms(1));
         let pushes: Vec<&Push> = outputs.iter().filter_map(push).collect();
         assert!(
             pushes.iter().any(|push| matches!(push, Push::SessionEnded { session: SessionId(1), .. })),

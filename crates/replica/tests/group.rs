@@ -7,8 +7,8 @@ mod cluster;
 use cluster::{Cluster, SNAPSHOT_EVERY_ENTRIES, lock, member, open, token};
 use fencepost_core::bounds::RESTORE_TOKEN_JUMP;
 use fencepost_core::{
-    Action, Compacted, Epoch, GrantId, LogPosition, LogicalMs, Name, Operation, Outcome, Position, PositionedEvent,
-    Refusal, Request, RequestNumber, Seen, SessionId, TokenCheck, Wait,
+    Action, Compacted, Epoch, GrantId, KnownVersions, LogPosition, LogicalMs, Name, Operation, Outcome, Position,
+    PositionedEvent, Refusal, Request, RequestNumber, Seen, SessionId, TokenCheck, Wait,
 };
 use fencepost_replica::{
     BEAT_MS, GROUP_BEGINS, GroupId, Log, MemberChange, Message, NotTaken, TURN_MS_MAX, WAITING_OPERATIONS_MAX,
@@ -413,7 +413,9 @@ fn a_damaged_or_foreign_snapshot_changes_nothing() {
     let hash = cluster.replica(1).state().state_hash();
     let foreign = GroupId { cluster: 0xBAD, ..cluster::GROUP };
     let far = LogPosition { index: 1_000, term: 9 };
-    for bytes in [vec![0; 100], make_snapshot(foreign, None, &[1], [], GROUP_BEGINS).unwrap().0] {
+    for bytes in
+        [vec![0; 100], make_snapshot(foreign, None, &[1], [], GROUP_BEGINS, KnownVersions::THIS_BUILD).unwrap().0]
+    {
         let mut message = Message { from: 2, to: 1, term: 9, ..Message::default() };
         message.set_msg_type(raft::eraftpb::MessageType::MsgSnapshot);
         let metadata = message.mut_snapshot().mut_metadata();
@@ -452,7 +454,7 @@ fn a_node_does_not_stand_for_election_before_its_snapshot_is_durable() {
 
 /// As the leader would send it.
 fn snapshot_message(from: u64, to: u64, term: u64, bytes: &[u8]) -> Message {
-    let position = read_snapshot(cluster::GROUP, bytes, 0).unwrap().position;
+    let position = read_snapshot(cluster::GROUP, bytes, 0, KnownVersions::THIS_BUILD).unwrap().position;
     let mut message = Message { from, to, term, ..Message::default() };
     message.set_msg_type(raft::eraftpb::MessageType::MsgSnapshot);
     let metadata = message.mut_snapshot().mut_metadata();
@@ -522,10 +524,11 @@ fn a_backup_taken_while_serving_becomes_a_new_group_with_higher_tokens() {
     let mut restored = Cluster::new(&[], 25);
     restored.settings.group = GroupId { cluster: 0xD, group: 1 };
     assert!(
-        read_snapshot(restored.settings.group, &backup, 0).is_err(),
+        read_snapshot(restored.settings.group, &backup, 0, KnownVersions::THIS_BUILD).is_err(),
         "a backup is not taken for the new group's own"
     );
-    let first = restore_backup(&backup, restored.settings.group, RESTORE_TOKEN_JUMP, 1).unwrap();
+    let first =
+        restore_backup(&backup, restored.settings.group, RESTORE_TOKEN_JUMP, 1, KnownVersions::THIS_BUILD).unwrap();
     restored.add_node(1, Log::new(&[1]), Some(first.into()));
     restored.run_until_leader();
     assert_eq!(restored.replica(1).state().counts().sessions, 0, "no session came along");

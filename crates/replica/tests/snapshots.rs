@@ -8,7 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use disk::{CRASHES, Directory, Disk};
-use fencepost_core::{Batch, LogPosition, LogicalMs, Metadata, Open, Operation, Principal, SecretHash, SessionId, Ttl};
+use fencepost_core::{
+    Batch, KnownVersions, LogPosition, LogicalMs, Metadata, Open, Operation, Principal, SecretHash, SessionId, Ttl,
+};
 use fencepost_replica::store::{SnapshotStore, StoreError};
 use fencepost_replica::{GROUP_BEGINS, GroupId, Log, make_snapshot, read_snapshot};
 use raft::eraftpb::Entry;
@@ -18,7 +20,7 @@ const GROUP: GroupId = GroupId { cluster: 0xC, group: 1 };
 /// The state at this index: a session for each entry up to there.
 fn snapshot(index: u64) -> Vec<u8> {
     let entries = (GROUP_BEGINS.index + 1..=index).map(entry);
-    make_snapshot(GROUP, None, &[1], entries, at(index)).expect("the entries are sound").0
+    make_snapshot(GROUP, None, &[1], entries, at(index), KnownVersions::THIS_BUILD).expect("the entries are sound").0
 }
 
 fn at(index: u64) -> LogPosition {
@@ -34,7 +36,7 @@ fn entry(index: u64) -> Entry {
         metadata: Metadata::default(),
     });
     let batch = Batch { operations: vec![open], ..Batch::default() };
-    let entry = fencepost_wire::Entry { term: 1, stamp: LogicalMs(index), wall_clock_ms: None, batch, proof: None };
+    let entry = fencepost_wire::Entry { term: 1, stamp: LogicalMs(index), batch, ..fencepost_wire::Entry::default() };
     Entry { index, term: 1, data: fencepost_wire::encode(&entry).into(), ..Entry::default() }
 }
 
@@ -59,7 +61,8 @@ fn names(directory: &Directory) -> Vec<String> {
 fn newest_whole(store: &SnapshotStore<Disk>, what: &str) -> Option<LogPosition> {
     let newest = store.newest()?;
     let bytes = store.read(newest).unwrap_or_else(|error| panic!("{what}: {error}")).expect("the newest is there");
-    let restored = read_snapshot(GROUP, &bytes, 0).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let restored =
+        read_snapshot(GROUP, &bytes, 0, KnownVersions::THIS_BUILD).unwrap_or_else(|error| panic!("{what}: {error}"));
     let sessions = restored.state.counts().sessions as u64;
     assert_eq!((restored.position, sessions), (newest, newest.index - 1), "{what}");
     Some(newest)
@@ -181,7 +184,7 @@ fn damage_is_found_when_the_bytes_are_read() {
     let is_refused = |damaged: &[u8]| {
         fs::write(&path, damaged).expect("it can be written");
         let found = store.read(at(5)).expect("the disk is well").expect("it is there");
-        read_snapshot(GROUP, &found, 0).is_err()
+        read_snapshot(GROUP, &found, 0, KnownVersions::THIS_BUILD).is_err()
     };
     assert!(!is_refused(&bytes));
     for place in 0..bytes.len() {

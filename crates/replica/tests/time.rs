@@ -7,8 +7,8 @@ mod cluster;
 
 use cluster::{Cluster, member, open};
 use fencepost_core::{
-    Acquire, Action, Epoch, Lock, LockMode, Locks, Millis, Name, Nanos, Operation, Request, RequestNumber, Seen,
-    SessionId, Terms, Wait,
+    Acquire, Action, Epoch, KnownVersions, Lock, LockMode, Locks, Millis, Name, Nanos, Operation, Request,
+    RequestNumber, Seen, SessionId, Terms, Wait,
 };
 use fencepost_replica::{GROUP_BEGINS, MemberChange, Message, NotTaken, STAMP_EVERY_MS, read_entry};
 
@@ -158,7 +158,7 @@ fn a_successor_counts_on_from_where_the_leader_handed_over() {
     assert!(cluster.replica(new).state().stamp() >= counted);
     // The entry of the hand-over holds nothing but the stamp, and the new leader's first one follows it.
     let entries = cluster.replica(new).entries_from(GROUP_BEGINS.index + 1);
-    let entries: Vec<_> = entries.filter_map(|entry| read_entry(entry).unwrap()).collect();
+    let entries: Vec<_> = entries.filter_map(|entry| read_entry(entry, KnownVersions::THIS_BUILD).unwrap()).collect();
     let [.., stamp_alone, first] = &entries[..] else { panic!("{entries:?}") };
     assert!(stamp_alone.stamp >= counted && first.stamp == stamp_alone.stamp && first.batch.failover_grace);
     assert!(stamp_alone.batch.renewals.is_empty() && stamp_alone.batch.operations.is_empty());

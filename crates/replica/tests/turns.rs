@@ -4,7 +4,7 @@
 mod cluster;
 
 use cluster::open;
-use fencepost_core::{Epoch, Nanos, Outcome, Renewal, Seen, SessionId, Ticket};
+use fencepost_core::{Epoch, KnownVersions, Nanos, Outcome, Renewal, Seen, SessionId, Ticket};
 use fencepost_replica::{BEAT_MS, GroupId, Log, Output, Replica, STAMP_EVERY_MS, Settings, TICK_MS, read_entry};
 
 /// When a driver wakes up if nothing has arrived.
@@ -134,7 +134,8 @@ fn entries_of_a_turn(driver: &mut Driver, writes: &mut Vec<u64>) -> Vec<usize> {
     for output in driver.replica.turn(driver.now).unwrap() {
         match output {
             Output::Write(write) => {
-                let read = write.entries.iter().filter_map(|entry| read_entry(entry).unwrap());
+                let read =
+                    write.entries.iter().filter_map(|entry| read_entry(entry, KnownVersions::THIS_BUILD).unwrap());
                 entries.extend(read.map(|entry| entry.batch.operations.len()));
                 writes.push(write.number);
             }

@@ -15,6 +15,7 @@ use crate::bounds::SNAPSHOT_PIECE_BYTES;
 use crate::engine::Shared;
 use crate::generated::admin_service_server::AdminService;
 use crate::lock_service::principal;
+use crate::peer_service::versions;
 use crate::status;
 
 /// How long a hand-over of the lead may take.
@@ -60,11 +61,23 @@ impl AdminService for AdminEdge {
         &self,
         request: Request<v1::AddMemberRequest>,
     ) -> Result<Response<v1::MemberChangeResponse>, Status> {
-        let v1::AddMemberRequest { node, name, peer_address, client_address } = request.into_inner();
+        let asked = request.into_inner();
+        let v1::AddMemberRequest { node, name, peer_address, client_address, oldest_format, newest_format } = asked;
         let member = Member::new(node, &name, &peer_address, &client_address)
             .map_err(|why| status::of(End::invalid(why.to_string())))?;
         // A node that asks again, perhaps from another address, is described anew and keeps its vote.
-        let is_member = self.shared.engine().replica().members().iter().any(|it| it.node == node);
+        let (is_member, leads) = {
+            let engine = self.shared.engine();
+            let replica = engine.replica();
+            (replica.members().iter().any(|it| it.node == node), replica.serves())
+        };
+        if newest_format != 0 {
+            let known = versions(oldest_format, newest_format)?;
+            // What a member knows is believed from its own connection only: the version must not rise by what a caller claims.
+            if leads && !is_member {
+                self.shared.engine().node_mut().replica_mut().handle_hello(node, known);
+            }
+        }
         let change = if is_member { MemberChange::Describe(member) } else { MemberChange::AddLearner(member) };
         self.change(vec![change]).await.map_err(status::of)
     }

@@ -353,7 +353,8 @@ impl Engine {
         }
         self.tell_of_lost(&lost);
         self.follow_leadership(now);
-        let in_memory = self.efficiency.as_mut().map(|efficiency| efficiency.turn(now));
+        let version = self.node.replica().state().version();
+        let in_memory = self.efficiency.as_mut().map(|efficiency| efficiency.turn(version, now));
         for output in in_memory.into_iter().flatten() {
             self.hand_out(Tier::Efficiency, output);
         }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use fencepost_core::{FormatVersion, KnownVersions};
 use fencepost_replica::Stop;
 
 /// Why a server does not start.
@@ -48,6 +49,17 @@ pub enum StartError {
         addresses: String,
         /// Why not.
         reason: String,
+    },
+    /// The cluster to join writes what this release cannot read.
+    #[error(
+        "the cluster uses format version {version}, and this node knows {known}: start it with a release that knows {version}, then \
+         join again"
+    )]
+    VersionUnknown {
+        /// What the cluster uses.
+        version: FormatVersion,
+        /// What this node knows.
+        known: KnownVersions,
     },
     /// The log or its snapshot cannot be used.
     #[error(transparent)]

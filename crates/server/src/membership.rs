@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use fencepost_core::{FormatVersion, KnownVersions};
 use fencepost_replica::{Hears, MemberChange, MemberView, Replica, Role};
 use fencepost_wire::{Member, api, v1};
 use tokio::sync::watch;
@@ -48,13 +49,25 @@ pub(crate) async fn find_cluster(addresses: &[String], calling: Option<&Calling>
     for _ in 0..FIND_TRIES {
         for address in addresses {
             match status_of(address, calling).await {
-                Ok(status) => return Ok(api::whole(status.cluster_high, status.cluster_low)),
+                Ok(status) => {
+                    check_version(status.format_version)?;
+                    return Ok(api::whole(status.cluster_high, status.cluster_low));
+                }
                 Err(status) => reason = format!("{address}: {}", peers::reason(&status)),
             }
         }
         tokio::time::sleep(ASK_AGAIN).await;
     }
     Err(StartError::Join { addresses: addresses.join(", "), reason })
+}
+
+/// Whether this release can read what a cluster writes that uses this format version.
+fn check_version(version: u32) -> Result<(), StartError> {
+    let known = KnownVersions::THIS_BUILD;
+    match FormatVersion::new(version).filter(|version| !known.contains(*version)) {
+        Some(version) => Err(StartError::VersionUnknown { version, known }),
+        None => Ok(()),
+    }
 }
 
 /// Sees to it that the members know this node by its name and addresses, and that it has a vote. Returns when they do, or
@@ -87,14 +100,14 @@ pub(crate) async fn introduce(shared: Shared, introduction: Introduction, mut cl
 /// Whether there is nothing left to do.
 async fn step(shared: &Shared, introduction: &Introduction) -> Result<bool, Status> {
     let member = &introduction.member;
-    let (is_described, votes, was_removed, leads, leader, others) = {
+    let (is_described, votes, was_removed, leads, leader, others, known) = {
         let engine = shared.engine();
         let replica = engine.replica();
         let votes = replica.members().iter().any(|it| it.node == member.node() && it.role == Role::Voter);
         // The others may not find this node where it is now, so it must find them where they were.
         let others = others(replica);
         let (is_described, was_removed) = (replica.member(member.node()) == Some(member), replica.was_removed());
-        (is_described, votes, was_removed, replica.serves(), engine.leader_address(), others)
+        (is_described, votes, was_removed, replica.serves(), engine.leader_address(), others, replica.known())
     };
     if is_described && votes {
         return Ok(true);
@@ -119,6 +132,8 @@ async fn step(shared: &Shared, introduction: &Introduction) -> Result<bool, Stat
             name: member.name().to_owned(),
             peer_address: member.peer_address().to_owned(),
             client_address: member.client_address().to_owned(),
+            oldest_format: known.oldest().get(),
+            newest_format: known.newest().get(),
         };
         admin.add_member(described).await?;
     }
@@ -200,6 +215,8 @@ pub(crate) fn views(engine: &Engine) -> Vec<v1::MemberView> {
             lag_ms: view.lag.map(|lag| lag.ms),
             gets_snapshot: view.gets_snapshot,
             version: engine.peers.version(view.node).unwrap_or_default().to_owned(),
+            oldest_format: view.known.map_or(0, |known| known.oldest().get()),
+            newest_format: view.known.map_or(0, |known| known.newest().get()),
         }
     };
     engine.replica().members().into_iter().map(view).collect()
@@ -243,4 +260,19 @@ fn channel(address: &str, calling: Option<&Calling>) -> Result<tonic::transport:
         None => endpoint,
     };
     Ok(endpoint.connect_timeout(ASK_TIMEOUT).timeout(ASK_TIMEOUT).connect_lazy())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_joins_only_a_cluster_whose_format_version_it_knows() {
+        assert!(check_version(KnownVersions::THIS_BUILD.newest().get()).is_ok());
+        let refused = check_version(KnownVersions::THIS_BUILD.newest().get() + 1).expect_err("it is newer").to_string();
+        assert!(
+            refused.contains("the cluster uses format version 2, and this node knows 1: start it with"),
+            "{refused}"
+        );
+    }
 }

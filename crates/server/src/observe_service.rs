@@ -228,6 +228,7 @@ impl ObserveService for ObserveEdge {
             counts: Some(observe::counts_to_wire(&state.counts())),
             oldest_live_token: state.oldest_live_token().0,
             disk_short: engine.node().is_disk_short(),
+            format_version: state.version().get(),
             without_leader: replica.leader().is_none().then(|| status::without_leader(&replica.hearing())),
         }))
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fencepost_core::{FormatVersion, KnownVersions};
 use fencepost_replica::decode_peer;
 use fencepost_session::End;
 use fencepost_wire::{api, v1};
@@ -70,12 +71,26 @@ impl PeerEdge {
             let message = format!("a version has at most {PEER_VERSION_BYTES_MAX} bytes and no control characters");
             return Err(status::reason(Code::InvalidArgument, "INVALID", message));
         }
+        let known = versions(hello.oldest_format, hello.newest_format)?;
         let caller = Caller { names, node: hello.from };
         caller.check(&engine)?;
+        engine.node_mut().replica_mut().handle_hello(hello.from, known);
         engine.peers.met(hello.from, &hello.peer_address);
         engine.peers.note_version(hello.from, hello.version);
         Ok(caller)
     }
+}
+
+/// The format versions that a node says it knows.
+pub(crate) fn versions(oldest: u32, newest: u32) -> Result<KnownVersions, Status> {
+    let known = FormatVersion::new(oldest).zip(FormatVersion::new(newest));
+    known.and_then(|(oldest, newest)| KnownVersions::new(oldest, newest)).ok_or_else(|| {
+        let message = format!(
+            "a node knows the format versions {oldest} to {newest}, as it says: they count from 1, and the oldest comes first; start \
+             it with a release of this project"
+        );
+        status::reason(Code::InvalidArgument, "INVALID", message)
+    })
 }
 
 impl Caller {

@@ -7,7 +7,7 @@
 //! whoever calls the name of the member that it says it is. Names that the list does not have are refused, unless other
 //! members vouch for them: see `docs/decisions/0014-peers-by-name.md`.
 
-use fencepost_core::LogPosition;
+use fencepost_core::{KnownVersions, LogPosition};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -48,6 +48,8 @@ pub(crate) struct Myself {
     pub(crate) group: GroupId,
     pub(crate) node: u64,
     pub(crate) peer_address: String,
+    /// The format versions that it knows.
+    pub(crate) known: KnownVersions,
     /// How it calls the others; none calls in plain text, and takes everybody for whom he says he is.
     pub(crate) calling: Option<Calling>,
 }
@@ -56,7 +58,9 @@ impl Myself {
     fn hello(&self, to: u64) -> v1::PeerHello {
         let (cluster_high, cluster_low) = api::halves(self.group.cluster);
         let (peer_address, version) = (self.peer_address.clone(), VERSION.to_owned());
-        v1::PeerHello { cluster_high, cluster_low, from: self.node, to, peer_address, version }
+        let (oldest_format, newest_format) = (self.known.oldest().get(), self.known.newest().get());
+        let from = self.node;
+        v1::PeerHello { cluster_high, cluster_low, from, to, peer_address, version, oldest_format, newest_format }
     }
 
     fn encode(&self, message: Message) -> Option<Vec<u8>> {
@@ -499,10 +503,15 @@ impl Stream for PeerOutbox {
 mod tests {
     use super::*;
 
+    fn myself(group: GroupId) -> Myself {
+        let (peer_address, known) = ("a:1".to_owned(), KnownVersions::THIS_BUILD);
+        Myself { group, node: 1, peer_address, known, calling: None }
+    }
+
     #[test]
     fn a_name_counts_while_the_list_has_it_or_somebody_who_is_not_behind_says_so() {
         let group = GroupId { cluster: 1, group: 1 };
-        let mut peers = Peers::new(Myself { group, node: 1, peer_address: "a:1".to_owned(), calling: None });
+        let mut peers = Peers::new(myself(group));
         let member = |node, name| Member::new(node, name, "b:1", "b:2").expect("a good member");
         let names = |name: &str| vec![name.to_owned()];
         let says = |node, name: &str| std::iter::once((node, name.to_owned()));
@@ -525,7 +534,7 @@ mod tests {
     #[test]
     fn versions_of_members_are_kept_and_those_of_callers_under_other_ids_are_bounded() {
         let group = GroupId { cluster: 1, group: 1 };
-        let mut peers = Peers::new(Myself { group, node: 1, peer_address: "a:1".to_owned(), calling: None });
+        let mut peers = Peers::new(myself(group));
         peers.follow(5, std::iter::once(Member::new(2, "n2", "b:1", "b:2").expect("a good member")));
         peers.note_version(2, "1.2.3".to_owned());
         for stranger in 100..10_000 {

@@ -40,6 +40,7 @@ pub(crate) fn refusal(why: &NotTaken) -> End {
         NotTaken::UnknownNode { .. } => Reason::UnknownNode,
         NotTaken::AlreadyMember { .. } => Reason::AlreadyMember,
         NotTaken::NameTaken { .. } => Reason::NameTaken,
+        NotTaken::VersionUnknown { .. } => Reason::FormatVersion,
         _ => Reason::Refused,
     };
     End::new(reason, why.to_string())

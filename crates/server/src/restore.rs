@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use fencepost_core::KnownVersions;
 use fencepost_replica::store::{Identity, LogStore, SnapshotStore, Start, close_to_others, read_identity};
 use fencepost_replica::{GROUP_BEGINS, GroupId, Log, Stop, restore_backup};
 
@@ -32,7 +33,8 @@ pub fn restore(backup: &[u8], directory: &Path, token_jump: u64) -> Result<Resto
         return Err(StartError::LogExists { directory: directory.display().to_string() });
     }
     let (cluster, node) = (draw_u128(), draw_node_id());
-    let snapshot = restore_backup(backup, GroupId { cluster, group: GROUP }, token_jump, node)?;
+    let group = GroupId { cluster, group: GROUP };
+    let snapshot = restore_backup(backup, group, token_jump, node, KnownVersions::THIS_BUILD)?;
     // The log comes last: until it is there nothing has begun, and the same can be tried again.
     let snapshots = SnapshotStore::open(&directory.join("snapshots")).map_err(Stop::from)?;
     snapshots.write(GROUP_BEGINS, &snapshot).map_err(Stop::from)?;

@@ -91,6 +91,7 @@ impl Server {
             group: replica.group(),
             node: replica.id(),
             peer_address: introduction.member.peer_address().to_owned(),
+            known: replica.known(),
             calling: config.peer_tls.as_ref().and_then(Calling::peers),
         };
         let shared = Shared::new(node, Peers::new(myself), Arc::new(Metrics::new()), bell);

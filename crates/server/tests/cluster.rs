@@ -8,7 +8,7 @@ use client::{
     AdminServiceClient, Client, Place, Running, attach, channel, config, get, lock, metric, one_node, run_node, soon,
     status_of, token, until,
 };
-use fencepost_core::{Action, GrantId, Outcome, Wait};
+use fencepost_core::{Action, GrantId, KnownVersions, Outcome, Wait};
 use fencepost_server::{Begin, Config, Server, StartError};
 use fencepost_wire::v1;
 
@@ -192,6 +192,7 @@ async fn a_member_that_lost_its_disk_is_refused_under_its_name_until_it_is_remov
         name: wiped.clone(),
         peer_address: "127.0.0.1:1".into(),
         client_address: "127.0.0.1:1".into(),
+        ..Default::default()
     };
     let refused = admin.add_member(ask).await.expect_err("the name is taken");
     assert!(refused.message().contains("remove it first"), "{refused}");
@@ -301,12 +302,46 @@ async fn a_backup_taken_while_serving_is_a_snapshot_that_can_be_read() {
         bytes.extend(chunk.data);
     }
     let group = fencepost_replica::GroupId { cluster: 5, group: 1 };
-    let restored = fencepost_replica::restore_backup(&bytes, group, 1_000, 9).expect("a sound backup");
-    let restored = fencepost_replica::read_snapshot(group, &restored, 0).unwrap();
+    let restored =
+        fencepost_replica::restore_backup(&bytes, group, 1_000, 9, KnownVersions::THIS_BUILD).expect("a sound backup");
+    let restored = fencepost_replica::read_snapshot(group, &restored, 0, KnownVersions::THIS_BUILD).unwrap();
     assert_eq!(restored.state.counts().sessions, 0);
     assert!(restored.state.counts().last_token.0 >= 1_001);
     let held = client.ask(1, 1, 2, Action::Release { grant: GrantId(1) }).await;
     assert_eq!(held, Outcome::Released { count_left: 0 }, "it went on serving");
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_know_the_format_version_of_the_cluster_is_not_added() {
+    let server = one_node().await;
+    let admin = AdminServiceClient::new(channel(server.client_address()));
+    let asked = |oldest_format, newest_format| v1::AddMemberRequest {
+        node: 0x77,
+        name: "b".to_owned(),
+        peer_address: "127.0.0.1:1".to_owned(),
+        client_address: "127.0.0.1:1".to_owned(),
+        oldest_format,
+        newest_format,
+    };
+    // What is refused because the node is still describing itself is asked again.
+    let answer = async |oldest, newest| {
+        until("it answers", async || match admin.clone().add_member(asked(oldest, newest)).await {
+            Err(status) if status.message().contains("ask again") => None,
+            Err(status) => Some(status.message().to_owned()),
+            Ok(_) => Some(String::new()),
+        })
+        .await
+    };
+    let said =
+        "node 77 knows format versions 2 to 3, and the cluster uses 1: start that node with a release that knows 1";
+    assert!(answer(2, 3).await.contains(said));
+    assert!(answer(3, 2).await.contains("the oldest comes first"));
+    assert_eq!(answer(1, 3).await, "", "it knows version 1");
+    assert_eq!(answer(1, 9).await, "", "a member may describe itself again");
+    let status = status_of(server.client_address()).await.expect("it answers");
+    let added = status.members.iter().find(|it| it.node == 0x77).expect("it was added");
+    assert_eq!(added.newest_format, 3, "what a member knows is not changed by a caller");
+    assert_eq!(status.format_version, 1);
 }
 
 #[tokio::test]

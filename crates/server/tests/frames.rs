@@ -169,6 +169,8 @@ async fn a_peer_whose_version_is_too_long_or_no_text_for_a_terminal_is_refused()
             to: status.node,
             peer_address: "127.0.0.1:1".to_owned(),
             version,
+            oldest_format: 1,
+            newest_format: 1,
         };
         let mut raw = Raw::greeted(node.config.peer_listen).await;
         let mut bytes = BytesMut::new();
@@ -180,5 +182,24 @@ async fn a_peer_whose_version_is_too_long_or_no_text_for_a_terminal_is_refused()
         raw.say_bytes(&bytes).await;
         let told = raw.hear_as::<v1::DeliverResponse>().await.expect("it says why it hangs up");
         assert_eq!(told.message.contains("a version has at most 64 bytes"), !is_taken, "{hello:?}: {told:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_does_not_say_which_formats_it_knows_is_refused() {
+    let (node, clients) = started().await;
+    let status = client::status_of(clients).await.expect("it answers");
+    for (oldest_format, newest_format) in [(0, 0), (0, 1), (3, 2)] {
+        let (cluster_high, cluster_low) = (status.cluster_high, status.cluster_low);
+        let (from, to, peer_address, version) = (77, status.node, "127.0.0.1:1".to_owned(), String::new());
+        let hello =
+            v1::PeerHello { cluster_high, cluster_low, from, to, peer_address, version, oldest_format, newest_format };
+        let mut raw = Raw::greeted(node.config.peer_listen).await;
+        let mut bytes = BytesMut::new();
+        put_frame(&v1::DeliverRequest { hello: Some(hello), messages: Vec::new() }, &mut bytes);
+        raw.say_bytes(&bytes).await;
+        let told = raw.hear_as::<v1::DeliverResponse>().await.expect("it says why it hangs up");
+        assert_eq!(told.reason, "INVALID");
+        assert!(told.message.contains("they count from 1"), "{told:?}");
     }
 }

@@ -131,7 +131,9 @@ impl World {
         let status = self.status(self.node(to)).await.expect("it answers");
         let (cluster_high, cluster_low) = (status.cluster_high, status.cluster_low);
         let (to, peer_address) = (status.node, "127.0.0.1:1".to_owned());
-        v1::PeerHello { cluster_high, cluster_low, from, to, peer_address, version: "0.0.0".to_owned() }
+        let version = "0.0.0".to_owned();
+        let (oldest_format, newest_format) = (1, 1);
+        v1::PeerHello { cluster_high, cluster_low, from, to, peer_address, version, oldest_format, newest_format }
     }
 
     /// A connection to this node's port for peers, by somebody who shows that certificate.
@@ -414,6 +416,7 @@ async fn a_node_talks_only_to_the_member_that_it_means() {
             name: name.to_owned(),
             peer_address,
             client_address: "127.0.0.1:1".to_owned(),
+            ..Default::default()
         };
         admin.add_member(member).await.unwrap_or_else(|status| panic!("{name} is added: {status:?}"));
         let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))

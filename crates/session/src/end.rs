@@ -48,6 +48,8 @@ pub enum Reason {
     AlreadyMember,
     /// Another member has the name.
     NameTaken,
+    /// The node does not know the format version that the cluster writes.
+    FormatVersion,
     /// No member with a vote could take the lead.
     NoSuccessor,
     /// The lead was not handed over in time.
@@ -79,6 +81,7 @@ impl Reason {
             Reason::UnknownNode => "UNKNOWN_NODE",
             Reason::AlreadyMember => "ALREADY_MEMBER",
             Reason::NameTaken => "NAME_TAKEN",
+            Reason::FormatVersion => "FORMAT_VERSION",
             Reason::NoSuccessor => "NO_SUCCESSOR",
             Reason::NotTransferred => "NOT_TRANSFERRED",
             Reason::Refused => "REFUSED",

@@ -4,7 +4,7 @@
 //! number of the first that were under way and loses the rest. What the real log does with torn and flipped bytes is tested with
 //! its own files; here a disk that was damaged is one whose node must not come back.
 
-use fencepost_core::LogPosition;
+use fencepost_core::{KnownVersions, LogPosition};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -115,16 +115,21 @@ impl Disk {
     ///
     /// # Errors
     /// [`Stop`] as a real node would say it.
-    pub(crate) fn make_snapshot(&mut self, group: GroupId) -> Option<Result<(LogPosition, u64), Stop>> {
+    pub(crate) fn make_snapshot(
+        &mut self,
+        group: GroupId,
+        known: KnownVersions,
+    ) -> Option<Result<(LogPosition, u64), Stop>> {
         let (through, first_voters) = self.making.take()?;
         let previous = self.durable.snapshot.as_deref();
         let entries = self.durable.log.entries().cloned();
-        let made = make_snapshot(group, previous, &first_voters, entries, through).and_then(|(bytes, state_hash)| {
-            // Whoever writes a snapshot that cannot be read should hear it now, not when it is needed.
-            read_snapshot(group, &bytes, 7)?;
-            self.durable.snapshot = Some(bytes.into());
-            Ok((through, state_hash))
-        });
+        let made =
+            make_snapshot(group, previous, &first_voters, entries, through, known).and_then(|(bytes, state_hash)| {
+                // Whoever writes a snapshot that cannot be read should hear it now, not when it is needed.
+                read_snapshot(group, &bytes, 7, known)?;
+                self.durable.snapshot = Some(bytes.into());
+                Ok((through, state_hash))
+            });
         Some(made)
     }
 

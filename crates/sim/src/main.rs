@@ -40,6 +40,10 @@ struct Arguments {
     /// Let every seed be about leases, as every eighth is anyway: only the lead changes, all the time, and holders go silent
     #[arg(long, conflicts_with = "scenario")]
     leases: bool,
+    /// Upgrade the nodes one by one to a release with a made-up format version, while things go wrong as ever
+    #[cfg(feature = "made-up-version")]
+    #[arg(long, conflicts_with_all = ["scenario", "leases"])]
+    upgrades: bool,
     /// Play a story: one of those that --scenarios lists, or a file of your own (name.toml)
     #[arg(long, value_name = "NAME")]
     scenario: Option<String>,
@@ -56,6 +60,8 @@ pub(crate) struct Asked {
     nodes: Option<u64>,
     seconds: Option<u64>,
     leases: bool,
+    #[cfg(feature = "made-up-version")]
+    upgrades: bool,
     twice: bool,
     /// The story, by the name that was asked for.
     story: Option<(String, Scenario)>,
@@ -68,6 +74,8 @@ impl Asked {
             Some((_, scenario)) => Subject::Scenario(scenario),
             None => {
                 let plan = if self.leases { Plan::of_leases(seed) } else { Plan::of_seed(seed) };
+                #[cfg(feature = "made-up-version")]
+                let plan = if self.upgrades { Plan::of_upgrades(seed) } else { plan };
                 let (nodes, seconds) = (self.nodes.unwrap_or(plan.nodes), self.seconds.unwrap_or(plan.seconds));
                 Subject::Chance(Plan { nodes, seconds, ..plan })
             }
@@ -85,7 +93,15 @@ fn main() -> ExitCode {
         Err(wrong) => refuse(&wrong),
     });
     let Arguments { nodes, seconds, leases, twice, .. } = arguments;
-    let asked = Asked { nodes, seconds, leases, twice, story };
+    let asked = Asked {
+        nodes,
+        seconds,
+        leases,
+        #[cfg(feature = "made-up-version")]
+        upgrades: arguments.upgrades,
+        twice,
+        story,
+    };
     match (arguments.seed, arguments.seeds) {
         (_, Some(seeds)) => command::many::run(&asked, arguments.first, seeds),
         (None, None) if asked.story.is_none() => {

@@ -1,6 +1,6 @@
 //! A simulated node: a real replica with a simulated disk, clock and edge.
 
-use fencepost_core::Nanos;
+use fencepost_core::{KnownVersions, Nanos};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::fact::WorldTime;
 
 /// Something that reaches a node.
 pub(crate) enum NodeArrival {
-    /// A message of a peer.
-    Peer(Box<Message>, Option<Arc<[u8]>>),
+    /// A message of a peer, and what that peer said in its hello.
+    Peer(Box<Message>, Option<Arc<[u8]>>, KnownVersions),
     /// A client dials.
     Dial(StreamId),
     /// A client says something.
@@ -31,6 +31,8 @@ pub(crate) fn new_edge() -> Edge {
 
 /// A node.
 pub(crate) struct SimNode {
+    /// The format versions that its release knows.
+    pub(crate) known: KnownVersions,
     /// None while it is down.
     pub(crate) replica: Option<Replica>,
     /// Its streams.
@@ -59,8 +61,9 @@ pub(crate) struct SimNode {
 
 impl SimNode {
     /// A node that is down, with this disk.
-    pub(crate) fn new(disk: Disk, clock: Clock) -> SimNode {
+    pub(crate) fn new(disk: Disk, clock: Clock, known: KnownVersions) -> SimNode {
         SimNode {
+            known,
             replica: None,
             edge: new_edge(),
             disk,

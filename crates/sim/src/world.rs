@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use fencepost_core::{LockState, LogPosition, Nanos};
+use fencepost_core::{KnownVersions, LockState, LogPosition, Nanos};
 use fencepost_replica::{GroupId, Message, Settings};
 use fencepost_session::client::DialFailure;
 use fencepost_session::edge::StreamId;
@@ -30,6 +30,7 @@ mod leases;
 mod nodes;
 mod phases;
 mod play;
+mod upgrades;
 
 pub use faults::Faults;
 pub use phases::{Outcome, Plan, SEEDS_DEFAULT};
@@ -41,7 +42,7 @@ const BEGINNING: WorldTime = WorldTime(1_000_000_000);
 #[derive(Debug)]
 enum Happening {
     /// A message of a peer arrives, perhaps with a snapshot.
-    Peer { message: Box<Message>, snapshot: Option<Arc<[u8]>> },
+    Peer { message: Box<Message>, snapshot: Option<Arc<[u8]>>, known: KnownVersions },
     /// A node's own time to turn.
     Turn { node: u64, serial: u64 },
     /// A sync is done.
@@ -62,6 +63,8 @@ enum Happening {
     Store { client: usize, worker: usize, call: u64, what: Box<Call> },
     /// The next fault, or the next thing that administrators, readers and watchers do.
     Chance,
+    /// A node gets the newer release.
+    Upgrade { node: u64 },
     /// A fault is over.
     Undo(faults::Undo),
     /// Something of the Redlock that a scenario shows beside ours.
@@ -108,6 +111,8 @@ pub struct World {
     watchers: Vec<Watcher>,
     reads: u64,
     snapshots_made: u64,
+    /// How often the format version was raised.
+    raises: u64,
     redlock: Redlock,
     /// A node stopped by itself, which it must not.
     stopped: Option<String>,
@@ -169,6 +174,7 @@ impl World {
             watchers: Vec::new(),
             reads: 0,
             snapshots_made: 0,
+            raises: 0,
             redlock: Redlock::default(),
             stopped: None,
             random: random.fork(),
@@ -203,7 +209,7 @@ impl World {
 
     fn happen(&mut self, what: Happening) {
         match what {
-            Happening::Peer { message, snapshot } => self.peer_arrives(*message, snapshot),
+            Happening::Peer { message, snapshot, known } => self.peer_arrives(*message, snapshot, known),
             Happening::Turn { node, serial } => {
                 if self.nodes.get(&node).is_some_and(|node| node.serial == serial) {
                     self.turn(node);
@@ -232,6 +238,7 @@ impl World {
                 self.agenda.put(WorldTime(self.now.0 + delay), Happening::ToClient { client, arrival });
             }
             Happening::Chance => self.chance(),
+            Happening::Upgrade { node } => self.upgrade(node),
             Happening::Undo(undo) => self.undo(undo),
             Happening::Redlock(event) => self.redlock_happens(event),
         }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fencepost_core::{
-    Acquire, Action, Batch, Epoch, GrantId, GrantRecord, Header, Held, Lock, LockMode, Locks, LogicalMs, Metadata,
-    Name, Operation, Principal, Record, Request, RequestNumber, SecretHash, Seen, SessionId, SessionRecord, Terms,
-    Token, Ttl, Wait,
+    Acquire, Action, Batch, Epoch, FormatVersion, GrantId, GrantRecord, Header, Held, KnownVersions, Lock, LockMode,
+    Locks, LogicalMs, Metadata, Name, Operation, Principal, Record, Request, RequestNumber, SecretHash, Seen,
+    SessionId, SessionRecord, Terms, Token, Ttl, Wait,
 };
 use fencepost_wire::{Entry, SnapshotHeader, SnapshotReader, SnapshotWriter, decode, encode_into};
 
@@ -39,7 +39,8 @@ fn acquires(count: usize) -> Entry {
         })
     };
     let batch = Batch { operations: (0..count).map(acquire).collect(), ..Batch::default() };
-    Entry { term: 5, stamp: LogicalMs(86_400_000), wall_clock_ms: Some(1_700_000_000_000), batch, proof: None }
+    let (version, stamp) = (FormatVersion::FIRST, LogicalMs(86_400_000));
+    Entry { version, term: 5, stamp, wall_clock_ms: Some(1_700_000_000_000), batch, proof: None }
 }
 
 fn entries(c: &mut Criterion) {
@@ -59,7 +60,7 @@ fn entries(c: &mut Criterion) {
             });
         });
         group.bench_function(format!("decode {count} acquires"), |b| {
-            b.iter_with_large_drop(|| decode(black_box(&bytes)));
+            b.iter_with_large_drop(|| decode(black_box(&bytes), KnownVersions::THIS_BUILD));
         });
     }
     group.finish();
@@ -67,7 +68,7 @@ fn entries(c: &mut Criterion) {
 
 /// The records of a state that holds so many locks.
 fn records() -> Vec<Record> {
-    let header = Header { stamp: LogicalMs(86_400_000), last_token: LOCKS as u64, last_arrival: 0, grace_at: None };
+    let header = Header { stamp: LogicalMs(86_400_000), last_token: LOCKS as u64, ..Header::default() };
     let session = |session| {
         Record::Session(SessionRecord {
             id: id(session),
@@ -113,7 +114,7 @@ fn write(records: &[Record], mut keep: impl FnMut(Vec<u8>)) {
 }
 
 fn read(pieces: &[Vec<u8>]) -> u64 {
-    let mut reader = SnapshotReader::new();
+    let mut reader = SnapshotReader::new(KnownVersions::THIS_BUILD);
     let mut records = 0;
     for piece in pieces {
         reader.feed(piece);

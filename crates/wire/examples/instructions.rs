@@ -88,7 +88,9 @@ fn main() {
             let mut bytes = Vec::new();
             encode_into(&entry(acquires), &mut bytes);
             for _ in 0..rounds {
-                black_box(decode(black_box(&bytes)).expect("it was just written"));
+                black_box(
+                    decode(black_box(&bytes), fencepost_core::KnownVersions::THIS_BUILD).expect("it was just written"),
+                );
             }
         }
     }
@@ -160,5 +162,6 @@ fn entry(acquires: usize) -> Entry {
     let mut world = World::new(acquires);
     let operations = (0..acquires).map(|lock| world.acquire(lock, &name(lock), Wait::Forever)).collect();
     let batch = Batch { operations, ..Batch::default() };
-    Entry { term: 5, stamp: LogicalMs(86_400_000), wall_clock_ms: Some(1_700_000_000_000), batch, proof: None }
+    let (version, stamp) = (fencepost_core::FormatVersion::FIRST, LogicalMs(86_400_000));
+    Entry { version, term: 5, stamp, wall_clock_ms: Some(1_700_000_000_000), batch, proof: None }
 }

@@ -1,22 +1,34 @@
 //! The one error of this crate. Its variants differ in what somebody has to do; its text says it.
 
-use fencepost_core::BadWord;
+use fencepost_core::{BadWord, FormatVersion, KnownVersions};
 
 /// Why bytes could not be read, or a record not be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
     /// For the operator: another member runs a newer version.
-    #[error(
-        "{what} is written in format {found}, and this version reads formats up to {known}: upgrade this node, then start it again"
-    )]
+    #[error("{what} is written in format {found}, and this node knows {known}: upgrade this node, then start it again")]
     NewerFormat {
         /// What was being read.
         what: &'static str,
         /// The format it says.
-        found: u32,
-        /// The newest format that this version reads.
-        known: u32,
+        found: FormatVersion,
+        /// The formats that the node knows.
+        known: KnownVersions,
+    },
+    /// For the operator: a release was left out on the way.
+    #[error(
+        "{what} is written in format {found}, and this node knows {known}: start it with an older release that knows {found}, \
+         and upgrade it when `fencepost members` shows that the cluster uses {}",
+        known.oldest()
+    )]
+    OlderFormat {
+        /// What was being read.
+        what: &'static str,
+        /// The format it says.
+        found: FormatVersion,
+        /// The formats that the node knows.
+        known: KnownVersions,
     },
     /// For the operator: another member runs a newer version. It should have said so by its format.
     #[error(

@@ -5,11 +5,11 @@
 
 use fencepost_core::{
     Acquire, Act, Action, Admin, AnswerRecord, Arrival, Attached, AttachedGrant, BadWord, Bound, Busy, BusyWhy, Cycle,
-    CycleLink, Epoch, FreezeId, FreezeRecord, GrantEnd, GrantId, GrantRecord, Header, Held, Holder, Late, Lock,
-    LockDelay, LockMode, Locks, LogicalMs, Metadata, Millis, Mode, Name, Open, Operation, Outcome, OwnerName, Permits,
-    Principal, Reason, Record, Refusal, Renewal, Request, RequestNumber, RestRecord, Scope, SecretHash, Seen,
-    SemaphoreRecord, SessionEnd, SessionId, SessionRecord, TakePermits, Takes, Terms, Token, Ttl, UnseenAnswer, Value,
-    Wait, WaiterRecord, Wants,
+    CycleLink, Epoch, FormatVersion, FreezeId, FreezeRecord, GrantEnd, GrantId, GrantRecord, Header, Held, Holder,
+    Late, Lock, LockDelay, LockMode, Locks, LogicalMs, Metadata, Millis, Mode, Name, Open, Operation, Outcome,
+    OwnerName, Permits, Principal, Reason, Record, Refusal, Renewal, Request, RequestNumber, RestRecord, Scope,
+    SecretHash, Seen, SemaphoreRecord, SessionEnd, SessionId, SessionRecord, TakePermits, Takes, Terms, Token, Ttl,
+    UnseenAnswer, Value, Wait, WaiterRecord, Wants,
 };
 
 use crate::error::WireError;
@@ -194,13 +194,19 @@ pub(crate) fn record(record: wire::Record) -> Read<Record> {
         Kind::Rest(record) => Record::Rest(rest_record(record)?),
         Kind::Semaphore(record) => Record::Semaphore(semaphore_record(record)?),
         Kind::Freeze(record) => Record::Freeze(freeze_record(record)?),
-        Kind::Header(record) => Record::Header(header_record(record)),
+        Kind::Header(record) => Record::Header(header_record(record)?),
     })
 }
 
-fn header_record(record: wire::HeaderRecord) -> Header {
-    let wire::HeaderRecord { stamp_ms, last_token, last_arrival, grace_at_ms } = record;
-    Header { stamp: LogicalMs(stamp_ms), last_token, last_arrival, grace_at: grace_at_ms.map(LogicalMs) }
+fn header_record(record: wire::HeaderRecord) -> Read<Header> {
+    let wire::HeaderRecord { stamp_ms, last_token, last_arrival, grace_at_ms, format_version } = record;
+    let (version, grace_at) = (version(format_version)?, grace_at_ms.map(LogicalMs));
+    Ok(Header { version, stamp: LogicalMs(stamp_ms), last_token, last_arrival, grace_at })
+}
+
+fn version(number: u32) -> Read<FormatVersion> {
+    let detail = || "there is no version 0".to_owned();
+    FormatVersion::new(number).ok_or_else(|| WireError::Damaged { what: "a format version", detail: detail() })
 }
 
 fn session_record(record: wire::SessionRecord) -> Read<SessionRecord> {
@@ -503,6 +509,7 @@ fn refusal(refusal: wire::Refusal) -> Read<Refusal> {
             Refusal::MoreThanLimit { name: name(&of)?, limit: permits(limit)? }
         }
         Kind::FreezeExists(rest) => nothing(rest, Refusal::FreezeExists),
+        Kind::NotYetNeeds(needs) => Refusal::NotYet { needs: version(needs)? },
     })
 }
 

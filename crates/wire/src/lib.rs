@@ -12,6 +12,8 @@ mod error;
 mod frame;
 mod from_wire;
 mod log_entry;
+#[cfg(feature = "made-up-version")]
+mod made_up;
 mod member;
 mod member_change;
 mod secret;
@@ -29,11 +31,11 @@ pub mod v1 {
 
 pub use error::WireError;
 pub use frame::{FRAME_GREETING, FRAME_PROTOCOL, put_frame, take_frame};
-pub use log_entry::{ENTRY_FORMAT_VERSION, Entry, StateProof, decode, encode, encode_into};
+pub use log_entry::{Entry, StateProof, decode, encode, encode_into};
 pub use member::{BadMember, Member, Members};
 pub use member_change::{MemberChanges, MemberStep, decode_member_changes, encode_described};
 pub use secret::SessionSecret;
-pub use snapshot::{SNAPSHOT_FORMAT_VERSION, SnapshotHeader};
+pub use snapshot::SnapshotHeader;
 pub use snapshot_reader::SnapshotReader;
 pub use snapshot_writer::SnapshotWriter;
 pub use strict::message as read_strictly;

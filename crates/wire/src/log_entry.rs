@@ -4,7 +4,7 @@
 //! once as bytes, and never as generated types in between. The bytes have no checksum of their own: the log engine has one
 //! for every record that it keeps, and the transport for every message.
 
-use fencepost_core::{Batch, LogicalMs};
+use fencepost_core::{Batch, FormatVersion, KnownVersions, LogicalMs, Operation};
 use prost::Message;
 
 use crate::bounds::ENTRY_BYTES_MAX;
@@ -12,12 +12,12 @@ use crate::error::WireError;
 use crate::v1 as wire;
 use crate::{from_wire, strict, to_wire};
 
-/// The format that [`encode`] writes, and the newest that [`decode`] reads.
-pub const ENTRY_FORMAT_VERSION: u32 = 1;
-
 /// What one log entry carries.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Entry {
+    /// The format in which it is written: the active version of the leader's state.
+    /// Invariant: no operation in the batch needs a newer one.
+    pub version: FormatVersion,
     /// The term in which the leader stamped it: committed in another one, it changes nothing.
     pub term: u64,
     /// Logical time.
@@ -48,6 +48,7 @@ const KEY_FAILOVER_GRACE: u64 = 5 << 3;
 const KEY_RENEWALS: u64 = 6 << 3 | 2;
 const KEY_OPERATIONS: u64 = 7 << 3 | 2;
 const KEY_PROOF: u64 = 8 << 3 | 2;
+const KEY_RAISE_TO: u64 = 9 << 3;
 
 /// The bytes of an entry.
 ///
@@ -63,13 +64,14 @@ pub fn encode(entry: &Entry) -> Vec<u8> {
 /// Appends the bytes of an entry.
 ///
 /// # Panics
-/// If they are more than [`ENTRY_BYTES_MAX`]: once in the log, no replica could read the entry or go on without it. Whoever
-/// gathers a batch ends it well before.
+/// If they are more than [`ENTRY_BYTES_MAX`], or an operation needs a newer version than the entry's: once in the log, no replica
+/// could read the entry or go on without it. A leader ends a batch well before, and refuses such an operation.
 pub fn encode_into(entry: &Entry, bytes: &mut Vec<u8>) {
     let before = bytes.len();
-    let Entry { term, stamp, wall_clock_ms, batch: Batch { failover_grace, renewals, operations }, proof } = entry;
+    let Entry { version, term, stamp, wall_clock_ms, batch, proof } = entry;
+    let Batch { raise_to, failover_grace, renewals, operations } = batch;
     let head = wire::LogEntry {
-        format_version: ENTRY_FORMAT_VERSION,
+        format_version: version.get(),
         term: *term,
         stamp_ms: stamp.0,
         wall_clock_ms: *wall_clock_ms,
@@ -77,6 +79,7 @@ pub fn encode_into(entry: &Entry, bytes: &mut Vec<u8>) {
         renewals: Vec::new(),
         operations: Vec::new(),
         proof: None,
+        raise_to: None,
     };
     // A message is the sequence of its fields, so the lists may follow what was written without them.
     append(&head, bytes);
@@ -85,12 +88,17 @@ pub fn encode_into(entry: &Entry, bytes: &mut Vec<u8>) {
         append_with_length(&to_wire::renewal(renewal), bytes);
     }
     for operation in operations {
+        assert!(operation.needs() <= *version, "an operation that version {version} does not have: {operation:?}");
         bytes.push(KEY_OPERATIONS as u8);
-        append_with_length(&to_wire::operation(operation), bytes);
+        append_operation(operation, bytes);
     }
     if let Some(StateProof { index, state_hash }) = *proof {
         bytes.push(KEY_PROOF as u8);
         append_with_length(&wire::StateProof { index, state_hash }, bytes);
+    }
+    if let Some(raise_to) = raise_to {
+        bytes.push(KEY_RAISE_TO as u8);
+        prost::encoding::encode_varint(u64::from(raise_to.get()), bytes);
     }
     let length = bytes.len() - before;
     assert!(length <= ENTRY_BYTES_MAX, "an entry of {length} bytes, and at most {ENTRY_BYTES_MAX} can be read again");
@@ -101,15 +109,15 @@ pub fn encode_into(entry: &Entry, bytes: &mut Vec<u8>) {
 /// An entry without bytes is none of ours (Raft puts one at the beginning of each term): whoever reads the log passes over it.
 ///
 /// # Errors
-/// [`WireError`] if a newer version has written it, if it holds something that this version does not know, or if it is
-/// damaged. A node must not go on without the entry.
-pub fn decode(bytes: &[u8]) -> Result<Entry, WireError> {
+/// [`WireError`] if it is written in a format that the node does not know, if it holds something that its format does not have,
+/// or if it is damaged. A node must not go on without the entry.
+pub fn decode(bytes: &[u8], known: KnownVersions) -> Result<Entry, WireError> {
     if bytes.len() > ENTRY_BYTES_MAX {
         let (what, bytes) = ("a log entry", bytes.len() as u64);
         return Err(WireError::TooLarge { what, bytes, bytes_max: ENTRY_BYTES_MAX });
     }
-    let mut rest = version_checked(bytes)?;
-    let mut entry = Entry::default();
+    let (version, mut rest) = version_checked(bytes, known)?;
+    let mut entry = Entry { version, ..Entry::default() };
     // Fields rise as they were written, so none of them can stand twice and one overwrite another.
     let mut last_key = KEY_FORMAT_VERSION;
     while !rest.is_empty() {
@@ -130,12 +138,15 @@ pub fn decode(bytes: &[u8]) -> Result<Entry, WireError> {
                 entry.batch.renewals.push(from_wire::renewal(renewal)?);
             }
             KEY_OPERATIONS => {
-                let operation = strict::message::<wire::Operation>("an operation", part(&mut rest)?)?;
-                entry.batch.operations.push(from_wire::operation(operation)?);
+                entry.batch.operations.push(read_operation(version, part(&mut rest)?)?);
             }
             KEY_PROOF => {
                 let proof = strict::message::<wire::StateProof>("a proof of the state", part(&mut rest)?)?;
                 entry.proof = Some(StateProof { index: proof.index, state_hash: proof.state_hash });
+            }
+            KEY_RAISE_TO => {
+                let version = u32::try_from(number(&mut rest)?).ok().and_then(FormatVersion::new);
+                entry.batch.raise_to = Some(version.ok_or_else(|| damaged("a format version that cannot be"))?);
             }
             _ => return Err(WireError::Unknown { what: "a field of a log entry" }),
         }
@@ -144,17 +155,30 @@ pub fn decode(bytes: &[u8]) -> Result<Entry, WireError> {
 }
 
 /// What follows the format version, if it is one that can be read. Nothing before it depends on the format.
-fn version_checked(bytes: &[u8]) -> Result<&[u8], WireError> {
+fn version_checked(bytes: &[u8], known: KnownVersions) -> Result<(FormatVersion, &[u8]), WireError> {
     let mut rest = bytes;
     if number(&mut rest)? != KEY_FORMAT_VERSION {
         return Err(damaged("it does not begin with its format"));
     }
-    let known = ENTRY_FORMAT_VERSION;
-    match u32::try_from(number(&mut rest)?) {
-        Ok(ENTRY_FORMAT_VERSION) => Ok(rest),
-        Ok(0) | Err(_) => Err(damaged("there is no such format")),
-        Ok(found) => Err(WireError::NewerFormat { what: "a log entry", found, known }),
+    let found = u32::try_from(number(&mut rest)?).map_err(|_| damaged("there is no such format"))?;
+    Ok((strict::format("a log entry", found, known)?, rest))
+}
+
+#[cfg_attr(not(feature = "made-up-version"), allow(unused_variables, reason = "one version has all operations"))]
+fn read_operation(version: FormatVersion, bytes: &[u8]) -> Result<Operation, WireError> {
+    #[cfg(feature = "made-up-version")]
+    if let Some(operation) = crate::made_up::operation(version, bytes) {
+        return Ok(operation);
     }
+    from_wire::operation(strict::message::<wire::Operation>("an operation", bytes)?)
+}
+
+fn append_operation(operation: &Operation, bytes: &mut Vec<u8>) {
+    #[cfg(feature = "made-up-version")]
+    if let Some(operation) = crate::made_up::operation_to_wire(operation) {
+        return append_with_length(&operation, bytes);
+    }
+    append_with_length(&to_wire::operation(operation), bytes);
 }
 
 fn number(rest: &mut &[u8]) -> Result<u64, WireError> {
@@ -188,6 +212,10 @@ mod tests {
 
     use super::*;
 
+    fn decode(bytes: &[u8]) -> Result<Entry, WireError> {
+        super::decode(bytes, KnownVersions::THIS_BUILD)
+    }
+
     fn entry() -> Entry {
         let seen = Seen { mark: 3, ranges: [(5, 6)].into_iter().collect() };
         let session = SessionId(1 << 100 | 7);
@@ -198,10 +226,11 @@ mod tests {
         let renewals = vec![Renewal::KeepAlive { session, epoch: Epoch(1), seen: seen.clone() }];
         let operations = vec![request(7, Action::Release { grant: GrantId(300) }), request(8, Action::Close)];
         Entry {
+            version: FormatVersion::FIRST,
             term: 9,
             stamp: LogicalMs(123_456),
             wall_clock_ms: Some(1_700_000_000_000),
-            batch: Batch { failover_grace: true, renewals, operations },
+            batch: Batch { raise_to: FormatVersion::new(300), failover_grace: true, renewals, operations },
             proof: Some(StateProof { index: 640, state_hash: u64::MAX }),
         }
     }
@@ -210,21 +239,29 @@ mod tests {
     fn an_entry_is_the_message_of_the_schema() {
         let bytes = encode(&entry());
         let message = wire::LogEntry::decode(bytes.as_slice()).unwrap();
-        assert_eq!((message.format_version, message.term, message.stamp_ms), (ENTRY_FORMAT_VERSION, 9, 123_456));
+        assert_eq!((message.format_version, message.term, message.stamp_ms), (1, 9, 123_456));
         assert_eq!((message.wall_clock_ms, message.failover_grace), (Some(1_700_000_000_000), true));
-        assert_eq!((message.renewals.len(), message.operations.len()), (1, 2));
+        assert_eq!((message.renewals.len(), message.operations.len(), message.raise_to), (1, 2, Some(300)));
         assert_eq!(message.encode_to_vec(), bytes);
         assert_eq!(decode(&bytes), Ok(entry()));
     }
 
     #[test]
-    fn a_newer_format_is_named_before_anything_else_is_read() {
+    fn a_format_that_is_not_known_is_named_before_anything_else_is_read() {
+        let version = |number| FormatVersion::new(number).unwrap();
+        let known = KnownVersions::new(version(3), version(4)).unwrap();
+        for (number, advice) in [(2, "older release that knows 2"), (3, ""), (4, ""), (5, "upgrade this node")] {
+            let mut bytes = encode(&entry());
+            bytes[1] = number;
+            assert_eq!(super::decode(&bytes, known).is_ok(), advice.is_empty(), "format {number}");
+            bytes.truncate(4);
+            let text = super::decode(&bytes, known).map_or_else(|error| error.to_string(), |_| String::new());
+            assert!(text.contains(advice), "{text}");
+        }
+        let (what, found, known) = ("a log entry", version(2), KnownVersions::THIS_BUILD);
         let mut bytes = encode(&entry());
         bytes[1] = 2;
-        bytes.truncate(4);
-        let newer = WireError::NewerFormat { what: "a log entry", found: 2, known: 1 };
-        assert!(newer.to_string().contains("upgrade this node"), "{newer}");
-        assert_eq!(decode(&bytes), Err(newer));
+        assert_eq!(decode(&bytes), Err(WireError::NewerFormat { what, found, known }));
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! chunk of another snapshot fits. The sum so far runs from the header over every head and block, so each chunk fits
 //! behind the ones before it only, and the trailer vouches for all.
 
+use fencepost_core::{FormatVersion, KnownVersions};
 use prost::Message;
 
 use crate::bounds::SNAPSHOT_HEADER_BYTES_MAX;
@@ -20,12 +21,11 @@ use crate::error::WireError;
 use crate::member::Members;
 use crate::{strict, v1 as wire};
 
-/// The format that is written, and the newest that is read.
-pub const SNAPSHOT_FORMAT_VERSION: u32 = 1;
-
 /// What a snapshot says about itself before the first record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotHeader {
+    /// The format of the records: the active version of the state.
+    pub version: FormatVersion,
     /// The cluster whose state it is. A node of another one refuses it.
     pub cluster_id: u128,
     /// The group within the cluster.
@@ -65,13 +65,13 @@ pub(crate) struct Summed<'a, T> {
 impl SnapshotHeader {
     /// Its bytes, and their sum.
     pub(crate) fn write(&self) -> (Vec<u8>, u32) {
-        let SnapshotHeader { cluster_id, group_id, log_index, log_term, state_hash, members } = self;
+        let SnapshotHeader { version, cluster_id, group_id, log_index, log_term, state_hash, members } = self;
         let members = members.to_wire().encode_to_vec();
         let length = HEADER_NUMBERS_BYTES + members.len();
         assert!(length <= SNAPSHOT_HEADER_BYTES_MAX, "a change of the members beyond their bound is never taken");
         let mut bytes = Vec::with_capacity(PREAMBLE_BYTES + length + 4);
         bytes.extend(MAGIC);
-        bytes.extend(SNAPSHOT_FORMAT_VERSION.to_le_bytes());
+        bytes.extend(version.get().to_le_bytes());
         bytes.extend((length as u32).to_le_bytes());
         bytes.extend(cluster_id.to_le_bytes());
         for number in [group_id, log_index, log_term, state_hash] {
@@ -84,7 +84,7 @@ impl SnapshotHeader {
     }
 
     /// The header that stands at the beginning; none if it is not all there yet. Its sum is right.
-    pub(crate) fn read(bytes: &[u8]) -> Result<Option<Summed<'_, SnapshotHeader>>, WireError> {
+    pub(crate) fn read(bytes: &[u8], known: KnownVersions) -> Result<Option<Summed<'_, SnapshotHeader>>, WireError> {
         let magic_so_far = bytes.len().min(MAGIC.len());
         if bytes[..magic_so_far] != MAGIC[..magic_so_far] {
             return Err(WireError::NotASnapshot);
@@ -102,18 +102,16 @@ impl SnapshotHeader {
         if crc32c::crc32c(summed) != sum {
             return Err(damaged("the header does not match its checksum"));
         }
-        let known = SNAPSHOT_FORMAT_VERSION;
-        match format {
-            SNAPSHOT_FORMAT_VERSION if length >= HEADER_NUMBERS_BYTES => {}
-            SNAPSHOT_FORMAT_VERSION | 0 => return Err(damaged("the header is shorter than its format says")),
-            found => return Err(WireError::NewerFormat { what: WHAT, found, known }),
+        let version = strict::format(WHAT, format, known)?;
+        if length < HEADER_NUMBERS_BYTES {
+            return Err(damaged("the header is shorter than its format says"));
         }
         let mut number = || take(&mut fields).map_or(0, u64::from_le_bytes);
         let cluster_id = u128::from(number()) | u128::from(number()) << 64;
         let (group_id, log_index, log_term, state_hash) = (number(), number(), number(), number());
         let members: wire::GroupMembers = strict::message(WHAT, &summed[PREAMBLE_BYTES + HEADER_NUMBERS_BYTES..])?;
         let members = Members::from_wire(WHAT, &members)?;
-        let value = SnapshotHeader { cluster_id, group_id, log_index, log_term, state_hash, members };
+        let value = SnapshotHeader { version, cluster_id, group_id, log_index, log_term, state_hash, members };
         Ok(Some(Summed { value, bytes: summed, sum, behind }))
     }
 }

@@ -3,7 +3,7 @@
 //! A record is given out only when the sum of its chunk was right. That the snapshot is whole is known at its end alone:
 //! until [`SnapshotReader::finish`] says so, what was read may be used for nothing.
 
-use fencepost_core::Record;
+use fencepost_core::{FormatVersion, KnownVersions, Record};
 
 use crate::bounds::{CHUNK_PACKED_BYTES_MAX, CHUNK_RAW_BYTES_MAX, RECORD_BYTES_MAX};
 use crate::error::WireError;
@@ -15,8 +15,10 @@ use crate::{from_wire, strict};
 const EXPANSION_MAX: usize = 255;
 
 /// Turns the bytes of a snapshot into records. [`SnapshotWriter`](crate::SnapshotWriter) has an example.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct SnapshotReader {
+    /// The formats that it reads.
+    known: KnownVersions,
     /// Bytes that were fed and not yet read: less than a chunk, and what was fed since the last call.
     pending: Vec<u8>,
     /// How much of `pending` was read.
@@ -38,9 +40,22 @@ pub struct SnapshotReader {
 }
 
 impl SnapshotReader {
-    /// Begins to read.
-    pub fn new() -> SnapshotReader {
-        SnapshotReader::default()
+    /// Begins to read, if it is written in a format that is known.
+    pub fn new(known: KnownVersions) -> SnapshotReader {
+        SnapshotReader {
+            known,
+            pending: Vec::new(),
+            pending_read: 0,
+            raw: Vec::new(),
+            raw_read: 0,
+            header: None,
+            header_sum: 0,
+            sum: 0,
+            chunks: 0,
+            records: 0,
+            done: false,
+            failed: None,
+        }
     }
 
     /// Takes the next bytes. They are kept until the records before them were read: call
@@ -60,7 +75,7 @@ impl SnapshotReader {
     /// The next record, or none if more bytes are needed or the trailer was reached.
     ///
     /// # Errors
-    /// [`WireError`] if a newer version has written it, or it is damaged, cut, or mixed up. The same from then on.
+    /// [`WireError`] if its format is not known, or it is damaged, cut, or mixed up. The same from then on.
     pub fn next_record(&mut self) -> Result<Option<Record>, WireError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -101,7 +116,7 @@ impl SnapshotReader {
     /// How many bytes are left behind it; none if more are needed.
     fn read_header(&mut self) -> Result<Option<usize>, WireError> {
         let pending = &self.pending[self.pending_read..];
-        let Some(header) = SnapshotHeader::read(pending)? else { return Ok(None) };
+        let Some(header) = SnapshotHeader::read(pending, self.known)? else { return Ok(None) };
         (self.header, self.header_sum, self.sum) = (Some(header.value), header.sum, header.sum);
         Ok(Some(header.behind.len()))
     }
@@ -155,11 +170,24 @@ impl SnapshotReader {
             let (what, bytes) = ("a record", bytes.len() as u64);
             return Err(WireError::TooLarge { what, bytes, bytes_max: RECORD_BYTES_MAX });
         }
-        let record = from_wire::record(strict::message::<wire::Record>("a record", bytes)?)?;
+        let version = self.header.as_ref().map(|header| header.version).unwrap_or_default();
+        let record = read_one(version, bytes)?;
+        if matches!(&record, Record::Header(header) if header.version != version) {
+            return Err(damaged("the state has another version than the snapshot"));
+        }
         self.raw_read = self.raw.len() - behind.len();
         self.records += 1;
         Ok(record)
     }
+}
+
+#[cfg_attr(not(feature = "made-up-version"), allow(unused_variables, reason = "one version has all records"))]
+fn read_one(version: FormatVersion, bytes: &[u8]) -> Result<Record, WireError> {
+    #[cfg(feature = "made-up-version")]
+    if let Some(record) = crate::made_up::record(version, bytes) {
+        return Ok(record);
+    }
+    from_wire::record(strict::message::<wire::Record>("a record", bytes)?)
 }
 
 /// Whether a chunk can have such lengths, before anything is kept or allocated for it.

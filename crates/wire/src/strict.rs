@@ -1,8 +1,10 @@
 //! Reading one generated message so that nothing in it is skipped.
 //!
 //! Protobuf readers pass over fields that they do not know. For a replica that would be a command half carried out. What is
-//! passed over is missing when the message is measured again, so comparing two lengths finds it.
+//! passed over is missing when the message is measured again, so comparing two lengths finds it. And the format version that stands
+//! before everything else is one that the node knows, or nothing behind it is read.
 
+use fencepost_core::{FormatVersion, KnownVersions};
 use prost::Message;
 
 use crate::error::WireError;
@@ -16,6 +18,17 @@ pub fn message<M: Message + Default>(what: &'static str, bytes: &[u8]) -> Result
     match message.encoded_len() == bytes.len() {
         true => Ok(message),
         false => Err(WireError::Unknown { what }),
+    }
+}
+
+/// The format version with this number, if the node knows it.
+pub(crate) fn format(what: &'static str, number: u32, known: KnownVersions) -> Result<FormatVersion, WireError> {
+    let damaged = || WireError::Damaged { what, detail: "there is no format 0".to_owned() };
+    let found = FormatVersion::new(number).ok_or_else(damaged)?;
+    match known.contains(found) {
+        true => Ok(found),
+        false if found > known.newest() => Err(WireError::NewerFormat { what, found, known }),
+        false => Err(WireError::OlderFormat { what, found, known }),
     }
 }
 

@@ -43,6 +43,8 @@ pub(crate) fn operation(operation: &Operation) -> wire::Operation {
         Operation::Open(asked) => Kind::Open(open(asked)),
         Operation::Request(asked) => Kind::Request(request(asked)),
         Operation::Admin(asked) => Kind::Admin(admin(asked)),
+        #[cfg(feature = "made-up-version")]
+        Operation::MadeUp(_) => unreachable!("the schema does not have it: made_up.rs writes it"),
     };
     wire::Operation { kind: Some(kind) }
 }
@@ -206,16 +208,19 @@ pub(crate) fn record(record: &Record) -> wire::Record {
         Record::Waiter(record) => Kind::Waiter(waiter_record(record)),
         Record::Semaphore(record) => Kind::Semaphore(semaphore_record(record)),
         Record::Freeze(record) => Kind::Freeze(freeze_record(record)),
+        #[cfg(feature = "made-up-version")]
+        Record::Remark(_) => unreachable!("the schema does not have it: made_up.rs writes it"),
     };
     wire::Record { kind: Some(kind) }
 }
 
-fn header_record(Header { stamp, last_token, last_arrival, grace_at }: &Header) -> wire::HeaderRecord {
+fn header_record(Header { version, stamp, last_token, last_arrival, grace_at }: &Header) -> wire::HeaderRecord {
     wire::HeaderRecord {
         stamp_ms: stamp.0,
         last_token: *last_token,
         last_arrival: *last_arrival,
         grace_at_ms: grace_at.map(|at| at.0),
+        format_version: version.get(),
     }
 }
 
@@ -549,6 +554,7 @@ fn refusal(refusal: &Refusal) -> wire::Refusal {
         Refusal::LimitDiffers { name, live } => Kind::LimitDiffers(and_limit(name, live)),
         Refusal::MoreThanLimit { name, limit } => Kind::MoreThanLimit(and_limit(name, limit)),
         Refusal::FreezeExists => Kind::FreezeExists(nothing),
+        Refusal::NotYet { needs } => Kind::NotYetNeeds(needs.get()),
     };
     wire::Refusal { kind: Some(kind) }
 }

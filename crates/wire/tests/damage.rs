@@ -6,14 +6,15 @@ mod generator;
 
 use fencepost_core::bounds::{DEADLOCK_STEPS_MAX, NAME_BYTES_MAX, OWNER_BYTES_MAX};
 use fencepost_core::{
-    AnswerRecord, Cycle, CycleLink, GrantId, LogicalMs, Mode, Name, Outcome, OwnerName, Record, RequestNumber,
-    SessionId,
+    AnswerRecord, Cycle, CycleLink, FormatVersion, GrantId, KnownVersions, LogicalMs, Mode, Name, Outcome, OwnerName,
+    Record, RequestNumber, SessionId,
 };
 use fencepost_wire::{Members, SnapshotHeader, SnapshotReader, SnapshotWriter, WireError, bounds, decode, encode};
 use forge::{Forged, read, write};
 use generator::Generator;
 
 const HEADER: SnapshotHeader = SnapshotHeader {
+    version: FormatVersion::FIRST,
     cluster_id: 0xC1,
     group_id: 1,
     log_index: 1_000,
@@ -112,7 +113,8 @@ fn bytes_after_the_end_are_found() {
 #[test]
 fn a_newer_format_says_to_upgrade_and_another_file_to_look_at_the_path() {
     let newer = Forged::header(2, &HEADER).trailer(0, 0);
-    assert_eq!(error_of(&newer), WireError::NewerFormat { what: "the snapshot", found: 2, known: 1 });
+    let (found, known) = (FormatVersion::new(2).unwrap(), KnownVersions::THIS_BUILD);
+    assert_eq!(error_of(&newer), WireError::NewerFormat { what: "the snapshot", found, known });
     assert!(error_of(&newer).to_string().contains("upgrade this node"));
     assert!(matches!(error_of(&Forged::header(0, &HEADER).trailer(0, 0)), WireError::Damaged { .. }));
     assert_eq!(error_of(b"PK\x03\x04"), WireError::NotASnapshot);
@@ -136,7 +138,7 @@ fn what_a_record_says_that_is_not_known_is_never_skipped() {
         let raw = [&[record.len() as u8], record].concat();
         Forged::header(1, &HEADER).chunk(0, &raw).trailer(1, 1)
     };
-    let header_record = [8 << 3 | 2, 2, 1 << 3, 5];
+    let header_record = [8 << 3 | 2, 4, 1 << 3, 5, 5 << 3, 1];
     assert!(read(&with_record(&header_record), 10).is_ok());
     // A kind of record that is not known; none at all; a field that is not known inside a kind that is.
     for record in [&[14 << 3 | 2, 0][..], &[], &[8 << 3 | 2, 4, 1 << 3, 5, 15 << 3, 1]] {
@@ -153,7 +155,7 @@ fn what_a_record_says_that_is_not_known_is_never_skipped() {
 
 #[test]
 fn an_error_stays() {
-    let mut reader = SnapshotReader::new();
+    let mut reader = SnapshotReader::new(KnownVersions::THIS_BUILD);
     reader.feed(b"something else");
     assert_eq!(reader.next_record(), Err(WireError::NotASnapshot));
     reader.feed(&write(&HEADER, &records(3, 5)).concat());
@@ -209,7 +211,7 @@ fn a_flipped_bit_of_an_entry_is_left_to_the_log_engine() {
         for bit in 0..8 {
             let mut flipped = bytes.clone();
             flipped[place] ^= 1 << bit;
-            match decode(&flipped) {
+            match decode(&flipped, KnownVersions::THIS_BUILD) {
                 Err(_) => errors += 1,
                 Ok(other) if other != entry => others += 1,
                 Ok(_) => same += 1,

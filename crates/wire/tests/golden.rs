@@ -17,19 +17,19 @@ mod generator;
 use std::fmt::Debug;
 use std::path::PathBuf;
 
-use fencepost_core::Record;
-use fencepost_wire::{
-    ENTRY_FORMAT_VERSION, Entry, SNAPSHOT_FORMAT_VERSION, SnapshotHeader, StateProof, decode, encode,
-};
+use fencepost_core::{FormatVersion, KnownVersions, Record};
+use fencepost_wire::{Entry, SnapshotHeader, StateProof, decode, encode};
 use generator::Generator;
 
 #[test]
 fn entry_of_format_1_is_read_and_written_as_ever() {
-    let bytes = golden("v1-entry.bin", ENTRY_FORMAT_VERSION == 1, || encode(&entry_with_every_command()));
-    let entry = decode(&bytes).unwrap();
+    let bytes = golden("v1-entry.bin", KnownVersions::THIS_BUILD.newest() == FormatVersion::FIRST, || {
+        encode(&entry_with_every_command())
+    });
+    let entry = decode(&bytes, KnownVersions::THIS_BUILD).unwrap();
     assert!(encode(&entry) == bytes, "the same entry gives the same bytes");
-    let Entry { term, stamp, wall_clock_ms, batch, proof } = &entry;
-    let head = line(&(term, stamp, wall_clock_ms, batch.failover_grace, proof));
+    let Entry { version, term, stamp, wall_clock_ms, batch, proof } = &entry;
+    let head = line(&(version, term, stamp, wall_clock_ms, batch.raise_to, batch.failover_grace, proof));
     let text = [head].into_iter().chain(batch.renewals.iter().map(line)).chain(batch.operations.iter().map(line));
     compare_text("v1-entry.txt", text.collect());
 }
@@ -37,7 +37,7 @@ fn entry_of_format_1_is_read_and_written_as_ever() {
 /// Only reading is compared: how far a block is compressed may change with the library, and nobody is hurt by that.
 #[test]
 fn snapshot_of_format_1_is_read_as_ever() {
-    let bytes = golden("v1-snapshot.bin", SNAPSHOT_FORMAT_VERSION == 1, || {
+    let bytes = golden("v1-snapshot.bin", KnownVersions::THIS_BUILD.newest() == FormatVersion::FIRST, || {
         let (header, records) = snapshot_with_every_record();
         forge::write(&header, &records).concat()
     });
@@ -77,6 +77,7 @@ fn entry_with_every_command() -> Entry {
     let mut random = Generator::brief(7);
     let proof = Some(StateProof { index: 1_000_000, state_hash: 0x0123_4567_89AB_CDEF });
     let mut entry = Entry { wall_clock_ms: Some(1_700_000_000_000), proof, ..random.entry() };
+    entry.batch.raise_to = FormatVersion::new(2);
     while is_missing(&random, &["Renewal::", "Operation::", "Action::", "Act::", "LockMode::", "Wait::", "Scope::"]) {
         let more = random.batch();
         entry.batch.renewals.extend(more.renewals);
@@ -87,6 +88,7 @@ fn entry_with_every_command() -> Entry {
 
 fn snapshot_with_every_record() -> (SnapshotHeader, Vec<Record>) {
     let header = SnapshotHeader {
+        version: FormatVersion::FIRST,
         cluster_id: 0x0011_2233_4455_6677_8899_AABB_CCDD_EEFF,
         group_id: 3,
         log_index: 1_000_001,

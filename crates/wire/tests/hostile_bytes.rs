@@ -8,6 +8,7 @@ mod generator;
 
 use std::alloc::System;
 
+use fencepost_core::KnownVersions;
 use fencepost_wire::{Entry, SnapshotHeader, WireError, decode, encode};
 use forge::{Forged, read, write};
 use generator::Generator;
@@ -88,7 +89,7 @@ impl Target {
 
     fn decodes(self, bytes: &[u8]) -> bool {
         match self {
-            Target::Entry => decode(bytes).is_ok(),
+            Target::Entry => decode(bytes, KnownVersions::THIS_BUILD).is_ok(),
             Target::Snapshot => read(bytes, usize::MAX).is_ok(),
             Target::Records => matches!(read(bytes, usize::MAX), Err(WireError::Truncated { .. })),
         }

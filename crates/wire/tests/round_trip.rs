@@ -4,8 +4,9 @@ mod forge;
 mod generator;
 
 use fencepost_core::{
-    Acquire, Action, Batch, Epoch, Lock, LockMode, LockState, LogicalMs, Metadata, Name, Open, Operation, Permits,
-    Principal, Record, Request, RequestNumber, SecretHash, Seen, SessionId, TakePermits, Terms, Ttl, Wait,
+    Acquire, Action, Batch, Epoch, FormatVersion, KnownVersions, Lock, LockMode, LockState, LogicalMs, Metadata, Name,
+    Open, Operation, Permits, Principal, Record, Request, RequestNumber, SecretHash, Seen, SessionId, TakePermits,
+    Terms, Ttl, Wait,
 };
 use fencepost_wire::{SnapshotHeader, bounds, decode, encode, encode_into};
 use generator::Generator;
@@ -16,12 +17,13 @@ fn commands_and_records_of_every_kind_come_back_as_they_went() {
     for round in 0..4_000 {
         let entry = random.entry();
         let bytes = encode(&entry);
-        assert_eq!(decode(&bytes), Ok(entry.clone()), "round {round}");
+        assert_eq!(decode(&bytes, KnownVersions::THIS_BUILD), Ok(entry.clone()), "round {round}");
         let mut appended = b"before".to_vec();
         encode_into(&entry, &mut appended);
         assert_eq!(appended, [b"before", bytes.as_slice()].concat(), "round {round}");
     }
     let header = SnapshotHeader {
+        version: FormatVersion::FIRST,
         cluster_id: u128::MAX - 5,
         group_id: 3,
         log_index: u64::MAX,
@@ -68,6 +70,7 @@ fn a_chunk_in_memory_is_bounded() {
 fn a_second_writer_that_knows_only_the_description_writes_the_same() {
     let records: Vec<Record> = busy_state(10).records().collect();
     let header = SnapshotHeader {
+        version: FormatVersion::FIRST,
         cluster_id: 7,
         group_id: 1,
         log_index: 2,

@@ -73,9 +73,22 @@ pub(crate) async fn list(args: ListArgs) -> Result {
     match args.output.output {
         Format::Json => output::json(&status_json(&status)),
         Format::Table => {
-            let rows: Vec<[String; 10]> = status.members.iter().map(row).collect();
-            let heading = ["NODE", "NAME", "ROLE", "LEADS", "STATE", "LAG", "VERSION", "CLIENTS", "PEERS", "LOG UP TO"];
+            let rows: Vec<[String; 11]> = status.members.iter().map(row).collect();
+            let heading = [
+                "NODE",
+                "NAME",
+                "ROLE",
+                "LEADS",
+                "STATE",
+                "LAG",
+                "VERSION",
+                "FORMATS",
+                "CLIENTS",
+                "PEERS",
+                "LOG UP TO",
+            ];
             output::table(heading, &rows, "")?;
+            output::say(&format!("fencepost: the cluster uses format version {}", status.format_version));
             if let Some(said) = &status.without_leader {
                 output::say(&format!("fencepost: {}", output::printable(said)));
             } else if !status.is_of_leader() {
@@ -191,7 +204,16 @@ fn shown_lag(member: &MemberStatus) -> String {
     if member.gets_snapshot { format!("{lag}, gets a snapshot") } else { lag }
 }
 
-fn row(member: &MemberStatus) -> [String; 10] {
+/// `1`, or `1 to 3`.
+fn shown_formats(member: &MemberStatus) -> String {
+    match member.known_formats {
+        None => "-".to_owned(),
+        Some((oldest, newest)) if oldest == newest => newest.to_string(),
+        Some((oldest, newest)) => format!("{oldest} to {newest}"),
+    }
+}
+
+fn row(member: &MemberStatus) -> [String; 11] {
     let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
     [
         shown::node_id(member.node),
@@ -201,6 +223,7 @@ fn row(member: &MemberStatus) -> [String; 10] {
         shown_state(member),
         shown_lag(member),
         or_dash(member.version.as_deref().unwrap_or_default()),
+        shown_formats(member),
         or_dash(&member.client_address),
         or_dash(&member.peer_address),
         member.matched_index.map_or("-".to_owned(), |index| index.to_string()),
@@ -223,6 +246,8 @@ fn status_json(status: &ClusterStatus) -> Value {
             "lag_ms": member.lag.map(|lag| millis(lag.time)),
             "gets_snapshot": member.gets_snapshot,
             "version": member.version,
+            "oldest_format": member.known_formats.map(|(oldest, _)| oldest),
+            "newest_format": member.known_formats.map(|(_, newest)| newest),
         })
     };
     json!({
@@ -233,6 +258,7 @@ fn status_json(status: &ClusterStatus) -> Value {
         "without_leader": status.without_leader,
         "applied_index": status.applied.index,
         "version": status.version,
+        "format_version": status.format_version,
         "members": status.members.iter().map(member).collect::<Vec<Value>>(),
     })
 }

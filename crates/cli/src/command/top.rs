@@ -238,6 +238,7 @@ mod tests {
             lag: None,
             gets_snapshot: false,
             version: None,
+            known_formats: None,
         };
         ClusterStatus {
             cluster: 1,
@@ -262,6 +263,7 @@ mod tests {
             oldest_live_token: Token(1),
             disk_short: false,
             without_leader: None,
+            format_version: 1,
         }
     }
 

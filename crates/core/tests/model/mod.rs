@@ -59,6 +59,8 @@ impl Model {
                 Record::Waiter(waiter) => model.waiters.push(waiter),
                 Record::Semaphore(semaphore) => model.semaphores.push(semaphore),
                 Record::Freeze(freeze) => model.freezes.push(freeze),
+                #[cfg(feature = "made-up-version")]
+                Record::Remark(_) => panic!("the model has no made-up version"),
             }
         }
         model
@@ -108,6 +110,7 @@ impl Model {
         self.effects = Effects::default();
         self.deadlocks.clear();
         self.header.stamp = stamp;
+        self.header.version = batch.raise_to.map_or(self.header.version, |to| to.max(self.header.version));
         if batch.failover_grace {
             self.header.grace_at = Some(stamp);
         }
@@ -131,6 +134,8 @@ impl Model {
                 (None, Operation::Open(open)) => self.open(open),
                 (None, Operation::Request(request)) => self.request(request),
                 (None, Operation::Admin(admin)) => (self.administer(admin), None),
+                #[cfg(feature = "made-up-version")]
+                (None, Operation::MadeUp(_)) => panic!("the model has no made-up version"),
             };
             self.effects.replies.push(Reply { to: ReplyTo::Operation(at), outcome, repeat });
             self.grant_successors();

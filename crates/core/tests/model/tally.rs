@@ -220,6 +220,8 @@ fn refusal_kind(refusal: &Refusal) -> String {
         Refusal::LimitDiffers { .. } => "LimitDiffers",
         Refusal::MoreThanLimit { .. } => "MoreThanLimit",
         Refusal::FreezeExists => "FreezeExists",
+        // Not in the list: only an operation of a newer version gets it, and random logs have none.
+        Refusal::NotYet { .. } => "NotYet",
     };
     plain.to_string()
 }

@@ -323,5 +323,6 @@ fn refusal_words(refusal: &Refusal) -> String {
         Refusal::LimitDiffers { name, live } => format!("{name} has limit {}", live.get()),
         Refusal::MoreThanLimit { name, limit } => format!("more than {name} has, {}", limit.get()),
         Refusal::FreezeExists => "freeze exists".to_string(),
+        Refusal::NotYet { needs } => format!("not yet: needs version {needs}"),
     }
 }

@@ -55,6 +55,8 @@ pub(crate) fn names(records: &[Record], spelling: &Spelling) -> Vec<String> {
             Record::Freeze(freeze) => {
                 freezes.push(format!("freeze {}: {}", spelling.freeze(freeze.id), spelling.scope(&freeze.scope)));
             }
+            #[cfg(feature = "made-up-version")]
+            Record::Remark(_) => {}
             Record::Header(_) | Record::Session(_) | Record::Answer(_) => {}
         }
     }

@@ -18,11 +18,18 @@ impl Replica {
     /// Takes a message that came with the bytes of a snapshot.
     ///
     /// # Errors
-    /// [`Stop`] only if consensus refuses to go on. A snapshot that cannot be used is dropped; the leader sends another.
+    /// [`Stop`] if consensus refuses to go on, or the snapshot is of a version that this node does not know. Any other snapshot that
+    /// cannot be used is dropped; the leader sends another.
     pub fn handle_snapshot(&mut self, mut message: Message, bytes: Arc<[u8]>) -> Result<(), Stop> {
         self.ears.note(message.from);
         let named = position_of(message.get_snapshot());
-        let Ok(restored) = read_snapshot(self.settings.group, &bytes, self.settings.seed) else { return Ok(()) };
+        let Settings { group, seed, known, .. } = self.settings;
+        let restored = match read_snapshot(group, &bytes, seed, known) {
+            Ok(restored) => restored,
+            // The next one would be the same.
+            Err(stop) if stop.is_about_versions() => return Err(stop),
+            Err(_) => return Ok(()),
+        };
         if message.msg_type != MessageType::MsgSnapshot || restored.position != named {
             return Ok(());
         }

@@ -113,6 +113,7 @@ impl Replica {
             hears: self.hears(node),
             lag: self.lag(node),
             gets_snapshot: self.gets_snapshot(node),
+            known: self.known_of(node),
         };
         self.members.nodes().into_iter().map(view).collect()
     }

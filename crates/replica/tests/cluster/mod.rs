@@ -9,12 +9,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use fencepost_core::{
-    Acquire, Action, Epoch, Lock, LockMode, Locks, LogPosition, LogicalMs, Metadata, Name, Nanos, Open, Operation,
-    Outcome, Principal, Push, Renewal, Reply, Request, RequestNumber, SecretHash, Seen, SessionId, Terms, Ticket, Ttl,
-    Wait,
+    Acquire, Action, Epoch, KnownVersions, Lock, LockMode, Locks, LogPosition, LogicalMs, Metadata, Name, Nanos, Open,
+    Operation, Outcome, Principal, Push, Renewal, Reply, Request, RequestNumber, SecretHash, Seen, SessionId, Terms,
+    Ticket, Ttl, Wait,
 };
 use fencepost_replica::{
-    GroupId, Log, LogWrite, MemberChange, Message, NotTaken, Output, PeerMessage, Replica, Settings, decode_peer,
+    GroupId, Log, LogWrite, MemberChange, Message, NotTaken, Output, PeerMessage, Replica, Settings, Stop, decode_peer,
     encode_peer, make_snapshot, read_snapshot,
 };
 use fencepost_wire::Member;
@@ -34,6 +34,8 @@ struct Disk {
 }
 
 pub(crate) struct Node {
+    /// The versions that its release knows.
+    known: KnownVersions,
     /// None while the node is down.
     pub replica: Option<Replica>,
     disk: Disk,
@@ -70,6 +72,8 @@ pub(crate) struct Answered {
 #[derive(Clone)]
 struct Parcel {
     arrives: Nanos,
+    /// What the sender's hello said on the connection that this comes by.
+    known: KnownVersions,
     message: Message,
     snapshot: Option<Arc<[u8]>>,
 }
@@ -140,6 +144,7 @@ impl Cluster {
         self.nodes.insert(
             id,
             Node {
+                known: settings.known,
                 replica: Some(replica),
                 disk,
                 stalled: false,
@@ -184,8 +189,30 @@ impl Cluster {
         self.network.retain(|parcel| parcel.message.to != id);
     }
 
-    /// The process starts again from what is durable.
+    /// The process starts again from what is durable, with the same release.
     pub(crate) fn restart(&mut self, id: u64) {
+        let settings = Settings { known: self.nodes[&id].known, ..self.settings };
+        let others = std::mem::replace(&mut self.settings, settings);
+        self.restart_as_others(id);
+        self.settings = others;
+    }
+
+    /// The process dies and starts again with another release.
+    pub(crate) fn exchange(&mut self, id: u64, known: KnownVersions) {
+        self.crash(id);
+        self.node(id).known = known;
+        self.restart(id);
+    }
+
+    /// Why a release that knows these versions does not start from what is durable.
+    pub(crate) fn refusal_to_start(&mut self, id: u64, known: KnownVersions) -> Stop {
+        let disk = &self.nodes[&id].disk;
+        let settings = Settings { id, known, ..self.settings };
+        let started = Replica::new(settings, disk.durable.clone(), disk.snapshot.as_deref(), self.now);
+        started.err().expect("it cannot read what is there")
+    }
+
+    fn restart_as_others(&mut self, id: u64) {
         let disk = &self.nodes[&id].disk;
         let (log, snapshot) = (disk.durable.clone(), disk.snapshot.clone());
         let snapshots_stalled = self.nodes[&id].snapshots_stalled;
@@ -278,7 +305,7 @@ impl Cluster {
                 node.snapshots_put_off -= 1;
                 replica.handle_snapshot_put_off(through);
             } else {
-                let state_hash = node.disk.make_snapshot(self.settings.group, through, &first_voters);
+                let state_hash = node.disk.make_snapshot(self.settings.group, node.known, through, &first_voters);
                 self.snapshots_made += 1;
                 let state_hash = state_hash ^ u64::from(self.forge_snapshots);
                 replica.handle_snapshot_made(through, state_hash).expect("the same state twice");
@@ -291,8 +318,9 @@ impl Cluster {
             .into_iter()
             .partition(|parcel| parcel.message.to == id && parcel.arrives <= now);
         self.network = later;
-        for Parcel { message, snapshot, .. } in due {
+        for Parcel { message, snapshot, known, .. } in due {
             self.delivered += 1;
+            replica.handle_hello(message.from, known);
             match snapshot {
                 Some(bytes) => replica.handle_snapshot(message, bytes).expect("consensus goes on"),
                 None => replica.handle_message(message).expect("consensus goes on"),
@@ -305,7 +333,7 @@ impl Cluster {
                 let GroupId { cluster, group } = self.settings.group;
                 let bytes = encode_peer(&PeerMessage { cluster, group, message }).expect("a message for a peer");
                 let message = decode_peer(&bytes).expect("what was written can be read").message;
-                let parcel = Parcel { arrives: now, message, snapshot };
+                let parcel = Parcel { arrives: now, known: node.known, message, snapshot };
                 self.network.extend(transmit(
                     parcel,
                     &self.cut,
@@ -389,11 +417,17 @@ impl Cluster {
 
 impl Disk {
     /// Makes the snapshot durable, and says its state hash.
-    fn make_snapshot(&mut self, group: GroupId, through: LogPosition, first_voters: &[u64]) -> u64 {
+    fn make_snapshot(
+        &mut self,
+        group: GroupId,
+        known: KnownVersions,
+        through: LogPosition,
+        first_voters: &[u64],
+    ) -> u64 {
         let entries = self.durable.entries().cloned();
-        let (bytes, state_hash) =
-            make_snapshot(group, self.snapshot.as_deref(), first_voters, entries, through).expect("all is there");
-        let restored = read_snapshot(group, &bytes, 7).expect("what was written can be read");
+        let (bytes, state_hash) = make_snapshot(group, self.snapshot.as_deref(), first_voters, entries, through, known)
+            .expect("all is there");
+        let restored = read_snapshot(group, &bytes, 7, known).expect("what was written can be read");
         assert_eq!(restored.position, through);
         assert_eq!(restored.state.state_hash(), state_hash);
         self.snapshot = Some(bytes.into());

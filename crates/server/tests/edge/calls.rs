@@ -93,9 +93,13 @@ async fn calls_that_a_leader_refuses() {
             name: name.to_owned(),
             peer_address: "127.0.0.1:1".to_owned(),
             client_address: "127.0.0.1:1".to_owned(),
+            oldest_format: 1,
+            newest_format: 1,
         };
         refused(&story, "adds another node named n2", admin.add_member(add("n2")).await);
         refused(&story, "adds a node without a name", admin.add_member(add("")).await);
+        let newer = v1::AddMemberRequest { oldest_format: 9, newest_format: 9, ..add("n3") };
+        refused(&story, "adds a node that knows format 9 alone", admin.add_member(newer).await);
         let nowhere = v1::TransferLeadRequest { node: 0x77 };
         refused(&story, "hands the lead to node 77", admin.transfer_lead(nowhere).await);
     })

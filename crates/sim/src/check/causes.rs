@@ -138,6 +138,8 @@ fn cause_of(operation: &Operation, outcome: &Outcome) -> Option<Cause> {
             return matches!(outcome, Outcome::Opened { .. }).then_some(Cause::Opens(open.session));
         }
         Operation::Admin(_) => return (*outcome == Outcome::Done).then_some(Cause::Administers),
+        #[cfg(feature = "made-up-version")]
+        Operation::MadeUp(_) => return None,
         Operation::Request(request) => request,
     };
     if is_not_performed(outcome) {

@@ -85,6 +85,8 @@ impl Acknowledged {
             Operation::Open(open) => Some((open.session, None)),
             Operation::Request(request) => Some((request.session, Some(request.number))),
             Operation::Admin(_) => None,
+            #[cfg(feature = "made-up-version")]
+            Operation::MadeUp(_) => None,
         });
         let index = entry.position.index;
         for (who, reply) in renewals.chain(operations).zip(&entry.effects.replies) {

@@ -23,7 +23,14 @@ pub(crate) fn run_seed(asked: &Asked, seed: u64, traces: bool) -> Run {
 
 /// The command that runs this seed again, with its trace.
 pub(crate) fn command(asked: &Asked, seed: u64, seconds: Option<u64>) -> String {
-    let mut command = format!("cargo run --release -p fencepost-sim -- --seed {seed}");
+    #[cfg(feature = "made-up-version")]
+    let (features, upgrades) = match asked.upgrades {
+        true => (" --features made-up-version", " --upgrades"),
+        false => ("", ""),
+    };
+    #[cfg(not(feature = "made-up-version"))]
+    let (features, upgrades) = ("", "");
+    let mut command = format!("cargo run --release -p fencepost-sim{features} -- --seed {seed}{upgrades}");
     if let Some((name, _)) = &asked.story {
         command += &format!(" --scenario {name}");
     }

@@ -7,6 +7,7 @@ use fencepost_core::{
 use fencepost_replica::{MemberChange, Role, restore_backup};
 
 use super::nodes::member;
+use super::upgrades::NEW_RELEASE;
 use super::{Happening, Plan, World, address};
 use crate::disk::{Durable, Speed};
 use crate::fact::{Fact, WorldTime};
@@ -40,6 +41,8 @@ pub struct Faults {
     pub(super) administers: bool,
     /// Whether the run is about leases alone.
     pub(super) leases: bool,
+    /// Whether nodes are upgraded.
+    pub(super) upgrades: bool,
     freezes: Vec<FreezeId>,
     reads: Vec<((u64, Ticket), u64)>,
 }
@@ -51,6 +54,7 @@ impl Faults {
             is_on: false,
             administers: plan.administered,
             leases: plan.leases,
+            upgrades: plan.upgrades,
             freezes: Vec::new(),
             reads: Vec::new(),
         }
@@ -75,6 +79,7 @@ impl World {
     pub(super) fn heal(&mut self) {
         self.faults.is_on = false;
         self.network.heal();
+        self.upgrade_the_rest();
         for id in self.nodes.keys().copied().collect::<Vec<_>>() {
             self.undo(Undo::Disk(id));
             self.undo(Undo::Snapshots(id));
@@ -127,6 +132,10 @@ impl World {
         self.look_on();
         if self.faults.administers && self.random.one_in(12) {
             self.administer();
+        }
+        #[cfg(feature = "made-up-version")]
+        if self.faults.upgrades && self.random.one_in(6) {
+            self.remark();
         }
         if self.faults.is_on && self.faults.leases {
             self.chance_of_leases();
@@ -314,10 +323,14 @@ impl World {
             (_, None) if is_spare => ("voter removed", vec![MemberChange::Remove(voter)]),
             (_, None) => {
                 let new = self.next_node;
+                let known = self.release_of_new(new, self.witness.version());
+                let replica = self.nodes.get_mut(&leader).and_then(|node| node.replica.as_mut()).expect("it leads");
+                // A node that asks to be added says what it knows.
+                replica.handle_hello(new, known);
                 if self.ask_for_change(leader, &[MemberChange::AddLearner(member(new))]) {
                     self.next_node += 1;
                     self.observer.fault(self.now, "learner added", || format!("node {new}"));
-                    self.join(new);
+                    self.join(new, known);
                 }
                 return;
             }
@@ -357,7 +370,8 @@ impl World {
         group.cluster += 1;
         let founder = self.next_node;
         self.next_node += 1;
-        let restored = restore_backup(&backup, group, TOKEN_JUMP, founder).expect("a snapshot is a backup");
+        let restored =
+            restore_backup(&backup, group, TOKEN_JUMP, founder, NEW_RELEASE).expect("a snapshot is a backup");
         self.observer.fault(self.now, "restored from a backup", || format!("a new cluster, founded by node {founder}"));
         for id in self.ids() {
             self.crash(id);
@@ -365,7 +379,8 @@ impl World {
         self.nodes.clear();
         self.settings.group = group;
         self.log.clear();
-        let state = fencepost_replica::read_snapshot(group, &restored, 7).expect("it was just made").state;
+        let state = fencepost_replica::read_snapshot(group, &restored, 7, NEW_RELEASE).expect("it was just made").state;
+        let known = self.release_of_new(founder, state.version());
         self.witness = state;
         self.faults.reads.clear();
         self.observer.fact(self.now, &Fact::Restored { cluster: group.cluster });
@@ -373,6 +388,7 @@ impl World {
         self.put_node(
             founder,
             Durable { log: fencepost_replica::Log::new(&[founder]), snapshot: Some(restored.into()) },
+            known,
         );
         self.clients.iter_mut().for_each(|client| client.learn_addresses(vec![address(founder)]));
     }

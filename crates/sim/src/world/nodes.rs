@@ -1,6 +1,6 @@
 //! What happens at nodes.
 
-use fencepost_core::{LogPosition, Principal};
+use fencepost_core::{KnownVersions, LogPosition, Principal};
 use std::sync::Arc;
 
 use fencepost_replica::{
@@ -12,6 +12,7 @@ use fencepost_session::{End, Tier};
 use fencepost_wire::{Member, v1};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::upgrades::{NEW_RELEASE, OLD_RELEASE};
 use super::{Happening, World, address};
 use crate::clock::Clock;
 use crate::disk::{Disk, Durable};
@@ -33,24 +34,25 @@ impl World {
     /// A node that is there from the beginning.
     pub(super) fn found(&mut self, id: u64, voters: &[u64]) {
         let durable = Durable { log: Log::new(voters), snapshot: None };
-        self.put_node(id, durable);
+        self.put_node(id, durable, OLD_RELEASE);
     }
 
-    /// A new node that knows nothing but its id.
-    pub(super) fn join(&mut self, id: u64) {
-        self.put_node(id, Durable { log: Log::joining(), snapshot: None });
+    /// A new node that knows nothing but its id and its release.
+    pub(super) fn join(&mut self, id: u64, known: KnownVersions) {
+        self.put_node(id, Durable { log: Log::joining(), snapshot: None }, known);
     }
 
-    pub(super) fn put_node(&mut self, id: u64, durable: Durable) {
+    pub(super) fn put_node(&mut self, id: u64, durable: Durable, known: KnownVersions) {
         let clock = Clock::draw(&mut self.random);
-        self.nodes.insert(id, SimNode::new(Disk::new(durable), clock));
+        self.nodes.insert(id, SimNode::new(Disk::new(durable), clock, known));
         self.start(id);
     }
 
     /// The process starts from what is durable.
     pub(super) fn start(&mut self, id: u64) {
-        let settings = Settings { id, seed: self.random.number(), ..self.settings };
+        let seed = self.random.number();
         let node = self.nodes.get_mut(&id).expect("a node that exists");
+        let settings = Settings { id, seed, known: node.known, ..self.settings };
         let Durable { log, snapshot } = node.disk.durable().clone();
         let replica = match Replica::new(settings, log, snapshot.as_deref(), node.local(self.now)) {
             Ok(replica) => replica,
@@ -102,8 +104,8 @@ impl World {
         self.begin_sync(id);
     }
 
-    pub(super) fn peer_arrives(&mut self, message: Message, snapshot: Option<Arc<[u8]>>) {
-        self.arrive(message.to, NodeArrival::Peer(Box::new(message), snapshot));
+    pub(super) fn peer_arrives(&mut self, message: Message, snapshot: Option<Arc<[u8]>>, known: KnownVersions) {
+        self.arrive(message.to, NodeArrival::Peer(Box::new(message), snapshot, known));
     }
 
     fn arrive(&mut self, id: u64, arrival: NodeArrival) {
@@ -121,9 +123,12 @@ impl World {
     fn take_in(&mut self, id: u64, arrival: NodeArrival) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let Some(replica) = &mut node.replica else { return };
+        if let NodeArrival::Peer(message, _, known) = &arrival {
+            replica.handle_hello(message.from, *known);
+        }
         let taken = match arrival {
-            NodeArrival::Peer(message, None) => replica.handle_message(*message),
-            NodeArrival::Peer(message, Some(bytes)) => replica.handle_snapshot(*message, bytes),
+            NodeArrival::Peer(message, None, _) => replica.handle_message(*message),
+            NodeArrival::Peer(message, Some(bytes), _) => replica.handle_snapshot(*message, bytes),
             NodeArrival::Dial(stream) => return self.take_dial(id, stream),
             NodeArrival::Said(stream, message) => {
                 node.edge.handle_message(stream, *message, &mut Port(replica));
@@ -230,7 +235,7 @@ impl World {
             node.disk.making = None;
             replica.handle_snapshot_put_off(through);
         } else {
-            let made = match node.disk.make_snapshot(group) {
+            let made = match node.disk.make_snapshot(group, node.known) {
                 None => return,
                 // A peer's snapshot took the place of the log in the middle of it.
                 Some(Err(Stop::SnapshotIncomplete { .. })) => {
@@ -345,10 +350,11 @@ impl World {
         let (cluster, group) = (self.settings.group.cluster, self.settings.group.group);
         let bytes = encode_peer(&PeerMessage { cluster, group, message }).expect("a message for a peer");
         let message = decode_peer(&bytes).expect("what was written can be read").message;
+        let known = self.nodes.get(&message.from).map_or(OLD_RELEASE, |node| node.known);
         let (from, to) = (Place::Node(message.from), Place::Node(message.to));
         for at in self.network.datagram(from, to, self.now, &mut self.random) {
             let snapshot = snapshot.clone();
-            self.agenda.put(at, Happening::Peer { message: Box::new(message.clone()), snapshot });
+            self.agenda.put(at, Happening::Peer { message: Box::new(message.clone()), snapshot, known });
         }
     }
 
@@ -361,6 +367,7 @@ impl World {
             return;
         }
         let newest = self.log.back().map_or(1, |(position, _)| position.index);
+        let mut raises = Vec::new();
         for entry in replica.entries_from(node.applied + 1).take_while(|entry| entry.index <= applied.index) {
             let position = LogPosition { index: entry.index, term: entry.term };
             let hash = xxh3_64(&entry.data);
@@ -376,7 +383,7 @@ impl World {
             if self.log.len() > LOG_KEPT {
                 self.log.pop_front();
             }
-            let read = match read_entry(entry) {
+            let read = match read_entry(entry, NEW_RELEASE) {
                 Ok(Some(read)) if read.term == entry.term => read,
                 Ok(_) => continue,
                 Err(stop) => {
@@ -384,6 +391,7 @@ impl World {
                     return;
                 }
             };
+            raises.extend(read.batch.raise_to.map(|version| (entry.index, version)));
             let effects = self.witness.apply(read.stamp, read.batch.clone());
             let logged = LoggedEntry { position, stamp: read.stamp, batch: read.batch, effects };
             self.observer.fact(self.now, &Fact::Logged(&logged));
@@ -396,5 +404,6 @@ impl World {
             let what = format!("node {id} has another state at {applied:?} than the log gives");
             self.observer.checkers.found("I16", self.now, what);
         }
+        raises.into_iter().for_each(|(index, version)| self.look_at_raise(id, index, version));
     }
 }

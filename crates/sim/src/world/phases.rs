@@ -33,6 +33,8 @@ pub struct Plan {
     /// Whether nothing is disturbed but the lead, all the time, and the holders of locks: then everything that time ends must end
     /// in time.
     pub leases: bool,
+    /// Whether the nodes begin with an older release and are upgraded one by one.
+    pub upgrades: bool,
 }
 
 impl Plan {
@@ -43,13 +45,30 @@ impl Plan {
             return Plan::of_leases(seed);
         }
         let (nodes, administered) = (if seed.is_multiple_of(3) { 5 } else { 3 }, seed.is_multiple_of(2));
-        Plan { nodes, clients: 3, workers: 3, seconds: 60, faults: true, administered, leases: false }
+        Plan { nodes, clients: 3, workers: 3, seconds: 60, faults: true, administered, leases: false, upgrades: false }
     }
 
     /// A run about leases, with one, three or five nodes.
     pub fn of_leases(seed: u64) -> Plan {
         let nodes = [3, 1, 3, 5][(seed / 8 % 4) as usize];
-        Plan { nodes, clients: 2, workers: 1, seconds: 150, faults: true, administered: false, leases: true }
+        Plan {
+            nodes,
+            clients: 2,
+            workers: 1,
+            seconds: 150,
+            faults: true,
+            administered: false,
+            leases: true,
+            upgrades: false,
+        }
+    }
+
+    /// A run as any other, in which the nodes are upgraded one by one.
+    #[cfg(feature = "made-up-version")]
+    pub fn of_upgrades(seed: u64) -> Plan {
+        let nodes = if seed.is_multiple_of(3) { 5 } else { 3 };
+        let administered = seed.is_multiple_of(2);
+        Plan { nodes, clients: 3, workers: 3, seconds: 60, faults: true, administered, leases: false, upgrades: true }
     }
 }
 
@@ -74,6 +93,8 @@ pub struct Outcome {
     pub served: u64,
     /// Snapshots that nodes made of themselves.
     pub snapshots: u64,
+    /// How often the format version was raised.
+    pub raises: u64,
     /// How much the checkers have looked at.
     pub checked: Report,
 }
@@ -86,6 +107,7 @@ impl World {
         if plan.faults {
             self.disturb();
         }
+        self.plan_upgrades(plan);
         self.run_until(begun.after_ms(plan.seconds * 1_000));
         let healed_at = self.now;
         self.heal();
@@ -94,10 +116,12 @@ impl World {
         self.thaw_everything();
         self.tell_who_serves();
         let served_by = healed_at.after_ms(SERVED_WITHIN_MS);
-        while self.stopped.is_none() && self.now < served_by && self.is_anybody_unserved(healed_at) {
+        let is_unfinished = |world: &World| world.is_anybody_unserved(healed_at) || world.is_raise_due();
+        while self.stopped.is_none() && self.now < served_by && is_unfinished(self) {
             self.run_until(self.now.after_ms(1_000).min(served_by));
         }
         self.tell_who_was_not_served(healed_at);
+        self.tell_whether_raised();
         self.end_run();
         self.outcome()
     }
@@ -122,6 +146,7 @@ impl World {
             store: self.store.tally,
             served: self.clients.iter().flat_map(|client| client.workers()).map(|worker| worker.served).sum(),
             snapshots: self.snapshots_made,
+            raises: self.raises,
             checked: self.observer.checkers.report().clone(),
         }
     }

@@ -39,6 +39,7 @@ impl World {
             faults: true,
             administered: false,
             leases: false,
+            upgrades: false,
         };
         let (mut world, mut random) = World::without_clients(seed, &quiet, traces);
         let mut names = Vec::new();

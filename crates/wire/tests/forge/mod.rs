@@ -3,7 +3,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
-use fencepost_core::Record;
+use fencepost_core::{KnownVersions, Record};
 use fencepost_wire::{Member, Members, SnapshotHeader, SnapshotReader, SnapshotWriter, WireError};
 
 /// What was written of a snapshot so far.
@@ -121,7 +121,7 @@ pub fn write<'a>(header: &SnapshotHeader, records: impl IntoIterator<Item = &'a 
 
 /// What a snapshot holds, fed in pieces of so many bytes.
 pub fn read(bytes: &[u8], piece_bytes: usize) -> Result<(SnapshotHeader, Vec<Record>), WireError> {
-    let mut reader = SnapshotReader::new();
+    let mut reader = SnapshotReader::new(KnownVersions::THIS_BUILD);
     let mut records = Vec::new();
     for piece in bytes.chunks(piece_bytes) {
         reader.feed(piece);

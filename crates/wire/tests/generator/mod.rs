@@ -12,10 +12,10 @@ mod variants;
 mod views;
 
 use fencepost_core::{
-    Acquire, Act, Action, Admin, AnswerRecord, Arrival, Batch, Epoch, FreezeId, FreezeRecord, GrantId, GrantRecord,
-    Header, Held, Lock, LockDelay, LockMode, Locks, LogicalMs, Metadata, Millis, Name, Open, Operation, OwnerName,
-    Permits, Principal, Reason, Record, Renewal, Request, RequestNumber, RestRecord, Scope, SecretHash, Seen,
-    SemaphoreRecord, SessionId, SessionRecord, TakePermits, Terms, Token, Ttl, Value, Wait, WaiterRecord, Wants,
+    Acquire, Act, Action, Admin, AnswerRecord, Arrival, Batch, Epoch, FormatVersion, FreezeId, FreezeRecord, GrantId,
+    GrantRecord, Header, Held, Lock, LockDelay, LockMode, Locks, LogicalMs, Metadata, Millis, Name, Open, Operation,
+    OwnerName, Permits, Principal, Reason, Record, Renewal, Request, RequestNumber, RestRecord, Scope, SecretHash,
+    Seen, SemaphoreRecord, SessionId, SessionRecord, TakePermits, Terms, Token, Ttl, Value, Wait, WaiterRecord, Wants,
 };
 use fencepost_wire::{Entry, StateProof};
 
@@ -217,6 +217,7 @@ impl Generator {
 
     pub fn entry(&mut self) -> Entry {
         Entry {
+            version: FormatVersion::FIRST,
             term: self.number(),
             stamp: self.stamp(),
             wall_clock_ms: self.maybe(Generator::number),
@@ -227,6 +228,7 @@ impl Generator {
 
     pub fn batch(&mut self) -> Batch {
         Batch {
+            raise_to: self.maybe(|random| FormatVersion::new(random.number() as u32).unwrap_or_default()),
             failover_grace: self.flag(),
             renewals: self.some(4, Generator::renewal),
             operations: self.some(8, Generator::operation),
@@ -320,6 +322,7 @@ impl Generator {
     pub fn record(&mut self) -> Record {
         let record = match self.below(11) {
             0 => Record::Header(Header {
+                version: FormatVersion::FIRST,
                 stamp: self.stamp(),
                 last_token: self.number(),
                 last_arrival: self.number(),

@@ -1,8 +1,8 @@
 //! The part of the generator that makes outcomes, refusals among them.
 
 use fencepost_core::{
-    Arrival, Attached, AttachedGrant, BadWord, Bound, Busy, BusyWhy, Cycle, CycleLink, Epoch, GrantEnd, Holder, Late,
-    Mode, Outcome, Refusal, RequestNumber, SessionEnd, Takes, Token, UnseenAnswer,
+    Arrival, Attached, AttachedGrant, BadWord, Bound, Busy, BusyWhy, Cycle, CycleLink, Epoch, FormatVersion, GrantEnd,
+    Holder, Late, Mode, Outcome, Refusal, RequestNumber, SessionEnd, Takes, Token, UnseenAnswer,
 };
 
 use super::Generator;
@@ -160,7 +160,7 @@ impl Generator {
 
     fn refusal(&mut self) -> Refusal {
         // Two of them are about bounds, and there are many.
-        let kind = if self.below(4) == 0 { 6 + self.below(2) } else { self.below(27) };
+        let kind = if self.below(4) == 0 { 6 + self.below(2) } else { self.below(28) };
         let refusal = match kind {
             0 => Refusal::NoSession,
             1 => Refusal::SessionExists,
@@ -188,7 +188,8 @@ impl Generator {
             23 => Refusal::NoLimit(self.name()),
             24 => Refusal::LimitDiffers { name: self.name(), live: self.permits() },
             25 => Refusal::MoreThanLimit { name: self.name(), limit: self.permits() },
-            _ => Refusal::FreezeExists,
+            26 => Refusal::FreezeExists,
+            _ => Refusal::NotYet { needs: FormatVersion::new(self.number() as u32).unwrap_or_default() },
         };
         self.met.refusal(&refusal);
         refusal
