@@ -45,6 +45,9 @@ const PARTS: &[&str] = &["core", "replica", "server", "client", "guards"];
 /// command line may ask for them, and the first may turn on the second.
 const FAULTS: &[&str] = &["planted-bugs", "made-up-version"];
 
+const MAP_FILE: &str = "ARCHITECTURE.md";
+const WALK_HEADING: &str = "### The files that one acquire passes";
+
 const RULES_FILE: &str = "docs/semantics.md";
 const CORE_SOURCE: &str = "crates/core/src/";
 const SCENARIOS: &str = "crates/core/tests/scenarios/";
@@ -117,6 +120,13 @@ fn the_server_leaves_sessions_to_the_edge() {
     let files = workspace_files();
     let server = files.iter().filter(|file| file.path.starts_with("crates/server/src/"));
     report(server.flat_map(session_problems).collect());
+}
+
+#[test]
+fn the_walk_of_an_acquire_names_files_that_exist() {
+    let files = workspace_files();
+    let map = files.iter().find(|file| file.path == MAP_FILE).expect("ARCHITECTURE.md is the map");
+    report(walk_problems(map, |path| files.iter().any(|file| file.path == path)));
 }
 
 #[test]
@@ -238,6 +248,32 @@ fn fault_problems<'a>(
         asked.iter().find(is_fault).map(|fault| format!("{package}: asks `{name}` for `{fault}`"))
     });
     features.chain(dependencies).map(|what| what + ": leave it out, what is shipped would have faults").collect()
+}
+
+/// The numbered files of the walk: each must exist, stand once, and the text must say how many there are.
+fn walk_problems(map: &File, exists: impl Fn(&str) -> bool) -> Vec<String> {
+    let walk = lines(&map.text).skip_while(|(_, line)| *line != WALK_HEADING).skip(1);
+    let walk: Vec<(usize, &str)> = walk.take_while(|(_, line)| !line.starts_with('#')).collect();
+    let mut seen = BTreeSet::new();
+    let mut problems = Vec::new();
+    for (line, text) in &walk {
+        let Some((number, rest)) = text.split_once(". `") else { continue };
+        let Some((path, _)) = rest.split_once('`') else { continue };
+        if !exists(path) {
+            problems.push(format!("{MAP_FILE}:{line}: there is no file {path}: follow the acquire again"));
+        }
+        if !seen.insert(path) {
+            problems.push(format!("{MAP_FILE}:{line}: {path} stands there twice: name each file once"));
+        }
+        if number != seen.len().to_string() {
+            problems.push(format!("{MAP_FILE}:{line}: this is file {}, not {number}", seen.len()));
+        }
+    }
+    let says_count = walk.iter().any(|(_, line)| line.contains(&format!(" {} files, in order", seen.len())));
+    if !says_count {
+        problems.push(format!("{MAP_FILE}: the walk has {} files: say so above it", seen.len()));
+    }
+    problems
 }
 
 /// Places where a driver looks at what became of a session. The edge of the session protocol decides about that, where the simulation runs
@@ -457,6 +493,17 @@ fn a_rule_of_the_core_without_code_or_scenario_is_found() {
     let rules =
         rules.into_iter().chain([Rule { name: "read".to_owned(), line: 9, by_core: false }]).collect::<Vec<_>>();
     assert_says(&rule_problems(&rules, &[code(), in_passing]), &["docs/semantics.md:7:", "no scenario"]);
+}
+
+#[test]
+fn a_walk_with_a_file_that_is_gone_doubled_or_miscounted_is_found() {
+    let walk = |lines: &str| file("ARCHITECTURE.md", &format!("{WALK_HEADING}\n{lines}\n## Next\n3. `c.rs`: x\n"));
+    let exists = |path: &str| path != "gone.rs";
+    assert!(walk_problems(&walk("Now 2 files, in order.\n1. `a.rs`: x\n2. `b.rs`: y"), exists).is_empty());
+    assert_says(&walk_problems(&walk("Now 1 files, in order.\n1. `gone.rs`: x"), exists), &["no file gone.rs"]);
+    assert_says(&walk_problems(&walk("Now 1 files, in order.\n1. `a.rs`: x\n1. `a.rs`: x"), exists), &["twice"]);
+    assert_says(&walk_problems(&walk("Now 1 files, in order.\n2. `a.rs`: x"), exists), &["this is file 1, not 2"]);
+    assert_says(&walk_problems(&walk("Now 7 files, in order.\n1. `a.rs`: x"), exists), &["has 1 files"]);
 }
 
 #[test]
