@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use fencepost_core::{
-    Acquire, Action, Batch, Epoch, KnownVersions, Lock, LockMode, Locks, LogPosition, LogicalMs, Metadata, Name, Nanos,
-    Open, Operation, Principal, Request, RequestNumber, SecretHash, Seen, SessionId, Terms, Ttl, Wait,
+    Acquire, Action, Batch, Epoch, KnownVersions, Lock, LockMode, Locks, LogPosition, Metadata, Name, Nanos, Open,
+    Operation, Principal, Request, RequestNumber, SecretHash, Seen, SessionId, Terms, Ttl, Wait,
 };
 use fencepost_replica::store::{Identity, LogStore, SnapshotStore, Start};
 use fencepost_replica::{

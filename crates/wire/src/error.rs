@@ -96,7 +96,7 @@ pub enum WireError {
 }
 
 impl WireError {
-    /// For whoever sent a request that could not be read: what is wrong with it, without advice about disks.
+    /// For the client that sent a request that could not be read: what is wrong with it, without advice about disks.
     pub fn for_caller(&self) -> String {
         match self {
             WireError::BadWord { what, source } => format!("{what} is not valid: {source}"),
@@ -105,6 +105,9 @@ impl WireError {
                 format!(
                     "{what} is missing, or says something that this server does not know: is the client newer than it?"
                 )
+            }
+            WireError::TooLarge { what, bytes, bytes_max } => {
+                format!("{what} has {bytes} bytes, and at most {bytes_max} are allowed: send several shorter ones")
             }
             other => other.to_string(),
         }

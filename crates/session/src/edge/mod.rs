@@ -177,11 +177,13 @@ impl Edge {
 
     /// A client said something.
     pub fn handle_message(&mut self, id: StreamId, message: v1::ClientMessage, port: &mut impl Submit) {
-        let Some(stream) = self.streams.get(&id).filter(|stream| !stream.outbox.is_closed()) else { return };
-        let principal = stream.principal.clone();
+        if self.streams.get(&id).is_none_or(|stream| stream.outbox.is_closed()) {
+            return;
+        }
         for open in &message.opens {
             let session = SessionId(api::whole(open.session_high, open.session_low));
-            match api::open_from_wire(open, principal.clone(), hash) {
+            let principal = self.streams[&id].principal.clone();
+            match api::open_from_wire(open, principal, hash) {
                 Ok(asked) => {
                     let is_taken =
                         self.submit(id, session, Kind::Open, Command::Operation(Operation::Open(asked)), port);
@@ -221,9 +223,8 @@ impl Edge {
         port: &mut impl Submit,
     ) -> Option<Reply> {
         let Some(Asked { stream: id, session, kind }) = self.tickets.take(tier, ticket) else { return Some(reply) };
-        let is_repeat = reply.repeat.is_some();
         if let Outcome::Opened { epoch } = reply.outcome
-            && is_repeat
+            && reply.repeat.is_some()
             && !self.may_repeat_open(tier, session, id, epoch)
         {
             self.answer_may_not(id, session, kind, MayNot::NotBound);
