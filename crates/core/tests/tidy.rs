@@ -45,6 +45,11 @@ const PARTS: &[&str] = &["core", "replica", "server", "client", "guards"];
 /// command line may ask for them, and the first may turn on the second.
 const FAULTS: &[&str] = &["planted-bugs", "made-up-version"];
 
+/// What the client library must not bring along: consensus, and the protobuf library under it, which has a known flaw
+/// (RUSTSEC-2024-0437).
+const HEAVY: &[&str] =
+    &["raft v", "raft-proto v", "raft-engine v", "protobuf v2", "fencepost-replica v", "fencepost-server v"];
+
 const MAP_FILE: &str = "ARCHITECTURE.md";
 const WALK_HEADING: &str = "### The files that one acquire passes";
 
@@ -91,6 +96,31 @@ fn deliberate_faults_are_compiled_in_only_when_asked_for() {
         problems.extend(fault_problems(&package.name, features, dependencies));
     }
     report(problems);
+}
+
+/// A program that takes locks need not build consensus. Asks cargo for the tree of the library alone: in the metadata of the workspace
+/// other crates would switch its features on.
+#[test]
+fn the_client_library_is_light() {
+    for features in [&[][..], &["--features", "blocking"]] {
+        let mut cargo = std::process::Command::new(env!("CARGO"));
+        cargo.args([
+            "tree",
+            "--package",
+            "fencepost",
+            "--edges",
+            "normal",
+            "--prefix",
+            "none",
+            "--offline",
+            "--locked",
+        ]);
+        let asked = cargo.args(features).current_dir(root()).output().expect("cargo runs this test");
+        assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
+        let tree = String::from_utf8_lossy(&asked.stdout);
+        assert!(tree.contains("fencepost-session v"), "this is no tree of the library: {tree}");
+        report(weight_problems(&tree));
+    }
 }
 
 #[test]
@@ -248,6 +278,12 @@ fn fault_problems<'a>(
         asked.iter().find(is_fault).map(|fault| format!("{package}: asks `{name}` for `{fault}`"))
     });
     features.chain(dependencies).map(|what| what + ": leave it out, what is shipped would have faults").collect()
+}
+
+/// The packages of a tree, one a line, that a client library must not bring along.
+fn weight_problems(tree: &str) -> Vec<String> {
+    let is_heavy = |line: &&str| HEAVY.iter().any(|package| line.starts_with(package));
+    tree.lines().filter(is_heavy).map(|line| format!("crates/client: brings {line} along: cut the way to it")).collect()
 }
 
 /// The numbered files of the walk: each must exist, stand once, and the text must say how many there are.
@@ -493,6 +529,15 @@ fn a_rule_of_the_core_without_code_or_scenario_is_found() {
     let rules =
         rules.into_iter().chain([Rule { name: "read".to_owned(), line: 9, by_core: false }]).collect::<Vec<_>>();
     assert_says(&rule_problems(&rules, &[code(), in_passing]), &["docs/semantics.md:7:", "no scenario"]);
+}
+
+#[test]
+fn a_library_that_brings_consensus_along_is_found() {
+    assert!(
+        weight_problems("fencepost v0.1.0 (/somewhere)\nprost v0.14.4\nrafter v1.0.0\nprotobuf v3.7.2\n").is_empty()
+    );
+    assert_says(&weight_problems("raft v0.7.0 (*)\n"), &["raft v0.7.0"]);
+    assert_says(&weight_problems("protobuf v2.28.0\n"), &["protobuf v2.28.0"]);
 }
 
 #[test]
