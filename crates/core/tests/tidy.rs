@@ -101,6 +101,7 @@ fn deliberate_faults_are_compiled_in_only_when_asked_for() {
 /// A program that takes locks need not build consensus. Asks cargo for the tree of the library alone: in the metadata of the workspace
 /// other crates would switch its features on.
 #[test]
+#[expect(clippy::disallowed_types, reason = "the core does no I/O, and this test of all crates asks cargo")]
 fn the_client_library_is_light() {
     for features in [&[][..], &["--features", "blocking"]] {
         let mut cargo = std::process::Command::new(env!("CARGO"));
