@@ -37,4 +37,4 @@ pub use replica::{
 };
 pub use snapshot::{GroupId, Restored, SnapshotInfo, make_snapshot, read_snapshot, restore_backup};
 pub use stamp::{STAMP_EVERY_MS, TURN_MS_MAX};
-pub use unreplicated::Unreplicated;
+pub use unreplicated::{EfficiencyTier, Unreplicated};

@@ -103,6 +103,42 @@ impl Unreplicated {
     }
 }
 
+/// The efficiency tier of a node, which follows the lead: a lock state of its own for each term that the node serves in, and none while
+/// it does not serve.
+// Rule: tier-efficiency
+#[derive(Debug, Default)]
+pub struct EfficiencyTier {
+    serves_in: Option<u64>,
+    /// Invariant: there exactly while `serves_in` is, and of that term.
+    of_term: Option<Unreplicated>,
+}
+
+impl EfficiencyTier {
+    /// Says in which term the node serves. Returns whether that changed: then all that the tier held is forgotten.
+    pub fn follow(&mut self, serves_in: Option<u64>, hash_seed: impl FnOnce() -> u64, now: Nanos) -> bool {
+        if std::mem::replace(&mut self.serves_in, serves_in) == serves_in {
+            return false;
+        }
+        self.of_term = serves_in.map(|term| Unreplicated::new(term, hash_seed(), now));
+        true
+    }
+
+    /// The lock state of the term, if the node serves.
+    pub fn of_term(&mut self) -> Option<&mut Unreplicated> {
+        self.of_term.as_mut()
+    }
+
+    /// One turn, as [`Unreplicated::turn`]. Nothing while the node does not serve.
+    pub fn turn(&mut self, version: FormatVersion, now: Nanos) -> Vec<Output> {
+        self.of_term.as_mut().map(|tier| tier.turn(version, now)).unwrap_or_default()
+    }
+
+    /// When to turn it next, if nothing comes before. None if there is nothing to wait for.
+    pub fn next_turn(&self) -> Option<Nanos> {
+        self.of_term.as_ref().and_then(Unreplicated::next_turn)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use fencepost_core::{
@@ -170,6 +206,20 @@ mod tests {
         let granted =
             |push: &&Push| matches!(push, Push::Ended { session: SessionId(2), outcome: Outcome::Granted { .. }, .. });
         assert!(pushes.iter().any(granted), "{pushes:?}");
+    }
+
+    #[test]
+    fn the_tier_of_a_node_forgets_everything_with_the_term() {
+        let mut tier = EfficiencyTier::default();
+        assert!(tier.of_term().is_none(), "a node that does not serve has no efficiency tier");
+        for (serves_in, changes) in [(Some(3), true), (Some(3), false), (None, true), (Some(5), true)] {
+            assert_eq!(tier.follow(serves_in, || 0, Nanos(0)), changes, "{serves_in:?}");
+            assert_eq!(tier.of_term().is_some(), serves_in.is_some());
+            let Some(of_term) = tier.of_term().filter(|_| changes) else { continue };
+            of_term.submit(open(1)).unwrap();
+            let outputs = tier.turn(FormatVersion::FIRST, Nanos(0));
+            assert!(matches!(outputs.first().and_then(outcome), Some(Outcome::Opened { .. })), "{outputs:?}");
+        }
     }
 
     fn push(output: &Output) -> Option<&Push> {

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use fencepost_core::{Admin, LogPosition, LogicalMs, Nanos, Operation, Outcome, Principal, Ticket};
 use fencepost_replica::{
-    MemberChange, MemberView, Node, NotTaken, Output, Replica, Role, SILENT_AFTER_MS, Stop, Unreplicated,
+    EfficiencyTier, MemberChange, MemberView, Node, NotTaken, Output, Replica, Role, SILENT_AFTER_MS, Stop,
 };
 use fencepost_session::edge::{Edge, Lead, StreamId, Transmit};
 use fencepost_session::{End, Tier};
@@ -60,10 +60,7 @@ pub(crate) struct Engine {
     sending: HashMap<StreamId, Waker>,
     /// Tickets of the replica that are no stream's.
     asked: HashMap<Ticket, Asked>,
-    /// The efficiency tier, while this node leads: it belongs to the term.
-    efficiency: Option<Unreplicated>,
-    /// The term whose streams these are.
-    serves_in: Option<u64>,
+    efficiency: EfficiencyTier,
     progress: watch::Sender<Progress>,
     applied: watch::Sender<LogPosition>,
     is_shutting_down: bool,
@@ -91,8 +88,7 @@ impl Shared {
             last_stream: 0,
             sending: HashMap::new(),
             asked: HashMap::new(),
-            efficiency: None,
-            serves_in: None,
+            efficiency: EfficiencyTier::default(),
             progress,
             applied,
             is_shutting_down: false,
@@ -217,7 +213,7 @@ impl Engine {
     /// When to turn next, if nothing comes before.
     pub(crate) fn next_turn(&self) -> Nanos {
         let next = self.node.next_turn();
-        self.efficiency.as_ref().and_then(Unreplicated::next_turn).map_or(next, |other| other.min(next))
+        self.efficiency.next_turn().map_or(next, |other| other.min(next))
     }
 
     pub(crate) fn streams(&self) -> usize {
@@ -298,7 +294,7 @@ impl Engine {
 
     /// Takes what a client said.
     pub(crate) fn take_message(&mut self, id: StreamId, message: v1::ClientMessage) {
-        let port = &mut Port { replica: self.node.replica_mut(), efficiency: self.efficiency.as_mut() };
+        let port = &mut Port { replica: self.node.replica_mut(), efficiency: self.efficiency.of_term() };
         self.edge.handle_message(id, message, port);
         self.wake_ready();
     }
@@ -354,8 +350,7 @@ impl Engine {
         self.tell_of_lost(&lost);
         self.follow_leadership(now);
         let version = self.node.replica().state().version();
-        let in_memory = self.efficiency.as_mut().map(|efficiency| efficiency.turn(version, now));
-        for output in in_memory.into_iter().flatten() {
+        for output in self.efficiency.turn(version, now) {
             self.hand_out(Tier::Efficiency, output);
         }
         self.wake_ready();
@@ -371,7 +366,7 @@ impl Engine {
             Output::SendSnapshot { message, position } => self.peers.send_snapshot(message, position),
             Output::Reply { ticket, position, stamp, reply } => {
                 self.metrics.answers.inc();
-                let port = &mut Port { replica: self.node.replica_mut(), efficiency: self.efficiency.as_mut() };
+                let port = &mut Port { replica: self.node.replica_mut(), efficiency: self.efficiency.of_term() };
                 let others = self.edge.handle_reply((tier, ticket), (position, stamp), reply, port);
                 if let Some(reply) = others
                     && let Some(Asked::Act(waiting)) = self.asked.remove(&ticket)
@@ -442,15 +437,14 @@ impl Engine {
     fn follow_leadership(&mut self, now: Nanos) {
         let replica = self.node.replica();
         let serves_in = replica.serves().then(|| replica.term());
-        if serves_in == self.serves_in {
+        let hash_seed = || getrandom::u64().unwrap_or_default();
+        if !self.efficiency.follow(serves_in, hash_seed, now) {
             return;
         }
         match serves_in {
             Some(term) => tracing::info!(term, "this node leads"),
             None => tracing::info!("this node no longer leads"),
         }
-        self.serves_in = serves_in;
-        self.efficiency = serves_in.map(|term| Unreplicated::new(term, getrandom::u64().unwrap_or(term), now));
         let why = self.not_leader();
         self.edge.handle_lead(serves_in, || why);
     }
