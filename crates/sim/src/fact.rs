@@ -1,11 +1,14 @@
 //! What happened in a run, fact by fact, in the order of the world's own time. The checkers see nothing else.
 
 use fencepost_core::{
-    Action, Batch, Effects, GrantId, LogPosition, LogicalMs, Name, Outcome, PositionedEvent, Repeat, RequestNumber,
-    SessionId, Token,
+    Action, Batch, Effects, GrantId, LogPosition, LogicalMs, Name, Outcome, PositionedEvent, Push, Repeat, Reply,
+    RequestNumber, SessionId, Token,
 };
 use fencepost_replica::Hears;
+use fencepost_session::Tier;
 use fencepost_session::client::{Answer, RequestKey};
+use fencepost_session::edge::StreamId;
+use fencepost_wire::v1;
 
 /// The true time of the world, in nanoseconds. No clock in the world shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,6 +38,30 @@ pub struct LoggedEntry {
     pub batch: Batch,
     /// What came of it.
     pub effects: Effects,
+}
+
+/// What a command asks of a lock state, as far as a door is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A new session.
+    Open,
+    /// A session goes on, on another stream.
+    Attach,
+    /// A sign of life.
+    KeepAlive,
+    /// Something that a session asks for, with its number.
+    Request(RequestNumber),
+}
+
+/// A command that a stream asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// On which stream.
+    pub stream: StreamId,
+    /// For which session.
+    pub session: SessionId,
+    /// What.
+    pub kind: Kind,
 }
 
 /// Something that happened.
@@ -163,6 +190,70 @@ pub enum Fact<'a> {
     Restored {
         /// The new cluster.
         cluster: u128,
+    },
+    /// A node serves a stream from now on.
+    Connected {
+        /// Which stream.
+        stream: StreamId,
+        /// Whose.
+        client: usize,
+        /// Which node.
+        node: u64,
+        /// Which lock state of the node it is for.
+        tier: Tier,
+    },
+    /// A node has read what a client said.
+    Said {
+        /// On which stream.
+        stream: StreamId,
+        /// What.
+        message: &'a v1::ClientMessage,
+    },
+    /// A lock state took a command that a node submitted for a stream.
+    Submitted(Asked),
+    /// A lock state decided a command. The node's edge has not heard it yet.
+    Decided {
+        /// The command.
+        asked: Asked,
+        /// The entry that decided it.
+        position: LogPosition,
+        /// What came of it.
+        reply: &'a Reply,
+    },
+    /// A lock state tells a session something unasked. The node's edge has not heard it yet.
+    Pushed {
+        /// At which node.
+        node: u64,
+        /// Which lock state of the node.
+        tier: Tier,
+        /// The entry that caused it.
+        position: LogPosition,
+        /// What.
+        push: &'a Push,
+    },
+    /// A message has left a node.
+    Sent {
+        /// On which stream.
+        stream: StreamId,
+        /// What it says.
+        message: &'a v1::ServerMessage,
+    },
+    /// The node's end of a stream is gone.
+    StreamOver {
+        /// Which.
+        stream: StreamId,
+    },
+    /// A node serves in another term from now on, or not any more. Streams belong to a term: those of the node end now.
+    TermOver {
+        /// Which node.
+        node: u64,
+    },
+    /// Something happened to a user of the efficiency tier. Only `Asked`, `Told` and `Acts` are told so.
+    InMemory {
+        /// The cluster and the group that the user's process was greeted with last: each term has a group of its own.
+        group: (u128, u64),
+        /// What happened.
+        fact: &'a Fact<'a>,
     },
     /// The run is over.
     Over,

@@ -86,7 +86,7 @@ impl Holder {
                 if let GrantState::Lost(_) = state {
                     return self.let_go(grant, hands);
                 }
-                hands.observer.fact(hands.now, &Fact::Acts { session, grant, token });
+                hands.tell(&Fact::Acts { session, grant, token });
                 let look_at = self.later(hands.local, 20, 400);
                 self.doing = Doing::Holding { grant, token, look_at, until };
             }
@@ -96,7 +96,7 @@ impl Holder {
 
     /// A request of this user is over.
     pub(crate) fn handle_answer(&mut self, request: RequestKey, answer: &Answer, hands: &mut Hands<'_>) {
-        hands.observer.fact(hands.now, &Fact::Told { request, answer });
+        hands.tell(&Fact::Told { request, answer });
         if !matches!(self.doing, Doing::Asked { request: asked } if asked == request) {
             return;
         }
@@ -115,7 +115,7 @@ impl Holder {
         let limit = Some(hands.local.after(PATIENCE));
         if let LetGo::Asked(request) = hands.machine.let_go(GrantKey::new(session, grant), limit, true, hands.local) {
             let action = Action::Release { grant };
-            hands.observer.fact(hands.now, &Fact::Asked { request, action: &action });
+            hands.tell(&Fact::Asked { request, action: &action });
         }
     }
 
@@ -146,7 +146,7 @@ impl Holder {
         let action = Action::Acquire(Acquire { locks, owner: None, wait, terms });
         let limit = hands.local.after(PATIENCE + Duration::from_millis(wait_ms));
         let request = hands.machine.request(session, action.clone(), Some(limit));
-        hands.observer.fact(hands.now, &Fact::Asked { request, action: &action });
+        hands.tell(&Fact::Asked { request, action: &action });
         self.doing = Doing::Asked { request };
     }
 }

@@ -16,6 +16,7 @@ mod agenda;
 mod clock;
 mod disk;
 mod holder;
+mod hostile;
 mod network;
 mod node;
 mod port;

@@ -4,13 +4,14 @@ use fencepost_core::{KnownVersions, Nanos};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use fencepost_replica::{Message, Replica};
+use fencepost_replica::{EfficiencyTier, Message, Replica};
 use fencepost_session::edge::{Edge, StreamId};
 use fencepost_wire::v1;
 
 use crate::clock::Clock;
 use crate::disk::Disk;
 use crate::fact::WorldTime;
+use crate::port::{Port, Submitted};
 
 /// Something that reaches a node.
 pub(crate) enum NodeArrival {
@@ -24,9 +25,26 @@ pub(crate) enum NodeArrival {
     Gone(StreamId),
 }
 
-/// The edge of a node that starts. Every run hashes alike.
-pub(crate) fn new_edge() -> Edge {
-    Edge::new(0)
+/// Everything at a node that has to do with its streams.
+pub(crate) struct Doorway {
+    pub(crate) edge: Edge,
+    pub(crate) efficiency: EfficiencyTier,
+    pub(crate) submitted: Submitted,
+}
+
+impl Default for Doorway {
+    /// That of a node that starts. Every run hashes alike.
+    fn default() -> Doorway {
+        Doorway { edge: Edge::new(0), efficiency: EfficiencyTier::default(), submitted: Submitted::default() }
+    }
+}
+
+impl Doorway {
+    /// The edge, and the port to submit through while it takes something of this stream.
+    pub(crate) fn open<'a>(&'a mut self, replica: &'a mut Replica, stream: StreamId) -> (&'a mut Edge, Port<'a>) {
+        let (efficiency, submitted) = (self.efficiency.of_term(), &mut self.submitted);
+        (&mut self.edge, Port { replica, efficiency, stream, submitted })
+    }
 }
 
 /// A node.
@@ -36,7 +54,7 @@ pub(crate) struct SimNode {
     /// None while it is down.
     pub(crate) replica: Option<Replica>,
     /// Its streams.
-    pub(crate) edge: Edge,
+    pub(crate) door: Doorway,
     /// Its disk.
     pub(crate) disk: Disk,
     /// Its clock, which counts while it is paused.
@@ -65,7 +83,7 @@ impl SimNode {
         SimNode {
             known,
             replica: None,
-            edge: new_edge(),
+            door: Doorway::default(),
             disk,
             clock,
             paused: false,

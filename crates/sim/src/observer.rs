@@ -70,6 +70,16 @@ impl Observer {
 
     /// A fact: everybody sees it.
     pub fn fact(&mut self, at: WorldTime, fact: &Fact<'_>) {
+        self.count(at, fact);
+        if let Some(trace) = &mut self.trace {
+            for (who, what) in trace.telling.tell(fact) {
+                trace.write(at, who, what);
+            }
+        }
+        self.checkers.see(at, fact);
+    }
+
+    fn count(&mut self, at: WorldTime, fact: &Fact<'_>) {
         match fact {
             Fact::Logged(entry) => {
                 self.mark(at, 1, entry.position.index, entry.effects.events.len() as u64);
@@ -89,14 +99,11 @@ impl Observer {
             Fact::Heard { session, position, .. } => self.mark(at, 4, session.0 as u64, position.index),
             Fact::Told { request, .. } => self.mark(at, 5, request.session.0 as u64, request.number.0),
             Fact::Acts { session, token, .. } => self.mark(at, 6, session.0 as u64, token.0),
+            Fact::InMemory { fact, .. } => self.count(at, fact),
+            Fact::Submitted(asked) => self.mark(at, 7, asked.stream.0, asked.session.0 as u64),
+            Fact::Sent { stream, message } => self.mark(at, 8, stream.0, message.decided.len() as u64),
             _ => {}
         }
-        if let Some(trace) = &mut self.trace {
-            for (who, what) in trace.telling.tell(fact) {
-                trace.write(at, who, what);
-            }
-        }
-        self.checkers.see(at, fact);
     }
 
     /// Takes something that happened into the one number for all of it.

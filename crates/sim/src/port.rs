@@ -1,27 +1,66 @@
-//! Where the edge of a simulated node submits: its replica.
+//! Where the edge of a simulated node submits: its replica, and beside it the efficiency tier of the term. What it submits is noted
+//! here, with the stream that asked for it, so that the world need not believe what the edge remembers.
 
-use fencepost_core::Ticket;
-use fencepost_replica::Replica;
-use fencepost_session::edge::{Command, Lead, Submit};
+use std::collections::BTreeMap;
+
+use fencepost_core::{Operation, Renewal, SecretHash, Ticket};
+use fencepost_replica::{Replica, Unreplicated};
+use fencepost_session::edge::{Command, Lead, StreamId, Submit};
 use fencepost_session::{End, NotTaken, Tier};
 
+use crate::fact::{Asked, Kind};
 use crate::world::address;
 
-/// A replica, as the edge sees it.
-pub(crate) struct Port<'a>(pub(crate) &'a mut Replica);
+/// What the edge of a node has submitted.
+#[derive(Debug, Default)]
+pub(crate) struct Submitted {
+    /// What is not decided yet.
+    pub(crate) undecided: BTreeMap<(Tier, Ticket), (Asked, Option<SecretHash>)>,
+    /// What was taken since the world last looked, in order.
+    pub(crate) news: Vec<Asked>,
+}
+
+/// Both lock states of a node, as the edge sees them while it takes something that a stream said.
+pub(crate) struct Port<'a> {
+    pub(crate) replica: &'a mut Replica,
+    /// None while this node does not lead.
+    pub(crate) efficiency: Option<&'a mut Unreplicated>,
+    /// The stream that is listened to.
+    pub(crate) stream: StreamId,
+    pub(crate) submitted: &'a mut Submitted,
+}
 
 impl Submit for Port<'_> {
-    fn submit(&mut self, _: Tier, command: Command) -> Result<Ticket, NotTaken> {
-        let submitted = match command {
-            Command::Operation(operation) => self.0.submit(operation),
-            Command::Renewal(renewal) => self.0.submit_renewal(renewal),
+    fn submit(&mut self, tier: Tier, command: Command) -> Result<Ticket, NotTaken> {
+        let (asked, secret_hash) = asked(self.stream, &command);
+        let submitted = match (tier, command, &mut self.efficiency) {
+            (Tier::Correctness, Command::Operation(operation), _) => self.replica.submit(operation),
+            (Tier::Correctness, Command::Renewal(renewal), _) => self.replica.submit_renewal(renewal),
+            (Tier::Efficiency, Command::Operation(operation), Some(efficiency)) => efficiency.submit(operation),
+            (Tier::Efficiency, Command::Renewal(renewal), Some(efficiency)) => Ok(efficiency.submit_renewal(renewal)),
+            (Tier::Efficiency, _, None) => return Err(NotTaken::NotLeader),
         };
-        submitted.map_err(|why| match why {
+        let ticket = submitted.map_err(|why| match why {
             fencepost_replica::NotTaken::DiskShort => NotTaken::DiskShort,
             fencepost_replica::NotTaken::NotLeader { .. } => NotTaken::NotLeader,
             _ => NotTaken::Overloaded,
-        })
+        })?;
+        self.submitted.undecided.insert((tier, ticket), (asked, secret_hash));
+        self.submitted.news.push(asked);
+        Ok(ticket)
     }
+}
+
+/// What a stream asks for with a command, and the hash in it.
+fn asked(stream: StreamId, command: &Command) -> (Asked, Option<SecretHash>) {
+    let (session, kind, secret_hash) = match command {
+        Command::Operation(Operation::Open(open)) => (open.session, Kind::Open, Some(open.secret_hash)),
+        Command::Operation(Operation::Request(request)) => (request.session, Kind::Request(request.number), None),
+        Command::Operation(other) => unreachable!("no stream asks for {other:?}"),
+        Command::Renewal(Renewal::Attach { session, secret_hash, .. }) => (*session, Kind::Attach, Some(*secret_hash)),
+        Command::Renewal(Renewal::KeepAlive { session, .. }) => (*session, Kind::KeepAlive, None),
+    };
+    (Asked { stream, session, kind }, secret_hash)
 }
 
 /// The lead, if this node has it, or where to ask instead.

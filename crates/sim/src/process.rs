@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use fencepost_core::{LogPosition, LogicalMs, Nanos, Push, RequestNumber};
+use fencepost_session::Tier;
 use fencepost_session::client::{Connection, DialFailure, Event, Reconnect, Step};
 use fencepost_session::edge::StreamId;
 use fencepost_wire::{api, v1};
@@ -58,11 +59,13 @@ enum Link {
 /// What the world is to do for a process.
 pub(crate) enum Deed {
     /// Dial this address.
-    Dial(StreamId, String),
+    Dial(StreamId, Tier, String),
     /// Send this.
     Send(StreamId, v1::ClientMessage),
     /// Nobody reads this stream any more.
     HangUp(StreamId),
+    /// Leave this stream unread for so many milliseconds.
+    StopReading(StreamId, u64),
     /// Run an errand for a worker.
     Errand(Errand),
 }
@@ -77,13 +80,15 @@ pub(crate) struct Process {
     pub(crate) paused: bool,
     /// What has arrived meanwhile.
     pub(crate) waiting: VecDeque<Arrival>,
+    /// What its locks are for. All of its streams are of this tier.
+    tier: Tier,
     /// The users in it.
     users: Vec<User>,
     machine: Connection,
     reconnect: Reconnect,
     link: Link,
-    /// Who answers on the stream that is up.
-    cluster: u128,
+    /// The cluster and the group that answer on the stream that is up, or answered on the last one.
+    group: (u128, u64),
     addresses: Vec<String>,
     /// The addresses are others than those that it began to dial with.
     moved: bool,
@@ -94,6 +99,7 @@ impl Process {
     /// A new process that knows these addresses, with so many users.
     pub(crate) fn new(
         id: usize,
+        tier: Tier,
         (users, make_user): (usize, &dyn Fn(usize, Random, Nanos) -> User),
         addresses: Vec<String>,
         mut random: Random,
@@ -107,11 +113,12 @@ impl Process {
             clock,
             paused: false,
             waiting: VecDeque::new(),
+            tier,
             users,
             machine: Connection::default(),
             reconnect: Reconnect::new(addresses.clone()),
             link: Link::Down,
-            cluster: 0,
+            group: (0, 0),
             addresses,
             moved: false,
             random,
@@ -165,6 +172,11 @@ impl Process {
         Nanos(self.clock.shows(now))
     }
 
+    /// Who answered last, for a process of the efficiency tier.
+    fn in_memory(&self) -> Option<(u128, u64)> {
+        (self.tier == Tier::Efficiency).then_some(self.group)
+    }
+
     /// Something arrived: takes it, lets everybody act, and says what is to be done and when to wake it.
     pub(crate) fn handle(
         &mut self,
@@ -173,14 +185,14 @@ impl Process {
         observer: &mut Observer,
         next_stream: &mut u64,
     ) -> (Vec<Deed>, WorldTime) {
-        let local = self.local(now);
+        let (local, in_memory) = (self.local(now), self.in_memory());
         let mut deeds = Vec::new();
         let errands = &mut Vec::new();
         match arrival {
             Arrival::Connected(stream, hello) => {
                 if matches!(self.link, Link::Dialling { stream: dialled, .. } if dialled == stream) {
                     self.link = Link::Up { stream };
-                    self.cluster = api::whole(hello.cluster_high, hello.cluster_low);
+                    self.group = (api::whole(hello.cluster_high, hello.cluster_low), hello.group);
                     self.reconnect.handle_connected(&crate::world::address(hello.node));
                     self.machine.handle_connected(&hello, local);
                 } else {
@@ -198,16 +210,35 @@ impl Process {
             }
             Arrival::Message(stream, message) => {
                 if matches!(self.link, Link::Up { stream: ours } if ours == stream) {
-                    hear(self.cluster, &message, now, observer);
+                    // What the efficiency tier says stands in no log.
+                    if self.tier == Tier::Correctness {
+                        hear(self.group.0, &message, now, observer);
+                    }
                     self.machine.handle_message(message, local).expect("a server of the same version");
                 }
             }
             Arrival::Store { worker, call, reply } => {
-                let hands = &mut Hands { client: self.id, machine: &mut self.machine, observer, now, local, errands };
+                let hands = &mut Hands {
+                    client: self.id,
+                    in_memory,
+                    machine: &mut self.machine,
+                    observer,
+                    now,
+                    local,
+                    errands,
+                };
                 self.users[worker].handle_store(call, reply, hands);
             }
             Arrival::Order { user, order } => {
-                let hands = &mut Hands { client: self.id, machine: &mut self.machine, observer, now, local, errands };
+                let hands = &mut Hands {
+                    client: self.id,
+                    in_memory,
+                    machine: &mut self.machine,
+                    observer,
+                    now,
+                    local,
+                    errands,
+                };
                 if let User::Scripted(user) = &mut self.users[user] {
                     user.handle_order(order, hands);
                 }
@@ -242,19 +273,22 @@ impl Process {
         deeds: &mut Vec<Deed>,
         next_stream: &mut u64,
     ) {
+        let in_memory = self.in_memory();
         self.machine.handle_timeout(local);
         for at in 0..self.users.len() {
-            let hands = &mut Hands { client: self.id, machine: &mut self.machine, observer, now, local, errands };
+            let hands =
+                &mut Hands { client: self.id, in_memory, machine: &mut self.machine, observer, now, local, errands };
             self.users[at].handle_time(hands);
         }
         // What a worker does may end something for another one, and so on.
         while let Some(event) = self.machine.poll_event() {
             let Event::Answered(request, answer) = event else { continue };
             let user = self.users.iter_mut().find(|user| user.session() == Some(request.session));
-            let hands = &mut Hands { client: self.id, machine: &mut self.machine, observer, now, local, errands };
+            let hands =
+                &mut Hands { client: self.id, in_memory, machine: &mut self.machine, observer, now, local, errands };
             match user {
                 Some(user) => user.handle_answer(request, &answer, hands),
-                None => hands.observer.fact(now, &Fact::Told { request, answer: &answer }),
+                None => hands.tell(&Fact::Told { request, answer: &answer }),
             }
         }
         if self.machine.is_stalled()
@@ -275,7 +309,7 @@ impl Process {
             *next_stream += 1;
             let stream = StreamId(*next_stream);
             self.link = Link::Dialling { stream, until: local.after(DIAL_TIMEOUT) };
-            deeds.push(Deed::Dial(stream, address));
+            deeds.push(Deed::Dial(stream, self.tier, address));
         }
         if let Link::Up { stream } = self.link {
             while let Some(message) = self.machine.poll_transmit(local) {

@@ -132,7 +132,7 @@ impl ScriptedUser {
                 };
                 let session = self.living_session(hands);
                 let request = hands.machine.request(session, action.clone(), limit);
-                hands.observer.fact(hands.now, &Fact::Asked { request, action: &action });
+                hands.tell(&Fact::Asked { request, action: &action });
                 self.notes.answer = None;
                 self.asked.insert(request, (lock, hold_ms));
             }
@@ -149,7 +149,7 @@ impl ScriptedUser {
 
     /// A request is over.
     pub(crate) fn handle_answer(&mut self, request: RequestKey, answer: &Answer, hands: &mut Hands<'_>) {
-        hands.observer.fact(hands.now, &Fact::Told { request, answer });
+        hands.tell(&Fact::Told { request, answer });
         let Some((lock, hold_ms)) = self.asked.remove(&request) else { return };
         self.notes.answer = Some(answer.clone());
         if let Answer::Decided(Outcome::Granted { grant, token, .. }) = answer {
@@ -189,7 +189,7 @@ impl ScriptedUser {
         match hands.machine.let_go(GrantKey::new(session, hold.grant), limit, true, hands.local) {
             LetGo::Asked(request) => {
                 let action = Action::Release { grant: hold.grant };
-                hands.observer.fact(hands.now, &Fact::Asked { request, action: &action });
+                hands.tell(&Fact::Asked { request, action: &action });
             }
             LetGo::Lost(lost) => {
                 hands.observer.line(hands.now, &self.name, || format!("has nothing to release on {lock}: {lost}"));
@@ -206,7 +206,7 @@ impl ScriptedUser {
                 hands.observer.line(hands.now, &self.name, line);
             } else {
                 let (grant, token) = (hold.grant, hold.token);
-                hands.observer.fact(hands.now, &Fact::Acts { session, grant, token });
+                hands.tell(&Fact::Acts { session, grant, token });
             }
             state
         });

@@ -72,6 +72,10 @@ impl Telling {
                 };
                 vec![("world".to_owned(), what)]
             }
+            Fact::InMemory { fact, .. } => {
+                let told = self.tell(fact).into_iter();
+                told.map(|(who, what)| (who, format!("{what}, in the efficiency tier"))).collect()
+            }
             Fact::Restored { .. } => vec![("world".to_owned(), "the cluster was restored from a backup".to_owned())],
             _ => Vec::new(),
         }

@@ -106,6 +106,8 @@ pub(crate) struct Errand {
 pub(crate) struct Hands<'a> {
     /// Its process.
     pub(crate) client: usize,
+    /// For a process of the efficiency tier: the cluster and the group that answered it last.
+    pub(crate) in_memory: Option<(u128, u64)>,
     /// The machine of its process.
     pub(crate) machine: &'a mut Connection,
     /// Who looks on.
@@ -116,6 +118,16 @@ pub(crate) struct Hands<'a> {
     pub(crate) local: Nanos,
     /// What is to be done outside.
     pub(crate) errands: &'a mut Vec<Errand>,
+}
+
+impl Hands<'_> {
+    /// Tells a fact of a user. The checkers of the log see nothing of the efficiency tier.
+    pub(crate) fn tell(&mut self, fact: &Fact<'_>) {
+        match self.in_memory {
+            None => self.observer.fact(self.now, fact),
+            Some(group) => self.observer.fact(self.now, &Fact::InMemory { group, fact }),
+        }
+    }
 }
 
 impl Worker {
@@ -184,7 +196,7 @@ impl Worker {
 
     /// A request of this worker is over.
     pub(crate) fn handle_answer(&mut self, request: RequestKey, answer: &Answer, hands: &mut Hands<'_>) {
-        hands.observer.fact(hands.now, &Fact::Told { request, answer });
+        hands.tell(&Fact::Told { request, answer });
         match self.doing.clone() {
             Doing::Asked { request: asked, .. } if asked == request => self.answered(answer, hands),
             Doing::LettingGo { request: asked } if asked == request => self.let_go(hands),
@@ -276,7 +288,7 @@ impl Worker {
             if let GrantState::Lost(_) = hands.machine.grant_state(key, hands.local) {
                 return self.let_go(hands);
             }
-            hands.observer.fact(hands.now, &Fact::Acts { session, grant: hold.grant, token: hold.token });
+            hands.tell(&Fact::Acts { session, grant: hold.grant, token: hold.token });
         }
         if writes {
             // However little lies between the look at the guard and the write: a process can be paused there.
@@ -316,7 +328,7 @@ impl Worker {
             match hands.machine.let_go(key, limit, true, hands.local) {
                 LetGo::Asked(request) => {
                     let action = Action::Release { grant: hold.grant };
-                    hands.observer.fact(hands.now, &Fact::Asked { request, action: &action });
+                    hands.tell(&Fact::Asked { request, action: &action });
                     self.doing = Doing::LettingGo { request };
                     return;
                 }
@@ -336,7 +348,7 @@ impl Worker {
         let session = self.session.expect("a worker that asks has a session");
         let limit = hands.local.after(PATIENCE + Duration::from_millis(wait_ms.unwrap_or(0)));
         let request = hands.machine.request(session, action.clone(), Some(limit));
-        hands.observer.fact(hands.now, &Fact::Asked { request, action: &action });
+        hands.tell(&Fact::Asked { request, action: &action });
         let impatient = wait_ms.is_some_and(|ms| ms > 0) && self.random.one_in(6);
         let give_up_at = impatient.then(|| hands.local.after(Duration::from_millis(self.random.below(3_000))));
         self.doing = Doing::Asked { request, give_up_at };
@@ -386,7 +398,11 @@ impl Worker {
             15 => (Task::Nest, self.account(), LockMode::Exclusive, Some(owner)),
             _ => (Task::Enter, self.account(), LockMode::Exclusive, Some(owner)),
         };
-        self.task = task;
+        self.task = match task {
+            // Without a token there is nothing to show to the store.
+            Task::Write | Task::Read | Task::Upgrade if hands.in_memory.is_some() => Task::Keep,
+            task => task,
+        };
         self.acquire(Lock { name, mode }, owner, (wait, wait_ms), terms, hands);
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use fencepost_core::{KnownVersions, LockState, LogPosition, Nanos};
 use fencepost_replica::{GroupId, Message, Settings};
+use fencepost_session::Tier;
 use fencepost_session::client::DialFailure;
 use fencepost_session::edge::StreamId;
 use fencepost_wire::v1;
@@ -12,6 +13,7 @@ use fencepost_wire::v1;
 use crate::agenda::Agenda;
 use crate::fact::{Fact, WorldTime};
 use crate::holder::Holder;
+use crate::hostile::Hostile;
 use crate::network::{Network, Place};
 use crate::node::SimNode;
 use crate::observer::Observer;
@@ -24,8 +26,10 @@ use crate::watcher::Watcher;
 use crate::worker::Worker;
 
 mod clients;
+mod door;
 mod expect;
 mod faults;
+mod hostile;
 mod leases;
 mod nodes;
 mod phases;
@@ -37,6 +41,9 @@ pub use phases::{Outcome, Plan, SEEDS_DEFAULT};
 
 /// When a run begins: not at zero, so that nothing works by accident.
 const BEGINNING: WorldTime = WorldTime(1_000_000_000);
+
+/// Users of a process of the efficiency tier. Two meet often enough, and what they do costs no entry.
+const EFFICIENCY_WORKERS: usize = 2;
 
 /// Something that is going to happen.
 #[derive(Debug)]
@@ -59,6 +66,10 @@ enum Happening {
     ToClient { client: usize, arrival: Box<Arrival> },
     /// A client's own time to act.
     Wake { client: usize, serial: u64 },
+    /// The hostile client's time to act.
+    Hostile,
+    /// A stream that was not read for a while is read again.
+    ReadsAgain { stream: StreamId },
     /// A call reaches the store.
     Store { client: usize, worker: usize, call: u64, what: Box<Call> },
     /// The next fault, or the next thing that administrators, readers and watchers do.
@@ -76,9 +87,12 @@ enum Happening {
 struct Wire {
     client: usize,
     node: u64,
+    tier: Tier,
     /// When the last message on each way arrives.
     to_node: WorldTime,
     to_client: WorldTime,
+    /// Nothing is read of it before.
+    read_from: WorldTime,
     /// The ends that are still there.
     client_holds: bool,
     node_holds: bool,
@@ -95,6 +109,7 @@ pub struct World {
     network: Network,
     nodes: BTreeMap<u64, SimNode>,
     clients: Vec<Process>,
+    hostile: Option<Hostile>,
     /// The wake-up that counts, for each client.
     wakes: Vec<u64>,
     streams: BTreeMap<StreamId, Wire>,
@@ -141,7 +156,15 @@ impl World {
                 true => User::Holder(Holder::new(ttl_ms, random, local)),
                 false => User::Worker(Worker::new(at, ttl_ms, random, local)),
             };
-            world.add_client(plan.workers, &make_user, random.fork());
+            world.add_client(Tier::Correctness, plan.workers, &make_user, random.fork());
+        }
+        for _ in 0..plan.efficiency_clients {
+            let ttl_ms = *random.pick(&[1_500, 4_000, 8_000]);
+            let make_user = |at, random, local| User::Worker(Worker::new(at, ttl_ms, random, local));
+            world.add_client(Tier::Efficiency, EFFICIENCY_WORKERS, &make_user, random.fork());
+        }
+        if plan.hostile {
+            world.add_hostile(random.fork());
         }
         world
     }
@@ -161,6 +184,7 @@ impl World {
             network: Network::default(),
             nodes: BTreeMap::new(),
             clients: Vec::new(),
+            hostile: None,
             wakes: Vec::new(),
             streams: BTreeMap::new(),
             next_stream: 0,
@@ -188,10 +212,16 @@ impl World {
         (world, random)
     }
 
-    fn add_client(&mut self, users: usize, make_user: &dyn Fn(usize, Random, Nanos) -> User, random: Random) {
+    fn add_client(
+        &mut self,
+        tier: Tier,
+        users: usize,
+        make_user: &dyn Fn(usize, Random, Nanos) -> User,
+        random: Random,
+    ) {
         let id = self.clients.len();
         let addresses = self.nodes.keys().map(|node| address(*node)).collect();
-        self.clients.push(Process::new(id, (users, make_user), addresses, random, self.now));
+        self.clients.push(Process::new(id, tier, (users, make_user), addresses, random, self.now));
         self.wakes.push(0);
         self.reach(id, Arrival::Wake);
     }
@@ -226,6 +256,8 @@ impl World {
                     self.reach(client, Arrival::Wake);
                 }
             }
+            Happening::Hostile => self.hostile_acts(),
+            Happening::ReadsAgain { stream } => self.read_again(stream),
             Happening::Store { client, worker, call, what } => {
                 let (reply, access) = self.store.call(&what);
                 self.observer.fact(self.now, &Fact::Store(&access));
@@ -248,6 +280,7 @@ impl World {
         let Some(wire) = self.streams.get_mut(&stream) else { return };
         wire.node_holds = false;
         let (client, node) = (wire.client, wire.node);
+        self.observer.fact(self.now, &Fact::StreamOver { stream });
         if !self.network.is_cut(Place::Node(node), Place::Client(client)) {
             let delay = self.network.delay(Place::Node(node), Place::Client(client), &mut self.random);
             let wire = self.streams.get_mut(&stream).expect("just seen");

@@ -1,4 +1,4 @@
-//! The simulation is tested: each deliberate fault in the core, the replica and the client must be found, and within how many
+//! The simulation is tested: each deliberate fault in the core, the replica and the session protocol must be found, and within how many
 //! seeds is printed. The default run of the seeds must be three times as long as the slowest of them takes.
 
 #![cfg(feature = "planted-bugs")]
@@ -14,7 +14,7 @@ use fencepost_sim::world::{Plan, SEEDS_DEFAULT, World};
 enum Planted {
     Core(fencepost_core::Bug),
     Replica(fencepost_replica::Bug),
-    Client(fencepost_session::Bug),
+    Session(fencepost_session::Bug),
 }
 
 fn plant(bug: Option<Planted>) {
@@ -25,14 +25,14 @@ fn plant(bug: Option<Planted>) {
         None => {}
         Some(Planted::Core(bug)) => fencepost_core::plant(Some(bug)),
         Some(Planted::Replica(bug)) => fencepost_replica::plant(Some(bug)),
-        Some(Planted::Client(bug)) => fencepost_session::plant(Some(bug)),
+        Some(Planted::Session(bug)) => fencepost_session::plant(Some(bug)),
     }
 }
 
 fn all() -> Vec<Planted> {
     let core = fencepost_core::Bug::ALL.iter().copied().map(Planted::Core);
     let replica = fencepost_replica::Bug::ALL.iter().copied().map(Planted::Replica);
-    let client = fencepost_session::Bug::ALL.iter().copied().map(Planted::Client);
+    let client = fencepost_session::Bug::ALL.iter().copied().map(Planted::Session);
     core.chain(replica).chain(client).collect()
 }
 

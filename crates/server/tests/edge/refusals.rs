@@ -198,7 +198,7 @@ async fn a_keep_alive_in_the_message_of_its_open() {
 #[tokio::test]
 async fn requests_behind_an_open() {
     let about = [
-        "Requests behind an open are held until it is answered. A good open lets them go in their order; a refused one refuses them all.",
+        "Requests behind an open are held until it is answered. A good open lets them go in their order; with one that is not taken they are not taken either.",
     ];
     golden("requests-behind-open", &about, async |story| {
         let (server, mut client) = connected(&story).await;

@@ -4,9 +4,10 @@
 //! that this open or attach was answered with, and the stream acts in no later one. Without that, a stream that lost its session could
 //! guess the next epoch: in one entry an attach takes effect before operations do, so the lock state would take such a request.
 
-use fencepost_core::{Epoch, SessionId};
+use fencepost_core::{Epoch, LogPosition, SessionId};
 
 use super::{StreamId, Table};
+use crate::planted::{Bug, planted};
 use crate::tier::Tier;
 
 /// A session's stream, and the epoch in which the stream acts.
@@ -14,6 +15,16 @@ use crate::tier::Tier;
 pub(super) struct Binding {
     pub(super) stream: StreamId,
     pub(super) epoch: Epoch,
+    /// The entry that opened the session, if the open made this binding.
+    pub(super) opened_at: Option<LogPosition>,
+}
+
+impl Binding {
+    /// Whether what an entry says of the session is for this stream. In the entry that opened the session it is not: then a session
+    /// that had the same id ended there.
+    pub(super) fn hears(&self, position: LogPosition) -> bool {
+        self.opened_at != Some(position)
+    }
 }
 
 /// Why a stream may not act for a session.
@@ -41,6 +52,9 @@ impl Bindings {
 
     /// Binds a session. Gives back the binding that this one replaces.
     pub(super) fn bind(&mut self, tier: Tier, session: SessionId, binding: Binding) -> Option<Binding> {
+        if planted(Bug::KeepsOldBinding) && self.0.contains_key(&(tier, session)) {
+            return None;
+        }
         self.0.insert((tier, session), binding)
     }
 
@@ -57,8 +71,9 @@ impl Bindings {
     // Rule: attach
     pub(super) fn check(&self, tier: Tier, session: SessionId, stream: StreamId, epoch: u64) -> Result<(), MayNot> {
         match self.get(tier, session) {
+            _ if planted(Bug::ActsUnbound) => Ok(()),
             Some(binding) if binding.stream != stream => Err(MayNot::NotBound),
-            Some(binding) if binding.epoch.0 < epoch => Err(MayNot::LaterEpoch),
+            Some(binding) if binding.epoch.0 < epoch && !planted(Bug::ActsInLaterEpochs) => Err(MayNot::LaterEpoch),
             Some(_) => Ok(()),
             None => Err(MayNot::NotBound),
         }

@@ -29,6 +29,7 @@ use self::stream::Stream;
 use self::tickets::{Asked, Kind, Tickets};
 use crate::bounds::{OUTBOXES_BYTES_MAX, STREAMS_MAX};
 use crate::end::{End, NotTaken, Reason};
+use crate::planted::{Bug, planted};
 use crate::tier::Tier;
 
 /// A table without an order that could be seen. Its hashes depend on the seed that the edge was given, and on nothing else.
@@ -182,7 +183,15 @@ impl Edge {
         }
         for open in &message.opens {
             let session = SessionId(api::whole(open.session_high, open.session_low));
-            let principal = self.streams[&id].principal.clone();
+            let Stream { tier, principal, .. } = &self.streams[&id];
+            let (tier, principal) = (*tier, principal.clone());
+            // Not before the end of the session is known here, even if it has ended: then whatever its stream asked stands in the log
+            // before the open, and never becomes a request of another session with the same id.
+            let is_elsewhere = self.bindings.get(tier, session).is_some_and(|binding| binding.stream != id);
+            if is_elsewhere && !planted(Bug::OpensBeforeTheEnd) {
+                self.answer_may_not(id, session, Kind::Open, MayNot::NotBound);
+                continue;
+            }
             match api::open_from_wire(open, principal, hash) {
                 Ok(asked) => {
                     let is_taken =
@@ -232,10 +241,20 @@ impl Edge {
             return None;
         }
         let answers = vec![api::answer_to_wire(session, kind.number(), &reply)];
-        self.put(id, |outbox| outbox.decided(v1::Decided { answers, ..entry_at(position, stamp) }));
+        let bound = self.bindings.get(tier, session).filter(|_| planted(Bug::AnswersTheBoundStream));
+        let to = bound.map_or(id, |binding| binding.stream);
+        self.put(to, |outbox| outbox.decided(v1::Decided { answers, ..entry_at(position, stamp) }));
         match reply.outcome {
-            Outcome::Opened { epoch } => self.bind(tier, session, Binding { stream: id, epoch }),
-            Outcome::Attached(attached) => self.bind(tier, session, Binding { stream: id, epoch: attached.epoch }),
+            Outcome::Opened { epoch } => {
+                let opened_at = match reply.repeat {
+                    None => Some(position),
+                    Some(_) => self.bindings.get(tier, session).and_then(|binding| binding.opened_at),
+                };
+                self.bind(tier, session, Binding { stream: id, epoch, opened_at });
+            }
+            Outcome::Attached(attached) => {
+                self.bind(tier, session, Binding { stream: id, epoch: attached.epoch, opened_at: None });
+            }
             Outcome::Closed => self.unbind(tier, session),
             _ => {}
         }
@@ -254,15 +273,20 @@ impl Edge {
     /// A session is to be told something. Says whether it is connected here.
     pub fn handle_push(&mut self, tier: Tier, (position, stamp): (LogPosition, LogicalMs), push: &Push) -> bool {
         let session = api::push_session(push);
-        let id = self.bindings.get(tier, session).map(|binding| binding.stream);
-        if let Some(id) = id {
-            let pushes = vec![api::push_to_wire(push)];
-            self.put(id, |outbox| outbox.decided(v1::Decided { pushes, ..entry_at(position, stamp) }));
+        let Some(binding) = self.bindings.get(tier, session).filter(|binding| binding.hears(position)) else {
+            return false;
+        };
+        if planted(Bug::DropsPushBehindAnswer)
+            && self.streams.get(&binding.stream).is_some_and(|stream| stream.outbox.bytes() > 0)
+        {
+            return false;
         }
+        let pushes = vec![api::push_to_wire(push)];
+        self.put(binding.stream, |outbox| outbox.decided(v1::Decided { pushes, ..entry_at(position, stamp) }));
         if let Push::SessionEnded { .. } = push {
             self.unbind(tier, session);
         }
-        id.is_some()
+        true
     }
 
     // ---- What is to be done
@@ -319,6 +343,12 @@ impl Edge {
     fn run_held(&mut self, id: StreamId, session: SessionId, port: &mut impl Submit) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         for request in stream.opening.end(session) {
+            if planted(Bug::RunsHeldOfRefused) {
+                let kind = Kind::Request(RequestNumber(request.number));
+                let Ok(request) = api::request_from_wire(request) else { continue };
+                self.submit(id, session, kind, Command::Operation(Operation::Request(request)), port);
+                continue;
+            }
             self.take_request(id, request, port);
         }
     }
@@ -327,6 +357,7 @@ impl Edge {
     /// undo an attach: both could be old messages of a stream that is gone.
     fn may_repeat_open(&self, tier: Tier, session: SessionId, id: StreamId, epoch: Epoch) -> bool {
         match self.bindings.get(tier, session) {
+            _ if planted(Bug::RepeatedOpenTakesOver) => true,
             Some(binding) => binding.stream == id,
             None => epoch == Epoch(1),
         }
@@ -413,6 +444,9 @@ impl Edge {
         if let Some(stream) = self.streams.get_mut(&before.stream) {
             stream.sessions.remove(&session);
         }
+        if planted(Bug::DetachesInSilence) {
+            return;
+        }
         let (session_high, session_low) = api::halves(session.0);
         let detached = v1::Detached { session_high, session_low, epoch: binding.epoch.0 };
         self.put(before.stream, |outbox| outbox.detached(detached));
@@ -444,7 +478,13 @@ impl Edge {
     fn end_streams(&mut self, why: &End) {
         let ids: Vec<StreamId> = self.streams.keys().copied().collect();
         for id in ids {
-            self.end_stream(id, why.clone());
+            let kept = match self.streams[&id].tier {
+                Tier::Correctness => Bug::KeepsStreamsOverTerm,
+                Tier::Efficiency => Bug::KeepsEfficiencyStreamsOverTerm,
+            };
+            if !planted(kept) {
+                self.end_stream(id, why.clone());
+            }
         }
     }
 
@@ -463,7 +503,10 @@ impl Edge {
 
 /// What the log knows of a secret.
 fn hash(secret: &[u8]) -> SecretHash {
-    SecretHash(Sha256::digest(secret).into())
+    match <[u8; 32]>::try_from(secret) {
+        Ok(hash) if planted(Bug::TakesHashForSecret) => SecretHash(hash),
+        _ => SecretHash(Sha256::digest(secret).into()),
+    }
 }
 
 /// An entry, with nothing in it yet for a stream.

@@ -9,6 +9,7 @@ use prost::Message;
 use super::Transmit;
 use crate::bounds::{OUTBOX_BYTES_CROWDED, OUTBOX_BYTES_MAX};
 use crate::end::End;
+use crate::planted::{Bug, planted};
 
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
@@ -88,7 +89,7 @@ impl Outbox {
             return false;
         }
         let bytes_max = if self.is_crowded { OUTBOX_BYTES_CROWDED } else { OUTBOX_BYTES_MAX };
-        if self.bytes > bytes_max {
+        if self.bytes > bytes_max && !planted(Bug::IgnoresOutboxBound) {
             *self = Outbox { end: Some(End::slow_reader()), is_closed: true, ..Outbox::default() };
             return false;
         }

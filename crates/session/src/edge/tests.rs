@@ -152,6 +152,39 @@ fn a_node_serves_so_many_streams_and_no_more() {
     connect(&mut edge, u64::MAX).expect("there is room again");
 }
 
+/// A session expires, and its id is used for another one in the very entry in which it ends.
+#[test]
+fn an_id_that_is_used_again_is_another_session() {
+    let (mut edge, mut lone) = (Edge::new(0), LoneState::default());
+    let (ann, bob) = (connect(&mut edge, 1).unwrap(), connect(&mut edge, 2).unwrap());
+    edge.handle_message(ann, opens(vec![open(1, 1)]), &mut lone);
+    lone.apply(LogicalMs(1), &mut edge);
+    let _ = (drain(&mut edge, ann), drain(&mut edge, bob));
+
+    edge.handle_message(
+        bob,
+        v1::ClientMessage { requests: vec![release(1, 1, 1)], ..opens(vec![open(1, 2)]) },
+        &mut lone,
+    );
+    let (messages, _) = drain(&mut edge, bob);
+    let why: Vec<_> = messages.iter().flat_map(|message| &message.not_taken).map(|refused| refused.why()).collect();
+    assert_eq!(why, [v1::NotTakenWhy::AttachFirst; 2], "what Ann asks must stand in the log before an open of her id");
+    assert_eq!(edge.tickets.len(), 0, "neither was submitted");
+
+    edge.handle_disconnected(ann);
+    // Twice, as a client does that heard nothing: the second changes nothing.
+    edge.handle_message(bob, opens(vec![open(1, 2), open(1, 2)]), &mut lone);
+    lone.apply(LogicalMs(100_000), &mut edge);
+    let (messages, _) = drain(&mut edge, bob);
+    let decided = || messages.iter().flat_map(|message| &message.decided);
+    assert_eq!(decided().map(|decided| decided.answers.len()).sum::<usize>(), 2);
+    assert_eq!(decided().map(|decided| decided.pushes.len()).sum::<usize>(), 0, "Ann's session has ended, not Bob's");
+    edge.handle_message(bob, v1::ClientMessage { requests: vec![release(1, 1, 2)], ..Default::default() }, &mut lone);
+    assert_eq!(edge.tickets.len(), 1, "Bob's stream acts for his session");
+    lone.apply(LogicalMs(100_001), &mut edge);
+    edge.agrees();
+}
+
 /// Clients that open, attach, close, ask and hang up by chance, with right and wrong secrets and epochs.
 #[test]
 fn tables_agree_whatever_clients_send() {

@@ -20,7 +20,7 @@ pub(super) struct BlackBox {
     administered: bool,
     asked: Recent<RequestKey, Asked>,
     grants: Recent<(SessionId, GrantId), Belief>,
-    names: Map<Name, Acted>,
+    names: Map<((u128, u64), Name), Acted>,
     last_token: u64,
     /// Tokens up to this one were given before a restore, of which their holders cannot know.
     restored_after: u64,
@@ -118,7 +118,13 @@ impl BlackBox {
         self.restored_after = self.last_token;
     }
 
-    pub(super) fn acts(&mut self, session: SessionId, grant: GrantId, token: Token, findings: &mut Findings) {
+    /// Somebody acts under a grant of this group. Names and tokens of different groups have nothing to do with each other.
+    pub(super) fn acts(
+        &mut self,
+        group: (u128, u64),
+        (session, grant, token): (SessionId, GrantId, Token),
+        findings: &mut Findings,
+    ) {
         if self.administered || token.0 <= self.restored_after {
             return;
         }
@@ -127,7 +133,7 @@ impl BlackBox {
         findings.report.acts_ordered += 1;
         for lock in locks {
             let is_exclusive = lock.mode == LockMode::Exclusive;
-            let acted = self.names.entry(lock.name.clone()).or_default();
+            let acted = self.names.entry((group, lock.name.clone())).or_default();
             let others = acted.exclusively.iter().chain(acted.otherwise.iter().filter(|_| is_exclusive));
             if let Some(newer) =
                 others.into_iter().find(|other| other.token > actor.token && !other.is_same_owner(&actor))

@@ -70,6 +70,8 @@ pub struct Report {
     pub acts: u64,
     /// Times that the order of acts was compared without looking at the log.
     pub acts_ordered: u64,
+    /// Times that somebody acted in the belief that it holds a lock of the efficiency tier.
+    pub acts_in_memory: u64,
     /// Accesses to the guarded store.
     pub accesses: u64,
     /// Those with a token that it has to refuse.
@@ -80,6 +82,20 @@ pub struct Report {
     pub lead_changes: u64,
     /// Those of them that were planned.
     pub planned_lead_changes: u64,
+    /// Commands that nodes submitted for streams.
+    pub door_commands: u64,
+    /// Times that a session was bound to a stream.
+    pub door_bindings: u64,
+    /// Answers that left on a stream.
+    pub door_answers: u64,
+    /// Pushes that left on a stream.
+    pub door_pushes: u64,
+    /// Times that a stream was told that its session is attached elsewhere.
+    pub door_detached: u64,
+    /// Times that a stream was told that something is not taken.
+    pub door_refusals: u64,
+    /// Bytes of the largest message that left on a stream.
+    pub door_bytes_max: u64,
     /// Nodes that said whether they serve.
     pub serves: u64,
     /// Members that a leader showed as up or not.

@@ -27,6 +27,7 @@ mod i17_real_time;
 mod i19_liveness;
 mod i20_fenced;
 mod i22_late;
+mod i27_door;
 mod ledger;
 mod looking;
 mod place;
@@ -46,6 +47,9 @@ use causes::Causes;
 use findings::Findings;
 use ledger::Ledger;
 use step::Step;
+
+/// The group of the replicated locks: their tokens rise over terms and restores.
+const REPLICATED: (u128, u64) = (0, 0);
 
 /// All checkers.
 pub struct Checkers {
@@ -67,7 +71,11 @@ pub struct Checkers {
     real_time: i17_real_time::RealTime,
     fenced: i20_fenced::Fenced,
     late: i22_late::Late,
+    door: i27_door::Door,
     black_box: black_box::BlackBox,
+    /// The users of the efficiency tier. Administrators do not reach it.
+    // Rule: tier-efficiency
+    in_memory: black_box::BlackBox,
 }
 
 impl Default for Checkers {
@@ -96,7 +104,9 @@ impl Checkers {
             real_time: Default::default(),
             fenced: Default::default(),
             late: Default::default(),
+            door: Default::default(),
             black_box: black_box::BlackBox::new(administered),
+            in_memory: black_box::BlackBox::new(false),
         }
     }
 
@@ -120,7 +130,7 @@ impl Checkers {
             Fact::Told { request, answer } => self.black_box.told(request, answer),
             Fact::Acts { session, grant, token } => {
                 self.time.acts(&self.ledger, session, grant, token, findings);
-                self.black_box.acts(session, grant, token, findings);
+                self.black_box.acts(REPLICATED, (session, grant, token), findings);
             }
             Fact::ReadAsked { read } => self.real_time.read_asked(read),
             Fact::ReadAnswered { read, position } => self.real_time.read_answered(read, position.index, findings),
@@ -133,11 +143,34 @@ impl Checkers {
             Fact::Leads { leader, planned } => self.late.leads(leader, planned, findings),
             Fact::Serves { node, ready } => i19_liveness::it_serves(node, ready, findings),
             Fact::Shown { node, lives, hears } => i19_liveness::it_is_shown_as_it_is(node, lives, hears, findings),
+            Fact::InMemory { group, fact } => self.in_memory(group, fact),
             Fact::Restored { cluster } => self.restored(cluster),
+            Fact::Connected { stream, client, node, tier } => self.door.connected(stream, client, node, tier),
+            Fact::Said { stream, message } => self.door.said(stream, message),
+            Fact::Submitted(asked) => self.door.submitted(asked, findings),
+            Fact::Decided { asked, position, reply } => self.door.decided(asked, position, reply, findings),
+            Fact::Pushed { node, tier, position, push } => self.door.pushed(node, tier, position, push),
+            Fact::Sent { stream, message } => self.door.sent(stream, message, findings),
+            Fact::StreamOver { stream } => self.door.stream_over(stream),
+            Fact::TermOver { node } => self.door.term_over(node),
             Fact::Over => {
                 i19_liveness::nobody_waits_for_what_is_free(&self.ledger, findings);
                 self.late.nothing_is_left(&self.ledger, findings);
             }
+        }
+    }
+
+    /// Within one term the efficiency tier keeps its holders apart as the replicated locks do. Between terms it promises nothing.
+    // Rule: tier-efficiency
+    fn in_memory(&mut self, group: (u128, u64), fact: &Fact<'_>) {
+        match *fact {
+            Fact::Asked { request, action } => self.in_memory.asked(request, action),
+            Fact::Told { request, answer } => self.in_memory.told(request, answer),
+            Fact::Acts { session, grant, token } => {
+                self.findings.report.acts_in_memory += 1;
+                self.in_memory.acts(group, (session, grant, token), &mut self.findings);
+            }
+            _ => {}
         }
     }
 
@@ -170,6 +203,7 @@ impl Checkers {
         self.real_time.restored();
         self.black_box.restored();
         self.late.restored();
+        self.door.restored();
     }
 
     fn logged(&mut self, entry: &LoggedEntry) {

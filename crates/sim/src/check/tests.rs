@@ -1,6 +1,8 @@
 //! Each invariant with a story that is told twice: as it happened, when nothing is found, and with one lie in it, when the checker of
 //! that invariant speaks up. The entries come from the real state machine; the lies are put into what it said.
 
+mod door;
+
 use std::collections::BTreeMap;
 
 use fencepost_core::{

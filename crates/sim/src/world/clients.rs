@@ -1,8 +1,10 @@
 //! What happens at clients.
 
+use fencepost_session::Tier;
 use fencepost_session::client::DialFailure;
 use fencepost_session::edge::StreamId;
 
+use super::hostile::HOSTILE;
 use super::{Happening, Wire, World, node_of};
 use crate::fact::WorldTime;
 use crate::network::Place;
@@ -12,8 +14,7 @@ use crate::worker::Errand;
 impl World {
     /// Something reaches a client.
     pub(super) fn reach(&mut self, client: usize, arrival: Arrival) {
-        let process = &mut self.clients[client];
-        if process.paused {
+        if let Some(process) = self.clients.get_mut(client).filter(|process| process.paused) {
             process.waiting.push_back(arrival);
             return;
         }
@@ -22,6 +23,9 @@ impl World {
         {
             wire.client_holds = false;
             self.forget_if_over(*stream);
+        }
+        if client == HOSTILE {
+            return self.reach_hostile(&arrival);
         }
         let process = &mut self.clients[client];
         let (deeds, wake) = process.handle(arrival, self.now, &mut self.observer, &mut self.next_stream);
@@ -53,9 +57,9 @@ impl World {
         self.reach(client, Arrival::Wake);
     }
 
-    fn do_for(&mut self, client: usize, deed: Deed) {
+    pub(super) fn do_for(&mut self, client: usize, deed: Deed) {
         match deed {
-            Deed::Dial(stream, address) => self.dial(client, stream, &address),
+            Deed::Dial(stream, tier, address) => self.dial(client, stream, tier, &address),
             Deed::Send(stream, message) => {
                 if let Some(at) = self.on_the_way_to_node(stream) {
                     self.agenda.put(at, Happening::FromClient { stream, message: Box::new(message) });
@@ -70,6 +74,7 @@ impl World {
                 }
                 self.forget_if_over(stream);
             }
+            Deed::StopReading(stream, for_ms) => self.stop_reading(stream, for_ms),
             Deed::Errand(Errand { user: worker, call, what }) => {
                 let delay = self.network.delay(Place::Client(client), Place::Store, &mut self.random);
                 let at = WorldTime(self.now.0 + delay);
@@ -78,7 +83,7 @@ impl World {
         }
     }
 
-    fn dial(&mut self, client: usize, stream: StreamId, address: &str) {
+    fn dial(&mut self, client: usize, stream: StreamId, tier: Tier, address: &str) {
         let node = node_of(address).unwrap_or_default();
         let (from, to) = (Place::Client(client), Place::Node(node));
         let at = WorldTime(self.now.0 + self.network.delay(from, to, &mut self.random));
@@ -87,7 +92,16 @@ impl World {
             self.agenda.put(at, Happening::ToClient { client, arrival });
             return;
         }
-        let wire = Wire { client, node, to_node: at, to_client: at, client_holds: true, node_holds: true };
+        let wire = Wire {
+            client,
+            node,
+            tier,
+            to_node: at,
+            to_client: at,
+            read_from: at,
+            client_holds: true,
+            node_holds: true,
+        };
         self.streams.insert(stream, wire);
         // Nobody answers on a way that is cut, and the client's patience ends.
         if !self.network.is_cut(from, to) {

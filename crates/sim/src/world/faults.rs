@@ -36,7 +36,7 @@ pub struct Faults {
     /// So many voters there are, or one more.
     size: u64,
     /// Whether anything goes wrong at all.
-    is_on: bool,
+    pub(super) is_on: bool,
     /// Whether administrators act.
     pub(super) administers: bool,
     /// Whether the run is about leases alone.

@@ -1,15 +1,15 @@
 //! What happens at nodes.
 
-use fencepost_core::{KnownVersions, LogPosition, Principal};
+use fencepost_core::{KnownVersions, LogPosition};
 use std::sync::Arc;
 
 use fencepost_replica::{
     Log, Message, Output, PeerMessage, Replica, Settings, Stop, decode_peer, encode_peer, read_entry,
 };
+use fencepost_session::Tier;
 use fencepost_session::client::DialFailure;
-use fencepost_session::edge::{StreamId, Transmit};
-use fencepost_session::{End, Tier};
-use fencepost_wire::{Member, v1};
+use fencepost_session::edge::StreamId;
+use fencepost_wire::Member;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::upgrades::{NEW_RELEASE, OLD_RELEASE};
@@ -18,9 +18,7 @@ use crate::clock::Clock;
 use crate::disk::{Disk, Durable};
 use crate::fact::{Fact, LoggedEntry, WorldTime};
 use crate::network::Place;
-use crate::node::{NodeArrival, SimNode, new_edge};
-use crate::port::{Port, lead, not_leader};
-use crate::process::Arrival;
+use crate::node::{Doorway, NodeArrival, SimNode};
 
 /// Entries that the world remembers, to compare what other nodes apply later.
 const LOG_KEPT: usize = 20_000;
@@ -69,7 +67,7 @@ impl World {
         }
         // Not what it has applied: it has applied the committed rest of its log while it started, and nobody has seen that yet.
         node.applied = replica.newest_snapshot().map_or(1, |snapshot| snapshot.index).min(replica.applied().index);
-        (node.replica, node.edge, node.paused) = (Some(replica), new_edge(), false);
+        (node.replica, node.door, node.paused) = (Some(replica), Doorway::default(), false);
         node.life += 1;
         self.turn(id);
     }
@@ -77,7 +75,7 @@ impl World {
     /// The process dies. What was not synced may be lost, and every stream breaks.
     pub(super) fn crash(&mut self, id: u64) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
-        (node.replica, node.paused) = (None, false);
+        (node.replica, node.door, node.paused) = (None, Doorway::default(), false);
         node.waiting.clear();
         node.life += 1;
         node.disk.crash(&mut self.random);
@@ -108,7 +106,7 @@ impl World {
         self.arrive(message.to, NodeArrival::Peer(Box::new(message), snapshot, known));
     }
 
-    fn arrive(&mut self, id: u64, arrival: NodeArrival) {
+    pub(super) fn arrive(&mut self, id: u64, arrival: NodeArrival) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         if node.replica.is_some() && node.paused {
             node.waiting.push_back(arrival);
@@ -130,72 +128,12 @@ impl World {
             NodeArrival::Peer(message, None, _) => replica.handle_message(*message),
             NodeArrival::Peer(message, Some(bytes), _) => replica.handle_snapshot(*message, bytes),
             NodeArrival::Dial(stream) => return self.take_dial(id, stream),
-            NodeArrival::Said(stream, message) => {
-                node.edge.handle_message(stream, *message, &mut Port(replica));
-                Ok(())
-            }
-            NodeArrival::Gone(stream) => {
-                node.edge.handle_disconnected(stream);
-                Ok(())
-            }
+            NodeArrival::Said(stream, message) => return self.take_message(id, stream, *message),
+            NodeArrival::Gone(stream) => return self.take_farewell(id, stream),
         };
         if let Err(stop) = taken {
             self.stop(id, &stop);
         }
-    }
-
-    fn take_dial(&mut self, id: u64, stream: StreamId) {
-        let node = self.nodes.get_mut(&id).expect("it was dialled");
-        let replica = node.replica.as_ref().expect("it is up");
-        let principal = Principal::new("workers").expect("a plain word");
-        let connected = node.edge.handle_connected(stream, principal, Tier::Correctness, lead(replica));
-        match connected.map(|()| node.edge.poll_transmit(stream)) {
-            Ok(Some(Transmit::Message(v1::ServerMessage { hello: Some(hello), .. }))) => {
-                self.send_to_client(stream, Arrival::Connected(stream, hello));
-            }
-            Ok(other) => panic!("a stream that is served begins with a greeting, not with {other:?}"),
-            Err(End { leader, .. }) => self.end_stream(stream, DialFailure::NotLeader { leader }),
-        }
-    }
-
-    pub(super) fn dialled(&mut self, stream: StreamId) {
-        let Some(wire) = self.streams.get(&stream) else { return };
-        self.arrive(wire.node, NodeArrival::Dial(stream));
-    }
-
-    pub(super) fn client_said(&mut self, stream: StreamId, message: v1::ClientMessage) {
-        let Some(wire) = self.streams.get(&stream) else { return };
-        let node = wire.node;
-        if !message.requests.is_empty() && self.faults.doubles(&mut self.random) {
-            // Somebody asks again what was not answered at once. Only requests have numbers, so only they may be repeated.
-            self.observer.fault(self.now, "request doubled", || format!("to node {node}"));
-            let at = self.now.after_ms(self.random.delay(1, 3_000));
-            let again = v1::ClientMessage { requests: message.requests.clone(), ..Default::default() };
-            self.agenda.put(at, Happening::FromClient { stream, message: Box::new(again) });
-        }
-        self.arrive(node, NodeArrival::Said(stream, Box::new(message)));
-    }
-
-    pub(super) fn hung_up(&mut self, stream: StreamId) {
-        let Some(wire) = self.streams.get_mut(&stream) else { return };
-        wire.node_holds = false;
-        let node = wire.node;
-        self.arrive(node, NodeArrival::Gone(stream));
-        self.forget_if_over(stream);
-    }
-
-    /// Sends something down a stream, behind what is under way.
-    fn send_to_client(&mut self, stream: StreamId, arrival: Arrival) {
-        let Some(wire) = self.streams.get_mut(&stream) else { return };
-        let (from, to) = (Place::Node(wire.node), Place::Client(wire.client));
-        let mut delay = self.network.delay(from, to, &mut self.random);
-        if self.network.is_cut(from, to) {
-            // It waits in buffers on the way. Perhaps it gets through when the way is open again; perhaps long after.
-            delay += self.random.between(1, 20_000) * 1_000_000;
-        }
-        wire.to_client = wire.to_client.max(WorldTime(self.now.0 + delay));
-        let (client, arrival) = (wire.client, Box::new(arrival));
-        self.agenda.put(wire.to_client, Happening::ToClient { client, arrival });
     }
 
     /// A node that must not go on has said why. The disks and states of the world are sound, so this is a fault of ours.
@@ -273,15 +211,8 @@ impl World {
             let Some(node) = self.nodes.get_mut(&id) else { return };
             let Some(replica) = &mut node.replica else { return };
             match output {
-                Output::Reply { ticket, position, stamp, reply } => {
-                    let at = (position, stamp);
-                    node.edge.handle_reply((Tier::Correctness, ticket), at, reply, &mut Port(replica));
-                }
-                Output::Push { position, stamp, push } => {
-                    node.edge.handle_push(Tier::Correctness, (position, stamp), &push);
-                }
-                Output::Abandoned(ticket) => {
-                    node.edge.handle_abandoned(Tier::Correctness, ticket);
+                Output::Reply { .. } | Output::Push { .. } | Output::Abandoned(_) => {
+                    self.hand_out(id, Tier::Correctness, output);
                 }
                 Output::Send(message) => self.send_to_peer(message, None),
                 Output::SendSnapshot { message, .. } => {
@@ -312,37 +243,19 @@ impl World {
                 Output::MembersChanged { .. } => {}
             }
         }
+        self.follow_lead(id, local);
+        let node = self.nodes.get_mut(&id).expect("it has turned");
+        let version = node.replica.as_ref().expect("it has turned").state().version();
+        let in_memory = node.door.efficiency.turn(version, local);
+        in_memory.into_iter().for_each(|output| self.hand_out(id, Tier::Efficiency, output));
         let node = self.nodes.get_mut(&id).expect("it has turned");
         let Some(replica) = &node.replica else { return };
-        node.edge.handle_lead(replica.serves().then(|| replica.term()), || not_leader(replica));
+        let next_turn = node.door.efficiency.next_turn().map_or(replica.next_turn(), |at| at.min(replica.next_turn()));
         node.serial += 1;
-        let (next, serial) = (node.clock.when(replica.next_turn().0), node.serial);
+        let (next, serial) = (node.clock.when(next_turn.0), node.serial);
         // Not at the same instant for ever, should somebody want to turn again at once.
         self.agenda.put(next.max(WorldTime(now.0 + 1_000)), Happening::Turn { node: id, serial });
         self.transmit(id);
-    }
-
-    /// Sends what the edge of a node has for its streams.
-    fn transmit(&mut self, id: u64) {
-        let edge = &mut self.nodes.get_mut(&id).expect("it has turned").edge;
-        let mut ready: Vec<StreamId> = std::iter::from_fn(|| edge.poll_ready()).collect();
-        ready.sort_unstable();
-        let (mut messages, mut ends) = (Vec::new(), Vec::new());
-        for stream in ready {
-            while let Some(transmit) = edge.poll_transmit(stream) {
-                match transmit {
-                    Transmit::Message(message) => messages.push((stream, message)),
-                    Transmit::End(end) => ends.push((stream, end)),
-                }
-            }
-        }
-        ends.iter().for_each(|(stream, _)| edge.handle_disconnected(*stream));
-        for (stream, message) in messages {
-            self.send_to_client(stream, Arrival::Message(stream, message));
-        }
-        for (stream, End { leader, .. }) in ends {
-            self.end_stream(stream, DialFailure::NotLeader { leader });
-        }
     }
 
     fn send_to_peer(&mut self, message: Message, snapshot: Option<Arc<[u8]>>) {

@@ -24,6 +24,10 @@ pub struct Plan {
     pub clients: usize,
     /// How many users in each.
     pub workers: usize,
+    /// How many more processes, whose locks are for efficiency.
+    pub efficiency_clients: usize,
+    /// Whether a client that means harm is there.
+    pub hostile: bool,
     /// How long things go wrong, in seconds of the world.
     pub seconds: u64,
     /// Whether anything goes wrong.
@@ -38,37 +42,53 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What a seed runs unless the command line says otherwise: every third has five nodes, every second administrators, and every
-    /// eighth is about leases alone.
+    /// What a seed runs unless the command line says otherwise: every eighth is about leases alone.
     pub fn of_seed(seed: u64) -> Plan {
-        if seed % 8 == 7 {
-            return Plan::of_leases(seed);
+        if seed % 8 == 7 { Plan::of_leases(seed) } else { Plan::usual(seed) }
+    }
+
+    /// Every third has five nodes, every second administrators, every other pair locks for efficiency, and of every eight the first four
+    /// a hostile client.
+    fn usual(seed: u64) -> Plan {
+        Plan {
+            nodes: if seed.is_multiple_of(3) { 5 } else { 3 },
+            clients: 3,
+            workers: 3,
+            efficiency_clients: usize::from(seed % 4 < 2),
+            hostile: seed % 8 < 4,
+            seconds: 60,
+            administered: seed.is_multiple_of(2),
+            ..Plan::quiet()
         }
-        let (nodes, administered) = (if seed.is_multiple_of(3) { 5 } else { 3 }, seed.is_multiple_of(2));
-        Plan { nodes, clients: 3, workers: 3, seconds: 60, faults: true, administered, leases: false, upgrades: false }
+    }
+
+    /// Nobody is there, and nothing happens by chance.
+    pub(super) fn quiet() -> Plan {
+        Plan {
+            nodes: 0,
+            clients: 0,
+            workers: 0,
+            efficiency_clients: 0,
+            hostile: false,
+            seconds: 0,
+            faults: true,
+            administered: false,
+            leases: false,
+            upgrades: false,
+        }
     }
 
     /// A run about leases, with one, three or five nodes.
     pub fn of_leases(seed: u64) -> Plan {
         let nodes = [3, 1, 3, 5][(seed / 8 % 4) as usize];
-        Plan {
-            nodes,
-            clients: 2,
-            workers: 1,
-            seconds: 150,
-            faults: true,
-            administered: false,
-            leases: true,
-            upgrades: false,
-        }
+        let (clients, workers, seconds) = (2, 1, 150);
+        Plan { nodes, clients, workers, seconds, leases: true, ..Plan::quiet() }
     }
 
     /// A run as any other, in which the nodes are upgraded one by one.
     #[cfg(feature = "made-up-version")]
     pub fn of_upgrades(seed: u64) -> Plan {
-        let nodes = if seed.is_multiple_of(3) { 5 } else { 3 };
-        let administered = seed.is_multiple_of(2);
-        Plan { nodes, clients: 3, workers: 3, seconds: 60, faults: true, administered, leases: false, upgrades: true }
+        Plan { upgrades: true, ..Plan::usual(seed) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Plays a scenario: a quiet world in which nothing goes wrong but what the story says.
 
 use fencepost_core::{Millis, Wait};
+use fencepost_session::Tier;
 
 use super::phases::SERVES_WITHIN_MS;
 use super::{Happening, Outcome, Plan, World};
@@ -31,16 +32,7 @@ impl World {
     /// [`BadScenario`] if it says something that cannot be.
     pub fn of_scenario(seed: u64, scenario: &Scenario, traces: bool) -> Result<World, BadScenario> {
         // Somebody may be hurt, but nobody by chance.
-        let quiet = Plan {
-            nodes: scenario.nodes,
-            clients: 0,
-            workers: 0,
-            seconds: 0,
-            faults: true,
-            administered: false,
-            leases: false,
-            upgrades: false,
-        };
+        let quiet = Plan { nodes: scenario.nodes, ..Plan::quiet() };
         let (mut world, mut random) = World::without_clients(seed, &quiet, traces);
         let mut names = Vec::new();
         for client in &scenario.clients {
@@ -49,7 +41,7 @@ impl World {
                 names.push(client.user_name(process, 0));
                 let make_user =
                     |at, random, _| User::Scripted(ScriptedUser::new(at, client.user_name(process, at), ttl, random));
-                world.add_client(client.users, &make_user, random.fork());
+                world.add_client(Tier::Correctness, client.users, &make_user, random.fork());
             }
         }
         world.redlock = Redlock::new(scenario.masters, names);

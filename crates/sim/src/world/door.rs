@@ -1,0 +1,172 @@
+//! What passes through a node's door: streams that come and go, what clients say on them, and what the two lock states have for them.
+//!
+//! A driver of the real edge that decides nothing, as the server's engine is. It tells the checkers what it sees on both sides of the
+//! edge: which stream asked for which command, what the lock states said, and which message left on which stream.
+
+use fencepost_core::{Nanos, Principal};
+use fencepost_replica::Output;
+use fencepost_session::client::DialFailure;
+use fencepost_session::edge::{StreamId, Transmit};
+use fencepost_session::{End, Tier};
+use fencepost_wire::v1;
+
+use super::{Happening, Wire, World};
+use crate::fact::{Fact, WorldTime};
+use crate::network::Place;
+use crate::node::{NodeArrival, SimNode};
+use crate::port::{lead, not_leader};
+use crate::process::Arrival;
+
+impl World {
+    pub(super) fn dialled(&mut self, stream: StreamId) {
+        let Some(wire) = self.streams.get(&stream) else { return };
+        self.arrive(wire.node, NodeArrival::Dial(stream));
+    }
+
+    pub(super) fn client_said(&mut self, stream: StreamId, message: v1::ClientMessage) {
+        let Some(wire) = self.streams.get(&stream) else { return };
+        let node = wire.node;
+        if !message.requests.is_empty() && self.faults.doubles(&mut self.random) {
+            // Somebody asks again what was not answered at once. Only requests have numbers, so only they may be repeated.
+            self.observer.fault(self.now, "request doubled", || format!("to node {node}"));
+            let at = self.now.after_ms(self.random.delay(1, 3_000));
+            let again = v1::ClientMessage { requests: message.requests.clone(), ..Default::default() };
+            self.agenda.put(at, Happening::FromClient { stream, message: Box::new(again) });
+        }
+        self.arrive(node, NodeArrival::Said(stream, Box::new(message)));
+    }
+
+    pub(super) fn hung_up(&mut self, stream: StreamId) {
+        let Some(wire) = self.streams.get_mut(&stream) else { return };
+        wire.node_holds = false;
+        let node = wire.node;
+        self.arrive(node, NodeArrival::Gone(stream));
+        self.forget_if_over(stream);
+    }
+
+    /// Sends something down a stream, behind what is under way.
+    fn send_to_client(&mut self, stream: StreamId, arrival: Arrival) {
+        let Some(wire) = self.streams.get_mut(&stream) else { return };
+        let (from, to) = (Place::Node(wire.node), Place::Client(wire.client));
+        let mut delay = self.network.delay(from, to, &mut self.random);
+        if self.network.is_cut(from, to) {
+            // It waits in buffers on the way. Perhaps it gets through when the way is open again; perhaps long after.
+            delay += self.random.between(1, 20_000) * 1_000_000;
+        }
+        wire.to_client = wire.to_client.max(WorldTime(self.now.0 + delay));
+        let (client, arrival) = (wire.client, Box::new(arrival));
+        self.agenda.put(wire.to_client, Happening::ToClient { client, arrival });
+    }
+
+    pub(super) fn take_dial(&mut self, id: u64, stream: StreamId) {
+        let Some(&Wire { client, tier, .. }) = self.streams.get(&stream) else { return };
+        let node = self.nodes.get_mut(&id).expect("it was dialled");
+        let replica = node.replica.as_ref().expect("it is up");
+        let principal = Principal::new("workers").expect("a plain word");
+        let connected = node.door.edge.handle_connected(stream, principal, tier, lead(replica));
+        match connected.map(|()| node.door.edge.poll_transmit(stream)) {
+            Ok(Some(Transmit::Message(v1::ServerMessage { hello: Some(hello), .. }))) => {
+                self.observer.fact(self.now, &Fact::Connected { stream, client, node: id, tier });
+                self.send_to_client(stream, Arrival::Connected(stream, hello));
+            }
+            Ok(other) => panic!("a stream that is served begins with a greeting, not with {other:?}"),
+            Err(End { leader, .. }) => self.end_stream(stream, DialFailure::NotLeader { leader }),
+        }
+    }
+
+    pub(super) fn take_message(&mut self, id: u64, stream: StreamId, message: v1::ClientMessage) {
+        self.observer.fact(self.now, &Fact::Said { stream, message: &message });
+        let node = self.nodes.get_mut(&id).expect("it was told something");
+        let (edge, mut port) = node.door.open(node.replica.as_mut().expect("it is up"), stream);
+        edge.handle_message(stream, message, &mut port);
+        self.tell_submitted(id);
+    }
+
+    pub(super) fn take_farewell(&mut self, id: u64, stream: StreamId) {
+        self.observer.fact(self.now, &Fact::StreamOver { stream });
+        self.nodes.get_mut(&id).expect("it was told something").door.edge.handle_disconnected(stream);
+    }
+
+    /// Hands the edge what a lock state of its node has for a stream.
+    pub(super) fn hand_out(&mut self, id: u64, tier: Tier, output: Output) {
+        let node = self.nodes.get_mut(&id).expect("it has turned");
+        match output {
+            Output::Reply { ticket, position, stamp, reply } => {
+                // What no stream has asked for is an administrator's.
+                let Some((asked, hash)) = node.door.submitted.undecided.remove(&(tier, ticket)) else { return };
+                self.observer.fact(self.now, &Fact::Decided { asked, position, reply: &reply });
+                self.tell_hostile(tier, asked, hash, &reply);
+                let node = self.nodes.get_mut(&id).expect("it has turned");
+                let (edge, mut port) = node.door.open(node.replica.as_mut().expect("it has turned"), asked.stream);
+                edge.handle_reply((tier, ticket), (position, stamp), reply, &mut port);
+                self.tell_submitted(id);
+            }
+            Output::Push { position, stamp, push } => {
+                self.observer.fact(self.now, &Fact::Pushed { node: id, tier, position, push: &push });
+                node.door.edge.handle_push(tier, (position, stamp), &push);
+            }
+            Output::Abandoned(ticket) => {
+                node.door.submitted.undecided.remove(&(tier, ticket));
+                node.door.edge.handle_abandoned(tier, ticket);
+            }
+            other => unreachable!("{other:?} is no stream's"),
+        }
+    }
+
+    fn tell_submitted(&mut self, id: u64) {
+        let submitted = &mut self.nodes.get_mut(&id).expect("it has a door").door.submitted;
+        for asked in submitted.news.drain(..) {
+            self.observer.fact(self.now, &Fact::Submitted(asked));
+        }
+    }
+
+    /// The efficiency tier and the streams belong to a term.
+    // Rule: tier-efficiency
+    pub(super) fn follow_lead(&mut self, id: u64, local: Nanos) {
+        let node = self.nodes.get_mut(&id).expect("it has turned");
+        let Some(replica) = &node.replica else { return };
+        let serves_in = replica.serves().then(|| replica.term());
+        if node.door.efficiency.follow(serves_in, || 0, local) {
+            self.observer.fact(self.now, &Fact::TermOver { node: id });
+            node.door.submitted.undecided.retain(|(tier, _), _| *tier == Tier::Correctness);
+            node.door.edge.handle_lead(serves_in, || not_leader(replica));
+        }
+    }
+
+    /// Sends what the edge of a node has for its streams, if they are read.
+    pub(super) fn transmit(&mut self, id: u64) {
+        let edge = &mut self.nodes.get_mut(&id).expect("it has turned").door.edge;
+        let mut ready: Vec<StreamId> = std::iter::from_fn(|| edge.poll_ready()).collect();
+        ready.sort_unstable();
+        ready.retain(|stream| self.streams.get(stream).is_none_or(|wire| wire.read_from <= self.now));
+        self.transmit_to(id, ready);
+    }
+
+    pub(super) fn read_again(&mut self, stream: StreamId) {
+        let Some(&Wire { node, .. }) = self.streams.get(&stream) else { return };
+        if self.nodes.get(&node).is_some_and(SimNode::runs) {
+            self.transmit_to(node, vec![stream]);
+        }
+    }
+
+    fn transmit_to(&mut self, id: u64, streams: Vec<StreamId>) {
+        let edge = &mut self.nodes.get_mut(&id).expect("it runs").door.edge;
+        let (mut messages, mut ends) = (Vec::new(), Vec::new());
+        for stream in streams {
+            while let Some(transmit) = edge.poll_transmit(stream) {
+                match transmit {
+                    Transmit::Message(message) => messages.push((stream, message)),
+                    Transmit::End(end) => ends.push((stream, end)),
+                }
+            }
+        }
+        ends.iter().for_each(|(stream, _)| edge.handle_disconnected(*stream));
+        for (stream, message) in messages {
+            self.observer.fact(self.now, &Fact::Sent { stream, message: &message });
+            self.send_to_client(stream, Arrival::Message(stream, message));
+        }
+        for (stream, End { leader, .. }) in ends {
+            self.end_stream(stream, DialFailure::NotLeader { leader });
+        }
+    }
+}
