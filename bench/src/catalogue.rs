@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::system::System;
 use crate::systems::etcd::Etcd;
-use crate::systems::fencepost::{Fencepost, NodeCommand, Way};
+use crate::systems::fencepost::{Fencepost, NodeProgram, Way};
 use crate::systems::postgres::Postgres;
 use crate::systems::redis::Redis;
 use crate::systems::redlock::Redlock;
@@ -103,9 +103,9 @@ impl Entry {
     ///
     /// # Errors
     /// If it cannot be had on this machine, with what to install.
-    pub async fn start(&self, command: &NodeCommand) -> Result<Arc<dyn System>> {
+    pub async fn start(&self, program: &NodeProgram) -> Result<Arc<dyn System>> {
         Ok(match self.start {
-            Start::Fencepost(nodes, way) => Arc::new(Fencepost::start(nodes, way, command.clone()).await?),
+            Start::Fencepost(nodes, way) => Arc::new(Fencepost::start(nodes, way, program.clone()).await?),
             Start::Etcd => Arc::new(Etcd::start().await?),
             Start::Zookeeper => Arc::new(Zookeeper::start().await?),
             Start::RedisInMemory => Arc::new(Redis::start_in_memory().await?),

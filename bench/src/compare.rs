@@ -14,11 +14,13 @@ use tokio::runtime::Runtime;
 
 use crate::catalogue::{self, Entry};
 use crate::figures::Block;
-use crate::load::Contenders;
 use crate::probe::Probes;
-use crate::report::{self, Report, count};
+use fencepost_load::count;
+use fencepost_load::pairs::Contenders;
+
+use crate::report::{self, Report};
 use crate::system::System;
-use crate::systems::fencepost::NodeCommand;
+use crate::systems::fencepost::NodeProgram;
 use crate::work::Work;
 use crate::workload::{Shape, Sizes, Workload};
 use crate::{alone, usage};
@@ -37,8 +39,8 @@ pub struct Options {
     pub sizes: Sizes,
     /// Where the results go.
     pub out: PathBuf,
-    /// How a node of Fencepost is started.
-    pub command: NodeCommand,
+    /// The `fencepost` program whose nodes are measured.
+    pub program: NodeProgram,
 }
 
 /// What became of it.
@@ -118,7 +120,7 @@ impl Drop for Threads {
 /// # Errors
 /// If nothing could be measured, or the results cannot be written.
 pub async fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Finished> {
-    usage::raise_file_limit();
+    fencepost_load::raise_file_limit();
     let out = &options.out;
     std::fs::create_dir_all(out).with_context(|| format!("cannot make the directory {}", out.display()))?;
     let lines = out.join("results.jsonl");
@@ -236,7 +238,7 @@ impl Run<'_> {
 
     /// Starts a system and loads it for a while, so that whoever compiles what is used most (a JVM) has done so before it counts.
     async fn start_warm(&self, entry: &'static Entry) -> Result<Arc<dyn System>> {
-        let system = entry.start(&self.options.command).await?;
+        let system = entry.start(&self.options.program).await?;
         let many = WARM_UP_CONTENDERS.min(system.contenders_max());
         let ready = contenders(system.clone(), Shape::PLAIN, many).await?;
         Work::Closed.perform(ready, "bench/warm-up", self.options.block * WARM_UP_BLOCKS).await?;

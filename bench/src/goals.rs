@@ -4,7 +4,9 @@
 
 use crate::catalogue::{BASELINE, EFFICIENCY_BASELINE};
 use crate::figures::{Results, Summary};
-use crate::report::{count, number, show};
+use fencepost_load::count;
+
+use crate::report::{number, show};
 
 /// What became of a goal.
 #[derive(Debug)]

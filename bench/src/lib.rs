@@ -3,15 +3,12 @@
 //! A [`system`] is something that gives locks, running, with its own client; a workload asks for locks and notes how long it
 //! took. Nothing here knows how any of them works inside, but for what Fencepost counts of itself.
 //!
-//! [`compare`] is `fencepost bench compare`, [`growth`] is `fencepost bench growth`, and [`live`] is `fencepost bench`, which loads
-//! a cluster that runs.
+//! [`compare`] is `fencepost-bench compare`, and [`growth`] is `fencepost-bench growth`. The load itself is `fencepost-load`'s.
 
 pub mod catalogue;
 pub mod compare;
 pub mod figures;
 pub mod growth;
-pub mod live;
-pub mod load;
 pub mod metrics;
 pub mod probe;
 pub mod system;
@@ -20,7 +17,6 @@ pub mod usage;
 pub mod work;
 pub mod workload;
 
-mod alarm;
 mod alone;
 mod goals;
 mod plot;

@@ -172,7 +172,7 @@ pub(crate) fn draw(title: &str, across: &str, series: &[Series]) -> String {
             WIDTH - RIGHT
         );
         let label = number(tick).trim_end_matches('0').trim_end_matches('.').to_owned();
-        let label = if tick >= 1.0 { crate::report::count(tick) } else { label };
+        let label = if tick >= 1.0 { fencepost_load::count(tick) } else { label };
         let _ = writeln!(svg, "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>", LEFT - 8.0, at + 4.0);
     }
     let mut places: Vec<f64> = points().map(|point| point.0).collect();
@@ -186,7 +186,7 @@ pub(crate) fn draw(title: &str, across: &str, series: &[Series]) -> String {
             "<line class=\"axis\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{bottom}\" y2=\"{:.1}\"/>",
             bottom + 5.0
         );
-        let label = crate::report::count(place);
+        let label = fencepost_load::count(place);
         let _ = writeln!(svg, "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{label}</text>", bottom + 20.0);
     }
     let middle = (LEFT + WIDTH - RIGHT) / 2.0;

@@ -9,6 +9,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 
+use fencepost_load::count;
+
 use crate::catalogue::{BASELINE, EFFICIENCY_BASELINE};
 use crate::figures::{Block, Results, Summary};
 use crate::workload::Workload;
@@ -341,19 +343,6 @@ pub(crate) fn number(value: f64) -> String {
         size if size >= 0.9995 => format!("{value:.2}"),
         _ => format!("{value:.3}"),
     }
-}
-
-/// Without a fraction, and commas between thousands.
-pub(crate) fn count(value: f64) -> String {
-    let digits = format!("{:.0}", value.abs());
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    if value <= -0.5 { format!("-{text}") } else { text }
 }
 
 pub(crate) fn machine() -> String {

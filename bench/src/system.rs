@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
+use fencepost_load::contender::Contender;
 
 /// A lock system that runs on this machine, as its users would run it.
 ///
@@ -42,17 +43,4 @@ pub trait System: Send + Sync {
 pub trait Program: Send + Sync {
     /// One more contender.
     async fn contender(&self) -> anyhow::Result<Box<dyn Contender>>;
-}
-
-/// A task of a program. It takes one lock at a time.
-#[async_trait]
-pub trait Contender: Send {
-    /// Takes the lock, waiting for it in the way of this system for as long as it takes.
-    async fn acquire(&mut self, name: &str) -> anyhow::Result<()>;
-
-    /// The same with others who share it. Asked only of systems that can.
-    async fn acquire_shared(&mut self, name: &str) -> anyhow::Result<()>;
-
-    /// Gives back what was taken last, and returns when the system has said that it is free.
-    async fn release(&mut self) -> anyhow::Result<()>;
 }

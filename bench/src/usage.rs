@@ -46,14 +46,6 @@ pub fn resident_bytes(process: u32) -> u64 {
     parse_resident(&status).unwrap_or(0)
 }
 
-/// Lets this process, and those that it starts, have as many connections as the system allows: a thousand contenders with one
-/// each are more than the usual soft limit. If it cannot be had, whoever opens one too many is told so.
-pub fn raise_file_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-}
-
 fn read_stat(process: &str) -> Option<Stat> {
     parse_stat(&std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
 }

@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use crate::load::{self, Contenders, Names, PATIENCE, Pairs, Random, Took};
-use crate::system::Contender;
+use fencepost_load::contender::Contender;
+use fencepost_load::pairs::{self, Contenders, Names, PATIENCE, Pairs, Random, Took};
 
 /// What to do.
 #[derive(Clone, Copy, Debug)]
@@ -50,12 +50,12 @@ impl Work {
         let own = Names::Own(prefix.to_owned());
         match self {
             Work::Closed => {
-                let (contenders, pairs) = load::closed(contenders, &own, block).await?;
+                let (contenders, pairs) = pairs::closed(contenders, &own, block).await?;
                 Ok((contenders, done(&pairs)))
             }
             Work::Open { per_second, seed } => {
-                let schedule = load::schedule(per_second, block, seed);
-                let (contenders, pairs) = load::open(contenders, &own, schedule).await?;
+                let schedule = pairs::schedule(per_second, block, seed);
+                let (contenders, pairs) = pairs::open(contenders, &own, schedule).await?;
                 let mut done = done(&pairs);
                 done.figures.push(("due_per_second", per_second));
                 Ok((contenders, done))

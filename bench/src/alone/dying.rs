@@ -20,7 +20,7 @@ const TIMES: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) async fn measure(run: &mut Run<'_>, system: (&str, &str)) -> Result<()> {
-    let cluster = Cluster::start(3, run.options.command.clone()).await?;
+    let cluster = Cluster::start(3, run.options.program.clone()).await?;
     for round in 1..=TIMES.min(run.options.rounds) {
         die(run, &cluster, system, round).await?;
     }

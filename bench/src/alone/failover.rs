@@ -15,7 +15,7 @@ use crate::workload::Workload;
 const AROUND: Duration = Duration::from_millis(300);
 
 pub(crate) async fn measure(run: &mut Run<'_>, system: (&str, &str)) -> Result<()> {
-    let mut cluster = Cluster::start(3, run.options.command.clone()).await?;
+    let mut cluster = Cluster::start(3, run.options.program.clone()).await?;
     let client = cluster.builder().name("fencepost bench").connect().await?;
     for round in 1..=run.options.sizes.kills {
         let mut figures = run.probed()?;

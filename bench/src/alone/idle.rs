@@ -8,10 +8,10 @@ use tokio::task::JoinSet;
 
 use super::elsewhere::{Elsewhere, Stage};
 use crate::compare::Run;
-use crate::report::count;
 use crate::systems::fencepost::Cluster;
 use crate::usage;
 use crate::workload::Workload;
+use fencepost_load::count;
 
 const LOCKS_PER_SESSION: usize = 5;
 /// One principal may have ten thousand sessions; half of that leaves room.
@@ -20,7 +20,7 @@ const SESSIONS_PER_PRINCIPAL: usize = 5_000;
 pub(crate) async fn measure(run: &mut Run<'_>, system: (&str, &str)) -> Result<()> {
     let sizes = run.options.sizes.clone();
     let (sessions, connections) = (sizes.idle_sessions, sizes.idle_connections);
-    let cluster = Cluster::start(3, run.options.command.clone()).await?;
+    let cluster = Cluster::start(3, run.options.program.clone()).await?;
     let leader = cluster.leader_process().await?;
     let mut figures = run.probed()?;
     let empty = usage::resident_bytes(leader);

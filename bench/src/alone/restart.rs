@@ -7,9 +7,9 @@ use anyhow::Result;
 use super::elsewhere::Elsewhere;
 use super::hold_all;
 use crate::compare::Run;
-use crate::report::count;
 use crate::systems::fencepost::Cluster;
 use crate::workload::Workload;
+use fencepost_load::count;
 
 const LOCKS_PER_SESSION: usize = 5_000;
 /// The sessions outlive everything here, however long the machine takes.
@@ -19,7 +19,7 @@ const TIMES: usize = 3;
 
 pub(crate) async fn measure(run: &mut Run<'_>, system: (&str, &str)) -> Result<()> {
     let locks = run.options.sizes.restart_locks;
-    let mut cluster = Cluster::start(1, run.options.command.clone()).await?;
+    let mut cluster = Cluster::start(1, run.options.program.clone()).await?;
     run.tell(&format!("  taking {} locks", count(locks as f64)));
     let builder = cluster.builder().name("fencepost bench").session_ttl(TTL);
     // They reconnect when the node is back, as the programs of real holders would.

@@ -10,9 +10,9 @@ use tokio::task::JoinSet;
 
 use super::{Curve, Growth, LONG_TTL, Spent, WAITERS_PER_SESSION, patient, until_counted};
 use crate::alone::elsewhere::{Elsewhere, Stage};
-use crate::load::Took;
-use crate::report::count;
 use crate::systems::fencepost::Cluster;
+use fencepost_load::count;
+use fencepost_load::pairs::Took;
 
 const NAME: &str = "growth/hot";
 const NODES: usize = 3;

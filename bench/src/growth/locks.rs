@@ -4,10 +4,10 @@ use anyhow::Result;
 
 use super::{Curve, Growth, Spent, hold_in_stages, patient};
 use crate::alone::elsewhere::Elsewhere;
-use crate::load::Contenders;
-use crate::report::count;
-use crate::systems::fencepost::Taker;
 use crate::work::Work;
+use fencepost_load::contender::Taker;
+use fencepost_load::count;
+use fencepost_load::pairs::Contenders;
 
 const NODES: usize = 3;
 /// Who takes locks and gives them back, whatever is held.

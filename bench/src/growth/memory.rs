@@ -15,9 +15,9 @@ use super::{
 };
 use crate::alone::elsewhere::{Elsewhere, Stage};
 use crate::alone::hold_all;
-use crate::report::count;
 use crate::systems::fencepost::Cluster;
 use crate::usage;
+use fencepost_load::count;
 
 const NODES: usize = 1;
 const HOT: &str = "growth/hot";

@@ -26,9 +26,9 @@ use crate::alone::elsewhere::Stage;
 use crate::alone::hold_all;
 use crate::figures::{Block, Results};
 use crate::probe::Probes;
-use crate::report::count;
-use crate::systems::fencepost::{Cluster, NodeCommand};
+use crate::systems::fencepost::{Cluster, NodeProgram};
 use crate::usage;
+use fencepost_load::count;
 
 /// How long something may take that must happen: a million locks, say.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -117,8 +117,8 @@ pub struct Options {
     pub kills: usize,
     /// Where the results go.
     pub out: PathBuf,
-    /// How a node is started.
-    pub command: NodeCommand,
+    /// The `fencepost` program whose nodes are measured.
+    pub program: NodeProgram,
 }
 
 /// What became of it.
@@ -181,7 +181,7 @@ impl Growth<'_> {
     }
 
     async fn cluster(&self, nodes: usize) -> Result<Cluster> {
-        Cluster::start(nodes, self.options.command.clone()).await
+        Cluster::start(nodes, self.options.program.clone()).await
     }
 
     fn tell(&mut self, text: &str) {

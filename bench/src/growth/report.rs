@@ -9,7 +9,9 @@ use anyhow::{Context, Result};
 use super::Curve;
 use crate::figures::{Block, Results, Summary};
 use crate::plot::{self, Series};
-use crate::report::{count, date, machine, number, show};
+use fencepost_load::count;
+
+use crate::report::{date, machine, number, show};
 
 /// Gaps are counted by so many milliseconds.
 const GAP_STEP_MS: f64 = 250.0;

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::{Curve, Growth, hold_in_stages, patient};
 use crate::alone::elsewhere::Elsewhere;
-use crate::report::count;
+use fencepost_load::count;
 
 const NODES: usize = 1;
 

@@ -9,8 +9,8 @@ use tokio::task::JoinSet;
 use super::{Curve, Growth, LONG_TTL, SESSIONS_PER_CLIENT, entries, patient, until_counted};
 use crate::alone::dying;
 use crate::alone::elsewhere::Elsewhere;
-use crate::report::count;
 use crate::systems::fencepost::Cluster;
+use fencepost_load::count;
 
 const NODES: usize = 3;
 

@@ -20,7 +20,9 @@ use self::lease::{LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest};
 use self::lock::lock_client::LockClient;
 use self::lock::{LockRequest, UnlockRequest};
 use super::servers;
-use crate::system::{Contender, Program, System};
+use fencepost_load::contender::Contender;
+
+use crate::system::{Program, System};
 
 #[allow(missing_docs, unreachable_pub, reason = "generated")]
 mod lease {

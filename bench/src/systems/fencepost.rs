@@ -5,21 +5,54 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use async_trait::async_trait;
-use fencepost::{Client, ClientBuilder, ClusterStatus, Efficiency, Exclusive, Guard, MemberRole, Session, Shared};
+use fencepost::{Client, ClientBuilder, ClusterStatus, MemberRole, Session};
+use fencepost_load::contender::{Contender, Taker};
 use tempfile::TempDir;
 
 use crate::metrics;
-use crate::system::{Contender, Program, System};
+use crate::system::{Program, System};
 
-/// Makes a command that is `fencepost serve`, without its options.
-pub type NodeCommand = Arc<dyn Fn() -> std::io::Result<Command> + Send + Sync>;
+/// The `fencepost` program whose nodes are measured.
+#[derive(Clone, Debug)]
+pub struct NodeProgram(PathBuf);
+
+impl NodeProgram {
+    /// Takes the program at this path.
+    ///
+    /// # Errors
+    /// If it cannot be started, or is not `fencepost`.
+    pub fn at(path: &Path) -> Result<NodeProgram> {
+        let advice = "build it with `cargo build --release -p fencepost-cli`, and give its path";
+        let asked = Command::new(path).arg("--version").output();
+        let asked = asked.with_context(|| format!("cannot start {}: {advice}", path.display()))?;
+        let version = String::from_utf8_lossy(&asked.stdout);
+        if !asked.status.success() || !version.starts_with("fencepost ") {
+            bail!("{} is not `fencepost`: {advice}", path.display());
+        }
+        Ok(NodeProgram(path.to_owned()))
+    }
+
+    /// `fencepost serve`, without its options. The node dies with this process. It gets neither the Ctrl-C nor the `FENCEPOST_*` settings of
+    /// this shell.
+    fn serve(&self) -> Command {
+        let mut command = Command::new(&self.0);
+        let settings = std::env::vars_os().map(|(name, _)| name);
+        for setting in settings.filter(|name| name.to_string_lossy().starts_with("FENCEPOST_")) {
+            command.env_remove(setting);
+        }
+        // The hidden command by which `fencepost run` ties a process to itself.
+        command.arg("become-command").arg(std::process::id().to_string()).arg(&self.0).arg("serve").process_group(0);
+        command
+    }
+}
 
 /// So long the nodes may take to find together, and to come back with a large log.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -30,7 +63,7 @@ const CONTENDERS_PER_SESSION: usize = 250;
 /// Nodes that run, and are gone when this is dropped.
 pub struct Cluster {
     nodes: Vec<Node>,
-    command: NodeCommand,
+    program: NodeProgram,
     control: Client,
     /// After the nodes are gone.
     directory: TempDir,
@@ -58,9 +91,9 @@ impl Node {
     }
 
     /// Starts it, and returns when it listens.
-    fn start(command: &NodeCommand, directory: &Path, name: &str, how: &Begin) -> Result<Node> {
+    fn start(program: &NodeProgram, directory: &Path, name: &str, how: &Begin) -> Result<Node> {
         let log = directory.join(format!("{name}.log"));
-        let mut command = command().context("this program cannot be started once more")?;
+        let mut command = program.serve();
         command.args(["--name", name, "--log-level", "warn"]).arg("--data").arg(directory.join(name));
         let free = SocketAddr::from(([127, 0, 0, 1], 0));
         let listen = match how {
@@ -110,19 +143,19 @@ impl Cluster {
     ///
     /// # Errors
     /// If one of them does not start.
-    pub async fn start(nodes: usize, command: NodeCommand) -> Result<Cluster> {
+    pub async fn start(nodes: usize, program: NodeProgram) -> Result<Cluster> {
         let directory = tempfile::Builder::new()
             .prefix("fencepost-bench-")
             .tempdir()
             .context("cannot make a temporary directory: set TMPDIR to one where this user may write")?;
-        let first = Node::start(&command, directory.path(), "n1", &Begin::Found)?;
+        let first = Node::start(&program, directory.path(), "n1", &Begin::Found)?;
         let mut all = vec![first];
         for number in 2..=nodes {
             let join = Begin::Join(all[0].client);
-            all.push(Node::start(&command, directory.path(), &format!("n{number}"), &join)?);
+            all.push(Node::start(&program, directory.path(), &format!("n{number}"), &join)?);
         }
         let control = builder(&all).name("fencepost bench").connect().await?;
-        let cluster = Cluster { nodes: all, command, control, directory };
+        let cluster = Cluster { nodes: all, program, control, directory };
         cluster.wait_until_all_vote().await?;
         Ok(cluster)
     }
@@ -169,7 +202,7 @@ impl Cluster {
     pub fn restart(&mut self, node: usize) -> Result<()> {
         let Node { name, client, http, peer, .. } = &self.nodes[node];
         let how = Begin::Again { client: *client, http: *http, peer: *peer };
-        let again = Node::start(&self.command, self.directory.path(), name, &how)?;
+        let again = Node::start(&self.program, self.directory.path(), name, &how)?;
         self.nodes[node] = again;
         Ok(())
     }
@@ -275,8 +308,8 @@ impl Fencepost {
     ///
     /// # Errors
     /// If they do not start.
-    pub async fn start(nodes: usize, way: Way, command: NodeCommand) -> Result<Fencepost> {
-        let cluster = Cluster::start(nodes, command).await?;
+    pub async fn start(nodes: usize, way: Way, program: NodeProgram) -> Result<Fencepost> {
+        let cluster = Cluster::start(nodes, program).await?;
         let (suffix, how) = match way {
             Way::Shared => (
                 "",
@@ -343,71 +376,10 @@ impl System for Fencepost {
 #[async_trait]
 impl Program for Library {
     async fn contender(&self) -> Result<Box<dyn Contender>> {
-        let home = match self.way {
-            Way::Shared => Home::Session(self.session()?),
-            Way::Separate => Home::Session(self.builder.clone().connect().await?.session().open()?),
-            Way::Efficiency => Home::Efficiency(self.client.clone()),
-        };
-        Ok(Box::new(Taker { home, held: None }))
-    }
-}
-
-/// A contender that uses the library as a program would.
-pub(crate) struct Taker {
-    home: Home,
-    held: Option<Held>,
-}
-
-/// Where its locks belong.
-enum Home {
-    Session(Session),
-    Efficiency(Client),
-}
-
-enum Held {
-    Exclusive(Guard<Exclusive>),
-    Shared(Guard<Shared>),
-    Efficiency(Guard<Efficiency>),
-}
-
-impl Taker {
-    pub(crate) fn in_session(session: Session) -> Taker {
-        Taker { home: Home::Session(session), held: None }
-    }
-
-    pub(crate) fn of_efficiency(client: Client) -> Taker {
-        Taker { home: Home::Efficiency(client), held: None }
-    }
-}
-
-#[async_trait]
-impl Contender for Taker {
-    async fn acquire(&mut self, name: &str) -> Result<()> {
-        self.held = Some(match &self.home {
-            Home::Session(session) => Held::Exclusive(session.lock(name).wait_forever().acquire().await?),
-            Home::Efficiency(client) => {
-                Held::Efficiency(client.lock(name).efficiency().wait_forever().acquire().await?)
-            }
-        });
-        Ok(())
-    }
-
-    async fn acquire_shared(&mut self, name: &str) -> Result<()> {
-        self.held = Some(match &self.home {
-            Home::Session(session) => Held::Shared(session.lock(name).shared().wait_forever().acquire().await?),
-            Home::Efficiency(client) => {
-                Held::Efficiency(client.lock(name).shared().efficiency().wait_forever().acquire().await?)
-            }
-        });
-        Ok(())
-    }
-
-    async fn release(&mut self) -> Result<()> {
-        match self.held.take().context("nothing is held")? {
-            Held::Exclusive(guard) => guard.release().await?,
-            Held::Shared(guard) => guard.release().await?,
-            Held::Efficiency(guard) => guard.release().await?,
-        };
-        Ok(())
+        Ok(Box::new(match self.way {
+            Way::Shared => Taker::in_session(self.session()?),
+            Way::Separate => Taker::in_session(self.builder.clone().connect().await?.session().open()?),
+            Way::Efficiency => Taker::of_efficiency(self.client.clone()),
+        }))
     }
 }

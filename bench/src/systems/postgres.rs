@@ -8,7 +8,9 @@ use fencepost_testbed::{Kind, Server};
 use tokio_postgres::{Client, NoTls, Statement};
 
 use super::servers;
-use crate::system::{Contender, Program, System};
+use fencepost_load::contender::Contender;
+
+use crate::system::{Program, System};
 
 /// The testbed's server takes 300 connections. Some are for looking on.
 const CONTENDERS_MAX: usize = 290;

@@ -12,7 +12,9 @@ use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, IntoConnectionInfo, Script};
 
 use super::servers;
-use crate::system::{Contender, Program, System};
+use fencepost_load::contender::Contender;
+
+use crate::system::{Program, System};
 
 /// How long a lock lives without its holder. None of them is held for so long.
 pub(super) const TTL: Duration = Duration::from_secs(60);

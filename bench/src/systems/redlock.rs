@@ -10,7 +10,9 @@ use futures_util::future::join_all;
 
 use super::redis::{Master, TTL, pause, unique};
 use super::servers;
-use crate::system::{Contender, Program, System};
+use fencepost_load::contender::Contender;
+
+use crate::system::{Program, System};
 
 const MASTERS: usize = 5;
 const MAJORITY: usize = MASTERS / 2 + 1;

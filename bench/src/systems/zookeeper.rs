@@ -10,7 +10,9 @@ use fencepost_testbed::{Kind, Server};
 use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix};
 
 use super::servers;
-use crate::system::{Contender, Program, System};
+use fencepost_load::contender::Contender;
+
+use crate::system::{Program, System};
 
 const MEMBERS: usize = 3;
 /// Contenders take turns with these, one at each server. A program has one; but then all would be on one server's shoulders. 32 of

@@ -6,11 +6,11 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fencepost::testing::TestServer;
 use fencepost::{Exclusive, FencingToken, Refused, Token};
 use fencepost_backends::{Client, Error, Guard, Promise, Rules, System, Tier};
 use fencepost_fence::{Access, postgres};
 use fencepost_testbed::{Kind, Server, own, shared};
+use fencepost_testing::TestServer;
 use redis::Script;
 use zookeeper_client::{Acls, CreateMode, LockOptions, LockPrefix};
 

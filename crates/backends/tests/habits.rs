@@ -3,9 +3,9 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use fencepost::testing::TestServer;
 use fencepost_backends::{Client, Error, Promise, Rules, System, Tier};
 use fencepost_testbed::{Kind, shared};
+use fencepost_testing::TestServer;
 use tracing_subscriber::fmt::MakeWriter;
 
 #[tokio::test]

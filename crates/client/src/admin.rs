@@ -13,7 +13,7 @@ use crate::calls::Kind::{Long, Once, Repeatable};
 use crate::calls::refusal;
 use crate::client::Client;
 use crate::error::{self, Error, Failed, refusals};
-use crate::rpc::admin_service_client::AdminServiceClient;
+use fencepost_wire::grpc::admin_service_client::AdminServiceClient;
 
 /// What administrators do. Begin with [`Client::admin`].
 ///

@@ -11,7 +11,7 @@ use tonic_types::StatusExt;
 use crate::client::Client;
 use crate::driver::{Way, chain, endpoint, not_leader, reason};
 use crate::error::{Error, Failed, Refused, Unknown};
-use crate::rpc::observe_service_client::ObserveServiceClient;
+use fencepost_wire::grpc::observe_service_client::ObserveServiceClient;
 
 /// How often one call is sent before its failure is told.
 const TRIES: usize = 6;

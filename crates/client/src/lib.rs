@@ -37,8 +37,6 @@
 pub mod clock;
 #[cfg(feature = "blocking")]
 pub mod blocking;
-#[cfg(feature = "testing")]
-pub mod testing;
 
 mod admin;
 mod calls;
@@ -55,12 +53,6 @@ mod shared;
 mod stream;
 mod tls;
 mod watch;
-
-/// What the build made of the services in `proto/`: read the comments there.
-#[allow(missing_docs, clippy::all, unreachable_pub, dead_code, reason = "generated")]
-mod rpc {
-    include!(concat!(env!("OUT_DIR"), "/fencepost.v1.rs"));
-}
 
 pub use admin::{Admin, Backup, Members, NewMember};
 pub use client::{Client, ClientBuilder};

@@ -14,7 +14,7 @@ use fencepost_wire::v1;
 use crate::calls::Kind::Repeatable;
 use crate::client::Client;
 use crate::error::{self, Error};
-use crate::rpc::observe_service_client::ObserveServiceClient;
+use fencepost_wire::grpc::observe_service_client::ObserveServiceClient;
 
 /// How long a look for a suspected deadlock may take.
 pub(crate) const SUSPECT_PATIENCE: Duration = Duration::from_millis(500);

@@ -17,7 +17,7 @@ use tonic::{Code, Streaming};
 use crate::calls::{Kind::Repeatable, refusal};
 use crate::client::Client;
 use crate::error::{Error, Failed};
-use crate::rpc::observe_service_client::ObserveServiceClient;
+use fencepost_wire::grpc::observe_service_client::ObserveServiceClient;
 
 /// Broken streams in a row before the failure is told.
 const BREAKS_MAX: u32 = 10;

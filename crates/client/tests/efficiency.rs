@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use fencepost::testing::TestServer;
 use fencepost::{Error, Refused};
+use fencepost_testing::TestServer;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -2,7 +2,7 @@
 //!
 //! Each test starts this test program again and again as a child, which plays one of the endings below and exits. The parent then
 //! waits for the lock, for much less than the child's TTL. `FENCEPOST_ENDINGS=200` plays each ending so often for each tier.
-#![cfg(all(feature = "testing", feature = "blocking"))]
+#![cfg(feature = "blocking")]
 
 #[path = "../../server/tests/client/authority.rs"]
 #[allow(dead_code, reason = "not all of it is used here")]
@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 
 use authority::Authority;
 use fencepost::blocking;
-use fencepost::testing::TestServer;
 use fencepost::{Client, ClientBuilder, Tls};
 use fencepost_server::{Begin, Config, Server, TlsFiles};
+use fencepost_testing::TestServer;
 use tokio::runtime::{Builder, Runtime};
 
 /// Far longer than the parent waits.

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use fencepost::testing::TestServer;
 use fencepost::{Client, Error, GrantState, NewMember, Refused};
+use fencepost_testing::TestServer;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

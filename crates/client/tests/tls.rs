@@ -7,9 +7,9 @@ mod authority;
 use std::net::SocketAddr;
 
 use authority::Authority;
-use fencepost::testing::TestServer;
 use fencepost::{Client, ClientBuilder, Error, Failed, Tls};
 use fencepost_server::{Begin, Config, Server, TlsFiles};
+use fencepost_testing::TestServer;
 
 /// A node on free ports of loopback that speaks TLS, and demands a certificate of clients.
 async fn node(directory: &std::path::Path, authority: &Authority) -> (SocketAddr, tokio::task::JoinHandle<()>) {

@@ -20,13 +20,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("session", &["core", "wire"]),
     ("replica", &["core", "wire"]),
     ("server", &["core", "wire", "replica", "session"]),
-    // The server only for the feature `testing`: a cluster in the process, for the tests of those who use the library.
-    ("client", &["core", "wire", "session", "server"]),
+    // `testing` for its own tests alone.
+    ("client", &["core", "wire", "session", "testing"]),
+    // A server in the process, for the tests of programs that use the library.
+    ("testing", &["client", "server"]),
     // The guards only for the code of the guides, which ends at the store.
-    ("backends", &["client", "fence", "testbed"]),
+    ("backends", &["client", "fence", "testbed", "testing"]),
     ("fence", &["core", "testbed"]),
-    ("bench", &["client", "testbed"]),
-    ("cli", &["core", "client", "server", "fence", "backends", "bench", "testbed"]),
+    // What `fencepost bench` and the comparison have in common.
+    ("load", &["client"]),
+    ("bench", &["client", "load", "testbed"]),
+    ("cli", &["core", "client", "server", "fence", "backends", "load", "testbed"]),
     ("sim", &["core", "wire", "replica", "session", "fence"]),
     // Real servers of others, for tests and benchmarks alone.
     ("testbed", &[]),

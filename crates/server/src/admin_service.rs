@@ -13,10 +13,10 @@ use tonic::{Request, Response, Status};
 
 use crate::bounds::SNAPSHOT_PIECE_BYTES;
 use crate::engine::Shared;
-use crate::generated::admin_service_server::AdminService;
 use crate::lock_service::principal;
 use crate::peer_service::versions;
 use crate::status;
+use fencepost_wire::grpc::admin_service_server::AdminService;
 
 /// How long a hand-over of the lead may take.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);

@@ -27,15 +27,6 @@ mod server;
 mod status;
 mod tls;
 
-/// The services that the build made of `proto/fencepost/v1`.
-#[allow(missing_docs, unreachable_pub, dead_code, clippy::all, reason = "generated")]
-mod generated {
-    include!(concat!(env!("OUT_DIR"), "/fencepost.v1.rs"));
-}
-
-/// The schema itself, for tools that ask a running server for it.
-const SCHEMA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/schema.bin"));
-
 pub use config::{Begin, CLIENT_PORT, Config, HTTP_PORT, PEER_PORT, TlsFiles};
 pub use error::StartError;
 pub use restore::{RestoredCluster, restore};

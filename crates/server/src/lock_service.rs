@@ -12,8 +12,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::connected::Connected;
 use crate::engine::Shared;
-use crate::generated::lock_service_server::LockService;
 use crate::status;
+use fencepost_wire::grpc::lock_service_server::LockService;
 
 pub(crate) struct LockEdge {
     pub(crate) shared: Shared,

@@ -19,11 +19,11 @@ use tonic_types::StatusExt;
 
 use crate::engine::{Engine, Shared};
 use crate::error::StartError;
-use crate::generated::admin_service_client::AdminServiceClient;
-use crate::generated::observe_service_client::ObserveServiceClient;
 use crate::peers;
 use crate::status;
 use crate::tls::Calling;
+use fencepost_wire::grpc::admin_service_client::AdminServiceClient;
+use fencepost_wire::grpc::observe_service_client::ObserveServiceClient;
 
 const ASK_TIMEOUT: Duration = Duration::from_secs(3);
 const ASK_AGAIN: Duration = Duration::from_millis(300);

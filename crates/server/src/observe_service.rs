@@ -16,9 +16,9 @@ use tonic::{Request, Response, Status};
 
 use crate::bounds::{EVENTS_PER_MESSAGE_MAX, EXPLAIN_QUEUE_MAX, PAGE_ROWS_MAX, WATCHERS_MAX};
 use crate::engine::{Engine, Shared};
-use crate::generated::observe_service_server::ObserveService;
 use crate::peers::VERSION;
 use crate::status;
+use fencepost_wire::grpc::observe_service_server::ObserveService;
 
 pub(crate) struct ObserveEdge {
     shared: Shared,

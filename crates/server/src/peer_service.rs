@@ -16,9 +16,9 @@ use crate::bounds::{PEER_MESSAGE_BYTES_MAX, PEER_VERSION_BYTES_MAX, SNAPSHOT_BYT
 use crate::door::{Connection, ShownNames};
 use crate::engine::{Engine, Shared};
 use crate::frames::{Frames, frames};
-use crate::generated::peer_service_server::PeerService;
 use crate::server::wait_until_closed;
 use crate::status;
+use fencepost_wire::grpc::peer_service_server::PeerService;
 
 #[derive(Clone)]
 pub(crate) struct PeerEdge {

@@ -30,8 +30,8 @@ use crate::bounds::{PEER_ANSWER_BYTES_MAX, PEER_MESSAGE_BYTES_MAX, PEER_OUTBOX_B
 use crate::door::Connection;
 use crate::engine::Shared;
 use crate::frames::frames;
-use crate::generated::peer_service_client::PeerServiceClient;
 use crate::tls::Calling;
+use fencepost_wire::grpc::peer_service_client::PeerServiceClient;
 
 /// The version of this software, as peers and observers hear it.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -23,10 +23,6 @@ use crate::config::{Begin, Config, TlsFiles};
 use crate::door::{Door, ServeFrames};
 use crate::engine::Shared;
 use crate::error::StartError;
-use crate::generated::admin_service_server::AdminServiceServer;
-use crate::generated::lock_service_server::LockServiceServer;
-use crate::generated::observe_service_server::ObserveServiceServer;
-use crate::generated::peer_service_server::PeerServiceServer;
 use crate::lock_service::LockEdge;
 use crate::membership::{self, Introduction};
 use crate::metrics::Metrics;
@@ -35,6 +31,10 @@ use crate::peer_service::PeerEdge;
 use crate::peers::{Myself, Peers};
 use crate::tls::{Calling, Greeting, Port};
 use crate::{clock, framed_service, http};
+use fencepost_wire::grpc::admin_service_server::AdminServiceServer;
+use fencepost_wire::grpc::lock_service_server::LockServiceServer;
+use fencepost_wire::grpc::observe_service_server::ObserveServiceServer;
+use fencepost_wire::grpc::peer_service_server::PeerServiceServer;
 
 /// The one group of a cluster that is not sharded.
 pub(crate) const GROUP: u64 = 1;
@@ -345,7 +345,7 @@ fn client_routes(shared: &Shared, closed: &watch::Receiver<bool>) -> Routes {
         }
     });
     let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(crate::SCHEMA)
+        .register_encoded_file_descriptor_set(fencepost_wire::grpc::SCHEMA)
         .build_v1()
         .expect("the schema was made by the build");
     let limit = fencepost_session::bounds::CLIENT_MESSAGE_BYTES_MAX;

@@ -29,6 +29,23 @@ pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/fencepost.v1.rs"));
 }
 
+/// The gRPC stubs of the services in `proto/fencepost/v1`. Their messages are those of [`v1`].
+#[cfg(any(feature = "grpc-client", feature = "grpc-server"))]
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::all,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "generated"
+)]
+pub mod grpc {
+    include!(concat!(env!("OUT_DIR"), "/grpc/fencepost.v1.rs"));
+
+    /// The compiled schema, for gRPC reflection.
+    pub const SCHEMA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/grpc/schema.bin"));
+}
+
 pub use error::WireError;
 pub use frame::{FRAME_GREETING, FRAME_PROTOCOL, put_frame, take_frame};
 pub use log_entry::{Entry, StateProof, decode, encode, encode_into};

@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use fencepost::Efficiency;
-use fencepost::testing::TestServer;
 use fencepost_backends::{Client, ClientBuilder, LockRequest, System, Tier};
 use fencepost_testbed::{Kind, Server, own, shared};
+use fencepost_testing::TestServer;
 
 /// Long enough for anything on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::connect::ServerArgs;
 use crate::failure::{Failure, Result};
 use crate::output::{self, Format, OutputArgs};
-use crate::stores::Place;
+use crate::stores::{self, StoreAddress};
 
 const STORES: &str = "\
 Stores:
@@ -39,8 +39,8 @@ enum What {
 #[command(after_help = STORES)]
 struct InitArgs {
     /// Which store
-    #[arg(value_parser = Place::parse)]
-    store: Place,
+    #[arg(value_parser = stores::parse)]
+    store: StoreAddress,
     /// Print the SQL instead, for whoever may run it
     #[arg(long)]
     print: bool,
@@ -51,8 +51,8 @@ struct InitArgs {
 #[command(after_help = STORES)]
 struct StatusArgs {
     /// Which store
-    #[arg(value_parser = Place::parse)]
-    store: Place,
+    #[arg(value_parser = stores::parse)]
+    store: StoreAddress,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -62,8 +62,8 @@ struct StatusArgs {
 #[command(after_help = STORES)]
 struct GcArgs {
     /// Which store
-    #[arg(value_parser = Place::parse)]
-    store: Place,
+    #[arg(value_parser = stores::parse)]
+    store: StoreAddress,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -80,22 +80,24 @@ pub(crate) async fn run(args: Args) -> Result {
 
 async fn init(args: &InitArgs) -> Result {
     if args.print {
-        return output::line(args.store.script()?.trim_end());
+        let script =
+            args.store.script().ok_or_else(|| Failure::usage("this store needs no SQL: leave --print away"))?;
+        return output::line(script.trim_end());
     }
-    let said = match args.store.open().await?.install().await? {
-        Installed::New => format!("created {}", args.store.makes()),
+    let said = match args.store.connect().await?.install().await? {
+        Installed::New => format!("created {}", args.store.creates()),
         Installed::Upgraded { from, to } => {
-            format!("upgraded {} from version {from} to {to}; the marks stay", args.store.makes())
+            format!("upgraded {} from version {from} to {to}; the marks stay", args.store.creates())
         }
         Installed::AlreadyThere => "this version was there already, nothing was changed".to_owned(),
     };
     output::say(&format!("fencepost: {}: {said}", args.store.shown()));
-    args.store.caution();
+    say_caution(&args.store);
     Ok(())
 }
 
 async fn status(args: &StatusArgs) -> Result {
-    let found = args.store.open().await?.status().await?;
+    let found = args.store.connect().await?.status().await?;
     if args.output.output == Format::Json {
         return output::json(&json!({
             "version": found.version,
@@ -113,13 +115,13 @@ async fn status(args: &StatusArgs) -> Result {
         found.base.0.to_string(),
     ];
     output::table(["VERSION", "NAMES", "WRITES", "HIGHEST TOKEN", "BASE FLOOR"], &[row], "")?;
-    args.store.caution();
+    say_caution(&args.store);
     Ok(())
 }
 
 // Rule: fence-gc
 async fn gc(args: &GcArgs) -> Result {
-    let mut store = args.store.open().await?;
+    let mut store = args.store.connect().await?;
     let seen = store.status().await?;
     let cluster = args.server.connect().await?.status().await?;
     let given = cluster.counts.last_token;
@@ -143,4 +145,10 @@ async fn gc(args: &GcArgs) -> Result {
         base.0
     ));
     Ok(())
+}
+
+fn say_caution(store: &StoreAddress) {
+    if let Some(caution) = store.caution() {
+        output::say(&format!("fencepost: {caution}"));
+    }
 }

@@ -10,7 +10,6 @@ pub(crate) mod describe;
 pub(crate) mod dev;
 pub(crate) mod exec;
 pub(crate) mod fence;
-pub(crate) mod growth;
 pub(crate) mod locks;
 pub(crate) mod members;
 pub(crate) mod run;

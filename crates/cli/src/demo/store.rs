@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use fencepost::FencingToken;
-use fencepost_fence::{Access, Error, postgres, sqlite};
+#[cfg(feature = "stores")]
+use fencepost_fence::postgres;
+use fencepost_fence::{Access, Error, sqlite};
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+#[cfg(feature = "stores")]
 use tokio_postgres::{Client, NoTls};
 
 /// So long a worker waits for others who write to the same file.
@@ -17,6 +20,7 @@ const BUSY_PATIENCE: Duration = Duration::from_secs(30);
 /// A connection to the accounts.
 pub(crate) enum Store {
     Sqlite(Connection),
+    #[cfg(feature = "stores")]
     Postgres(Client),
 }
 
@@ -27,6 +31,7 @@ impl Store {
             connection.busy_timeout(BUSY_PATIENCE)?;
             return Ok(Store::Sqlite(connection));
         }
+        #[cfg(feature = "stores")]
         if address.starts_with("postgres://") {
             let (client, connection) = tokio_postgres::connect(address, NoTls).await?;
             // If it fails, so does whatever is asked next.
@@ -40,6 +45,7 @@ impl Store {
     pub(crate) async fn open(&mut self, account: &str, balance: i64) -> Result<()> {
         match self {
             Store::Sqlite(connection) => sqlite_open(connection, account, balance),
+            #[cfg(feature = "stores")]
             Store::Postgres(client) => postgres_open(client, account, balance).await,
         }
     }
@@ -49,6 +55,7 @@ impl Store {
     pub(crate) async fn read(&mut self, account: &str, token: Option<FencingToken>) -> Result<i64, Error> {
         match self {
             Store::Sqlite(connection) => sqlite_read(connection, account, token),
+            #[cfg(feature = "stores")]
             Store::Postgres(client) => postgres_read(client, account, token).await,
         }
     }
@@ -63,6 +70,7 @@ impl Store {
     ) -> Result<(), Error> {
         match self {
             Store::Sqlite(connection) => sqlite_write(connection, account, balance, token),
+            #[cfg(feature = "stores")]
             Store::Postgres(client) => postgres_write(client, account, balance, token).await,
         }
     }
@@ -111,6 +119,7 @@ fn sqlite_failed(error: rusqlite::Error) -> Error {
     Error::Store(error.into())
 }
 
+#[cfg(feature = "stores")]
 async fn postgres_open(client: &mut Client, account: &str, balance: i64) -> Result<()> {
     let table = "CREATE TABLE IF NOT EXISTS accounts (name text PRIMARY KEY, balance bigint NOT NULL)";
     client.batch_execute(table).await?;
@@ -120,6 +129,7 @@ async fn postgres_open(client: &mut Client, account: &str, balance: i64) -> Resu
     Ok(())
 }
 
+#[cfg(feature = "stores")]
 async fn postgres_read(client: &mut Client, account: &str, token: Option<FencingToken>) -> Result<i64, Error> {
     let transaction = client.transaction().await?;
     if let Some(token) = token {
@@ -131,6 +141,7 @@ async fn postgres_read(client: &mut Client, account: &str, token: Option<Fencing
     Ok(balance)
 }
 
+#[cfg(feature = "stores")]
 async fn postgres_write(
     client: &mut Client,
     account: &str,

@@ -13,7 +13,7 @@ use fencepost_session::Tier;
 use fencepost_session::edge::{Edge, Lead, StreamId, Transmit};
 use fencepost_session::testing::LoneState;
 use fencepost_wire::api::observe::ReadAt;
-use fencepost_wire::{FRAME_GREETING, api, put_frame, take_frame, v1};
+use fencepost_wire::{FRAME_GREETING, api, grpc, put_frame, take_frame, v1};
 use futures_core::Stream;
 use prost::bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,11 +22,6 @@ use tokio::sync::{Notify, mpsc};
 use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
 use tonic::{Code, Request, Response, Status};
 use tonic_types::{ErrorDetails, StatusExt};
-
-mod rpc {
-    #![allow(missing_docs, clippy::all, unreachable_pub, reason = "generated")]
-    include!(concat!(env!("OUT_DIR"), "/server/fencepost.v1.rs"));
-}
 
 type Boxed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -83,7 +78,7 @@ impl Cluster {
         let node = Node { cluster: self.clone(), points_at };
         let (calls, connections) = mpsc::unbounded_channel();
         let router = tonic::transport::Server::builder()
-            .add_service(rpc::observe_service_server::ObserveServiceServer::new(node.clone()));
+            .add_service(grpc::observe_service_server::ObserveServiceServer::new(node.clone()));
         tokio::spawn(router.serve_with_incoming(UnboundedReceiverStream::new(connections)));
         tokio::spawn(async move {
             while let Ok((mut socket, _)) = listener.accept().await {
@@ -251,7 +246,7 @@ impl Node {
 }
 
 #[tonic::async_trait]
-impl rpc::observe_service_server::ObserveService for Node {
+impl grpc::observe_service_server::ObserveService for Node {
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
         self.lead()?;
         let v1::ExplainRequest { name, wait, .. } = request.into_inner();

@@ -19,15 +19,10 @@ use tonic::{Status, Streaming};
 
 pub(crate) mod authority;
 
-#[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated")]
-mod generated {
-    include!(concat!(env!("OUT_DIR"), "/fencepost.v1.rs"));
-}
-
-pub(crate) use generated::admin_service_client::AdminServiceClient;
-pub(crate) use generated::lock_service_client::LockServiceClient;
-pub(crate) use generated::observe_service_client::ObserveServiceClient;
-pub(crate) use generated::peer_service_client::PeerServiceClient;
+pub(crate) use fencepost_wire::grpc::admin_service_client::AdminServiceClient;
+pub(crate) use fencepost_wire::grpc::lock_service_client::LockServiceClient;
+pub(crate) use fencepost_wire::grpc::observe_service_client::ObserveServiceClient;
+pub(crate) use fencepost_wire::grpc::peer_service_client::PeerServiceClient;
 
 /// Long enough for a slow machine; what is waited for comes much sooner.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,8 +1,10 @@
-//! A server in the process, for the tests of programs that use this library: the real one, in memory, on free ports of
+//! A server in the process, for the tests of programs that use the `fencepost` library: the real one, in memory, on free ports of the
 //! loopback.
 //!
+//! A crate of its own, so that the library does not depend on the server.
+//!
 //! ```
-//! use fencepost::testing::TestServer;
+//! use fencepost_testing::TestServer;
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), fencepost::Error> {
@@ -18,10 +20,9 @@ use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
+use fencepost::{Client, Error};
 use fencepost_server::{Begin, Config, Server};
 use tokio::sync::oneshot;
-
-use crate::{Client, Error};
 
 /// A cluster of one node. It ends, and forgets everything, when this is dropped.
 pub struct TestServer {
@@ -35,7 +36,7 @@ impl TestServer {
     /// Starts a node and waits until it leads.
     ///
     /// # Panics
-    /// If this machine lets nobody listen on loopback.
+    /// If this process may not listen on the loopback.
     pub fn start() -> TestServer {
         let (say, hear) = mpsc::channel();
         let (end, ended) = oneshot::channel::<()>();
@@ -54,10 +55,10 @@ impl TestServer {
                 let server = Server::start(config).await.expect("loopback can be listened on");
                 server.wait_until_ready().await;
                 server.wait_until_member().await;
-                // Whoever started it waits for this.
+                // `start` waits for this.
                 let _ = say.send(server.client_address());
                 tokio::select! {
-                    // At once: whoever is still connected has no time to go in good order while the test waits for this.
+                    // At once, without a graceful shutdown: the test waits for this, and its clients need no farewell.
                     _ = ended => {}
                     stopped = server.run_until(std::future::pending()) => {
                         stopped.expect("a node in memory has nothing to stop for");

@@ -8,32 +8,24 @@
 //! FENCEPOST_SOAK_PAUSES=5000 cargo test -p fencepost-cli --test paused_holders -- --nocapture
 //! ```
 
-#[path = "../src/demo/actor.rs"]
+#[path = "../../src/demo/actor.rs"]
 #[allow(dead_code, reason = "the demo uses the rest")]
 mod actor;
-#[path = "../src/demo/orders.rs"]
+#[path = "../../src/demo/orders.rs"]
 mod orders;
-#[path = "harness/patience.rs"]
-mod patience;
-#[path = "../src/demo/process.rs"]
+#[path = "../../src/demo/process.rs"]
 mod process;
-#[allow(dead_code, reason = "the tests with faults use the rest")]
-mod real {
-    pub(crate) mod background;
-    pub(crate) mod cluster;
-    pub(crate) mod proxy;
-}
 
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use crate::cluster::{Cluster, say};
 use actor::{Actor, Wrote};
 use anyhow::{Result, ensure};
 use fencepost_testbed::{Kind, shared};
 use orders::Order;
-use real::cluster::{Cluster, say};
 use tokio::task::JoinSet;
 
 /// Pairs of workers that work at the same time, each on an account of its own; as many again without the guard.

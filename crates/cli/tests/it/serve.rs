@@ -1,12 +1,11 @@
 //! Nodes: `dev` with several of them, `serve` as a cluster, where values come from, backup and restore.
 
-mod harness;
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use harness::{Dev, Process, command, fencepost, wait_until};
+use crate::harness::{Dev, Process, command, fencepost, wait_until};
 use nix::sys::signal::Signal;
 
 #[test]
@@ -61,7 +60,7 @@ fn serve(directory: &std::path::Path, name: &str, more: &[&str]) -> (Process, St
     (node, client)
 }
 
-fn ask(server: &str, args: &[&str]) -> harness::Finished {
+fn ask(server: &str, args: &[&str]) -> crate::harness::Finished {
     let mut command = command(args);
     command.env("FENCEPOST_SERVER", server);
     Process::start(command).finish()

@@ -1,15 +1,14 @@
-//! `fencepost bench growth`, from its smallest sizes to its report. No figure is judged: that is for a quiet machine.
+//! `fencepost-bench growth`, from its smallest sizes to its report.
 
-mod harness;
-
-use harness::fencepost;
+use crate::{fencepost_bench, is_refused_with, printed};
 
 #[test]
 fn hand_overs_and_storms_are_measured_and_reported() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let out = directory.path().to_str().expect("a plain path");
-    let options = ["--quick", "--curves", "handover,storms", "--most", "5", "--block", "200ms", "--out", out];
-    fencepost(&[&["bench", "growth"][..], &options].concat()).ok().says("2 points measured");
+    let options = ["--quick", "--curves", "handover,storms", "--most", "5", "--block-ms", "200", "--out", out];
+    let (stdout, _) = printed(&fencepost_bench(&[&["growth"][..], &options].concat()));
+    assert!(stdout.contains("2 points measured"), "{stdout}");
     let read = |name: &str| std::fs::read_to_string(directory.path().join(name)).expect("it was written");
     let points: Vec<serde_json::Value> =
         read("growth.jsonl").lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
@@ -29,5 +28,5 @@ fn hand_overs_and_storms_are_measured_and_reported() {
 
 #[test]
 fn a_curve_that_is_not_there_is_refused_with_those_that_are() {
-    fencepost(&["bench", "growth", "--curves", "speed"]).with_code(2).says("handover, locks, memory");
+    is_refused_with(&["growth", "--curves", "speed"], "handover, locks, memory");
 }

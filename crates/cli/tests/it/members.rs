@@ -1,13 +1,12 @@
 //! Members that come and go by hand, and a rest that is waived, as an operator types it.
 
-mod harness;
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
-use harness::{Dev, Finished, Process, command, wait_until};
+use crate::harness::{Dev, Finished, Process, command, wait_until};
 
 /// A way to a server that lets one connection through, and no other.
 fn lets_one_through(server: String) -> SocketAddr {

@@ -1,17 +1,16 @@
 //! `fencepost demo`: the story holds, is told without a terminal, and leaves nothing behind, however it ends.
 
-mod harness;
 
 use std::path::Path;
 
-use harness::{Finished, Process, wait_until};
+use crate::harness::{Finished, Process, wait_until};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 /// A demo with a temporary place of its own, so that what it leaves behind is seen.
 fn start(args: &[&str]) -> (Process, TempDir) {
     let place = tempfile::tempdir().expect("a temporary directory");
-    let mut command = harness::command(&[&["demo"], args].concat());
+    let mut command = crate::harness::command(&[&["demo"], args].concat());
     command.env("TMPDIR", place.path());
     (Process::start(command), place)
 }

@@ -1,9 +1,8 @@
 //! `fencepost fence` with each real store: prepares it, says so, looks at it, and forgets what the cluster has forgotten.
 
-mod harness;
 
 use fencepost_testbed::{Kind, shared};
-use harness::{Dev, fencepost};
+use crate::harness::{Dev, fencepost};
 
 /// The whole way, with the marks that somebody's write leaves behind.
 fn prepares_looks_and_tidies(address: &str, created: &str, write_with_token_3: impl FnOnce()) {
@@ -80,7 +79,7 @@ fn an_older_guard_in_postgres_is_upgraded_and_it_is_said() {
         client.batch_execute("CREATE DATABASE old_guard").await.unwrap();
         let (client, connection) = tokio_postgres::connect(&address, tokio_postgres::NoTls).await.unwrap();
         tokio::spawn(connection);
-        client.batch_execute(include_str!("../../fence/tests/fixtures/postgres-version-1.sql")).await.unwrap();
+        client.batch_execute(include_str!("../../../fence/tests/fixtures/postgres-version-1.sql")).await.unwrap();
         client.batch_execute("SELECT fencepost.write('wallet:7', 3)").await.unwrap();
     });
     fencepost(&["fence", "status", &address]).with_code(1).says("run `fencepost fence init postgres://...`");
@@ -129,7 +128,7 @@ fn mariadb_is_prepared_looked_at_and_tidied() {
 #[test]
 fn an_older_guard_in_mariadb_is_upgraded_and_it_is_said() {
     let Some(server) = shared(Kind::MariaDb) else { return };
-    let script = include_str!("../../fence/tests/fixtures/mysql-version-1.sql");
+    let script = include_str!("../../../fence/tests/fixtures/mysql-version-1.sql");
     let (_, statements) = script.split_once("\nDELIMITER //\n").unwrap();
     let statements: Vec<&str> = statements.split_terminator("\n//\n").chain(WRITE_WITH_TOKEN_3).collect();
     let address = in_mariadb(server, "old_guard", &statements);

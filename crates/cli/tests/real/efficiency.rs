@@ -2,17 +2,8 @@
 //! consensus knows stays where it was, also when a node comes back without its disk. Those are the stories in which Redis and
 //! Redlock give one lock to two (`crates/backends/tests/conformance/known_failures.rs`).
 
-#[path = "harness/patience.rs"]
-mod patience;
-#[allow(dead_code, reason = "the tests with faults use the rest")]
-mod real {
-    pub(crate) mod background;
-    pub(crate) mod cluster;
-    pub(crate) mod proxy;
-}
-
-use patience::PATIENCE;
-use real::cluster::Cluster;
+use crate::cluster::Cluster;
+use crate::patience::PATIENCE;
 
 // Rule: tier-efficiency
 #[test]

@@ -1,15 +1,15 @@
 //! TLS with real processes: a cluster that speaks nothing else, and what is said when something is missing.
 
-#[path = "../../server/tests/client/authority.rs"]
+#[path = "../../../server/tests/it/client/authority.rs"]
 #[allow(dead_code, reason = "not all of it is used here")]
 mod authority;
-mod harness;
 
 use std::path::{Path, PathBuf};
 
 use authority::Authority;
-use harness::{Dev, Finished, Process, command, fencepost, wait_until};
 use nix::sys::signal::Signal;
+
+use crate::harness::{Dev, Finished, Process, command, fencepost, wait_until};
 
 /// A directory with an authority, and the files of whoever needs some.
 struct Files {

@@ -7,9 +7,8 @@ use fencepost::{Client, ClientBuilder, Session};
 use serde::Serialize;
 use tokio::task::JoinSet;
 
-use crate::load::{self, Contenders, Names, Pairs};
-use crate::systems::fencepost::Taker;
-use crate::usage;
+use crate::contender::Taker;
+use crate::pairs::{self, Contenders, Names, Pairs};
 
 /// So many contenders share a session: its bounds are far above that.
 const CONTENDERS_PER_SESSION: usize = 250;
@@ -67,7 +66,7 @@ pub struct Percentiles {
 }
 
 impl Percentiles {
-    fn of(took: &load::Took) -> Percentiles {
+    fn of(took: &pairs::Took) -> Percentiles {
         let at = |share| took.at_ms(share);
         Percentiles { p50: at(0.5), p90: at(0.9), p99: at(0.99), p999: at(0.999), longest: took.longest_ms() }
     }
@@ -84,7 +83,7 @@ pub async fn run(
     stop: impl Future,
     tell: &mut dyn FnMut(&str),
 ) -> Result<Outcome> {
-    usage::raise_file_limit();
+    crate::raise_file_limit();
     let (mut contenders, sessions) = contenders(builder, client.clone(), load).await?;
     let names = match load.shared_names {
         true => Names::Shared(load.prefix.clone(), SHARED_NAMES),
@@ -95,7 +94,7 @@ pub async fn run(
     while all.elapsed < load.length {
         let beat = BEAT.min(load.length - all.elapsed);
         let (again, pairs) = tokio::select! {
-            done = load::closed(contenders, &names, beat) => done?,
+            done = pairs::closed(contenders, &names, beat) => done?,
             // What was measured until the last beat stands.
             _ = &mut stop => break,
         };
@@ -107,7 +106,7 @@ pub async fn run(
             "{:.0} of {:.0} s: {} pairs/s, acquire p50 {:.3} ms, p99 {:.3} ms",
             all.elapsed.as_secs_f64(),
             load.length.as_secs_f64(),
-            crate::report::count(pairs.per_second()),
+            crate::count(pairs.per_second()),
             pairs.acquire.at_ms(0.5),
             pairs.acquire.at_ms(0.99)
         ));

@@ -15,7 +15,7 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 
 use crate::alarm::Alarm;
-use crate::system::Contender;
+use crate::contender::Contender;
 
 /// Those who take part in a block, and in the next one again.
 pub type Contenders = Vec<Box<dyn Contender>>;
@@ -220,14 +220,17 @@ pub fn schedule(per_second: f64, length: Duration, seed: u64) -> Vec<Duration> {
 }
 
 /// Numbers that look random and are the same for the same seed: splitmix64.
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
+    /// A generator with this seed.
+    pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    /// The next number.
+    #[allow(clippy::should_implement_trait, reason = "it never ends")]
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -235,7 +238,7 @@ impl Random {
     }
 
     /// Above zero, and at most one.
-    pub(crate) fn share(&mut self) -> f64 {
+    pub fn share(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 }

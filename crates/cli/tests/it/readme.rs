@@ -1,12 +1,11 @@
 //! The first session of the README, run line by line in a shell, against a `fencepost dev` of its own.
 
-mod harness;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use harness::{Dev, PATIENCE};
+use crate::harness::{Dev, PATIENCE};
 
 /// The lines of the first session: what stands in the block behind its mark.
 fn lines() -> Vec<String> {

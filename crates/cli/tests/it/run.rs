@@ -1,8 +1,7 @@
 //! `fencepost run`: exit codes, environment, signals, and that the command is gone before the next holder starts.
 
-mod harness;
 
-use harness::{Dev, Link, Process, wait_until};
+use crate::harness::{Dev, Link, Process, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -51,7 +50,7 @@ fn every_way_to_end_has_its_code() {
     dev.fencepost(&["break", "a", "--yes", "--reason", "a test"]).ok();
     holder.finish().with_code(123).says("an administrator broke it");
     dev.fencepost(&["run", "-n", "a", "--", "true"]).ok();
-    harness::fencepost(&["run", "--server", "127.0.0.1:1", "a", "--", "true"]).with_code(125).says("fencepost dev");
+    crate::harness::fencepost(&["run", "--server", "127.0.0.1:1", "a", "--", "true"]).with_code(125).says("fencepost dev");
 }
 
 #[test]
@@ -112,7 +111,7 @@ fn a_command_whose_network_is_cut_is_gone_before_the_next_holder_starts() {
     let path = |name: &str| directory.path().join(name);
     // It does not listen to TERM, and neither does what it starts.
     let stubborn = "trap '' TERM; echo held; while :; do date +%s%N >> first; done";
-    let mut command = harness::command(&["run", "--ttl", "1s", "a", "--", "sh", "-c", stubborn]);
+    let mut command = crate::harness::command(&["run", "--ttl", "1s", "a", "--", "sh", "-c", stubborn]);
     command.env("FENCEPOST_SERVER", link.address.to_string()).current_dir(&directory);
     let mut first = Process::start(command);
     first.wait_for_line("held");

@@ -1,8 +1,7 @@
 //! Looking on and administering: each command once, for people and for programs.
 
-mod harness;
 
-use harness::{Dev, Process, fencepost};
+use crate::harness::{Dev, Process, fencepost};
 
 #[test]
 fn listings_and_explanations_name_who_holds_and_who_waits() {
@@ -53,7 +52,7 @@ fn a_watch_says_what_happens_and_goes_on_after_a_position() {
     let dev = Dev::start();
     let mut watch = dev.start_client(&["watch", "a"]);
     // It says on standard error when it has begun, so something is done until it has seen it.
-    let first = harness::wait_until("the watch sees something", || {
+    let first = crate::harness::wait_until("the watch sees something", || {
         dev.fencepost(&["run", "a", "--", "true"]).ok();
         watch.line_if_any("granted")
     });
@@ -119,13 +118,13 @@ fn systems_are_listed_with_what_they_promise_and_why_not() {
 #[test]
 fn every_shell_gets_its_completions() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        harness::fencepost(&["completion", shell]).ok().says("fencepost");
+        crate::harness::fencepost(&["completion", shell]).ok().says("fencepost");
     }
 }
 
 #[test]
 fn a_reader_that_goes_away_is_no_failure() {
-    let mut command = harness::command(&["completion", "bash"]);
+    let mut command = crate::harness::command(&["completion", "bash"]);
     command.stdout(std::process::Stdio::piped());
     let mut child = command.spawn().unwrap();
     drop(child.stdout.take());

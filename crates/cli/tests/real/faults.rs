@@ -4,29 +4,15 @@
 //! The runs go one after the other. Each prints what it checked and how long the first grant after each fault took, also when
 //! it passes: `cargo test -p fencepost-cli --test real`.
 
-#[path = "harness/patience.rs"]
-mod patience;
-mod real {
-    pub(crate) mod background;
-    pub(crate) mod checker;
-    pub(crate) mod clients;
-    pub(crate) mod cluster;
-    pub(crate) mod history;
-    pub(crate) mod proxy;
-    pub(crate) mod run;
-    pub(crate) mod store;
-    pub(crate) mod watcher;
-}
-
 use std::process::Command;
 use std::time::Duration;
 
+use crate::background::Background;
+use crate::cluster::say;
+use crate::patience::{PATIENCE, wait_until};
+use crate::proxy::Link;
+use crate::run::Run;
 use fencepost::Error;
-use patience::{PATIENCE, wait_until};
-use real::background::Background;
-use real::cluster::say;
-use real::proxy::Link;
-use real::run::Run;
 
 #[test]
 fn the_leader_is_killed_again_and_again() {

@@ -1,18 +1,9 @@
 //! Dead nodes as an operator sees them: real processes, killed with SIGKILL, and what the commands say meanwhile.
 
-#[path = "harness/patience.rs"]
-mod patience;
-#[allow(dead_code, reason = "it is there for the tests under load")]
-mod real {
-    pub(crate) mod background;
-    pub(crate) mod cluster;
-    pub(crate) mod proxy;
-}
-
 use std::process::{Command, Output};
 
-use patience::wait_until;
-use real::cluster::Cluster;
+use crate::cluster::Cluster;
+use crate::patience::wait_until;
 use serde_json::Value;
 
 fn fencepost(server: &str, args: &[&str]) -> Output {

@@ -1,0 +1,13 @@
+//! The integration tests of the command line, in one program: each program costs a link and a start.
+
+mod bad_input;
+mod bench;
+mod demo;
+mod fence;
+mod harness;
+mod look;
+mod members;
+mod readme;
+mod run;
+mod serve;
+mod tls;
