@@ -1,6 +1,6 @@
 //! How fast the checkers are: a million operations of a busy lock state, generated first and then checked.
 
-#[path = "../tests/random_log/mod.rs"]
+#[path = "../tests/it/random_log/mod.rs"]
 mod random_log;
 
 use std::time::Instant;

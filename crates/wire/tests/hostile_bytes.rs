@@ -3,7 +3,9 @@
 //! Snapshots are also given with checksums that fit, because behind a checksum that does not nothing is read. One test in a
 //! program of its own, since it counts every allocation of the process.
 
+#[path = "it/forge/mod.rs"]
 mod forge;
+#[path = "it/generator/mod.rs"]
 mod generator;
 
 use std::alloc::System;

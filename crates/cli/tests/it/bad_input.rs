@@ -1,6 +1,5 @@
 //! What was typed wrongly is refused with what to write instead. A table: the arguments, the exit code, what must be said.
 
-
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 

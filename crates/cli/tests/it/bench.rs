@@ -1,7 +1,6 @@
 //! `fencepost bench` against a real node. The figures depend on the machine and are not asserted; the tests assert that there are figures,
 //! and that they add up.
 
-
 use crate::harness::{Dev, wait_until};
 use nix::sys::signal::Signal;
 

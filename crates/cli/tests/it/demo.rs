@@ -1,6 +1,5 @@
 //! `fencepost demo`: the story holds, is told without a terminal, and leaves nothing behind, however it ends.
 
-
 use std::path::Path;
 
 use crate::harness::{Finished, Process, wait_until};

@@ -1,8 +1,7 @@
 //! `fencepost fence` with each real store: prepares it, says so, looks at it, and forgets what the cluster has forgotten.
 
-
-use fencepost_testbed::{Kind, shared};
 use crate::harness::{Dev, fencepost};
+use fencepost_testbed::{Kind, shared};
 
 /// The whole way, with the marks that somebody's write leaves behind.
 fn prepares_looks_and_tidies(address: &str, created: &str, write_with_token_3: impl FnOnce()) {

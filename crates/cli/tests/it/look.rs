@@ -1,6 +1,5 @@
 //! Looking on and administering: each command once, for people and for programs.
 
-
 use crate::harness::{Dev, Process, fencepost};
 
 #[test]

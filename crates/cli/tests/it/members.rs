@@ -1,6 +1,5 @@
 //! Members that come and go by hand, and a rest that is waived, as an operator types it.
 
-
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;

@@ -1,6 +1,5 @@
 //! The first session of the README, run line by line in a shell, against a `fencepost dev` of its own.
 
-
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;

@@ -1,6 +1,5 @@
 //! `fencepost run`: exit codes, environment, signals, and that the command is gone before the next holder starts.
 
-
 use crate::harness::{Dev, Link, Process, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -50,7 +49,9 @@ fn every_way_to_end_has_its_code() {
     dev.fencepost(&["break", "a", "--yes", "--reason", "a test"]).ok();
     holder.finish().with_code(123).says("an administrator broke it");
     dev.fencepost(&["run", "-n", "a", "--", "true"]).ok();
-    crate::harness::fencepost(&["run", "--server", "127.0.0.1:1", "a", "--", "true"]).with_code(125).says("fencepost dev");
+    crate::harness::fencepost(&["run", "--server", "127.0.0.1:1", "a", "--", "true"])
+        .with_code(125)
+        .says("fencepost dev");
 }
 
 #[test]

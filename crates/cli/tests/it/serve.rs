@@ -1,6 +1,5 @@
 //! Nodes: `dev` with several of them, `serve` as a cluster, where values come from, backup and restore.
 
-
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

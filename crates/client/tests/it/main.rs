@@ -1,0 +1,9 @@
+//! The integration tests of this crate, in one program: each program costs a link and a start.
+
+mod blocking;
+mod cluster;
+mod efficiency;
+mod over_sockets;
+mod program_ends;
+mod real_server;
+mod tls;

@@ -1,0 +1,120 @@
+//! TLS with a real server: what a user says, and what a user hears when it was wrong.
+
+#[path = "../../../server/tests/it/client/authority.rs"]
+#[allow(dead_code, reason = "not all of it is used here")]
+mod authority;
+
+use std::net::SocketAddr;
+
+use authority::Authority;
+use fencepost::{Client, ClientBuilder, Error, Failed, Tls};
+use fencepost_server::{Begin, Config, Server, TlsFiles};
+use fencepost_testing::TestServer;
+
+/// A node on free ports of loopback that speaks TLS, and demands a certificate of clients.
+async fn node(directory: &std::path::Path, authority: &Authority) -> (SocketAddr, tokio::task::JoinHandle<()>) {
+    let (certificate, key) = authority.sign(&["127.0.0.1", "fencepost.example"]).write(directory, "node");
+    let free = SocketAddr::from(([127, 0, 0, 1], 0));
+    let server = Server::start(Config {
+        begin: Begin::Found,
+        client_listen: free,
+        http_listen: free,
+        peer_listen: free,
+        tls: Some(TlsFiles { certificate, key, authority: Some(authority.write(directory, "authority.pem")) }),
+        ..Config::default()
+    })
+    .await
+    .expect("it starts");
+    server.wait_until_ready().await;
+    server.wait_until_member().await;
+    let address = server.client_address();
+    let runs = tokio::spawn(async move { server.run_until(std::future::pending()).await.expect("it goes on") });
+    (address, runs)
+}
+
+#[test]
+fn a_key_is_shown_nowhere() {
+    let tls = Tls::new("authority").identity("certificate", "hush").server_name("n1.example");
+    let builder = Client::builder().tls(tls.clone());
+    for seen in [format!("{tls:?} {tls:#?}"), format!("{builder:?}")] {
+        assert!(seen.contains("n1.example") && !seen.contains("hush") && !seen.contains("104, 117"), "{seen}");
+    }
+}
+
+/// What somebody hears who asks for a lock all the same.
+async fn refused(builder: ClientBuilder) -> String {
+    let client = builder.connect_in_background().expect("it could work");
+    match client.lock("a").acquire().await.expect_err("it must not connect") {
+        Error::Failed(failed @ Failed::Unreachable { .. }) => failed.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_client_takes_a_lock_over_tls_and_is_told_what_is_wrong_otherwise() {
+    let directory = tempfile::tempdir().unwrap();
+    let (authority, other) = (Authority::new(), Authority::new());
+    let (address, _runs) = node(directory.path(), &authority).await;
+    let mine = authority.sign(&["somebody"]);
+    let good = Tls::new(authority.pem()).identity(mine.certificate.clone(), mine.key.clone());
+
+    for endpoint in [format!("https://{address}"), address.to_string()] {
+        let client = Client::builder().endpoint(endpoint).tls(good.clone()).connect().await.expect("all is right");
+        let lock = client.lock("a").acquire().await.expect("it is free");
+        client.explain("a").await.expect("calls beside the stream go the same way");
+        lock.release().await.expect("it was held");
+    }
+    let by_name = good.clone().server_name("fencepost.example");
+    Client::builder().endpoint(address.to_string()).tls(by_name).connect().await.expect("the certificate bears it");
+
+    let foreign = other.sign(&["somebody"]);
+    let cases = [
+        (Client::builder().tls(Tls::new(other.pem())), "not signed by the authority that was given"),
+        (Client::builder().tls(Tls::new(authority.pem())), "wants to see a certificate"),
+        (
+            Client::builder().tls(Tls::new(authority.pem()).identity(foreign.certificate, foreign.key)),
+            "does not know who signed the certificate",
+        ),
+        (Client::builder().tls(good.clone().server_name("elsewhere.example")), "a name in the node's certificate"),
+        (Client::builder(), "if the node speaks TLS, connect with https://"),
+    ];
+    for (builder, expected) in cases {
+        let said = refused(builder.endpoint(address.to_string())).await;
+        assert!(said.contains(expected), "{said:?} should say {expected:?}");
+    }
+    let plain = TestServer::start();
+    let said = refused(Client::builder().endpoint(plain.address().to_string()).tls(good)).await;
+    assert!(said.contains("the node speaks plain text"), "{said}");
+}
+
+#[tokio::test]
+async fn what_can_never_work_is_refused_before_anything_is_sent() {
+    let authority = Authority::new();
+    let (mine, another) = (authority.sign(&["somebody"]), authority.sign(&["somebody"]));
+    let tls = || Tls::new(authority.pem());
+    let cases = [
+        (Client::builder().endpoint("https://a"), "needs the authority"),
+        (Client::builder().endpoint("https://a").endpoint("http://b").tls(tls()), "say one of them"),
+        (Client::builder().endpoint("http://a").tls(tls()), "http:// is plain text"),
+        (Client::builder().endpoint("a").tls(Tls::new("")), "no certificate of an authority"),
+        (Client::builder().endpoint("a").tls(Tls::new("-----BEGIN CERTIFICATE-----\nnoise\n")), "cannot be read"),
+        (Client::builder().endpoint("a").tls(Tls::new(mine.key.clone())), "no certificate of an authority"),
+        (
+            Client::builder().endpoint("a").tls(tls().identity(mine.certificate.clone(), another.key)),
+            "the key that it was made for",
+        ),
+        (Client::builder().endpoint("a").tls(tls().identity("", mine.key.clone())), "give a certificate"),
+        (Client::builder().endpoint("a").tls(tls().identity(mine.certificate.clone(), "")), "give a certificate"),
+        (Client::builder().endpoint("a").tls(tls().server_name("no name")), "a server name that is one"),
+    ];
+    for (builder, expected) in cases {
+        match builder.connect_in_background().expect_err(expected) {
+            Error::Failed(Failed::BadTls(said)) => assert!(said.contains(expected), "{said:?} should say {expected:?}"),
+            other => panic!("{other:?} should be about TLS, and say {expected:?}"),
+        }
+    }
+    let error = Client::connect("https://127.0.0.1:1").await.expect_err("there is no authority").to_string();
+    assert!(error.contains("ClientBuilder::tls"), "{error}");
+    let secret = tls().identity(mine.certificate, "secret");
+    assert!(!format!("{:?}", Client::builder().tls(secret)).contains("secret"), "a key is shown to nobody");
+}

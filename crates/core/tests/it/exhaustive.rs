@@ -1,0 +1,383 @@
+//! Small worlds, walked through completely: every command that makes sense in a state is applied to it, and every state
+//! that comes of it is walked through in turn, breadth first, until there is no new one or the world's bound is reached.
+//!
+//! Two states are the same if they differ only in how far tokens, arrivals, request numbers and time have counted. Each
+//! transition is compared with the model and checked like a step of a random run, and each request is also repeated.
+
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use crate::model::Model;
+use crate::model::random::{name, open, secret_of, ttl};
+use crate::model::runner::{Entry, Failure, Runner, report};
+use fencepost_core::*;
+
+/// What there is in a small world and what its sessions may do.
+struct World {
+    title: &'static str,
+    sessions: u128,
+    names: &'static [&'static str],
+    modes: &'static [LockMode],
+    /// The owners that acquire; `None` is a request that is an owner of its own.
+    owners: &'static [Option<&'static str>],
+    /// How much a session holds and waits for at most.
+    things_per_session: usize,
+    /// Pairs of all names in one request, too.
+    multi_locks: bool,
+    terms: fn() -> Terms,
+    /// How far one step of time goes; none if time stands still.
+    step_ms: Option<u64>,
+    /// Permits that a semaphore of the first name has; none if it is a lock.
+    permits: Option<u32>,
+    freezes: bool,
+    transitions_max: usize,
+}
+
+const SESSION_TTL_MS: u64 = 2_000;
+const ALL_MODES: &[LockMode] = &[LockMode::Shared, LockMode::Update, LockMode::Exclusive];
+
+const LOCKS: World = World {
+    title: "",
+    sessions: 2,
+    names: &["p", "q"],
+    modes: ALL_MODES,
+    owners: &[Some("o")],
+    things_per_session: 2,
+    multi_locks: false,
+    terms: Terms::default,
+    step_ms: None,
+    permits: None,
+    freezes: false,
+    transitions_max: 100_000,
+};
+
+#[test]
+fn two_named_owners_and_two_names() {
+    walk(World { title: "two named owners, two names, all modes, multi-locks", multi_locks: true, ..LOCKS });
+}
+
+#[test]
+fn three_named_owners_and_two_names() {
+    let modes = &[LockMode::Shared, LockMode::Exclusive];
+    walk(World {
+        title: "three named owners, two names, S and X",
+        sessions: 3,
+        modes,
+        transitions_max: 150_000,
+        ..LOCKS
+    });
+}
+
+#[test]
+fn three_unnamed_owners_on_one_name() {
+    let owners = &[None];
+    walk(World { title: "three sessions without owners, one name", sessions: 3, names: &["p"], owners, ..LOCKS });
+}
+
+#[test]
+fn a_path_and_its_parent() {
+    walk(World { title: "two named owners, a path and its parent, all modes", names: &["/a", "/a/b"], ..LOCKS });
+}
+
+#[test]
+fn unnamed_requests_on_a_path_and_its_parent() {
+    let (names, owners, transitions_max) = (&["/a", "/a/b"][..], &[None][..], 250_000);
+    walk(World {
+        title: "two sessions without owners, a path and its parent",
+        names,
+        owners,
+        transitions_max,
+        ..LOCKS
+    });
+}
+
+#[test]
+fn siblings_below_one_parent_in_multi_locks() {
+    let (names, modes) = (&["/a/b", "/a/d"][..], &[LockMode::Shared, LockMode::Exclusive][..]);
+    walk(World {
+        title: "three named owners, two siblings, multi-locks",
+        sessions: 3,
+        names,
+        modes,
+        multi_locks: true,
+        ..LOCKS
+    });
+}
+
+#[test]
+fn time_passes_over_sessions_locks_and_rests() {
+    let terms = || Terms {
+        ttl: Some(ttl(1_000)),
+        lock_delay: LockDelay::new(1_000).expect("short"),
+        hear_contended: true,
+        ..Terms::default()
+    };
+    let modes = &[LockMode::Shared, LockMode::Exclusive];
+    let step_ms = Some(1_000);
+    walk(World { title: "expiry, keep-alives and rests on one name", names: &["p"], modes, terms, step_ms, ..LOCKS });
+}
+
+#[test]
+fn a_semaphore_of_three_permits() {
+    let permits = Some(3);
+    let owners = &[None];
+    walk(World { title: "three sessions and a semaphore", sessions: 3, names: &["s"], owners, permits, ..LOCKS });
+}
+
+#[test]
+fn a_name_that_freezes_and_thaws() {
+    walk(World { title: "two named owners, two names, one freeze", freezes: true, transitions_max: 80_000, ..LOCKS });
+}
+
+struct Node {
+    state: LockState,
+    model: Model,
+    /// The node and the entry that it came from, to tell how a failure was reached.
+    from: Option<(usize, Entry)>,
+}
+
+fn walk(world: World) {
+    let mut nodes = vec![Node { state: LockState::new(0), model: Model::new(), from: None }];
+    let mut known: BTreeSet<u128> = BTreeSet::new();
+    let sessions = (1..=world.sessions).map(|id| open(SessionId(id), SESSION_TTL_MS)).collect();
+    let start = Batch { operations: sessions, ..Batch::default() };
+    let mut transitions = 0;
+    nodes.push(go(&nodes, 0, (LogicalMs(0), start), &mut transitions));
+    let mut at = 1;
+    while at < nodes.len() && transitions < world.transitions_max {
+        for entry in world.entries(&nodes[at].model) {
+            let next = go(&nodes, at, entry, &mut transitions);
+            if known.insert(fingerprint(&next.model)) {
+                nodes.push(next);
+            }
+        }
+        at += 1;
+    }
+    let closed = if at == nodes.len() { "all of them walked through" } else { "the rest not walked through" };
+    println!("{}: {} distinct states, {transitions} transitions, {closed}", world.title, nodes.len() - 1);
+}
+
+/// Applies an entry to a node, with every check; its requests are then repeated, which must change nothing.
+fn go(nodes: &[Node], at: usize, entry: Entry, transitions: &mut usize) -> Node {
+    let mut runner = Runner::from(nodes[at].model.clone(), vec![nodes[at].state.clone()]);
+    let result = runner.step(entry.0, &entry.1).and_then(|()| {
+        let next = (runner.model.clone(), runner.states[0].clone());
+        let again: Vec<Operation> = entry.1.operations.iter().filter(|o| is_repeatable(o)).cloned().collect();
+        if !again.is_empty() {
+            runner.step(entry.0, &Batch { operations: again, ..Batch::default() })?;
+            if fingerprint(&runner.model) != fingerprint(&next.0) {
+                return Err("a repeated request changed something".to_string());
+            }
+            *transitions += 1;
+        }
+        runner.states[0].verify()?;
+        Ok(next)
+    });
+    *transitions += 1;
+    match result {
+        Ok((model, state)) => Node { state, model, from: Some((at, entry)) },
+        Err(why) => {
+            let mut entries = vec![entry];
+            let mut from = &nodes[at].from;
+            while let Some((at, entry)) = from {
+                entries.push(entry.clone());
+                from = &nodes[*at].from;
+            }
+            entries.reverse();
+            let failure = Failure { why, entries, commands: 0 };
+            panic!("{}", report(0, failure, || vec![LockState::new(0)]));
+        }
+    }
+}
+
+/// Opens and administrative acts are repeats of themselves by other means than numbers, and a close leaves no session.
+fn is_repeatable(operation: &Operation) -> bool {
+    matches!(operation, Operation::Request(_))
+}
+
+impl World {
+    /// Every entry that makes sense in a state: one command each, or one step of time.
+    fn entries(&self, model: &Model) -> Vec<Entry> {
+        let mut batches = Vec::new();
+        for id in (1..=self.sessions).map(SessionId) {
+            match model.session(id) {
+                Some(_) => self.of_session(model, id, &mut batches),
+                None => batches.push(operation(open(id, SESSION_TTL_MS))),
+            }
+        }
+        if self.freezes {
+            let freeze = FreezeId(1);
+            let scope = Scope::Name(name(self.names[0]));
+            batches.push(admin(Act::Freeze { freeze, scope }));
+            batches.push(admin(Act::Thaw { freeze }));
+        }
+        let mut entries: Vec<Entry> = batches.into_iter().map(|batch| (model.now(), batch)).collect();
+        if let Some(step_ms) = self.step_ms {
+            entries.push((LogicalMs(model.now().0 + step_ms), Batch::default()));
+            entries.push((LogicalMs(model.now().0 + step_ms), Batch { failover_grace: true, ..Batch::default() }));
+            entries.extend(model.grants.iter().map(|g| (model.now(), admin(Act::Break { grant: g.id }))));
+        }
+        entries
+    }
+
+    fn of_session(&self, model: &Model, id: SessionId, batches: &mut Vec<Batch>) {
+        let request = |action, seen| {
+            let (epoch, number) = (model.session(id).expect("it lives").epoch, next_number(model, id));
+            operation(Operation::Request(Request { session: id, epoch, number, seen, action }))
+        };
+        let own_grants: Vec<&GrantRecord> = model.grants.iter().filter(|grant| grant.session == id).collect();
+        let own_waiters: Vec<&WaiterRecord> = model.waiters.iter().filter(|waiter| waiter.session == id).collect();
+        // Entered twice shows all that entering can do; counting on would make the world endless.
+        let counts = own_grants.iter().map(|grant| grant.count as usize).sum::<usize>();
+        if counts + own_waiters.len() < self.things_per_session {
+            batches.extend(self.acquires().into_iter().map(|action| request(action, seen_all(model, id))));
+        }
+        for grant in own_grants {
+            batches.push(request(Action::Release { grant: grant.id }, seen_all(model, id)));
+            let Held::Locks(locks) = &grant.held else { continue };
+            for lock in locks {
+                for mode in self.modes.iter().filter(|mode| **mode != lock.mode) {
+                    let (name, wait) = (lock.name.clone(), Wait::Forever);
+                    let convert = Action::Convert { grant: grant.id, name, mode: *mode, wait };
+                    batches.push(request(convert, seen_all(model, id)));
+                }
+            }
+        }
+        for waiter in own_waiters {
+            let cancel = Action::Cancel { request: waiter.number, release_if_granted: true };
+            batches.push(request(cancel, seen_all(model, id)));
+        }
+        for answer in model.answers.iter().filter(|answer| answer.session == id) {
+            if matches!(answer.outcome, Outcome::Granted { .. }) {
+                let cancel = Action::Cancel { request: answer.number, release_if_granted: true };
+                batches.push(request(cancel, Seen::default()));
+            }
+        }
+        if self.step_ms.is_some() {
+            let epoch = model.session(id).expect("it lives").epoch;
+            let renewals = vec![Renewal::KeepAlive { session: id, epoch, seen: seen_all(model, id) }];
+            batches.push(Batch { renewals, ..Batch::default() });
+            let secret_hash = secret_of(id);
+            let renewals = vec![Renewal::Attach { session: id, secret_hash, seen: seen_all(model, id) }];
+            batches.push(Batch { renewals, ..Batch::default() });
+            batches.push(request(Action::Close, seen_all(model, id)));
+        }
+    }
+
+    fn acquires(&self) -> Vec<Action> {
+        let wait = Wait::Forever;
+        if let Some(limit) = self.permits {
+            let limit = Some(Permits::new(limit).expect("above zero"));
+            let wanted = (1..=3).map(|permits| Permits::new(permits).expect("above zero"));
+            let take = |permits| TakePermits { name: name(self.names[0]), permits, limit, wait, terms: (self.terms)() };
+            return wanted.map(take).map(Action::TakePermits).collect();
+        }
+        let mut actions = Vec::new();
+        for owner in self.owners {
+            let owner = owner.map(|owner| OwnerName::new(owner).expect("valid"));
+            let mut acquire = |locks: Vec<Lock>| {
+                let (locks, owner, terms) = (Locks::from_vec(locks), owner.clone(), (self.terms)());
+                actions.push(Action::Acquire(Acquire { locks, owner, wait, terms }));
+            };
+            for mode in self.modes {
+                for text in self.names {
+                    acquire(vec![Lock { name: name(text), mode: *mode }]);
+                }
+                if self.multi_locks {
+                    acquire(self.names.iter().map(|text| Lock { name: name(text), mode: *mode }).collect());
+                }
+            }
+        }
+        actions
+    }
+}
+
+fn operation(operation: Operation) -> Batch {
+    Batch { operations: vec![operation], ..Batch::default() }
+}
+
+fn admin(act: Act) -> Batch {
+    let by = Principal::new("operator").expect("valid");
+    operation(Operation::Admin(Admin { by, reason: Reason::new("").expect("short"), act }))
+}
+
+fn waiting_numbers(model: &Model, id: SessionId) -> Vec<u64> {
+    let own = model.waiters.iter().filter(|waiter| waiter.session == id);
+    let mut numbers: Vec<u64> = own.map(|waiter| waiter.number.0).collect();
+    numbers.sort();
+    numbers
+}
+
+fn next_number(model: &Model, id: SessionId) -> RequestNumber {
+    let session = model.session(id).expect("it lives");
+    let answered = model.answers.iter().filter(|answer| answer.session == id).map(|answer| answer.number.0);
+    let seen = session.seen_ranges.iter().map(|(_, last)| *last).chain([session.seen_mark]);
+    let last = answered.chain(seen).chain(waiting_numbers(model, id)).max().expect("there is a mark");
+    RequestNumber(last + 1)
+}
+
+/// What a client has seen that has seen everything that was ever answered.
+fn seen_all(model: &Model, id: SessionId) -> Seen {
+    let mut seen = Seen::default();
+    let mut first = 1;
+    for end in waiting_numbers(model, id).into_iter().chain([next_number(model, id).0]) {
+        if first < end {
+            seen.ranges.push((first, end - 1));
+        }
+        first = end + 1;
+    }
+    seen
+}
+
+/// What of a state decides what can happen next. Left out: how far tokens, arrivals, numbers and time have counted; in
+/// which order things were granted, which only orders what is told; and answers, which only a repeat can ask for, and
+/// every request is repeated right after it.
+fn fingerprint(model: &Model) -> u128 {
+    // What happened so long ago that no deadline here can depend on it happened at one time.
+    const LONG_AGO_MS: u64 = 10_000;
+    let relative = |stamp: LogicalMs| LogicalMs((stamp.0 + LONG_AGO_MS).saturating_sub(model.now().0));
+    let mut normal = model.clone();
+    normal.header = Header { grace_at: model.header.grace_at.map(relative).filter(|at| at.0 > 0), ..Header::default() };
+    normal.sessions.sort_by_key(|session| session.id);
+    for session in &mut normal.sessions {
+        session.opened_at = LogicalMs(0);
+        session.opened_after_token = 0;
+        session.epoch = Epoch(1);
+        session.renewed_at = relative(session.renewed_at);
+        session.seen_mark = 0;
+        session.seen_ranges.clear();
+        session.lost.clear();
+    }
+    for grant in &mut normal.grants {
+        (grant.id, grant.token) = (GrantId(0), Token(0));
+        grant.granted_at = relative(grant.granted_at);
+        grant.hold_until = grant.hold_until.map(relative);
+    }
+    for rest in &mut normal.rests {
+        (rest.grant, rest.token) = (GrantId(0), Token(0));
+        (rest.since, rest.until) = (relative(rest.since), relative(rest.until));
+    }
+    for (place, waiter) in (1..).zip(&mut normal.waiters) {
+        (waiter.arrival, waiter.number) = (Arrival(place), RequestNumber(place));
+        (waiter.queued_at, waiter.until) = (relative(waiter.queued_at), waiter.until.map(relative));
+        if let Wants::Conversion { grant: id, .. } = &mut waiter.wants {
+            let at = model.grants.iter().position(|grant| grant.id == *id).expect("an upgrade ends with its grant");
+            *id = GrantId(hash_of(0, &normal.grants[at]) as u64);
+        }
+    }
+    normal.grants.sort_by_key(|grant| hash_of(0, grant));
+    normal.rests.sort_by_key(|rest| hash_of(0, rest));
+    for freeze in &mut normal.freezes {
+        freeze.since = LogicalMs(0);
+    }
+    let Model { header, sessions, grants, rests, waiters, semaphores, freezes, .. } = &normal;
+    let parts = (header, sessions, grants, rests, waiters, semaphores, freezes);
+    hash_of(0, &parts) << 64 | hash_of(1, &parts)
+}
+
+fn hash_of(salt: u8, parts: &impl Hash) -> u128 {
+    let mut hasher = DefaultHasher::new();
+    salt.hash(&mut hasher);
+    parts.hash(&mut hasher);
+    u128::from(hasher.finish())
+}

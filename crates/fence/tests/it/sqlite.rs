@@ -1,0 +1,181 @@
+//! The guard of SQLite, against a real file.
+#![cfg(feature = "sqlite")]
+
+use std::time::Duration;
+
+use crate::suite::{AnyAccess, Connection, Store, stale, writer};
+use fencepost_fence::{Access, Error, FencingToken, Forgotten, Installed, ReadToken, Status, Token, sqlite};
+use rusqlite::{OptionalExtension, Transaction, TransactionBehavior};
+use tempfile::TempDir;
+
+struct Sqlite(TempDir);
+
+impl Sqlite {
+    fn fresh() -> Sqlite {
+        let store = Sqlite(tempfile::tempdir().expect("a temporary directory"));
+        let mut database = store.open();
+        assert_eq!(sqlite::install(&mut database).expect("a database of our own"), Installed::New);
+        database
+            .execute_batch("CREATE TABLE numbers (name TEXT PRIMARY KEY, number INTEGER NOT NULL)")
+            .expect("valid SQL");
+        store
+    }
+
+    fn open(&self) -> rusqlite::Connection {
+        let database = rusqlite::Connection::open(self.0.path().join("store.db")).expect("a directory of our own");
+        database.busy_timeout(Duration::from_secs(60)).expect("a valid setting");
+        // The machine does not lose its power here.
+        database.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF").expect("valid SQL");
+        database
+    }
+}
+
+struct Client(rusqlite::Connection);
+
+impl Store for Sqlite {
+    type Connection = Client;
+    const WHOLE_ACCESSES: bool = true;
+
+    async fn connect(&self) -> Client {
+        Client(self.open())
+    }
+}
+
+impl Client {
+    fn begin(&mut self) -> Transaction<'_> {
+        self.0.transaction_with_behavior(TransactionBehavior::Immediate).expect("it waits its turn")
+    }
+}
+
+fn number(transaction: &rusqlite::Connection, name: &str) -> i64 {
+    let select = "SELECT number FROM numbers WHERE name = ?1";
+    transaction.query_row(select, [name], |row| row.get(0)).optional().expect("valid SQL").unwrap_or(0)
+}
+
+fn set(transaction: &rusqlite::Connection, name: &str, number: i64) {
+    let upsert = "INSERT INTO numbers VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET number = ?2";
+    transaction.execute(upsert, rusqlite::params![name, number]).expect("valid SQL");
+}
+
+impl Connection for Client {
+    async fn claim(&mut self, name: &str, token: FencingToken) -> Result<i64, Error> {
+        let transaction = self.begin();
+        sqlite::admit(&transaction, &Access::claim(name, token))?;
+        let number = number(&transaction, name);
+        transaction.commit().map_err(|error| Error::Store(error.into()))?;
+        Ok(number)
+    }
+
+    async fn read(&mut self, name: &str, token: ReadToken) -> Result<i64, Error> {
+        let transaction = self.begin();
+        sqlite::admit(&transaction, &Access::read(name, token))?;
+        let number = number(&transaction, name);
+        transaction.commit().map_err(|error| Error::Store(error.into()))?;
+        Ok(number)
+    }
+
+    async fn write(&mut self, name: &str, token: FencingToken, number: i64) -> Result<(), Error> {
+        let transaction = self.begin();
+        sqlite::admit(&transaction, &Access::write(name, token))?;
+        set(&transaction, name, number);
+        transaction.commit().map_err(|error| Error::Store(error.into()))
+    }
+
+    async fn peek(&mut self, name: &str) -> i64 {
+        number(&self.0, name)
+    }
+
+    async fn write_unguarded(&mut self, name: &str, number: i64) {
+        set(&self.0, name, number);
+    }
+
+    async fn admit(&mut self, access: &AnyAccess) -> Result<(), Error> {
+        let transaction = self.begin();
+        match access {
+            AnyAccess::Reads(access) => sqlite::admit(&transaction, access)?,
+            AnyAccess::Claims(access) => sqlite::admit(&transaction, access)?,
+            AnyAccess::Writes(access) => sqlite::admit(&transaction, access)?,
+        }
+        transaction.commit().map_err(|error| Error::Store(error.into()))
+    }
+
+    async fn write_and_crash(mut self, name: &str, token: FencingToken, number: i64) {
+        let transaction = self.begin();
+        sqlite::admit(&transaction, &Access::write(name, token)).expect("its token is good");
+        set(&transaction, name, number);
+        // The transaction and the connection end without a commit, as the file sees it when a process is killed.
+    }
+
+    async fn forget_below(&mut self, oldest_live: Token) -> Result<Forgotten, Error> {
+        sqlite::forget_below(&mut self.0, oldest_live)
+    }
+}
+
+crate::suite::suite!(Some(Sqlite::fresh()));
+
+#[test]
+fn installing_again_changes_nothing_and_a_newer_form_is_refused() {
+    let store = Sqlite::fresh();
+    let mut database = store.open();
+    assert_eq!(sqlite::install(&mut database).expect("it is there"), Installed::AlreadyThere);
+    let expected = Status { version: 1, base: Token(0), names: 0, writes: 0, highest: Token(0) };
+    assert_eq!(sqlite::status(&database).expect("it is there"), expected);
+    database.execute("UPDATE fencepost_base SET version = 2", []).expect("valid SQL");
+    let refused = sqlite::install(&mut database).expect_err("somebody newer has made it");
+    assert!(matches!(&refused, Error::NotInstalled(why) if why.contains("version 2")), "{refused}");
+}
+
+#[test]
+fn without_the_tables_it_says_what_to_run() {
+    let mut database = rusqlite::Connection::open_in_memory().expect("memory");
+    let transaction = database.transaction().expect("nobody else is there");
+    let refused = sqlite::admit(&transaction, &Access::write("wallet", writer(1))).expect_err("there are no tables");
+    assert!(refused.to_string().contains("fencepost fence init"), "{refused}");
+}
+
+#[test]
+fn a_name_that_cannot_be_one_is_refused() {
+    let store = Sqlite::fresh();
+    let mut database = store.open();
+    let transaction = database.transaction().expect("nobody else is there");
+    for name in ["", "/a//b", "line\nbreak"] {
+        let refused = sqlite::admit(&transaction, &Access::write(name, writer(1))).expect_err("no name");
+        assert!(matches!(refused, Error::BadName(_)), "{refused}");
+    }
+}
+
+/// A transaction that has begun with a read does not see what others write. It may not pass the guard with that old view.
+// Rule: claim-before-read
+#[test]
+fn a_transaction_that_has_read_before_it_claims_is_not_let_in_with_its_old_view() {
+    let store = Sqlite::fresh();
+    let (mut early, mut other) = (store.open(), store.open());
+    let transaction = early.transaction().expect("nobody else is there");
+    assert_eq!(number(&transaction, "wallet"), 0);
+    let newer = other.transaction().expect("readers do not bar it");
+    sqlite::admit(&newer, &Access::write("wallet", writer(5))).expect("the first");
+    set(&newer, "wallet", 50);
+    newer.commit().expect("it is the only writer");
+    let refused = sqlite::admit(&transaction, &Access::claim("wallet", writer(7))).expect_err("it has an old view");
+    assert!(matches!(refused, Error::Store(_)), "{refused}");
+}
+
+/// A process that is paused inside its transaction: nobody gets past it, and nothing of it counts that is too late.
+#[test]
+fn an_open_transaction_bars_others_and_lets_nothing_stale_in() {
+    let store = Sqlite::fresh();
+    let (mut paused, mut successor) = (store.open(), store.open());
+    successor.busy_timeout(Duration::ZERO).expect("a valid setting");
+    let transaction = paused.transaction_with_behavior(TransactionBehavior::Immediate).expect("nobody else is there");
+    sqlite::admit(&transaction, &Access::write("wallet", writer(5))).expect("the first");
+    let busy = successor.transaction_with_behavior(TransactionBehavior::Immediate).map(drop).expect_err("it is taken");
+    assert_eq!(busy.sqlite_error_code(), Some(rusqlite::ErrorCode::DatabaseBusy));
+    set(&transaction, "wallet", 50);
+    transaction.commit().expect("nobody newer was let in before it");
+    let claim = successor.transaction_with_behavior(TransactionBehavior::Immediate).expect("it is free");
+    sqlite::admit(&claim, &Access::claim("wallet", writer(7))).expect("newer");
+    assert_eq!(number(&claim, "wallet"), 50, "what was let in before is there");
+    claim.commit().expect("it is the only writer");
+    let late = paused.transaction().expect("it is free");
+    stale(sqlite::admit(&late, &Access::write("wallet", writer(5))), 5, 7);
+}

@@ -1,0 +1,296 @@
+//! Time survives the leader: however often the lead changes, a lease that its holder does not renew ends when it should.
+//!
+//! A leader counts on from the highest stamp in its log, so what the log does not hold is lost with the leader that counted it.
+//! Real time is the clock of the test. All clocks of the group show it.
+
+use crate::cluster::{Cluster, member, open};
+use fencepost_core::{
+    Acquire, Action, Epoch, KnownVersions, Lock, LockMode, Locks, Millis, Name, Nanos, Operation, Request,
+    RequestNumber, Seen, SessionId, Terms, Wait,
+};
+use fencepost_replica::{GROUP_BEGINS, MemberChange, Message, NotTaken, STAMP_EVERY_MS, read_entry};
+
+/// What is due ends so much later at most, by the rule `bounded-late`.
+const LATE_MS: u64 = 500;
+/// The entry that ends something is written, sent and synced in so much time here. So is the entry with a leader's last stamp.
+const COMMIT_MS: u64 = 50;
+/// A hand-over takes so long here at most.
+const HAND_OVER_MS: u64 = 100;
+/// What a fail-over adds to the deadline of a session, once. By the rule `failover-grace`.
+const GRACE_MS: u64 = 3_000;
+const TTL_MS: u64 = 20_000;
+const MAX_HOLD_MS: u64 = 6_000;
+
+fn lock_with(session: u128, name: &str, terms: Terms) -> Operation {
+    let lock = Lock { name: Name::new(name).unwrap(), mode: LockMode::Exclusive };
+    let acquire = Acquire { locks: Locks::from_buf([lock]), owner: None, wait: Wait::No, terms };
+    let (session, epoch, number) = (SessionId(session), Epoch(1), RequestNumber(1));
+    Operation::Request(Request { session, epoch, number, seen: Seen::default(), action: Action::Acquire(acquire) })
+}
+
+/// A group with a holder that goes silent at once, and a lock with a longest hold of a session that lives long.
+struct Silent {
+    cluster: Cluster,
+    /// Since when the session was silent, and the other lock asked for.
+    began: [Nanos; 2],
+}
+
+impl Silent {
+    fn new(voters: &[u64], seed: u64) -> Silent {
+        let mut cluster = Cluster::new(voters, seed);
+        cluster.ask(open(2, 600_000));
+        let silent = cluster.now;
+        cluster.ask(open(1, TTL_MS));
+        cluster.ask(lock_with(1, "silent", Terms::default()));
+        let max_hold = Some(Millis::new(MAX_HOLD_MS).unwrap());
+        let began = [silent, cluster.now];
+        cluster.ask(lock_with(2, "max-hold", Terms { max_hold, ..Terms::default() }));
+        Silent { cluster, began }
+    }
+
+    fn passed_ms(&self, since: Nanos) -> u64 {
+        (self.cluster.now.0 - since.0) / 1_000_000
+    }
+
+    /// Changes the lead every so many milliseconds until both locks are free, or two minutes have passed. Gives back for each after
+    /// how long it was, and for how much of that time there was no leader.
+    fn run(&mut self, every_ms: u64, change_lead: fn(&mut Cluster)) -> [Option<(u64, u64)>; 2] {
+        let (mut freed, mut leaderless_ms, mut next) = ([None; 2], 0, every_ms);
+        while freed.contains(&None) {
+            let passed = self.began.map(|began| self.passed_ms(began));
+            if passed[0] >= 120_000 {
+                break;
+            }
+            self.cluster.run_ms(crate::cluster::STEP_MS);
+            let leader = self.cluster.leader();
+            let mut leads = |leader| self.cluster.replica(leader).hands_over_to().is_none();
+            let Some(leader) = leader.filter(|leader| leads(*leader)) else {
+                leaderless_ms += crate::cluster::STEP_MS;
+                continue;
+            };
+            for at in [0, 1] {
+                let name = Name::new(["silent", "max-hold"][at]).unwrap();
+                if self.cluster.replica(leader).state().explain(&name, 0).holders.is_empty() {
+                    freed[at].get_or_insert((self.passed_ms(self.began[at]), leaderless_ms));
+                }
+            }
+            if passed[0] >= next {
+                next += every_ms;
+                change_lead(&mut self.cluster);
+            }
+        }
+        freed
+    }
+}
+
+fn hand_over(cluster: &mut Cluster) {
+    let leader = cluster.leader().expect("it was there just now");
+    cluster.replica(leader).transfer_lead(leader % 3 + 1).unwrap();
+}
+
+fn kill_leader(cluster: &mut Cluster) {
+    let leader = cluster.leader().expect("it was there just now");
+    for id in [1, 2, 3] {
+        if cluster.node(id).replica.is_none() {
+            cluster.restart(id);
+        }
+    }
+    cluster.crash(leader);
+}
+
+fn restart_all(cluster: &mut Cluster) {
+    for id in cluster.nodes.keys().copied().collect::<Vec<_>>() {
+        cluster.crash(id);
+        cluster.restart(id);
+    }
+}
+
+#[test]
+fn a_silent_holder_is_freed_in_time_although_the_lead_is_handed_over_every_few_seconds() {
+    for (seed, every_ms) in [(1, 8_000), (2, 2_000), (3, 1_000), (4, 300)] {
+        let [(silent, silent_alone), (max_hold, max_hold_alone)] =
+            Silent::new(&[1, 2, 3], seed).run(every_ms, hand_over).map(Option::unwrap);
+        println!("a hand-over every {every_ms} ms, {silent_alone} ms of them in all until the end:");
+        println!("a TTL of {TTL_MS} ms ended after {silent} ms, a max-hold of {MAX_HOLD_MS} ms after {max_hold} ms");
+        assert!(silent_alone <= (silent / every_ms + 1) * HAND_OVER_MS, "each takes a few round trips");
+        let silent_by = TTL_MS + GRACE_MS + LATE_MS + COMMIT_MS + silent_alone;
+        let max_hold_by = MAX_HOLD_MS + LATE_MS + COMMIT_MS + max_hold_alone;
+        assert!((TTL_MS..=silent_by).contains(&silent), "{silent} ms");
+        assert!((MAX_HOLD_MS..=max_hold_by).contains(&max_hold), "{max_hold} ms");
+    }
+}
+
+#[test]
+fn a_silent_holder_is_freed_in_time_although_leaders_die() {
+    for (voters, change_lead) in
+        [(&[1, 2, 3][..], kill_leader as fn(&mut Cluster)), (&[1, 2, 3], restart_all), (&[1], restart_all)]
+    {
+        for (seed, every_ms) in (11..).zip([4_000, 5_000, 8_000]) {
+            let [(silent, silent_alone), (max_hold, max_hold_alone)] =
+                Silent::new(voters, seed).run(every_ms, change_lead).map(Option::unwrap);
+            println!("a fail-over every {every_ms} ms, {silent_alone} ms without a leader until the end:");
+            println!(
+                "a TTL of {TTL_MS} ms ended after {silent} ms, a max-hold of {MAX_HOLD_MS} ms after {max_hold} ms"
+            );
+            let lost = |passed: u64| passed.div_ceil(every_ms) * (STAMP_EVERY_MS + COMMIT_MS);
+            assert!(silent <= TTL_MS + GRACE_MS + LATE_MS + COMMIT_MS + silent_alone + lost(silent), "{silent} ms");
+            assert!(max_hold <= MAX_HOLD_MS + LATE_MS + COMMIT_MS + max_hold_alone + lost(max_hold), "{max_hold} ms");
+        }
+    }
+}
+
+#[test]
+fn a_successor_counts_on_from_where_the_leader_handed_over() {
+    let mut cluster = Cluster::new(&[1, 2, 3], 21);
+    cluster.ask(open(1, 600_000));
+    let old = cluster.run_until_leader();
+    // In the middle between two entries.
+    cluster.run_ms(STAMP_EVERY_MS + STAMP_EVERY_MS / 2);
+    let before = cluster.replica(old).state().stamp();
+    let counted = cluster.replica(old).stamp();
+    assert!(counted.0 >= before.0 + STAMP_EVERY_MS / 4, "there is something to lose: {counted:?} after {before:?}");
+    let new = old % 3 + 1;
+    cluster.replica(old).transfer_lead(new).unwrap();
+    assert_eq!(cluster.replica(old).next_turn(), cluster.now, "it does not wait for a tick");
+    cluster.run_until("the other leads", |cluster| (cluster.leader() == Some(new)).then_some(()));
+    assert!(cluster.replica(new).state().stamp() >= counted);
+    // The entry of the hand-over holds nothing but the stamp, and the new leader's first one follows it.
+    let entries = cluster.replica(new).entries_from(GROUP_BEGINS.index + 1);
+    let entries: Vec<_> = entries.filter_map(|entry| read_entry(entry, KnownVersions::THIS_BUILD).unwrap()).collect();
+    let [.., stamp_alone, first] = &entries[..] else { panic!("{entries:?}") };
+    assert!(stamp_alone.stamp >= counted && first.stamp == stamp_alone.stamp && first.batch.failover_grace);
+    assert!(stamp_alone.batch.renewals.is_empty() && stamp_alone.batch.operations.is_empty());
+}
+
+#[test]
+fn an_idle_group_writes_one_entry_a_second_while_something_can_expire_and_none_otherwise() {
+    let mut cluster = Cluster::new(&[1, 2, 3], 22);
+    cluster.ask(open(1, 50_000));
+    let leader = cluster.run_until_leader();
+    let entries_in = |cluster: &mut Cluster, ms| {
+        let index = cluster.replica(leader).applied().index;
+        cluster.run_ms(ms);
+        cluster.replica(leader).applied().index - index
+    };
+    let entries = entries_in(&mut cluster, 40_000);
+    assert!((39..=40).contains(&entries), "{entries} entries in 40 s");
+    // What is said anyway carries the time: a keep-alive every 250 ms, and nothing besides.
+    let mut with_keep_alives = 0;
+    for _ in 0..20 {
+        cluster.keep_alive(leader, 1).unwrap();
+        with_keep_alives += entries_in(&mut cluster, 250);
+    }
+    assert!((19..=20).contains(&with_keep_alives), "{with_keep_alives} entries in five seconds");
+    entries_in(&mut cluster, 55_000);
+    assert_eq!(cluster.replica(leader).state().counts().sessions, 0);
+    assert_eq!(entries_in(&mut cluster, 30_000), 0, "nothing can expire");
+}
+
+#[test]
+fn only_the_leader_begins_a_hand_over_and_only_to_a_voter() {
+    let mut cluster = Cluster::new(&[1, 2, 3], 23);
+    cluster.ask(open(1, 600_000));
+    cluster.join(4);
+    cluster.change(&[MemberChange::AddLearner(member(4))]);
+    let leader = cluster.run_until_leader();
+    let (follower, other) = (leader % 3 + 1, (leader + 1) % 3 + 1);
+    let refused = cluster.replica(follower).transfer_lead(other);
+    assert_eq!(refused, Err(NotTaken::NotLeader { leader: Some(leader) }));
+    assert_eq!(cluster.replica(leader).transfer_lead(4), Err(NotTaken::NoVoter { node: 4 }), "a learner");
+    assert_eq!(cluster.replica(leader).transfer_lead(9), Err(NotTaken::NoVoter { node: 9 }), "a stranger");
+    cluster.replica(leader).transfer_lead(leader).unwrap();
+    // What a peer asks for would come without an entry.
+    let mut asked = Message { from: follower, to: leader, ..Message::default() };
+    asked.set_msg_type(raft::eraftpb::MessageType::MsgTransferLeader);
+    cluster.replica(leader).handle_message(asked).unwrap();
+    assert_eq!(cluster.replica(leader).hands_over_to(), None);
+    let term = cluster.replica(leader).term();
+    cluster.run_ms(3_000);
+    assert_eq!((cluster.leader(), cluster.replica(leader).term()), (Some(leader), term));
+}
+
+#[test]
+fn a_hand_over_to_a_node_that_is_down_is_given_up_and_costs_nothing() {
+    let mut cluster = Cluster::new(&[1, 2, 3], 24);
+    cluster.ask(open(1, 600_000));
+    let leader = cluster.run_until_leader();
+    let (down, other) = (leader % 3 + 1, (leader + 1) % 3 + 1);
+    cluster.crash(down);
+    let (began, stamp) = (cluster.now, cluster.replica(leader).stamp());
+    cluster.replica(leader).transfer_lead(down).unwrap();
+    cluster.run_ms(20);
+    assert_eq!(cluster.replica(leader).hands_over_to(), Some(down));
+    cluster.run_until("it is given up", |cluster| cluster.replica(leader).hands_over_to().is_none().then_some(()));
+    assert_eq!(cluster.leader(), Some(leader));
+    let passed = (cluster.now.0 - began.0) / 1_000_000;
+    assert!(cluster.replica(leader).stamp().0 + 1 >= stamp.0 + passed, "its clock went on meanwhile");
+    // And one to another node takes its place at once.
+    cluster.replica(leader).transfer_lead(down).unwrap();
+    cluster.run_ms(20);
+    cluster.replica(leader).transfer_lead(other).unwrap();
+    cluster.run_until("the other leads", |cluster| (cluster.leader() == Some(other)).then_some(()));
+    cluster.restart(down);
+    cluster.assert_replicas_equal();
+}
+
+/// The counterexample of docs/decisions/0002. The leader of an idle group dies together with a follower, while the other follower, which
+/// has heard the leader's heartbeats, is cut off. The two come back, and one of them leads. A holder renews its session there. Then the
+/// follower that was cut off is handed the lead. Gives back how long after its renewal the session ended.
+fn renewed_session_lasts_ms() -> u64 {
+    let mut cluster = Cluster::new(&[1, 2, 3], 25);
+    cluster.ask(open(1, TTL_MS));
+    let old = cluster.run_until_leader();
+    cluster.run_ms(TTL_MS / 2);
+    let (dies_too, has_heard) = (old % 3 + 1, (old + 1) % 3 + 1);
+    cluster.isolate(has_heard);
+    for id in [old, dies_too] {
+        cluster.crash(id);
+        cluster.restart(id);
+    }
+    let next = cluster.run_until_leader();
+    cluster.heal();
+    let renewed = cluster.now;
+    let ticket = cluster.keep_alive(next, 1).unwrap();
+    cluster.run_until("it is renewed", |cluster| cluster.node(next).replies.get(&ticket).cloned());
+    cluster.run_ms(500);
+    cluster.replica(next).transfer_lead(has_heard).unwrap();
+    cluster.run_until("the other leads", |cluster| (cluster.leader() == Some(has_heard)).then_some(()));
+    cluster.run_until("the session ends", |cluster| {
+        (cluster.replica(has_heard).state().counts().sessions == 0).then_some(())
+    });
+    (cluster.now.0 - renewed.0) / 1_000_000
+}
+
+#[test]
+fn a_lease_that_was_renewed_after_a_rewind_lasts_under_the_next_leader() {
+    let lasted = renewed_session_lasts_ms();
+    assert!((TTL_MS..=TTL_MS + GRACE_MS + LATE_MS + COMMIT_MS + HAND_OVER_MS).contains(&lasted), "{lasted} ms");
+}
+
+/// What the two faults would do, so that the tests above are known to find them.
+#[cfg(feature = "planted-bugs")]
+mod planted {
+    use fencepost_replica::{Bug, plant};
+
+    use super::*;
+
+    #[test]
+    fn time_in_heartbeats_ends_a_lease_that_its_holder_trusts() {
+        plant(Some(Bug::TimeInHeartbeats));
+        let lasted = renewed_session_lasts_ms();
+        plant(None);
+        println!("a TTL of {TTL_MS} ms ended after {lasted} ms");
+        // Rule: holder-stops-first. The holder takes off one per cent and a millisecond.
+        assert!(lasted < TTL_MS - TTL_MS / 100 - 1, "{lasted} ms");
+    }
+
+    #[test]
+    fn without_time_in_the_log_a_lock_is_never_freed_while_the_lead_changes_hands() {
+        plant(Some(Bug::RewindsTime));
+        let freed_after_ms = |every_ms| Silent::new(&[1, 2, 3], 1).run(every_ms, hand_over);
+        let (slow, fast) = (freed_after_ms(8_000), freed_after_ms(4_000));
+        plant(None);
+        assert!(slow[0].is_none() && slow[1].is_some(), "each rewinds eight seconds: {slow:?}");
+        assert_eq!(fast, [None, None], "each rewinds four seconds");
+    }
+}

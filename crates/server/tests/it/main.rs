@@ -1,0 +1,9 @@
+//! The integration tests of this crate, in one program: each program costs a link and a start.
+
+mod client;
+mod cluster;
+mod counts;
+mod edge;
+mod frames;
+mod one_node;
+mod tls;
