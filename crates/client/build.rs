@@ -1,5 +1,7 @@
-//! Generates the gRPC stubs of the services in `proto/`. The messages are `fencepost-wire`'s, so that there is one of each.
-//! The schema is compiled by a library (`protox`): nobody has to install `protoc`.
+//! Generates the gRPC stubs of the services in `proto/`.
+//!
+//! The messages come from `fencepost-wire`, so that each message type exists once. A library (`protox`) compiles the schema, so
+//! `protoc` need not be installed.
 
 use std::path::PathBuf;
 
@@ -7,7 +9,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=../../proto");
     let files = ["lock", "observe", "admin"].map(|file| format!("fencepost/v1/{file}.proto"));
     let schema = protox::compile(files, ["../../proto"])?;
-    // The channels are made in one place of our own; the generated short cut would also clash with the method `Connect`.
+    // `driver::endpoint` creates all channels. The generated shortcut would also clash with the method `Connect`.
     let stubs = || {
         tonic_prost_build::configure()
             .build_transport(false)
@@ -15,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             .disable_comments(["."])
     };
     stubs().build_server(false).compile_fds(schema.clone())?;
-    // The tests talk to a small server on the loopback; its stubs are no part of the library.
+    // For the small server of the tests. Its stubs are not part of the library.
     let for_tests = PathBuf::from(std::env::var("OUT_DIR")?).join("server");
     std::fs::create_dir_all(&for_tests)?;
     stubs().build_client(false).out_dir(for_tests).compile_fds(schema)?;

@@ -1,5 +1,5 @@
-//! A server in the process, for the tests of programs that use this library: the real one, in memory, on free ports of
-//! loopback.
+//! A server in the process, for the tests of programs that use this library. It is the real server, in memory, on free ports of
+//! the loopback interface.
 //!
 //! ```
 //! use fencepost::testing::TestServer;
@@ -23,11 +23,11 @@ use tokio::sync::oneshot;
 
 use crate::{Client, Error};
 
-/// A cluster of one node. It ends, and forgets everything, when this is dropped.
+/// A cluster of one node. Dropping this ends the node, and its state is lost.
 pub struct TestServer {
     address: SocketAddr,
     end: Option<oneshot::Sender<()>>,
-    // A thread of its own, so that tests with and without a runtime can have one.
+    // The node runs on its own thread, so that tests with and without a runtime can use it.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -35,7 +35,7 @@ impl TestServer {
     /// Starts a node and waits until it leads.
     ///
     /// # Panics
-    /// If this machine lets nobody listen on loopback.
+    /// If this machine does not allow listening on the loopback interface.
     pub fn start() -> TestServer {
         let (say, hear) = mpsc::channel();
         let (end, ended) = oneshot::channel::<()>();
@@ -54,10 +54,10 @@ impl TestServer {
                 let server = Server::start(config).await.expect("loopback can be listened on");
                 server.wait_until_ready().await;
                 server.wait_until_member().await;
-                // Whoever started it waits for this.
+                // `TestServer::start` waits for this.
                 let _ = say.send(server.client_address());
                 tokio::select! {
-                    // At once: whoever is still connected has no time to go in good order while the test waits for this.
+                    // Ends at once, without a graceful shutdown: the test waits for this.
                     _ = ended => {}
                     stopped = server.run_until(std::future::pending()) => {
                         stopped.expect("a node in memory has nothing to stop for");
@@ -74,7 +74,7 @@ impl TestServer {
         self.address
     }
 
-    /// A client of it.
+    /// A client of this server.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -87,7 +87,7 @@ impl Drop for TestServer {
     fn drop(&mut self) {
         self.end = None;
         if let Some(thread) = self.thread.take() {
-            // If it panicked it has said so.
+            // A panic of the thread has already been printed.
             let _ = thread.join();
         }
     }
