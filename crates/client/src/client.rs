@@ -18,7 +18,7 @@ use crate::guard::{Exclusive, Mixed};
 use crate::lock::LockRequest;
 use crate::semaphore::SemaphoreRequest;
 use crate::session::{Home, SessionBuilder};
-use crate::shared::{Asked, Shared};
+use crate::shared::{PendingRequest, Shared};
 use crate::tls::Tls;
 use crate::watch::WatchRequest;
 use fencepost_session::client::NewSession;
@@ -255,15 +255,15 @@ impl Client {
     }
 
     pub(crate) async fn close_session(&self, session: SessionId) -> Result<(), Error> {
-        let asked: Asked = self.shared().close_session(session, self.call_timeout());
-        match self.decided(asked).await {
+        let pending = self.shared().close_session(session, self.call_timeout());
+        match self.decided(pending).await {
             Ok(_) | Err(Error::Refused(_)) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    pub(crate) async fn decided(&self, asked: Asked) -> Result<fencepost_core::Outcome, Error> {
-        crate::error::decided(asked.await, || self.shared().failed())
+    pub(crate) async fn decided(&self, pending: PendingRequest) -> Result<fencepost_core::Outcome, Error> {
+        crate::error::decided(pending.await, || self.shared().failed())
     }
 }
 

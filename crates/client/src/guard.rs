@@ -144,8 +144,8 @@ impl<M> Guard<M> {
     pub async fn release(mut self) -> Result<Released, Error> {
         self.open = false;
         let client = self.hold.client();
-        let asked = client.shared().release(self.hold.key, client.call_timeout())?;
-        match client.decided(asked).await? {
+        let pending = client.shared().release(self.hold.key, client.call_timeout())?;
+        match client.decided(pending).await? {
             Outcome::Released { count_left } => Ok(Released { count_left }),
             _ => Err(Refused::NotHeld.into()),
         }

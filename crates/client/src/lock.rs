@@ -134,34 +134,34 @@ async fn answer_and_suspicion(
     wait: Wait,
     limit: Option<Duration>,
 ) -> (Answer, Option<Box<Cycle>>) {
-    let mut asked = pin!(client.shared().ask(session, action.clone(), limit));
+    let mut pending = pin!(client.shared().ask(session, action.clone(), limit));
     let (Wait::UpTo(wait), Action::Acquire(acquire), true) = (wait, action, client.shared().tier == Tier::Correctness)
     else {
-        return (asked.await, None);
+        return (pending.await, None);
     };
     // If the lock is free, no timer is needed.
-    if let Some(answer) = asked.as_mut().answer_or_queued().await {
+    if let Some(answer) = pending.as_mut().answer_or_queued().await {
         return (answer, None);
     }
     let wait = Duration::from_millis(wait.get());
     tokio::select! {
         biased;
-        answer = &mut asked => return (answer, None),
+        answer = &mut pending => return (answer, None),
         () = tokio::time::sleep(wait.saturating_sub(SUSPECT_PATIENCE).max(wait / 2)) => {}
     }
     // A session that holds nothing cannot be part of a deadlock.
     if !client.shared().with(|state| state.machine.holds_any(session)) {
-        return (asked.await, None);
+        return (pending.await, None);
     }
     let mut suspicion = pin!(client.suspect(session, acquire));
     tokio::select! {
         biased;
-        answer = &mut asked => {
+        answer = &mut pending => {
             // A grant is returned at once. After a timeout, wait for the check, whose time is bounded.
             let timed_out = matches!(answer, Answer::Decided(Outcome::TimedOut));
             (answer, if timed_out { suspicion.await } else { None })
         }
-        suspected = &mut suspicion => (asked.await, suspected),
+        suspected = &mut suspicion => (pending.await, suspected),
     }
 }
 

@@ -164,9 +164,9 @@ impl Shared {
     }
 
     /// Makes a request in a session.
-    pub(crate) fn ask(self: &Arc<Self>, session: SessionId, action: Action, limit: Option<Duration>) -> Asked {
+    pub(crate) fn ask(self: &Arc<Self>, session: SessionId, action: Action, limit: Option<Duration>) -> PendingRequest {
         let limit_at = limit.map(|limit| clock::now().after(limit));
-        self.asked(|state| {
+        self.submit(|state| {
             if state.is_shut_down {
                 return Err(Answer::Failed(Failure::ShutDown));
             }
@@ -178,10 +178,10 @@ impl Shared {
     }
 
     /// Gives a grant back, and lets the caller wait for the answer.
-    pub(crate) fn release(self: &Arc<Self>, grant: GrantKey, limit: Duration) -> Result<Asked, crate::Lost> {
+    pub(crate) fn release(self: &Arc<Self>, grant: GrantKey, limit: Duration) -> Result<PendingRequest, crate::Lost> {
         let now = clock::now();
         let mut lost = None;
-        let asked = self.asked(|state| {
+        let pending = self.submit(|state| {
             state.listeners_hear(grant);
             match state.machine.let_go(grant, Some(now.after(limit)), true, now) {
                 LetGo::Asked(key) => Ok(key),
@@ -191,18 +191,19 @@ impl Shared {
                 }
             }
         });
-        lost.map_or(Ok(asked), Err)
+        lost.map_or(Ok(pending), Err)
     }
 
-    pub(crate) fn close_session(self: &Arc<Self>, session: SessionId, limit: Duration) -> Asked {
+    pub(crate) fn close_session(self: &Arc<Self>, session: SessionId, limit: Duration) -> PendingRequest {
         let limit_at = Some(clock::now().after(limit));
-        self.asked(|state| match state.machine.is_alive(session) {
+        self.submit(|state| match state.machine.is_alive(session) {
             true => Ok(state.machine.close_session(session, limit_at)),
             false => Err(Answer::Decided(Outcome::Closed)),
         })
     }
 
-    fn asked(self: &Arc<Self>, ask: impl FnOnce(&mut State) -> Result<RequestKey, Answer>) -> Asked {
+    /// Puts a request into the machine and stores a slot for its answer. Without a request, the answer is there at once.
+    fn submit(self: &Arc<Self>, ask: impl FnOnce(&mut State) -> Result<RequestKey, Answer>) -> PendingRequest {
         let slot = Arc::new(Slot::default());
         let key = self.with(|state| match ask(state) {
             Ok(key) => {
@@ -215,7 +216,7 @@ impl Shared {
             }
         });
         self.wake.notify_one();
-        Asked { shared: self.clone(), key, slot }
+        PendingRequest { shared: self.clone(), key, slot }
     }
 
     /// Gives a grant back in the background. If callers may block, returns when the release is written.
@@ -352,14 +353,14 @@ impl State {
 /// # Cancellation
 /// Dropping it cancels the request, and gives back a grant that it may have got.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct PendingRequest {
     shared: Arc<Shared>,
     /// `None` if no request was made, or the answer was taken.
     key: Option<RequestKey>,
     slot: Arc<Slot>,
 }
 
-impl Asked {
+impl PendingRequest {
     /// Waits for the answer; returns `None` as soon as the request waits in a queue.
     pub(crate) async fn answer_or_queued(mut self: Pin<&mut Self>) -> Option<Answer> {
         std::future::poll_fn(|context| match self.as_mut().poll(context) {
@@ -371,7 +372,7 @@ impl Asked {
     }
 }
 
-impl Future for Asked {
+impl Future for PendingRequest {
     type Output = Answer;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
@@ -383,7 +384,7 @@ impl Future for Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
         let Some(key) = self.key else { return };
         self.shared.with(|state| match std::mem::replace(&mut *self.slot.lock(), Filling::Taken) {
