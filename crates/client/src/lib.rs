@@ -34,6 +34,31 @@
 //! # How it is built
 //!
 //! The crate `fencepost-session` makes all decisions, without sockets and clocks. A thin driver in this crate provides both.
+//!
+//! # Files
+//!
+//! For people who change this crate:
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `lib.rs` | this page, and the public names |
+//! | `client.rs` | [`Client`] and its builder: the address, the settings, and the session that all clones share |
+//! | `session.rs` | [`Session`]: separate sessions, and which session a lock belongs to |
+//! | `lock.rs` | requests for locks, and the wait for a grant |
+//! | `semaphore.rs` | requests for permits of a semaphore |
+//! | `election.rs` | leader elections, and observers of them |
+//! | `guard.rs` | what a holder gets: the token, the remaining time, the loss signal, the release, changes of the mode |
+//! | `error.rs` | [`Error`]: refused, failed, or outcome unknown |
+//! | `observe.rs` | read-only queries: locks, waiters, sessions, tokens, the cluster |
+//! | `watch.rs` | watching events in log order |
+//! | `admin.rs` | the operations of administrators |
+//! | `calls.rs` | how a gRPC call finds the leader, and when it may be retried |
+//! | `shared.rs` | the state that the driver and all handles share, and the slot for each answer |
+//! | `driver.rs` | the one task of a client: it dials, sends, receives, and wakes callers |
+//! | `stream.rs` | one framed connection to a node |
+//! | `tls.rs` | TLS settings, the handshake, and hints when it fails |
+//! | `clock.rs` | the clock of all deadlines |
+//! | `blocking.rs` | the same API without `async` |
 
 pub mod clock;
 #[cfg(feature = "blocking")]
