@@ -1,4 +1,7 @@
-//! What administrators do: to locks, and to the cluster.
+//! The operations of administrators, on locks and on the cluster.
+//!
+//! Acts on locks can be sent twice without harm, so a lost connection is retried. Changes of the members are sent once: if the answer
+//! is lost, the outcome is unknown.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -15,7 +18,7 @@ use crate::client::Client;
 use crate::error::{self, Error, Failed, refusals};
 use fencepost_wire::grpc::admin_service_client::AdminServiceClient;
 
-/// What administrators do. Begin with [`Client::admin`].
+/// The operations of administrators. Begin with [`Client::admin`].
 ///
 /// ```no_run
 /// # async fn example(client: fencepost::Client) -> Result<(), fencepost::Error> {
@@ -38,18 +41,18 @@ pub struct Members {
     pub cluster: u128,
     /// Its group.
     pub group: u64,
-    /// Those who vote.
+    /// The members that vote.
     pub voters: Vec<u64>,
-    /// Those who get the log without a vote.
+    /// The members that get the log without a vote.
     pub learners: Vec<u64>,
 }
 
-/// A node that is to be added.
+/// A new member of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewMember {
-    /// Drawn at random by the node itself.
+    /// The id of the node, which it has drawn at random.
     pub node: u64,
-    /// For people; no two members have the same.
+    /// The name for people. It is unique among the members.
     pub name: String,
     /// Where the other nodes reach it.
     pub peer_address: String,
@@ -62,29 +65,29 @@ impl Admin {
         Admin { client, reason: String::new() }
     }
 
-    /// Why. It goes to the audit log, and to whom it hits.
+    /// The reason for what follows. It goes to the audit log, and to the affected clients.
     pub fn reason(mut self, reason: impl Into<String>) -> Admin {
         self.reason = reason.into();
         self
     }
 
-    /// Breaks a grant, whole. Its holder is told, not stopped: only fencing stops its writes.
+    /// Ends a whole grant by force. Its holder is notified, but not stopped: only fencing stops its writes.
     ///
     /// # Errors
-    /// [`crate::Refused::NotFound`] if no such grant stands.
+    /// [`crate::Refused::NotFound`] if there is no such grant.
     pub async fn break_grant(&self, grant: GrantId) -> Result<(), Error> {
         self.act(Act::Break { grant }).await
     }
 
-    /// Ends a session with all that it holds. It may open another.
+    /// Ends a session and everything that it holds. Its client may open another one.
     ///
     /// # Errors
-    /// [`crate::Refused::NotFound`] if no such session lives.
+    /// [`crate::Refused::NotFound`] if there is no such session.
     pub async fn evict(&self, session: SessionId) -> Result<(), Error> {
         self.act(Act::Evict { session }).await
     }
 
-    /// Lets new grants and upgrades of this name wait.
+    /// Makes new grants and upgrades of this name wait until the freeze ends.
     ///
     /// # Errors
     /// [`crate::Refused::Rule`] if there are too many freezes.
@@ -92,7 +95,7 @@ impl Admin {
         self.freeze(Scope::Name(error::name(name.as_ref())?)).await
     }
 
-    /// Lets new grants and upgrades of every name with this prefix wait; the empty prefix is every name.
+    /// Makes new grants and upgrades of every name with this prefix wait until the freeze ends. The empty prefix means every name.
     ///
     /// # Errors
     /// As [`Admin::freeze_name`].
@@ -118,15 +121,15 @@ impl Admin {
         self.act(Act::Thaw { freeze }).await
     }
 
-    /// Ends the rest of a grant early.
+    /// Ends the rest of a grant early: the time for which its lock delay keeps the resources busy.
     ///
     /// # Errors
-    /// [`crate::Refused::NotFound`] if it does not rest.
+    /// [`crate::Refused::NotFound`] if the grant is not resting.
     pub async fn waive_rest(&self, grant: GrantId) -> Result<(), Error> {
         self.act(Act::WaiveRest { grant }).await
     }
 
-    /// Makes a name a semaphore for good, changes its limit, or takes the limit away.
+    /// Makes a name a permanent semaphore with this limit, changes its limit, or removes the limit with `None`.
     ///
     /// # Errors
     /// [`crate::Refused::Rule`] if the name is in use as a lock, or there are too many limits.
@@ -135,7 +138,7 @@ impl Admin {
         self.act(Act::SetLimit { name, limit }).await
     }
 
-    /// Each act is its own repeat, so it can be sent again.
+    /// Doing an act twice has the effect of doing it once, so it can be sent again.
     async fn act(&self, act: Act) -> Result<(), Error> {
         let request = admin::act_to_wire(&Reason::new(&self.reason)?, &act);
         let ask = |channel| {
@@ -160,7 +163,7 @@ impl Admin {
         self.client.call(Once, ask).await.map(members)
     }
 
-    /// Gives a learner that has caught up a vote. The node that it replaces loses its own in the same step.
+    /// Gives a vote to a learner that has caught up. If it replaces a node, that node loses its vote in the same step.
     ///
     /// # Errors
     /// [`crate::Refused::Invalid`] if it has not caught up; [`Error::Unknown`] if the answer was lost.
@@ -170,17 +173,17 @@ impl Admin {
         self.client.call(Once, ask).await.map(members)
     }
 
-    /// Takes a node out for good. Its id never comes back.
+    /// Removes a node permanently. Its id cannot be used again.
     ///
     /// # Errors
-    /// [`crate::Refused::NotFound`] if it is no member; [`Error::Unknown`] if the answer was lost.
+    /// [`crate::Refused::NotFound`] if it is not a member; [`Error::Unknown`] if the answer was lost.
     pub async fn remove_member(&self, node: u64) -> Result<Members, Error> {
         let request = v1::RemoveMemberRequest { node };
         let ask = |channel| async move { AdminServiceClient::new(channel).remove_member(request).await };
         self.client.call(Once, ask).await.map(members)
     }
 
-    /// Lets another node lead, or the one that has the most of the log. Says who leads then.
+    /// Transfers the leadership to this node, or to the node that has most of the log. Returns the new leader.
     ///
     /// # Errors
     /// [`Error::Unknown`] if the answer was lost.
@@ -190,10 +193,10 @@ impl Admin {
         Ok(self.client.call(Once, ask).await?.leader)
     }
 
-    /// A snapshot of the whole state, taken while serving, as the bytes of one file.
+    /// A snapshot of the whole state, as the bytes of one file. The cluster serves requests meanwhile.
     ///
     /// # Errors
-    /// [`Error::Failed`] if nobody could be asked.
+    /// [`Error::Failed`] if no node could be asked.
     pub async fn backup(&self) -> Result<Backup, Error> {
         let ask = |channel| async move { AdminServiceClient::new(channel).backup(v1::BackupRequest {}).await };
         Ok(Backup { chunks: self.client.call(Long, ask).await? })
@@ -205,17 +208,17 @@ fn members(response: v1::MemberChangeResponse) -> Members {
     Members { cluster: fencepost_wire::api::whole(cluster_high, cluster_low), group, voters, learners }
 }
 
-/// The bytes of a backup, in pieces. It is whole only if it ended without an error.
+/// The bytes of a backup, in pieces. The backup is complete only if it ends without an error.
 #[derive(Debug)]
 pub struct Backup {
     chunks: Streaming<v1::BackupChunk>,
 }
 
 impl Backup {
-    /// The next piece; none at the end.
+    /// The next piece; `None` at the end.
     ///
     /// # Errors
-    /// [`Error::Unknown`] or [`Error::Failed`] if it broke off: throw away what came, and begin anew.
+    /// [`Error::Unknown`] or [`Error::Failed`] if the backup broke off: throw the pieces away, and start again.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
         match self.chunks.message().await {
             Ok(chunk) => Ok(chunk.map(|chunk| chunk.data)),

@@ -1,12 +1,12 @@
 //! The same locks for programs without async.
 //!
-//! One thread of its own runs the connection, so that keep-alives go out while the program works. Calls block the thread that makes
-//! them. Whatever is not here can be had by [`Client::wait_for`].
+//! A background thread runs the connection, so that keep-alives are sent while the program works. Calls block the thread that makes
+//! them. For everything that is not here, use [`Client::wait_for`] with the async API.
 //!
 //! # When the program ends
-//! A guard that is dropped gives its lock back, at the end of `main` and in a panic that unwinds, too. A guard that is not
-//! dropped gives nothing back: `std::process::exit`, an abort and a guard in a static leave its lock to the TTL. A client may
-//! stay in a static: its locks do not depend on its drop.
+//! A guard that is dropped gives its lock back, also at the end of `main` and in a panic that unwinds. A guard that is not dropped
+//! does not: after `std::process::exit`, after an abort, and with a guard in a static, the lock ends with its TTL. A client may be
+//! in a static: its locks do not depend on its drop.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -50,14 +50,14 @@ struct Runtime {
     handle: Handle,
     /// Dropping it ends the thread.
     stop: Option<oneshot::Sender<()>>,
-    /// Hears that the thread has ended. In a mutex because a receiver cannot be shared without one.
+    /// Ends when the thread has ended. In a mutex because a receiver cannot be shared without one.
     ended: Mutex<mpsc::Receiver<Infallible>>,
 }
 
-/// How long the good-bye of the last client may take.
+/// How long the thread may take to close the sessions after the last handle is dropped.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// How long the drop of a guard, or of the last handle of a client, may block. It waits for one write to a socket, so this is
-/// long; a cluster that hangs must not hang the program.
+/// How long the drop of a guard, or of the last handle of a client, may block. The drop waits for one write to a socket, so this is
+/// long enough. There must be a bound, because a cluster that hangs must not hang the program.
 const DROP_WAITS: Duration = Duration::from_millis(100);
 
 impl Runtime {
@@ -70,7 +70,7 @@ impl Runtime {
             let _ends = ends;
             runtime.block_on(async {
                 let _ = stopped.await;
-                // The driver says good-bye by itself once the last handle is gone, and then has no tasks left.
+                // The driver closes the sessions by itself when the last handle is dropped. Then no task is left.
                 let until = tokio::time::Instant::now() + FAREWELL;
                 while Handle::current().metrics().num_alive_tasks() > 0 && tokio::time::Instant::now() < until {
                     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -81,7 +81,7 @@ impl Runtime {
     }
 }
 
-/// The last handle of a client closes its sessions. A program may end right after this.
+/// Waits for a bounded time until the sessions are closed, because the program may end right after this.
 impl Drop for Runtime {
     fn drop(&mut self) {
         self.stop = None;
@@ -99,7 +99,7 @@ impl Client {
         Client::with(crate::Client::builder().address(address)?)
     }
 
-    /// Connects as the builder says.
+    /// Connects with the settings of a builder.
     ///
     /// # Errors
     /// As [`ClientBuilder::connect`].
@@ -119,7 +119,7 @@ impl Client {
         Ok(self.guard(self.wait_for(request.acquire())?))
     }
 
-    /// A lock, if it can be had without waiting.
+    /// Takes a lock if it is free; `None` if it is busy.
     ///
     /// # Errors
     /// As [`LockRequest::try_acquire`].
@@ -143,7 +143,7 @@ impl Client {
         self.wait_for(election.campaign(value))
     }
 
-    /// Waits for anything of the async API.
+    /// Waits for any future of the async API.
     pub fn wait_for<F: Future>(&self, future: F) -> F::Output {
         self.runtime.handle.block_on(future)
     }
@@ -153,7 +153,7 @@ impl Client {
     }
 }
 
-/// It builds every request that the async client can.
+/// Gives access to all requests of the async client.
 impl Deref for Client {
     type Target = crate::Client;
 
@@ -162,13 +162,13 @@ impl Deref for Client {
     }
 }
 
-/// A held lock. Dropping it gives the lock back: the drop returns when the release is written to the connection, after 100 ms at
-/// the most, so the program may end right after it. It does not wait for the answer; [`Guard::release`] does.
+/// A held lock. Dropping it gives the lock back. The drop returns when the release is written to the connection, but after 100 ms
+/// at the latest. So the program may end right after it. The drop does not wait for the answer; [`Guard::release`] does.
 #[derive(Debug)]
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct Guard<M> {
     guard: crate::Guard<M>,
-    /// Renews the lock for as long as it is held.
+    /// Runs the connection, which keeps the lock alive while it is held.
     runtime: Arc<Runtime>,
 }
 
@@ -189,7 +189,7 @@ impl<M> Guard<M> {
         self.runtime.handle.block_on(self.guard.extend(max_hold))
     }
 
-    /// The guard of the async API, for what is not here. It must not outlive the client.
+    /// The guard of the async API, for methods that are not here. It must not outlive the client.
     pub fn into_inner(self) -> crate::Guard<M> {
         self.guard
     }

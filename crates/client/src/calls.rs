@@ -1,4 +1,7 @@
-//! Calls beside the stream: reads and what administrators do. They go to the leader that the stream has found, or look for it.
+//! Calls beside the stream, over gRPC: reads and the operations of administrators.
+//!
+//! A call goes to the leader that the stream has found, or looks for the leader itself. It is retried only if that cannot do the
+//! work twice: see [`Kind`].
 
 use std::future::Future;
 use std::time::Duration;
@@ -13,21 +16,21 @@ use crate::driver::{Way, chain, endpoint, not_leader, reason};
 use crate::error::{Error, Failed, Refused, Unknown};
 use fencepost_wire::grpc::observe_service_client::ObserveServiceClient;
 
-/// How often one call is sent before its failure is told.
+/// How often one call is sent before it fails.
 const TRIES: usize = 6;
-/// Between two tries when nobody knows who leads.
+/// The pause between two tries if the leader is not known.
 const PAUSE: Duration = Duration::from_millis(200);
-/// One node gets this part of the whole time, if there are others to ask: a node that hangs takes connections and says nothing.
+/// One node gets the whole time divided by this, if there are other nodes: a node that hangs accepts connections and never answers.
 const SHARE: u32 = 4;
 
-/// What may be concluded if a call breaks off.
+/// Whether a call that broke off may be sent again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It changes nothing, or doing it twice is doing it once: it is sent again.
+    /// The call changes nothing, or doing it twice has the effect of doing it once: it is sent again.
     Repeatable,
-    /// The same, and it may take long.
+    /// Like `Repeatable`, but the answer may take long.
     Long,
-    /// Nobody knows whether it was done.
+    /// The call must not be done twice. If it breaks off, its outcome is unknown.
     Once,
 }
 
@@ -44,7 +47,7 @@ impl Client {
         for tried in 0..TRIES {
             let way = self.way(hint.take(), tried)?;
             let limit = if kind == Kind::Repeatable { share } else { self.call_timeout() };
-            // Whatever cannot simply be asked elsewhere after a while goes only to a node that is known to answer.
+            // A call that cannot be given up early and sent to another node goes only to a node that answers.
             if kind != Kind::Repeatable
                 && let Err(status) = answers(way.clone(), share).await
             {
@@ -59,11 +62,11 @@ impl Client {
             match not_leader(&status) {
                 Some(Some(leader)) => hint = Some(leader),
                 Some(None) => {
-                    // It says whom it hears, which says more than that others do not answer.
+                    // The node says which members it hears. That is a better reason than another node that does not answer.
                     no_leader = Some(Failed::NoLeader { said: status.message().to_owned() });
                     tokio::time::sleep(PAUSE).await;
                 }
-                // It did nothing, and never will.
+                // The node was removed from the cluster: it did nothing, and never will.
                 None if was_removed(&status) => {}
                 None if status.code() != Code::Unavailable => return Err(refusal(&status)),
                 None if kind == Kind::Once => return Err(Unknown::BrokeOff(status.message().to_owned()).into()),
@@ -84,7 +87,7 @@ impl Client {
         Ok(answered.map_err(|status| refusal(&status))?.into_inner())
     }
 
-    /// A way to the node that was named, else to the leader, else to one node after the other.
+    /// A channel to the node in `hint`, else to the leader on the first try, else to the given nodes in turn.
     fn way(&self, hint: Option<String>, tried: usize) -> Result<Way, Error> {
         let shared = self.shared();
         let say = |channel: Channel| Way::new(channel, shared.caller.clone());
@@ -108,7 +111,7 @@ async fn within<T>(limit: Duration, call: impl Future<Output = Result<T, Status>
     in_time.unwrap_or_else(|_| Err(Status::unavailable("no answer in time")))
 }
 
-/// Whether a node answers at all, whatever it says.
+/// Checks that a node answers, with any answer.
 async fn answers(way: Way, limit: Duration) -> Result<(), Status> {
     let asked = async { ObserveServiceClient::new(way).get_status(v1::GetStatusRequest::default()).await };
     match within(limit, asked).await {
@@ -121,7 +124,7 @@ fn was_removed(status: &Status) -> bool {
     status.get_details_error_info().is_some_and(|info| info.reason == "REMOVED")
 }
 
-/// What a status says.
+/// The error for a status.
 pub(crate) fn refusal(status: &Status) -> Error {
     let message = status.message().to_owned();
     let retry_after = status.get_details_retry_info().and_then(|info| info.retry_delay);

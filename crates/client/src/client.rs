@@ -1,4 +1,6 @@
-//! The client: one connection to a cluster, and where everything else begins.
+//! The client: one connection to a cluster, its builder, and the session that all clones share.
+//!
+//! Every other request begins here, with a method of [`Client`]. The connection itself runs in `driver.rs`.
 
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -16,15 +18,15 @@ use crate::guard::{Exclusive, Mixed};
 use crate::lock::LockRequest;
 use crate::semaphore::SemaphoreRequest;
 use crate::session::{Home, SessionBuilder};
-use crate::shared::{Asked, Shared};
+use crate::shared::{PendingRequest, Shared};
 use crate::tls::Tls;
 use crate::watch::WatchRequest;
 use fencepost_session::client::NewSession;
 
-/// The port for clients if an address names none.
+/// The port if an address has none.
 const PORT: u16 = 7420;
-/// How long one node may take to answer before the next is tried. A node that hangs takes connections and says nothing, and
-/// whoever dials it first must still find the others within seconds.
+/// How long one node may take to answer before the next is tried. A node that hangs accepts connections and never answers. A
+/// client that dials it first must still find the others within seconds.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection to a cluster. Cloning it is cheap, and all clones share the connection and one session.
@@ -54,11 +56,11 @@ struct Inner {
     ttl: Ttl,
     metadata: Metadata,
     call_timeout: Duration,
-    /// The session of those who do not ask for one of their own.
+    /// The session that all clones share. `None` before its first use and after a close.
     session: Mutex<Option<SessionId>>,
-    /// Where the connection runs.
+    /// The runtime on which the driver runs.
     runtime: Handle,
-    /// The efficiency tier has a connection of its own, from its first use on.
+    /// A second client for the efficiency tier, with its own connection. Created at its first use.
     efficiency: OnceLock<Client>,
 }
 
@@ -74,9 +76,9 @@ impl Drop for Inner {
 pub struct ClientBuilder {
     endpoints: Vec<String>,
     tls: Option<Tls>,
-    /// Whether a node was named with `https://`,
+    /// A node was given with `https://`.
     says_https: bool,
-    /// and whether one was with `http://`.
+    /// A node was given with `http://`.
     says_http: bool,
     ttl: Duration,
     name: Option<String>,
@@ -87,17 +89,17 @@ pub struct ClientBuilder {
 }
 
 impl Client {
-    /// Connects to the cluster at `fencepost://host:port,host:port`. Any of its nodes will do: the leader is found. For TLS
-    /// see [`ClientBuilder::tls`].
+    /// Connects to the cluster at `fencepost://host:port,host:port`. Any of its nodes will do: the client finds the leader. For
+    /// TLS see [`ClientBuilder::tls`].
     ///
     /// # Errors
-    /// [`Failed::Unreachable`] if no node could be reached within ten seconds, [`Failed::NoLeader`] if one could and no node leads,
-    /// [`Failed::BadAddress`] if it is no address.
+    /// [`Failed::Unreachable`] if no node could be reached within ten seconds, [`Failed::NoLeader`] if a node answered but no node
+    /// leads, [`Failed::BadAddress`] if the address is not valid.
     pub async fn connect(address: &str) -> Result<Client, Error> {
         Client::builder().address(address)?.connect().await
     }
 
-    /// A client with other settings than the usual ones.
+    /// Builds a client with settings of your own.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), fencepost::Error> {
@@ -152,7 +154,7 @@ impl Client {
         Election::new(self.clone(), self.home(), name.as_ref())
     }
 
-    /// The id of the cluster, once a node of it has answered. Names, tokens and grant ids mean something within one cluster only.
+    /// The id of the cluster; `None` until a node has answered. Names, tokens and grant ids have a meaning within one cluster only.
     pub fn cluster(&self) -> Option<u128> {
         self.shared().with(|state| state.machine.cluster())
     }
@@ -162,12 +164,12 @@ impl Client {
         WatchRequest::new(self.clone(), prefix.into())
     }
 
-    /// What administrators do. The reason goes to the audit log.
+    /// The operations of administrators.
     pub fn admin(&self) -> Admin {
         Admin::new(self.clone())
     }
 
-    /// A session of its own on this connection: what it holds ends with it, and with nothing else.
+    /// A separate session on this connection: what it holds ends with this session, not with another one.
     pub fn session(&self) -> SessionBuilder {
         SessionBuilder::new(self.clone())
     }
@@ -175,10 +177,10 @@ impl Client {
     /// Closes the session that the clones of this client share: everything that it holds is given back at once.
     ///
     /// # Errors
-    /// [`Error::Unknown`] if no answer came. The locks then end with their deadline at the latest.
+    /// [`Error::Unknown`] if no answer came. Then the locks end at their deadline at the latest.
     pub async fn close(&self) -> Result<(), Error> {
         if let Some(efficiency) = self.inner.efficiency.get() {
-            // It has no efficiency tier of its own, so this ends here.
+            // The efficiency client has no second client itself, so this recursion ends.
             Box::pin(efficiency.close()).await?;
         }
         let session = self.inner.session.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -192,7 +194,7 @@ impl Client {
         Home::Client(self.clone())
     }
 
-    /// The same cluster, but its lock state in the leader's memory.
+    /// A client for the efficiency tier of the same cluster: its lock state is in the leader's memory only.
     // Rule: tier-efficiency
     pub(crate) fn efficiency(&self) -> Client {
         let connect = || {
@@ -225,7 +227,7 @@ impl Client {
         &self.inner.metadata
     }
 
-    /// The shared session, opened anew if there is none or it has ended.
+    /// The shared session. Opens a new one if there is none or it has ended.
     pub(crate) fn default_session(&self) -> Result<SessionId, Error> {
         let mut session = self.inner.session.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(id) = *session
@@ -253,23 +255,23 @@ impl Client {
     }
 
     pub(crate) async fn close_session(&self, session: SessionId) -> Result<(), Error> {
-        let asked: Asked = self.shared().close_session(session, self.call_timeout());
-        match self.decided(asked).await {
+        let pending = self.shared().close_session(session, self.call_timeout());
+        match self.decided(pending).await {
             Ok(_) | Err(Error::Refused(_)) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    pub(crate) async fn decided(&self, asked: Asked) -> Result<fencepost_core::Outcome, Error> {
-        crate::error::decided(asked.await, || self.shared().failed())
+    pub(crate) async fn decided(&self, pending: PendingRequest) -> Result<fencepost_core::Outcome, Error> {
+        crate::error::decided(pending.await, || self.shared().failed())
     }
 }
 
 impl ClientBuilder {
-    /// The nodes of `fencepost://host:port,host:port`; `https://` in its place demands TLS, and `http://` plain text.
+    /// The nodes of `fencepost://host:port,host:port`. The scheme `https://` demands TLS, and `http://` plain text.
     ///
     /// # Errors
-    /// [`Failed::BadAddress`] if it is no address.
+    /// [`Failed::BadAddress`] if the address is not valid.
     pub fn address(mut self, address: &str) -> Result<ClientBuilder, Error> {
         let bad = || Failed::BadAddress(address.to_owned());
         let (scheme, nodes) = address.split_once("://").ok_or_else(bad)?;
@@ -289,8 +291,8 @@ impl ClientBuilder {
         Ok(self)
     }
 
-    /// One more node, as `host:port`; the port is 7420 if it is left out. `https://host:port` demands TLS, and
-    /// `http://host:port` plain text; without either it is TLS if [`ClientBuilder::tls`] says how.
+    /// Adds a node, as `host:port`. The default port is 7420. `https://host:port` demands TLS, and `http://host:port` plain text.
+    /// Without a scheme the client speaks TLS if [`ClientBuilder::tls`] is set.
     pub fn endpoint(mut self, node: impl Into<String>) -> ClientBuilder {
         let mut node = node.into();
         for (scheme, is_said) in [("https://", &mut self.says_https), ("http://", &mut self.says_http)] {
@@ -309,45 +311,46 @@ impl ClientBuilder {
         self
     }
 
-    /// Speaks TLS with every node: with those that are named here, and with those that they send the client to.
+    /// Speaks TLS with every node: with the nodes given here, and with a leader that they name.
     pub fn tls(mut self, tls: Tls) -> ClientBuilder {
         self.tls = Some(tls);
         self
     }
 
-    /// How long a session lives without a sign of life: 30 s by default, at least 1 s. What was held is free so long after a
-    /// crash. Below 5 s a lock may be lost when the leader changes.
+    /// How long a session lives without a keep-alive: 30 s by default, at least 1 s. After a crash of the client, its locks become
+    /// free after this time. Below 5 s a lock may be lost when the leader changes.
     pub fn session_ttl(mut self, ttl: Duration) -> ClientBuilder {
         self.ttl = ttl;
         self
     }
 
-    /// What this client is called: for people who ask who holds a lock, and whose sessions are counted together.
+    /// The name of this client: shown to people who ask who holds a lock. Sessions with the same name are counted
+    /// together.
     pub fn name(mut self, name: impl Into<String>) -> ClientBuilder {
         self.name = Some(name.into());
         self
     }
 
-    /// A label, for people who ask who holds a lock.
+    /// Adds a label, which is shown to people who ask who holds a lock.
     pub fn label(mut self, key: impl Into<String>, value: impl Display) -> ClientBuilder {
         self.labels.push((key.into(), value.to_string()));
         self
     }
 
-    /// How long [`ClientBuilder::connect`] looks for the leader: 10 s by default. One node gets 2 s of it at most.
+    /// How long [`ClientBuilder::connect`] looks for the leader: 10 s by default. It spends at most 2 s of it on one node.
     pub fn connect_timeout(mut self, timeout: Duration) -> ClientBuilder {
         self.connect_timeout = timeout;
         self
     }
 
-    /// How long an answer may take beyond what was asked to wait: 10 s by default. A read gives one of several nodes a quarter of
-    /// it, and then asks the next.
+    /// How long an answer may take, in addition to the wait for a lock: 10 s by default. If there are several nodes, a read gives
+    /// each of them a quarter of it, and then asks the next.
     pub fn call_timeout(mut self, timeout: Duration) -> ClientBuilder {
         self.call_timeout = timeout;
         self
     }
 
-    /// Lets a dropped guard wait until its release is written, for so long at the most.
+    /// Lets a dropped guard wait until its release is written, for this time at the most.
     #[cfg(feature = "blocking")]
     pub(crate) fn drop_waits(mut self, limit: Duration) -> ClientBuilder {
         self.drop_waits = Some(limit);
@@ -357,7 +360,7 @@ impl ClientBuilder {
     /// Connects.
     ///
     /// # Errors
-    /// [`Failed::Unreachable`] if no node could be reached in time, [`Failed::NoLeader`] if one could and no node leads.
+    /// [`Failed::Unreachable`] if no node could be reached in time, [`Failed::NoLeader`] if a node answered but no node leads.
     pub async fn connect(self) -> Result<Client, Error> {
         let timeout = self.connect_timeout;
         let client = self.connect_in_background()?;
@@ -377,10 +380,10 @@ impl ClientBuilder {
         }
     }
 
-    /// A client that connects while it is used already. What is asked meanwhile waits for the connection.
+    /// Returns a client at once and connects in the background. Requests wait for the connection.
     ///
     /// # Errors
-    /// [`Failed::BadAddress`] if no node is named, [`Failed::BadTls`] if what was said about TLS cannot work,
+    /// [`Failed::BadAddress`] if there is no node, [`Failed::BadTls`] if the TLS settings cannot work,
     /// [`crate::Refused::BadWord`] if the TTL is too short.
     ///
     /// # Panics
@@ -402,23 +405,23 @@ impl ClientBuilder {
         Ok(Client::new(shared, ttl, metadata, self.call_timeout, runtime))
     }
 
-    /// A client follows the leader from node to node, so it speaks with all of them alike.
+    /// Refuses contradictory settings. A client follows the leader from node to node, so all nodes need the same settings.
     fn check_tls(&self) -> Result<(), Error> {
         let refused = |why: &str| Err(Failed::BadTls(why.to_owned()).into());
         match &self.tls {
             _ if self.says_https && self.says_http => {
-                refused("some nodes are https:// and some http://: say one of them")
+                refused("some nodes are https:// and some http://: use one of them")
             }
             None if self.says_https => refused(
                 "https:// needs the authority that signed the nodes' certificates: give it with ClientBuilder::tls",
             ),
-            Some(_) if self.says_http => refused("http:// is plain text: say https://, or nothing"),
+            Some(_) if self.says_http => refused("http:// is plain text: use https://, or no scheme"),
             Some(tls) => tls.check(),
             None => Ok(()),
         }
     }
 
-    /// One line `key=value` for each thing to know.
+    /// The metadata of the client's sessions: one line `key=value` for each fact.
     fn metadata(&self) -> String {
         let mut lines = vec![format!("pid={}", std::process::id()), format!("sdk=rust {}", env!("CARGO_PKG_VERSION"))];
         lines.extend(std::env::var("HOSTNAME").ok().map(|host| format!("host={host}")));
@@ -429,7 +432,7 @@ impl ClientBuilder {
     }
 }
 
-/// A duration as the cluster counts it. Anything above zero is at least a millisecond.
+/// A duration in the cluster's unit, rounded up to whole milliseconds.
 pub(crate) fn millis(duration: Duration) -> Result<Millis, Error> {
     let ms = duration.as_nanos().div_ceil(1_000_000);
     Ok(Millis::new(u64::try_from(ms).unwrap_or(u64::MAX))?)

@@ -1,7 +1,7 @@
-//! The one place that asks the operating system for the time.
+//! The clock of the client: the only place that asks the operating system for the time of deadlines.
 //!
-//! A deadline is worth nothing if the clock that measures it stops while the machine sleeps. So this is the clock that
-//! counts through suspend, and everything else in the crate gets the time as an argument. Deadlines of guards are instants of this clock.
+//! A deadline is useless if its clock stops while the machine sleeps. So this clock counts through suspend. Deadlines of guards
+//! are instants of this clock, and the machines of `fencepost-session` get the time from it as an argument.
 
 pub use fencepost_core::Nanos;
 
@@ -9,7 +9,7 @@ pub use fencepost_core::Nanos;
 #[cfg(unix)]
 pub fn now() -> Nanos {
     use rustix::time::{ClockId, clock_gettime};
-    // Rule: holder-stops-first. Where it is not called so, the monotonic clock is the one that counts through suspend.
+    // Rule: holder-stops-first. On other systems than these, the monotonic clock counts through suspend.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let clock = ClockId::Boottime;
     #[cfg(not(any(target_os = "linux", target_os = "android")))]

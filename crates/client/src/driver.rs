@@ -1,6 +1,8 @@
-//! Between the machines and the network: one task for a client. It dials whom it is told to, sends what there is to send, feeds
-//! what comes, and wakes who waits. It decides nothing about locks: only when to
-//! send, so that the requests of many tasks share a message.
+//! The driver: the one task of a client that connects its state machines with the network.
+//!
+//! It dials the node that [`Reconnect`] names, sends what the machine wants to send, passes messages to it, and wakes the tasks
+//! whose answers have come. It decides nothing about locks. It decides only when to send, so that the requests of many tasks share
+//! a message.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -27,37 +29,39 @@ use crate::tls;
 use fencepost_session::Tier;
 use fencepost_session::client::{DialFailure, Reconnect, Step};
 
-/// Bytes that wait for the network. While it is slow the machine gathers, so few and large messages are better than many and
-/// small ones.
+/// Size of the send buffer. While the network is slow, requests gather in the machine, because a few large messages are better
+/// than many small ones.
 const WAITING_BYTES_MAX: usize = 64 * 1024;
-/// Answers that are taken before their askers may go on: see [`hear`]. A node that writes a log gathers anyway, so there a part is
-/// no smaller than what makes a message worth its while; one that answers at once is kept busy by less.
+/// How many answers are passed on before their callers may run: see [`hear`]. A node of the correctness tier gathers requests
+/// while it writes its log, so larger parts are better there. A node that answers from memory is kept busy by fewer requests.
 const ANSWERS_AT_ONCE_MAX: usize = 32;
 const ANSWERS_AT_ONCE_MIN: usize = 16;
 const ANSWERS_AT_ONCE_MIN_EFFICIENCY: usize = 4;
-/// On a runtime with one thread, a driver with less than this in flight sends at once. To step back first would gather little, and
-/// the node would wait while the tasks of other connections run: 64 contenders on four connections lost 5 to 12% by it.
+/// On a runtime with one thread, a driver with fewer requests in flight than this sends at once. Stepping back first would gather
+/// few requests, and the node would wait while the tasks of other connections run: 64 contenders on four connections lost 5 to
+/// 12% of their throughput that way.
 const GATHERS_ON_ONE_THREAD: usize = 17;
-/// The timer of the runtime stands still while the machine sleeps; after that we look at the clock no later than this.
+/// The longest sleep. The timer of the runtime stops while the machine is suspended, so after a resume the driver looks at the
+/// clock no later than this.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-/// A node that does not answer a ping for so long is taken for gone: what waits for it (a watch, a long call) would never hear
-/// of a node that hangs, or of a way that was cut without a word.
+/// HTTP/2 pings. A node that does not answer a ping in time counts as gone. Without pings, a watch or a long call would wait for
+/// ever if the node hangs, or if the network drops the connection without an error.
 const PING_EVERY: Duration = Duration::from_secs(5);
 const PING_PATIENCE: Duration = Duration::from_secs(5);
-/// Flow-control windows of HTTP/2. The small ones of the standard would make a busy stream wait.
+/// Flow-control window of HTTP/2. With the small default of the standard, a busy stream would have to wait.
 const WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 
-/// A way to a node that says with every call who calls.
+/// A channel to a node that adds the name of the client to every call.
 pub(crate) type Way = InterceptedService<Channel, Caller>;
 
-/// Who calls, as far as it says so.
+/// The name of the client, if it has one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Caller {
     name: Option<AsciiMetadataValue>,
 }
 
 impl Caller {
-    /// A name that cannot stand in a header is for people only.
+    /// A name that is not valid in a header is not sent with calls. It is still in the metadata of the sessions.
     pub(crate) fn new(name: Option<&str>) -> Caller {
         Caller { name: name.and_then(|name| AsciiMetadataValue::try_from(name).ok()) }
     }
@@ -82,9 +86,9 @@ struct Connected {
     hello: v1::ServerMessage,
 }
 
-/// Runs until the last handle is gone, or the runtime is.
+/// Runs until the last handle of the client is dropped, or the runtime shuts down.
 pub(crate) async fn drive(shared: Arc<Shared>) {
-    // If this future is dropped with the runtime, nobody may wait for ever.
+    // If this future is dropped with the runtime, no task may wait for an answer for ever.
     let _at_the_end = ShutDown(shared.clone());
     let mut reconnect = Reconnect::new(shared.endpoints.clone());
     loop {
@@ -117,11 +121,11 @@ pub(crate) async fn drive(shared: Arc<Shared>) {
 }
 
 fn random() -> u64 {
-    // Without randomness everybody comes back at the same moment, which is no reason to stay away.
+    // Without randomness all clients reconnect at the same moment, which is still better than not to reconnect.
     getrandom::u64().unwrap_or(0)
 }
 
-/// The end of the driver, however it comes.
+/// Shuts the shared state down when the driver ends, also if its future is dropped.
 struct ShutDown(Arc<Shared>);
 
 impl Drop for ShutDown {
@@ -131,7 +135,7 @@ impl Drop for ShutDown {
     }
 }
 
-/// Waits for something while time passes for the machine. None: the client is to end.
+/// Waits for a future, and meanwhile tells the machine the time. `None` if the client must end.
 async fn meanwhile<T>(shared: &Shared, something: impl Future<Output = T>) -> Option<T> {
     let mut something = pin!(something);
     loop {
@@ -157,7 +161,7 @@ async fn sleep_to(at: Option<Nanos>) {
     tokio::time::sleep(at.map_or(SLEEP_MAX, |at| at.since(now).min(SLEEP_MAX))).await;
 }
 
-/// How a node is reached: the one place for everything that has to do with it.
+/// The settings of a gRPC connection to a node. All gRPC connections are made here.
 pub(crate) fn endpoint(shared: &Shared, address: &str) -> Result<Endpoint, tonic::transport::Error> {
     let endpoint = match &shared.tls {
         Some(tls) => tls.apply(Endpoint::from_shared(format!("https://{address}"))?)?,
@@ -168,7 +172,7 @@ pub(crate) fn endpoint(shared: &Shared, address: &str) -> Result<Endpoint, tonic
         .tcp_nodelay(true)
         .http2_keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_PATIENCE)
-        // To hyper a connection is idle when nobody can ask anything on it any more, though a watch may still be open there.
+        // For hyper, a connection is idle when no handle for new requests is left, although a watch may still be open on it.
         .keep_alive_while_idle(true)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(2 * WINDOW_BYTES))
@@ -198,7 +202,7 @@ fn unreachable(address: &str, said: &str) -> (DialFailure, String) {
     (DialFailure::Unreachable, format!("{address}: {said}"))
 }
 
-/// The node has ended the stream, and said why.
+/// The failure for a stream that the node has ended with a reason.
 fn ended(address: &str, end: v1::StreamEnd) -> (DialFailure, String) {
     let said = format!("{address}: {}", end.message);
     match end.reason.as_str() {
@@ -207,16 +211,16 @@ fn ended(address: &str, end: v1::StreamEnd) -> (DialFailure, String) {
     }
 }
 
-/// Serves one stream until it ends. None: the client is to end.
+/// Serves one stream until it ends. `None` if the client must end.
 async fn serve(shared: &Shared, address: String, connected: Connected) -> Option<(DialFailure, String)> {
     let Connected { stream, hello } = connected;
     let mut line = Line { shared, stream: Some(stream) };
     let stream = line.stream.as_mut().expect("it was just put there");
-    // Dropped once everything that the machine had to say before is written.
+    // Dropped as soon as everything that the machine had to send before is written.
     let mut awaiting_write = Vec::new();
     let now = clock::now();
     let first = shared.with(|state| {
-        // Dialled when somebody asks for something beside the stream.
+        // Connects only when a call beside the stream is made.
         if let Ok(endpoint) = endpoint(shared, &address) {
             state.note_leader(address.clone(), endpoint.connect_lazy());
         }
@@ -244,7 +248,7 @@ async fn serve(shared: &Shared, address: String, connected: Connected) -> Option
             (over, state.machine.is_stalled(), state.machine.poll_timeout(), state.machine.in_flight())
         });
         if over {
-            // The last words.
+            // Write the closes of the sessions.
             let _ = timeout(SLEEP_MAX, stream.flush()).await;
             return None;
         }
@@ -252,7 +256,7 @@ async fn serve(shared: &Shared, address: String, connected: Connected) -> Option
             failed = Some((DialFailure::Stalled, format!("{address}: no answer for too long")));
             break;
         }
-        // An alarm that rings too early costs one look; to set it anew for every message would cost more.
+        // A timer that fires too early costs one loop. Resetting it for every message would cost more.
         let wake_in = wake_at.map_or(SLEEP_MAX, |at| at.since(now).min(SLEEP_MAX));
         if now.after(wake_in) < rings_at {
             rings_at = now.after(wake_in);
@@ -274,7 +278,7 @@ async fn serve(shared: &Shared, address: String, connected: Connected) -> Option
                 Moved::Message(Some(Err(error))) => Some(unreachable(&address, &chain(&error))),
                 Moved::Message(None) => Some(unreachable(&address, "the stream ended")),
             },
-            // While the node is busy for us, what others are about to ask for can go with this request.
+            // While the node is busy with our requests, requests that other tasks are about to make can share this message.
             () = shared.wake.notified() => others_may_ask = gathers(in_flight),
             () = alarm.as_mut() => rings_at = Nanos(u64::MAX),
         }
@@ -287,13 +291,13 @@ async fn serve(shared: &Shared, address: String, connected: Connected) -> Option
     failed
 }
 
-/// The stream while it is served.
+/// The stream while it is served. Its drop sends what is still to be given back.
 ///
-/// A program that ends drops the driver with its runtime, often before the driver has run once more. What the program gave back
-/// just before, by dropping a guard or a client, is said here: its locks would otherwise be held until their TTL is over.
+/// A program that ends drops the driver with its runtime, often before the driver has run again. The program may have dropped a
+/// guard or a client just before. Their releases are sent here: otherwise the locks would be held until the end of their TTL.
 struct Line<'a> {
     shared: &'a Shared,
-    /// None once nothing can be said on it any more.
+    /// `None` if nothing can be sent on it any more.
     stream: Option<Stream>,
 }
 
@@ -306,13 +310,13 @@ impl Drop for Line<'_> {
             let mut last_words = LastWords::new(stream);
             last_words.say(std::iter::from_fn(|| state.machine.poll_transmit(now)));
             state.last_words = Some(last_words);
-            // In the same breath: what is dropped from here on finds that the driver is gone.
+            // Under the same lock: a guard that is dropped from here on finds that the driver is gone.
             state.shut_down();
         });
     }
 }
 
-/// Fills the send buffer. Whether the machine has nothing more to say.
+/// Fills the send buffer. Returns whether the machine has nothing more to send.
 fn transmit(state: &mut State, stream: &mut Stream, now: Nanos) -> bool {
     while stream.write_buffer().len() < WAITING_BYTES_MAX {
         let Some(message) = state.machine.poll_transmit(now) else { return true };
@@ -321,8 +325,8 @@ fn transmit(state: &mut State, stream: &mut Stream, now: Nanos) -> bool {
     false
 }
 
-/// Lets the tasks run that are ready. `yield_now` of the runtime would wait until its worker has run out of tasks and has asked the
-/// system for events: this driver is what the other tasks wait for.
+/// Lets the tasks run that are ready. Not `yield_now` of the runtime: that waits until the worker has run out of tasks and has
+/// polled the system for events, and meanwhile the other tasks would wait for this driver.
 async fn step_back() {
     let mut has_stepped_back = false;
     poll_fn(|context| {
@@ -335,22 +339,22 @@ async fn step_back() {
     .await;
 }
 
-/// Whether the driver steps back before it sends, so that other tasks can add their requests to the message. With nothing in flight
-/// the node is idle, and gets the next request at once.
+/// Whether the driver steps back before it sends, so that other tasks can add their requests to the message. If nothing is in
+/// flight, the node is idle and gets the next request at once.
 fn gathers(in_flight: usize) -> bool {
     let has_one_thread = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
     in_flight >= if has_one_thread { GATHERS_ON_ONE_THREAD } else { 1 }
 }
 
-/// Takes what the node said, some answers at a time: those who have theirs go on, and what they ask for next is under way while
-/// the others are still being told. All at once, the node would have nothing to do while this program is busy, and the other
-/// way round. Returns whether those who have their answers should ask before the driver sends.
+/// Passes a message of the node to the machine, a part of its answers at a time. The callers of one part go on, and their next
+/// requests are in flight while the other callers get their answers. If all answers were passed on at once, the node would be idle
+/// while this program is busy, and the other way round. Returns whether the driver should step back before it sends.
 async fn hear(shared: &Shared, mut message: v1::ServerMessage, stream: &mut Stream) -> Result<bool, WireError> {
     let mut others_may_ask = false;
     if let Some(v1::Decided { index, term, stamp_ms, answers, .. }) = message.decided.first_mut() {
         let mut left = std::mem::take(answers).into_iter();
-        // A part is worth a message, and small enough that the node is kept busy. If the next message has come, the node is busy
-        // enough.
+        // A part must be large enough for a message, and small enough to keep the node busy. If the next message has already
+        // come, the node is busy, and parts may be larger.
         let share = if stream.read_buffer().is_empty() { 4 } else { 2 };
         let in_flight = shared.with(|state| state.machine.in_flight());
         others_may_ask = left.len() > 1 && gathers(in_flight);
@@ -366,7 +370,7 @@ async fn hear(shared: &Shared, mut message: v1::ServerMessage, stream: &mut Stre
             shared.with(|state| state.machine.handle_message(part, clock::now()))?;
             step_back().await;
             shared.with(|state| transmit(state, stream, clock::now()));
-            // What cannot be sent at once is sent later; if the stream is broken, its next use finds out.
+            // What cannot be sent now is sent later. If the stream is broken, its next use returns the error.
             let _ = poll_fn(|context| Poll::Ready(stream.poll_flush_unpin(context))).await;
         }
         *answers = left.collect();
@@ -375,15 +379,15 @@ async fn hear(shared: &Shared, mut message: v1::ServerMessage, stream: &mut Stre
     Ok(others_may_ask)
 }
 
-/// What became of a stream's both directions.
+/// What happened on a stream.
 enum Moved {
-    /// There is room again for what is to be sent.
+    /// The send buffer has room again.
     Room,
-    /// The next message; none if the stream has ended.
+    /// The next message; `None` if the stream has ended.
     Message(Option<io::Result<v1::ServerMessage>>),
 }
 
-/// Sends what waits, and waits for what comes: neither side waits for the other to read first.
+/// Flushes the send buffer and polls for the next message. Both at once, so that the two sides never wait for each other to read.
 fn poll_stream(
     stream: &mut Stream,
     was_full: bool,
@@ -393,7 +397,7 @@ fn poll_stream(
     match stream.poll_flush_unpin(context) {
         Poll::Ready(Ok(())) if was_full => return Poll::Ready(Moved::Room),
         Poll::Ready(Ok(())) => awaiting_write.clear(),
-        // What came before it broke is still worth reading.
+        // First read what came before the stream broke.
         Poll::Ready(Err(error)) => {
             return stream.poll_next_unpin(context).map(|next| Moved::Message(next.or(Some(Err(error)))));
         }
@@ -402,13 +406,13 @@ fn poll_stream(
     stream.poll_next_unpin(context).map(Moved::Message)
 }
 
-/// If a node said that it does not lead: who does, as far as it knows.
+/// `Some` if the node says that it does not lead; inside, the address of the leader if the node knows it.
 pub(crate) fn not_leader(status: &Status) -> Option<Option<String>> {
     let info = status.get_details_error_info().filter(|info| info.reason == "NOT_LEADER")?;
     Some(info.metadata.get("leader").filter(|leader| !leader.is_empty()).cloned())
 }
 
-/// What a status says, with what caused it and what to do.
+/// The message of a status, with its cause and a hint what to do.
 pub(crate) fn reason(status: &Status, shared: &Shared) -> String {
     match std::error::Error::source(status) {
         Some(source) => explained(format!("{}: {}", status.message(), chain(source)), shared),
@@ -421,7 +425,7 @@ fn explained(said: String, shared: &Shared) -> String {
     said + hint
 }
 
-/// An error with what caused it: the outermost alone says only that it did not work.
+/// The text of an error and of all its causes: the outermost error alone often says only that something failed.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,6 @@
-//! Leader election: a long-held exclusive lock with a value that observers see. Its token is the epoch.
+//! Leader election: an exclusive lock that is held for long, with a value that observers see. Its token is the epoch.
+//!
+//! There is no election protocol of its own here: the client that is granted the lock leads.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -35,7 +37,7 @@ impl Election {
         Election { client, name: name.to_owned(), request }
     }
 
-    /// How long to campaign, instead of until elected.
+    /// How long to campaign. Without this, a campaign waits until it is elected.
     pub fn wait(mut self, wait: Duration) -> Election {
         self.request = self.request.wait(wait);
         self
@@ -53,7 +55,7 @@ impl Election {
         self
     }
 
-    /// Waits until elected. Observers see the value from the first moment on.
+    /// Waits until elected. Observers see the value as soon as it leads.
     ///
     /// # Errors
     /// As [`LockRequest::acquire`].
@@ -65,7 +67,7 @@ impl Election {
         Ok(Leadership { guard: self.request.acquire().await? })
     }
 
-    /// Becomes leader if nobody leads.
+    /// Becomes the leader if there is no leader; `None` if there is one.
     ///
     /// # Errors
     /// As [`LockRequest::try_acquire`].
@@ -81,7 +83,7 @@ impl Election {
     /// Who leads now.
     ///
     /// # Errors
-    /// [`Error::Failed`] if nobody could be asked.
+    /// [`Error::Failed`] if no node could be asked.
     pub async fn leader(&self) -> Result<Option<Leader>, Error> {
         let explained = self.client.explain(&self.name).await?;
         let holder = explained.what.holders.into_iter().find(|holder| holder.covers_from.is_none());
@@ -94,12 +96,12 @@ impl Election {
         }))
     }
 
-    /// Sees every change of leader and value from now on. The first that it gives is who leads now.
+    /// Observes changes of the leader and its value from now on. The first result is the current leader.
     ///
     /// # Errors
-    /// [`Error::Failed`] if nobody could be asked.
+    /// [`Error::Failed`] if no node could be asked.
     pub async fn observe(&self) -> Result<Observer, Error> {
-        // First watch, then look: what happens in between is seen twice rather than never.
+        // First watch, then read: a change in between is seen twice rather than never.
         let watch = self.client.watch(&self.name).start().await?;
         Ok(Observer { election: self.clone(), watch, known: None, look: true })
     }
@@ -110,35 +112,35 @@ impl Election {
 pub struct Leader {
     /// The grant that is the leadership.
     pub grant: GrantId,
-    /// The epoch: it rises with every leader.
+    /// The epoch. It rises with every new leader.
     pub epoch: FencingToken,
     /// The leader's session.
     pub session: Option<SessionId>,
     /// The leader's owner name, if it has one.
     pub owner: Option<OwnerName>,
-    /// What the leader says of itself.
+    /// The value that the leader shows to observers.
     pub value: Option<Value>,
 }
 
-/// Sees who leads. See [`Election::observe`].
+/// Observes who leads. See [`Election::observe`].
 #[derive(Debug)]
 pub struct Observer {
     election: Election,
     watch: Watch,
-    /// What was said last; none if nothing was.
+    /// The last result of `next`; `None` before the first.
     known: Option<Option<Leader>>,
-    /// Something has happened since, and was not looked at.
+    /// An event has come since, so the leader must be read again.
     look: bool,
 }
 
 impl Observer {
-    /// The next leader, or none while nobody leads. It waits for a change.
+    /// Waits for a change and returns the new leader; `None` while there is no leader.
     ///
     /// # Errors
     /// As [`Watch::next`].
     ///
     /// # Cancellation
-    /// Safe: a change is told with the next call.
+    /// Safe: the next call returns the change.
     pub async fn next(&mut self) -> Result<Option<Leader>, Error> {
         loop {
             if self.look {
@@ -166,9 +168,9 @@ impl Observer {
     }
 }
 
-/// Being the leader. Dropping it resigns in the background.
+/// The leadership. Dropping it resigns in the background.
 ///
-/// It can be looked at like a [`Hold`]: remaining time, state, loss signal.
+/// It has the methods of a [`Hold`]: remaining time, state, loss signal.
 #[derive(Debug)]
 #[must_use = "dropping it resigns"]
 pub struct Leadership {
@@ -181,7 +183,7 @@ impl Leadership {
         self.guard.token()
     }
 
-    /// Says something else of itself to observers.
+    /// Changes the value that observers see.
     ///
     /// # Errors
     /// [`crate::Refused::Lost`] if the leadership is lost.
@@ -189,7 +191,7 @@ impl Leadership {
         self.guard.set_value(Value::new(value.as_ref())?).await
     }
 
-    /// Resigns and waits until that is done: the next candidate leads from then on.
+    /// Resigns and waits until that is done. From then on the next candidate can lead.
     ///
     /// # Errors
     /// As [`Guard::release`].

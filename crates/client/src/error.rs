@@ -1,7 +1,7 @@
-//! What can go wrong, by what the caller may conclude from it.
+//! The errors of the client, grouped by what the caller may conclude from them.
 //!
-//! There are three answers, and they must not be mixed up: the service said no; nothing was done; nobody knows. Only after the
-//! second may a caller simply ask again.
+//! There are three kinds, and callers must not mix them up: the service refused; nothing was done; the outcome is unknown. Only
+//! after the second kind may a caller simply ask again.
 
 use std::time::Duration;
 
@@ -9,40 +9,40 @@ use fencepost_core::{BadWord, Busy, Cycle, CycleLink, GrantEnd, Name, Outcome, R
 
 use fencepost_session::client::{Answer, Failure, Lost};
 
-/// Why there is no result.
+/// Why a request has no result.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The service said no, and why. Nothing was changed.
+    /// The service refused the request, and says why. Nothing was changed.
     #[error(transparent)]
     Refused(#[from] Refused),
     /// Nothing was done, and nothing will be. It is safe to ask again.
     #[error(transparent)]
     Failed(#[from] Failed),
-    /// The outcome could not be learnt: it may have been done, or may yet be.
+    /// The outcome is unknown: the request may have been done, or may still be done.
     #[error(transparent)]
     Unknown(#[from] Unknown),
 }
 
-/// Why the service said no.
+/// Why the service refused a request.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// Somebody is in the way, and the request would not wait.
+    /// The resource is not free, and the request does not wait.
     #[error("{} is busy ({:?}): wait for it, or try again later", .0.name, .0.why)]
     Busy(Box<Busy>),
-    /// The wait was longer than was asked for.
+    /// The lock was not granted within the wait of the request.
     #[error("not granted in time: wait longer, or ask `explain` who is in the way{}", suspicion(.suspected.as_deref()))]
     TimedOut {
-        /// Sessions that waited for each other in a circle, this one first, shortly before the wait was over. Suspected only: a session
-        /// can do several things at once, and the one that holds need not be the one that waits.
+        /// Sessions that waited for each other in a cycle shortly before the wait was over; this session comes first. It is only a
+        /// suspicion: a session can do several things at once, and the work that holds may not be the work that waits.
         suspected: Option<Box<Cycle>>,
     },
     /// The request was cancelled.
     #[error("the request was cancelled")]
     Cancelled,
     /// The request would have closed a cycle of owners that wait for each other.
-    #[error("waiting would be a deadlock ({} owners wait for each other): release what you hold and begin anew", .0.links.len())]
+    #[error("waiting would be a deadlock ({} owners wait for each other): release what you hold and start again", .0.links.len())]
     Deadlock(Box<Cycle>),
     /// The session is over, and with it everything that it held and waited for.
     #[error("the session has ended ({}): its locks are gone; ask again to open a new one", ended(.0))]
@@ -50,42 +50,42 @@ pub enum Refused {
     /// The lock is lost.
     #[error("the lock is lost: {0}. Stop what it protected; fencing tokens keep late writes out")]
     Lost(Lost),
-    /// The grant belongs to nobody here: it was given back before.
+    /// This session does not hold the grant any more: it was given back before.
     #[error("the lock is not held: it was given back before")]
     NotHeld,
-    /// The grant belongs to somebody else.
-    #[error("the lock is somebody else's: it had ended, and was given on. Fencing tokens keep late writes out")]
+    /// The grant does not belong to this session.
+    #[error("this session does not hold the lock: another session may hold it. Fencing tokens keep late writes out")]
     NotOwner,
-    /// A rule of the lock semantics.
+    /// A rule of the lock semantics forbids it.
     #[error("{0}")]
     Rule(Refusal),
-    /// The name of a resource is none.
+    /// The name of a resource is not valid.
     #[error("the name {name:?} is not valid: {why}")]
     BadName {
-        /// What was said, or the beginning of it.
+        /// The name, or the beginning of it.
         name: String,
-        /// Why it is no name.
+        /// Why it is not valid.
         why: BadWord,
     },
-    /// An owner, a duration, a number or the like is not valid.
+    /// An owner, a duration, a number or another value is not valid.
     #[error("a value is not valid: {0}")]
     BadWord(BadWord),
     /// A lock on several names cannot change its mode in one step.
     #[error("this lock holds several names: only a lock on one name changes its mode")]
     SeveralNames,
-    /// A session that somebody opened for itself belongs to the correctness tier.
-    #[error("a session of its own has no efficiency tier: ask the client itself, with `client.lock(..).efficiency()`")]
+    /// A session from [`Client::session`](crate::Client::session) belongs to the correctness tier.
+    #[error("a separate session has no efficiency tier: use the client itself, with `client.lock(..).efficiency()`")]
     OtherTier,
-    /// What was named is not there.
-    #[error("there is no such thing: it never was, or is no longer")]
+    /// The grant, session, member or freeze does not exist.
+    #[error("not found: it never existed, or no longer exists")]
     NotFound,
-    /// The events that were asked for are no longer kept.
+    /// The requested events are no longer kept.
     #[error("the events after that position are no longer kept: read the state, then watch from now on ({0})")]
     Compacted(String),
     /// The caller may not do that.
     #[error("not allowed: {0}")]
     Denied(String),
-    /// The service does not accept the call as it is, and says why in a sentence of its own.
+    /// The service does not accept the call, and says why.
     #[error("{0}")]
     Invalid(String),
 }
@@ -97,52 +97,52 @@ pub enum Failed {
     /// No node of the cluster could be reached.
     #[error("the cluster cannot be reached ({last}): check the addresses and the network, then ask again")]
     Unreachable {
-        /// What the last try said.
+        /// Why the last try failed.
         last: String,
     },
-    /// A node answered, and knows of no leader. It says whom it hears.
+    /// A node answered, but it knows no leader. It says which members it hears.
     #[error("{said}")]
     NoLeader {
-        /// What it says.
+        /// The message of the node.
         said: String,
     },
-    /// The cluster has too much to do, or did not take it for another reason.
-    #[error("the cluster did not take it: {message}")]
+    /// The cluster is overloaded, or did not take the request for another reason.
+    #[error("the cluster did not take the request: {message}")]
     NotTaken {
-        /// What it says.
+        /// The message of the cluster.
         message: String,
         /// When to ask again, if that may help.
         retry_after: Option<Duration>,
     },
-    /// The lock was granted, but its time was over when the answer came. It was given back.
+    /// The lock was granted, but its deadline had passed when the answer came. It was given back.
     #[error("granted too late to be used, and given back: ask again, or give the lock a longer TTL")]
     GrantedTooLate,
-    /// Too many requests of this session are not over.
-    #[error("too many requests of this session are under way: wait for some of them")]
+    /// The session has too many pending requests.
+    #[error("too many requests of this session are pending: wait for some of them")]
     TooManyPending,
     /// The client was shut down.
     #[error("the client is shut down")]
     ShutDown,
-    /// The address is none.
+    /// The address is not valid.
     #[error(
-        "{0:?} is no address: say fencepost://host:port,host:port (for Redis, etcd and others there is fencepost-backends)"
+        "{0:?} is not an address: write fencepost://host:port,host:port (for Redis, etcd and others use fencepost-backends)"
     )]
     BadAddress(String),
-    /// What was said about TLS cannot work.
-    #[error("TLS cannot be used so: {0}")]
+    /// The TLS settings cannot work.
+    #[error("the TLS settings cannot work: {0}")]
     BadTls(String),
-    /// The server speaks a language that this version does not know.
-    #[error("the server sent what this version does not understand ({0}): use a newer client")]
+    /// The server sent something that this version of the client does not know.
+    #[error("the server sent something that this version does not understand ({0}): use a newer client")]
     NotUnderstood(String),
 }
 
-/// Why nobody knows.
+/// Why the outcome is unknown.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unknown {
-    /// It was sent, and no answer came in time.
+    /// The request was sent, but no answer came in time.
     #[error(
-        "no answer came in time: it may have been done, or may yet be. What it got is given back in the background"
+        "no answer came in time: it may have been done, or may still be. What it is granted is given back in the background"
     )]
     NoAnswer,
     /// The call broke off.
@@ -160,7 +160,7 @@ fn ended(how: &Option<SessionEnd>) -> &'static str {
     }
 }
 
-/// Sessions of a circle that are named, and hex digits of each.
+/// How many sessions of a cycle are shown, and how many hex digits of each.
 const SHOWN_SESSIONS_MAX: usize = 4;
 const SHOWN_DIGITS: usize = 12;
 
@@ -181,10 +181,10 @@ fn suspicion(cycle: Option<&Cycle>) -> String {
     )
 }
 
-/// How much of a name that is none is shown.
+/// How much is shown of a name that is not valid.
 const BAD_NAME_CHARS_MAX: usize = 64;
 
-/// The name of a resource.
+/// Parses the name of a resource.
 pub(crate) fn name(text: &str) -> Result<Name, Error> {
     let name = || text.chars().take(BAD_NAME_CHARS_MAX).collect();
     Name::new(text).map_err(|why| Refused::BadName { name: name(), why }.into())
@@ -208,7 +208,7 @@ impl From<Lost> for Error {
     }
 }
 
-/// What the cluster decided, unless it is a way of saying no.
+/// The outcome that the cluster decided; an error if there is none, or if it is a refusal.
 pub(crate) fn decided(answer: Answer, failed: impl FnOnce() -> Failed) -> Result<Outcome, Error> {
     let outcome = match answer {
         Answer::Decided(outcome) => outcome,
@@ -228,7 +228,7 @@ pub(crate) fn decided(answer: Answer, failed: impl FnOnce() -> Failed) -> Result
     refusals(outcome)
 }
 
-/// An outcome, unless it is a way of saying no.
+/// The outcome; an error if it is a refusal.
 pub(crate) fn refusals(outcome: Outcome) -> Result<Outcome, Error> {
     Err(Error::Refused(match outcome {
         Outcome::Busy(busy) => Refused::Busy(busy),
@@ -251,17 +251,17 @@ impl Error {
         matches!(self, Error::Failed(_))
     }
 
-    /// Whether nobody knows what came of it.
+    /// Whether the outcome is unknown.
     pub fn is_unknown(&self) -> bool {
         matches!(self, Error::Unknown(_))
     }
 
-    /// Whether the wait was too short.
+    /// Whether the lock was not granted in time.
     pub fn is_timed_out(&self) -> bool {
         matches!(self, Error::Refused(Refused::TimedOut { .. }))
     }
 
-    /// Sessions that seem to wait for each other, if the wait was too short and that may be why.
+    /// Sessions that seem to wait for each other, if the lock was not granted in time and a deadlock may be the reason.
     pub fn suspected_deadlock(&self) -> Option<&Cycle> {
         match self {
             Error::Refused(Refused::TimedOut { suspected }) => suspected.as_deref(),

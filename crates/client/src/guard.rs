@@ -1,4 +1,6 @@
-//! What a holder has in hand: the proof that it holds, how long that is certain, and the way to give it back.
+//! What a holder gets: the token, the time for which the lock is certainly held, the loss signal, and the release.
+//!
+//! A [`Guard`] owns the lock and gives it back. A [`Hold`] only shows it. Renewal is not here: the session does it.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -15,19 +17,19 @@ use crate::error::{Error, Refused};
 use crate::session::Home;
 use fencepost_session::client::{GrantKey, GrantState, Lost};
 
-/// Held alone. Its token writes.
+/// Held by one client alone. Its token can write.
 #[derive(Clone, Copy, Debug)]
 pub struct Exclusive;
-/// Held together with other readers.
+/// Held by several readers at the same time. Its token can read.
 #[derive(Clone, Copy, Debug)]
 pub struct Shared;
-/// Held beside readers, by the one who means to become exclusive.
+/// Held by one client beside readers. It can be upgraded to exclusive.
 #[derive(Clone, Copy, Debug)]
 pub struct Update;
 /// Several names, each in its own mode.
 #[derive(Clone, Copy, Debug)]
 pub struct Mixed;
-/// Permits of a semaphore. They fence nothing, so they have no token:
+/// Permits of a semaphore. They cannot fence, so they have no token:
 ///
 /// ```compile_fail,E0599
 /// fn token_of(permits: &fencepost::Hold<fencepost::Permit>) {
@@ -38,8 +40,8 @@ pub struct Mixed;
 #[derive(Clone, Copy, Debug)]
 pub struct Permit;
 
-/// Held in the efficiency tier, in whatever mode: fast, and forgotten when the leader changes. There is no fencing token, so
-/// this cannot stand where one is needed:
+/// Held in the efficiency tier, in any mode: fast, and forgotten when the leader changes. It has no fencing token, so it cannot be
+/// used where a token is needed:
 ///
 /// ```compile_fail,E0599
 /// fn token_of(lock: &fencepost::Hold<fencepost::Efficiency>) {
@@ -52,7 +54,7 @@ pub struct Efficiency;
 
 /// The mode of a lock, as a type: [`Exclusive`], [`Update`] or [`Shared`].
 pub trait Mode: sealed::Sealed {
-    /// As the service calls it.
+    /// The mode as a value.
     const MODE: LockMode;
 }
 
@@ -80,23 +82,24 @@ impl Mode for Shared {
 ///
 /// # When the program ends
 /// The lock is given back if the guard is dropped before the runtime is shut down: at the end of an async `main`, in a panic that
-/// unwinds through it, in a task that the runtime drops. When the runtime goes, the client writes what was given back to its
-/// socket, once and without waiting. A network that takes nothing at that moment leaves the lock to its TTL, and so do
-/// `std::process::exit`, an abort, and a runtime in a static, which is never shut down: there, use [`Guard::release`].
+/// unwinds through it, in a task that the runtime drops. When the runtime shuts down, the client writes these releases to its
+/// socket, once and without waiting. If the socket does not accept them at that moment, the lock ends with its TTL. The same
+/// happens after `std::process::exit`, after an abort, and with a runtime in a static, which is never shut down: there, use
+/// [`Guard::release`].
 ///
-/// It can be looked at like a [`Hold`]: token, remaining time, loss signal.
+/// It has the methods of a [`Hold`]: token, remaining time, loss signal.
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct Guard<M> {
     hold: Hold<M>,
-    /// There is something to give back.
+    /// Whether the drop must give the lock back.
     open: bool,
 }
 
-/// Held permits of a semaphore. There is no fencing token: two holders at a time are what a semaphore is for.
+/// Held permits of a semaphore. There is no fencing token, because a semaphore allows several holders at a time.
 pub type PermitGuard = Guard<Permit>;
 
-/// What a guard shows: cheap to clone, and no claim. It can be given to those who work under the lock; the guard itself stays
-/// with who gives it back.
+/// A view of a held lock: its token, its state and its loss signal. It is cheap to clone, and does not keep the lock: pass it to
+/// the code that works under the lock, and keep the guard where the lock is given back.
 pub struct Hold<M> {
     home: Home,
     key: GrantKey,
@@ -105,16 +108,16 @@ pub struct Hold<M> {
     mode: PhantomData<M>,
 }
 
-/// What a release came to.
+/// The result of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Released {
-    /// How many entries of the same owner are left; zero means that the lock is free of it.
+    /// How many acquires of the same owner are not released yet. Zero means that the owner no longer holds the lock.
     pub count_left: u32,
 }
 
 /// A lock that could not change its mode.
 pub struct NotConverted<M> {
-    /// The lock as it was. None if it is not certain which mode it has now: it was given back.
+    /// The lock as it was. `None` if it is not certain which mode the lock has now: then it was given back.
     pub guard: Option<Guard<M>>,
     /// Why.
     pub error: Error,
@@ -125,7 +128,7 @@ impl<M> Guard<M> {
         Guard { hold: Hold { home, key, token, locks, mode: PhantomData }, open: true }
     }
 
-    /// What the guard shows, for those who work under the lock.
+    /// A view of the lock, for the code that works under it.
     pub fn hold(&self) -> Hold<M> {
         self.hold.clone()
     }
@@ -133,25 +136,25 @@ impl<M> Guard<M> {
     /// Gives the lock back and waits until that is done.
     ///
     /// # Errors
-    /// [`Refused::Lost`] if it was lost before. [`Error::Unknown`] if no answer came; the release goes on in the background, and
-    /// the lock ends with its deadline at the latest.
+    /// [`Refused::Lost`] if it was lost before. [`Error::Unknown`] if no answer came: then the release goes on in the background,
+    /// and the lock ends at its deadline at the latest.
     ///
     /// # Cancellation
     /// The release goes on in the background.
     pub async fn release(mut self) -> Result<Released, Error> {
         self.open = false;
         let client = self.hold.client();
-        let asked = client.shared().release(self.hold.key, client.call_timeout())?;
-        match client.decided(asked).await? {
+        let pending = client.shared().release(self.hold.key, client.call_timeout())?;
+        match client.decided(pending).await? {
             Outcome::Released { count_left } => Ok(Released { count_left }),
             _ => Err(Refused::NotHeld.into()),
         }
     }
 
-    /// Moves the end of the longest hold (`max_hold`) to so long from now.
+    /// Moves the end of `max_hold` to this time from now.
     ///
     /// # Errors
-    /// [`Refused::Lost`] if the lock is lost, [`Refused::Rule`] if it has no longest hold.
+    /// [`Refused::Lost`] if the lock is lost, [`Refused::Rule`] if it has no `max_hold`.
     pub async fn extend(&self, max_hold: Duration) -> Result<(), Error> {
         let action = Action::Extend { grant: self.hold.key.grant, max_hold: millis(max_hold)? };
         self.hold.ask(action, Duration::ZERO).await.map(drop)
@@ -186,7 +189,7 @@ impl<M> Guard<M> {
 }
 
 impl Guard<Exclusive> {
-    /// Lets readers in. The token stays the same number, but reads only.
+    /// Becomes a shared lock, and lets readers in. The token keeps its number, but can only read.
     ///
     /// # Errors
     /// [`NotConverted`] with the lock as it was, and why.
@@ -197,7 +200,7 @@ impl Guard<Exclusive> {
         self.convert(Wait::No).await
     }
 
-    /// Lets readers in, and keeps the right to become exclusive again.
+    /// Becomes an update lock: lets readers in, and can be upgraded again.
     ///
     /// # Errors
     /// As [`Guard::downgrade`].
@@ -207,7 +210,7 @@ impl Guard<Exclusive> {
 }
 
 impl Guard<Update> {
-    /// Becomes exclusive when the readers are gone, with a new token. Nobody gets in between.
+    /// Waits for the readers to release, then becomes exclusive, with a new token. No other writer gets in between.
     ///
     /// # Errors
     /// [`NotConverted`] with the lock as it was, and why.
@@ -221,7 +224,7 @@ impl Guard<Update> {
         }
     }
 
-    /// Gives up the right to become exclusive.
+    /// Becomes a shared lock, and gives up the right to become exclusive.
     ///
     /// # Errors
     /// As [`Guard::upgrade`].
@@ -231,8 +234,9 @@ impl Guard<Update> {
 }
 
 impl Guard<Shared> {
-    /// Becomes exclusive when the other readers are gone, with a new token. If another reader wants that, too, it is refused at
-    /// once: whoever means to upgrade should hold an update lock from the start.
+    /// Waits for the other readers to release, then becomes exclusive, with a new token. If another reader already waits for the
+    /// same, this is refused at once: two such readers would wait for each other. If you are going to upgrade, take an update
+    /// lock from the start.
     ///
     /// # Errors
     /// [`NotConverted`] with the lock as it was, and why.
@@ -264,7 +268,7 @@ impl<M> Drop for Guard<M> {
 }
 
 impl Hold<Exclusive> {
-    /// The fencing token: what a protected store must see with every write. It accepts no older one.
+    /// The fencing token. Pass it to the protected store with every write, so that the store can refuse older tokens.
     pub fn token(&self) -> FencingToken {
         FencingToken::of_exclusive(self.token)
     }
@@ -298,25 +302,25 @@ impl Hold<Mixed> {
 }
 
 impl<M> Hold<M> {
-    /// How long the lock is certainly held. It grows again with every renewal that is confirmed.
+    /// How long the lock is certainly held from now on. Every confirmed keep-alive extends this time.
     pub fn remaining(&self) -> Duration {
         self.client().shared().with(|state| state.machine.remaining(self.key, crate::clock::now()))
     }
 
-    /// Whether the lock is certainly held at this moment. After a false there is never a true again.
+    /// Whether the lock is certainly held at this moment. Once it has returned false, it never returns true again.
     pub fn is_held(&self) -> bool {
         !matches!(self.state(), GrantState::Lost(_))
     }
 
-    /// Held, in jeopardy, or lost and why.
+    /// The state of the lock: held, in jeopardy, or lost and why.
     pub fn state(&self) -> GrantState {
         self.client().shared().grant_state(self.key)
     }
 
-    /// Waits until the lock is lost, and says why. Also when it was given back.
+    /// Waits until the lock is lost or given back, and returns why.
     ///
     /// # Cancellation
-    /// Safe: it only looks.
+    /// Safe: it changes nothing.
     pub async fn lost(&self) -> Lost {
         loop {
             let listener = self.client().shared().listener(self.key);
@@ -329,10 +333,10 @@ impl<M> Hold<M> {
         }
     }
 
-    /// Waits until the state is another than this one, and says which.
+    /// Waits until the state differs from this one, and returns the new state.
     ///
     /// # Cancellation
-    /// Safe: it only looks.
+    /// Safe: it changes nothing.
     pub async fn state_other_than(&self, known: GrantState) -> GrantState {
         loop {
             let listener = self.client().shared().listener(self.key);
@@ -346,13 +350,14 @@ impl<M> Hold<M> {
         }
     }
 
-    /// Waits until somebody who conflicts begins to wait. For locks that asked to hear it.
+    /// Waits until a conflicting request begins to wait. Only for locks with
+    /// [`hear_contended`](crate::LockRequest::hear_contended).
     ///
     /// # Errors
     /// [`Refused::Lost`] if the lock is lost first.
     ///
     /// # Cancellation
-    /// Safe: nothing is missed.
+    /// Safe: no signal is lost.
     pub async fn contended(&self) -> Result<(), Error> {
         loop {
             let listener = self.client().shared().listener(self.key);
@@ -368,17 +373,17 @@ impl<M> Hold<M> {
         }
     }
 
-    /// The grant's id, by which an administrator can break it.
+    /// The id of the grant. An administrator can break the grant by this id.
     pub fn grant(&self) -> GrantId {
         self.key.grant
     }
 
-    /// The session that holds it.
+    /// The session that holds the lock.
     pub fn session(&self) -> SessionId {
         self.key.session
     }
 
-    /// The resources.
+    /// The names of the resources.
     pub fn names(&self) -> impl Iterator<Item = &Name> {
         self.locks.iter().map(|lock| &lock.name)
     }
@@ -394,7 +399,7 @@ impl<M> Hold<M> {
         self.home.client()
     }
 
-    /// Asks for something that changes the grant.
+    /// Makes a request that changes the grant.
     async fn ask(&self, action: Action, wait: Duration) -> Result<Outcome, Error> {
         if let GrantState::Lost(why) = self.state() {
             return Err(why.into());
@@ -442,7 +447,7 @@ impl<M> fmt::Display for NotConverted<M> {
 
 impl<M> std::error::Error for NotConverted<M> {}
 
-/// The lock is given back; what is left is why.
+/// Drops the guard, which gives the lock back, and keeps the reason.
 impl<M> From<NotConverted<M>> for Error {
     fn from(not: NotConverted<M>) -> Error {
         not.error

@@ -1,4 +1,4 @@
-//! The Rust SDK of Fencepost: locks from a replicated service, with fencing tokens that keep a paused client from doing harm.
+//! The Rust SDK of Fencepost: locks from a replicated service, with fencing tokens that keep out the late writes of a paused client.
 //!
 //! # The first minute
 //!
@@ -15,7 +15,7 @@
 //! write(lock.token(), 400).await;
 //! lock.release().await?;
 //!
-//! // Or in one step: the work is stopped when the lock is lost.
+//! // Or in one step: the work is stopped if the lock is lost.
 //! client.lock("nightly").run(|lock| async move { write(lock.token(), 500).await }).await?;
 //! # Ok(())
 //! # }
@@ -23,16 +23,42 @@
 //!
 //! # What to rely on
 //!
-//! - A [`Guard`] says how long it is certainly held ([`Hold::remaining`]), warns before that ends, and when it is lost it never
-//!   comes back. But nobody can stop a program that was paused in the middle of a write. So hand [`Hold::token`](Hold) to the
-//!   store, and let the store refuse older ones.
+//! - A [`Guard`] says for how long its lock is certainly held ([`Hold::remaining`]), and warns before that time ends. A lost lock
+//!   never comes back. But no client library can stop a program that is paused in the middle of a write. So pass
+//!   [`Hold::token`](Hold) to the store, and let the store refuse older tokens.
 //! - Dropping an acquire cancels it at the server. Dropping a guard gives the lock back in the background.
-//! - [`Error`] has three answers: the service said no, nothing was done, nobody knows.
-//! - A broken connection is no lost lock: the session goes on with the next one, and every request is carried out once.
+//! - [`Error`] has three kinds: the service refused, nothing was done, or the outcome is unknown.
+//! - A broken connection does not lose a lock: the session continues on the next connection, and every request is carried out
+//!   exactly once.
 //!
 //! # How it is built
 //!
-//! `fencepost-session` decides and knows neither sockets nor clocks; a thin driver gives it both.
+//! The crate `fencepost-session` makes all decisions, without sockets and clocks. A thin driver in this crate provides both.
+//!
+//! # Files
+//!
+//! For people who change this crate:
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `lib.rs` | this page, and the public names |
+//! | `client.rs` | [`Client`] and its builder: the address, the settings, and the session that all clones share |
+//! | `session.rs` | [`Session`]: separate sessions, and which session a lock belongs to |
+//! | `lock.rs` | requests for locks, and the wait for a grant |
+//! | `semaphore.rs` | requests for permits of a semaphore |
+//! | `election.rs` | leader elections, and observers of them |
+//! | `guard.rs` | what a holder gets: the token, the remaining time, the loss signal, the release, changes of the mode |
+//! | `error.rs` | [`Error`]: refused, failed, or outcome unknown |
+//! | `observe.rs` | read-only queries: locks, waiters, sessions, tokens, the cluster |
+//! | `watch.rs` | watching events in log order |
+//! | `admin.rs` | the operations of administrators |
+//! | `calls.rs` | how a gRPC call finds the leader, and when it may be retried |
+//! | `shared.rs` | the state that the driver and all handles share, and the slot for each answer |
+//! | `driver.rs` | the one task of a client: it dials, sends, receives, and wakes callers |
+//! | `stream.rs` | one framed connection to a node |
+//! | `tls.rs` | TLS settings, the handshake, and hints when it fails |
+//! | `clock.rs` | the clock of all deadlines |
+//! | `blocking.rs` | the same API without `async` |
 
 pub mod clock;
 #[cfg(feature = "blocking")]
@@ -71,7 +97,7 @@ pub use session::{Session, SessionBuilder};
 pub use tls::Tls;
 pub use watch::{Watch, WatchRequest};
 
-// The words of the service, as its own types.
+// Types of the lock service itself.
 pub use fencepost_core::{
     Arrival, BadToken, BadWord, BlockedBy, Blocker, Busy, BusyWhy, Counts, Cycle, CycleLink, Event, Explanation,
     FencingToken, FreezeId, FreezeRecord, GrantEnd, GrantId, GrantView, Held, Holder, HolderView, LockMode, LogicalMs,

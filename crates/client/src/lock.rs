@@ -1,4 +1,6 @@
-//! Asking for a lock.
+//! Requests for locks: their settings, and the wait for a grant.
+//!
+//! [`ask`] also serves requests for permits. What a holder does with a grant is in `guard.rs`.
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -18,11 +20,10 @@ use crate::session::Home;
 use fencepost_session::Tier;
 use fencepost_session::client::{Answer, GrantKey};
 
-/// How long an acquire waits if nobody says.
+/// How long an acquire waits by default.
 pub(crate) const WAIT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// A lock to be asked for. Begin with [`crate::Client::lock`]; nothing is sent before [`LockRequest::acquire`] or one of its
-/// siblings.
+/// A request for a lock. Begin with [`crate::Client::lock`]. Nothing is sent before [`LockRequest::acquire`] or a similar method.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is asked for until `acquire`, `try_acquire` or `run`"]
 pub struct LockRequest<M> {
@@ -33,12 +34,12 @@ pub struct LockRequest<M> {
     mode: PhantomData<M>,
 }
 
-/// What every request for a grant has: how long to wait, and on which terms.
+/// The settings of every request for a grant: how long to wait, and the terms of the grant.
 #[derive(Clone, Debug)]
 pub(crate) struct Asking {
     pub(crate) wait: Wait,
     pub(crate) terms: Terms,
-    /// The first thing that was said and is not valid. It is told when the lock is asked for.
+    /// The error of the first setting that is not valid. It is returned when the request is sent.
     pub(crate) problem: Option<Error>,
 }
 
@@ -84,7 +85,7 @@ impl Asking {
     }
 }
 
-/// What was granted.
+/// A grant.
 pub(crate) struct Granted {
     pub(crate) session: SessionId,
     pub(crate) grant: GrantId,
@@ -97,7 +98,8 @@ impl Granted {
     }
 }
 
-/// Asks for a grant and waits for the answer. If the session that a client's clones share had ended unnoticed, a new one is opened.
+/// Asks for a grant and waits for the answer. If the shared session of the client has ended unnoticed, opens a new one and asks
+/// again.
 pub(crate) async fn ask(home: &Home, action: Action, wait: Wait) -> Result<Granted, Error> {
     let client = home.client();
     let limit = match wait {
@@ -105,7 +107,7 @@ pub(crate) async fn ask(home: &Home, action: Action, wait: Wait) -> Result<Grant
         Wait::UpTo(wait) => Some(Duration::from_millis(wait.get()) + client.call_timeout()),
         Wait::Forever => None,
     };
-    let mut again = home.opens_anew();
+    let mut again = home.reopens_session();
     loop {
         let session = home.session()?;
         let (answer, suspected) = answer_and_suspicion(client, session, &action, wait, limit).await;
@@ -123,8 +125,8 @@ pub(crate) async fn ask(home: &Home, action: Action, wait: Wait) -> Result<Grant
     }
 }
 
-/// Asks, and shortly before the wait is over looks whether it may be a deadlock. Not afterwards: two that wait for each other equally
-/// long time out in the same entry, and then neither waits any more.
+/// Asks for a grant. Shortly before the wait is over, checks whether this may be a deadlock. Not afterwards: two requests that wait
+/// for each other equally long time out in the same log entry, and then neither of them waits any more.
 async fn answer_and_suspicion(
     client: &Client,
     session: SessionId,
@@ -132,34 +134,34 @@ async fn answer_and_suspicion(
     wait: Wait,
     limit: Option<Duration>,
 ) -> (Answer, Option<Box<Cycle>>) {
-    let mut asked = pin!(client.shared().ask(session, action.clone(), limit));
+    let mut pending = pin!(client.shared().ask(session, action.clone(), limit));
     let (Wait::UpTo(wait), Action::Acquire(acquire), true) = (wait, action, client.shared().tier == Tier::Correctness)
     else {
-        return (asked.await, None);
+        return (pending.await, None);
     };
-    // A lock that is free costs no timer.
-    if let Some(answer) = asked.as_mut().answer_or_queued().await {
+    // If the lock is free, no timer is needed.
+    if let Some(answer) = pending.as_mut().answer_or_queued().await {
         return (answer, None);
     }
     let wait = Duration::from_millis(wait.get());
     tokio::select! {
         biased;
-        answer = &mut asked => return (answer, None),
+        answer = &mut pending => return (answer, None),
         () = tokio::time::sleep(wait.saturating_sub(SUSPECT_PATIENCE).max(wait / 2)) => {}
     }
-    // A session that holds nothing is in the way of no other.
+    // A session that holds nothing cannot be part of a deadlock.
     if !client.shared().with(|state| state.machine.holds_any(session)) {
-        return (asked.await, None);
+        return (pending.await, None);
     }
     let mut suspicion = pin!(client.suspect(session, acquire));
     tokio::select! {
         biased;
-        answer = &mut asked => {
-            // A grant is returned at once. A time-out waits for the look, which is bounded.
+        answer = &mut pending => {
+            // A grant is returned at once. After a timeout, wait for the check, whose time is bounded.
             let timed_out = matches!(answer, Answer::Decided(Outcome::TimedOut));
             (answer, if timed_out { suspicion.await } else { None })
         }
-        suspected = &mut suspicion => (asked.await, suspected),
+        suspected = &mut suspicion => (pending.await, suspected),
     }
 }
 
@@ -178,20 +180,20 @@ impl<M> LockRequest<M> {
         LockRequest { home, locks, owner, asking, mode: PhantomData }
     }
 
-    /// The same request to the other tier.
+    /// The same request in the efficiency tier.
     fn in_efficiency(mut self) -> LockRequest<Efficiency> {
         let home = self.asking.take(self.home.efficiency()).unwrap_or(self.home);
         let LockRequest { locks, owner, asking, .. } = self;
         LockRequest { home, locks, owner, asking, mode: PhantomData }
     }
 
-    /// How long to wait for others: 30 s by default.
+    /// How long to wait for the lock: 30 s by default.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.asking.wait(wait);
         self
     }
 
-    /// Does not wait: if somebody is in the way, the answer is [`Refused::Busy`].
+    /// Does not wait: if the lock is not free, the answer is [`Refused::Busy`].
     pub fn no_wait(mut self) -> Self {
         self.asking.wait = Wait::No;
         self
@@ -203,37 +205,37 @@ impl<M> LockRequest<M> {
         self
     }
 
-    /// A time to live of its own, at least 1 s: shorter than the session's, so that this lock is free sooner after a crash.
+    /// A TTL for this lock, at least 1 s. If it is shorter than the session's, the lock is free sooner after a crash.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.asking.ttl(ttl);
         self
     }
 
-    /// Ends the lock so long after it was granted, however alive the client is: the answer to work that hangs.
+    /// Ends the lock this long after it was granted, even if the client is alive. Protects from work that hangs.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.asking.max_hold(max_hold);
         self
     }
 
-    /// Keeps the resource busy for so long after the lock ends against its holder's will: at most a minute, none by default.
+    /// If the lock ends without a release, keeps the resource busy for this time: at most a minute, zero by default.
     pub fn lock_delay(mut self, delay: Duration) -> Self {
         self.asking.lock_delay(delay);
         self
     }
 
-    /// The unit of work that holds the lock. The same owner may enter it again, and deadlocks between owners are found.
+    /// The unit of work that holds the lock. The same owner may acquire the lock again, and deadlocks between owners are detected.
     pub fn owner(mut self, owner: impl AsRef<str>) -> Self {
         self.owner = self.asking.take(OwnerName::new(owner.as_ref()));
         self
     }
 
-    /// For people who ask who holds the lock.
+    /// Metadata, shown to people who ask who holds the lock.
     pub fn metadata(mut self, metadata: impl AsRef<[u8]>) -> Self {
         self.asking.metadata(metadata.as_ref());
         self
     }
 
-    /// Lets the holder hear when somebody begins to wait: see [`Hold::contended`].
+    /// Notifies the holder when another client begins to wait: see [`Hold::contended`].
     pub fn hear_contended(mut self) -> Self {
         self.asking.terms.hear_contended = true;
         self
@@ -242,12 +244,13 @@ impl<M> LockRequest<M> {
     /// Waits for the lock.
     ///
     /// # Errors
-    /// [`Refused::TimedOut`] if it was not granted in time, with the sessions that seem to wait for each other, if that may be why;
-    /// [`Refused::Deadlock`] if this lock has an owner and waiting would close a cycle of owners;
-    /// [`Error::Unknown`] if the outcome could not be learnt.
+    /// [`Refused::TimedOut`] if it was not granted in time. It contains the sessions that seem to wait for each other, if a deadlock
+    /// may be the reason.
+    /// [`Refused::Deadlock`] if this lock has an owner and waiting would close a cycle of owners.
+    /// [`Error::Unknown`] if the outcome is not known.
     ///
     /// # Cancellation
-    /// Dropping the future cancels the wait at the server, and gives back what it may have got.
+    /// Dropping the future cancels the wait at the server, and gives the lock back if it was already granted.
     pub async fn acquire(mut self) -> Result<Guard<M>, Error> {
         if let Some(problem) = self.asking.problem.take() {
             return Err(problem);
@@ -258,10 +261,10 @@ impl<M> LockRequest<M> {
         Ok(Guard::new(home, granted.key(), granted.token, locks))
     }
 
-    /// The lock, if it can be had without waiting.
+    /// Takes the lock if it is free; `None` if it is busy.
     ///
     /// # Errors
-    /// As [`LockRequest::acquire`], except that being busy is none.
+    /// As [`LockRequest::acquire`], but a busy lock is not an error.
     ///
     /// # Cancellation
     /// As [`LockRequest::acquire`].
@@ -269,7 +272,7 @@ impl<M> LockRequest<M> {
         Ok(self.try_acquire_or_busy().await?.ok())
     }
 
-    /// The lock, if it can be had without waiting, or who is in the way.
+    /// Takes the lock if it is free. Otherwise returns who or what is in the way.
     ///
     /// # Errors
     /// As [`LockRequest::try_acquire`].
@@ -284,8 +287,7 @@ impl<M> LockRequest<M> {
         }
     }
 
-    /// Waits for the lock, does the work under it, and gives it back. When the lock is lost the work is stopped: its future is
-    /// dropped.
+    /// Waits for the lock, runs the work, and gives the lock back. If the lock is lost, the work is stopped: its future is dropped.
     ///
     /// ```no_run
     /// # async fn example(client: fencepost::Client) -> Result<(), fencepost::Error> {
@@ -313,28 +315,28 @@ impl<M> LockRequest<M> {
         match guard.release().await {
             // Lost while the last step of the work ran.
             Err(error) if error.lost().is_some() => Err(error),
-            // Whether or not the release was heard, the work was done under the lock.
+            // Even if the release failed, the work was done under the lock.
             _ => Ok(done),
         }
     }
 }
 
 impl LockRequest<Exclusive> {
-    /// Held together with other readers.
+    /// A shared lock: several readers can hold it at the same time.
     pub fn shared(self) -> LockRequest<Shared> {
         self.in_mode()
     }
 
-    /// Held beside readers, by the one who means to become exclusive.
+    /// An update lock: one client holds it beside readers, and can upgrade it to exclusive.
     pub fn update(self) -> LockRequest<Update> {
         self.in_mode()
     }
 
-    /// Fast, and only as good as the leader's memory: no log is written, and everything is forgotten when the leader changes. For
-    /// up to an election time-out two may hold the lock then. For work that may now and then be done twice; a lock that data
-    /// depends on needs the other tier, and a token.
+    /// A fast lock that exists only in the leader's memory: no log is written, and all such locks are forgotten when the leader
+    /// changes. Then two clients may hold the lock at the same time, for up to an election timeout. Use it for work that may now and
+    /// then be done twice. If the correctness of data depends on the lock, use the other tier, and its token.
     ///
-    /// Names are apart from those of the other tier. What is held has no token.
+    /// The two tiers have separate names. A lock of this tier has no token.
     ///
     /// ```no_run
     /// # async fn example(client: fencepost::Client) -> Result<(), fencepost::Error> {
@@ -349,7 +351,7 @@ impl LockRequest<Exclusive> {
 }
 
 impl LockRequest<Shared> {
-    /// As [`LockRequest::<Exclusive>::efficiency`], held together with other readers.
+    /// As [`LockRequest::<Exclusive>::efficiency`], but several readers can hold it at the same time.
     pub fn efficiency(self) -> LockRequest<Efficiency> {
         self.in_efficiency()
     }

@@ -1,6 +1,6 @@
-//! Looking on: who holds what, who waits and why, whether a token still stands. Nothing here changes anything.
+//! Read-only queries: who holds what, who waits and why, whether a token is still valid, and the state of the cluster.
 //!
-//! Every answer says as of which log entry it is; deadlines are to be compared with its stamp.
+//! Every answer says which log entry it reflects ([`AsOf`]). Compare deadlines with the stamp of that entry, not with a clock.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use crate::client::Client;
 use crate::error::{self, Error};
 use fencepost_wire::grpc::observe_service_client::ObserveServiceClient;
 
-/// How long a look for a suspected deadlock may take.
+/// How long the check for a suspected deadlock may take.
 pub(crate) const SUSPECT_PATIENCE: Duration = Duration::from_millis(500);
 
-/// A session as observers see it. What only its client knows is not in it.
+/// A session as observers see it, without what only its client may know, such as the secret.
 pub use fencepost_wire::api::observe::Session as SessionView;
 
-/// An answer, and as of which log entry it is.
+/// An answer, and the log entry that it reflects.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AsOf<T> {
     /// The entry, and its stamp.
@@ -31,7 +31,7 @@ pub struct AsOf<T> {
     pub what: T,
 }
 
-/// What was read can be used as it is; when it was so is for those who care.
+/// The answer can be used directly, without the log entry.
 impl<T> std::ops::Deref for AsOf<T> {
     type Target = T;
 
@@ -40,41 +40,41 @@ impl<T> std::ops::Deref for AsOf<T> {
     }
 }
 
-/// The cluster as the leader sees it, or, if no leader could be asked, as another node does.
+/// The cluster as the leader sees it; or as another node sees it, if the leader could not be asked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterStatus {
     /// The cluster's id.
     pub cluster: u128,
     /// The group.
     pub group: u64,
-    /// The node that answered, and its version.
+    /// The node that answered.
     pub node: u64,
     /// The version of the node that answered.
     pub version: String,
     /// The term.
     pub term: u64,
-    /// Who leads, if it is known.
+    /// The leader, if it is known.
     pub leader: Option<u64>,
     /// The leader's address for clients, if it is known.
     pub leader_address: Option<String>,
-    /// The last entry that was carried out.
+    /// The last log entry that was applied.
     pub applied: ReadAt,
     /// The members.
     pub members: Vec<MemberStatus>,
-    /// How much there is of everything.
+    /// How many grants, sessions and other things there are.
     pub counts: Counts,
-    /// The oldest token that a living grant has; stores may forget marks below it.
+    /// The oldest token of a living grant. Stores may forget marks below it.
     pub oldest_live_token: Token,
     /// The node's disk is nearly full.
     pub disk_short: bool,
-    /// If the node that answered knows of no leader: which of the voters it hears, in a sentence for people.
+    /// If the node that answered knows no leader: a sentence for people that says which voters it hears.
     pub without_leader: Option<String>,
     /// The format version that the cluster uses.
     pub format_version: u32,
 }
 
 impl ClusterStatus {
-    /// Whether the leader answered. Only the leader hears every member and knows how far each is behind.
+    /// Whether the leader answered. Only the leader hears every member and knows the lag of each.
     pub fn is_of_leader(&self) -> bool {
         self.leader == Some(self.node)
     }
@@ -95,13 +95,13 @@ pub struct MemberStatus {
     pub role: MemberRole,
     /// Whether it leads.
     pub leads: bool,
-    /// How much of the log it has, as far as the leader knows.
+    /// The last log entry that it has, as far as the leader knows.
     pub matched_index: Option<u64>,
     /// Whether the node that answered hears it.
     pub state: MemberState,
-    /// How far it is behind the leader. Only the leader knows, and not of itself.
+    /// How far it is behind the leader. Only the leader knows this; it is `None` for the leader itself.
     pub lag: Option<MemberLag>,
-    /// Whether the leader sends it a snapshot.
+    /// Whether the leader is sending it a snapshot.
     pub gets_snapshot: bool,
     /// The version of its software, if the node that answered has met it.
     pub version: Option<String>,
@@ -115,9 +115,9 @@ pub struct MemberStatus {
 pub enum MemberState {
     /// It was heard in the last three seconds.
     Up,
-    /// It should have been heard, and was not for so long.
+    /// It should have been heard, but has been silent for this long.
     Silent(Duration),
-    /// Not known: a follower hears its leader only.
+    /// Not known: a follower hears only its leader.
     Unknown,
 }
 
@@ -126,7 +126,7 @@ pub enum MemberState {
 pub struct MemberLag {
     /// Entries of the log that it is not known to have.
     pub entries: u64,
-    /// How long ago it had all that there were then.
+    /// How long ago it last had all entries that existed at that moment.
     pub time: Duration,
 }
 
@@ -138,17 +138,17 @@ pub enum MemberRole {
     Voter,
     /// It gets the log without a vote.
     Learner,
-    /// It votes until the change under way is through.
+    /// It votes until the current change of the members is complete.
     Leaving,
-    /// What this version has no word for.
+    /// A role that this version does not know.
     Other,
 }
 
 impl Client {
-    /// Why a resource is as it is: who holds it and until when, who waits in which order, and what is in the way of the first.
+    /// Explains the state of a resource: who holds it and until when, who waits in which order, and what blocks the first waiter.
     ///
     /// # Errors
-    /// [`Error::Failed`] if nobody could be asked.
+    /// [`Error::Failed`] if no node could be asked.
     pub async fn explain(&self, name: impl AsRef<str>) -> Result<AsOf<Explanation>, Error> {
         let name = error::name(name.as_ref())?;
         let request = v1::ExplainRequest { name: name.as_str().to_owned(), ..v1::ExplainRequest::default() };
@@ -160,7 +160,7 @@ impl Client {
         Ok(AsOf { at, what })
     }
 
-    /// Sessions that a wait of this session closes a circle with, as far as the cluster can tell at once.
+    /// Asks for a cycle of sessions that this session's wait closes. `None` if there is none, or if the answer takes too long.
     pub(crate) async fn suspect(&self, session: SessionId, acquire: &Acquire) -> Option<Box<Cycle>> {
         let Acquire { locks, owner, .. } = acquire;
         let wait = Some(observe::explained_wait_to_wire(session, owner, locks));
@@ -175,10 +175,10 @@ impl Client {
         explanation.suspected.map(Box::new)
     }
 
-    /// Whether the grant with this token stands and holds the name: for stores that can ask but cannot keep a mark.
+    /// Whether the grant with this token still exists and holds the name. For stores that can ask but cannot keep a mark.
     ///
     /// # Errors
-    /// [`Error::Failed`] if nobody could be asked.
+    /// [`Error::Failed`] if no node could be asked.
     pub async fn check(&self, name: impl AsRef<str>, token: impl Into<Token>) -> Result<AsOf<TokenCheck>, Error> {
         let request = observe::check_request_to_wire(&error::name(name.as_ref())?, token.into());
         let ask = |channel| {
@@ -189,10 +189,10 @@ impl Client {
         Ok(AsOf { at, what })
     }
 
-    /// A page of the grants that hold a name with this prefix, oldest first; `after` comes from the page before.
+    /// A page of the grants that hold a name with this prefix, oldest first; `after` is the `next` of the page before.
     ///
     /// # Errors
-    /// [`Error::Failed`] if nobody could be asked.
+    /// [`Error::Failed`] if no node could be asked.
     pub async fn grants(&self, prefix: &str, after: Option<GrantId>) -> Result<AsOf<Page<GrantView, GrantId>>, Error> {
         let after_grant = after.map_or(0, |after| after.0);
         let request =
@@ -207,10 +207,10 @@ impl Client {
         Ok(AsOf { at: observe::read_at_from_wire(response.at)?, what: Page { rows, next } })
     }
 
-    /// A page of the living sessions, by id; `after` comes from the page before.
+    /// A page of the living sessions, by id; `after` is the `next` of the page before.
     ///
     /// # Errors
-    /// [`Error::Failed`] if nobody could be asked.
+    /// [`Error::Failed`] if no node could be asked.
     pub async fn sessions(&self, after: Option<SessionId>) -> Result<AsOf<Page<SessionView, SessionId>>, Error> {
         let after = after.map(observe::session_id_to_wire);
         let request = v1::ListSessionsRequest { after, ..v1::ListSessionsRequest::default() };
@@ -224,7 +224,7 @@ impl Client {
     /// One session, if it lives.
     ///
     /// # Errors
-    /// [`Error::Failed`] if nobody could be asked.
+    /// [`Error::Failed`] if no node could be asked.
     pub async fn find_session(&self, session: SessionId) -> Result<AsOf<Option<SessionView>>, Error> {
         let request = v1::GetSessionRequest { session: Some(observe::session_id_to_wire(session)), stale: false };
         let ask = |channel| async move { ObserveServiceClient::new(channel).get_session(request).await };
@@ -233,10 +233,10 @@ impl Client {
         Ok(AsOf { at: observe::read_at_from_wire(response.at)?, what })
     }
 
-    /// A page of the requests that wait for a name with this prefix, by arrival; `after` comes from the page before.
+    /// A page of the requests that wait for a name with this prefix, by arrival; `after` is the `next` of the page before.
     ///
     /// # Errors
-    /// [`Error::Failed`] if nobody could be asked.
+    /// [`Error::Failed`] if no node could be asked.
     pub async fn waiters(
         &self,
         prefix: &str,
@@ -258,7 +258,7 @@ impl Client {
     /// The freezes, by id.
     ///
     /// # Errors
-    /// [`Error::Failed`] if nobody could be asked.
+    /// [`Error::Failed`] if no node could be asked.
     pub async fn freezes(&self) -> Result<AsOf<Vec<FreezeRecord>>, Error> {
         let request = v1::ListFreezesRequest::default();
         let ask = |channel| async move { ObserveServiceClient::new(channel).list_freezes(request).await };
@@ -267,8 +267,8 @@ impl Client {
         Ok(AsOf { at: observe::read_at_from_wire(response.at)?, what })
     }
 
-    /// The cluster as the leader sees it, whichever node is asked first. If no node leads, or the leader does not answer, it is as the
-    /// node sees it that was asked: [`ClusterStatus::is_of_leader`] says which.
+    /// The cluster as the leader sees it, whichever node is asked first. If no node leads, or the leader does not answer, it is the
+    /// view of the node that was asked: [`ClusterStatus::is_of_leader`] says which one it is.
     ///
     /// # Errors
     /// [`Error::Failed`] if no node could be asked.

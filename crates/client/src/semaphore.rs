@@ -1,4 +1,6 @@
-//! Asking for permits of a semaphore.
+//! Requests for permits of a semaphore.
+//!
+//! They share their settings and the wait for a grant with requests for locks, in `lock.rs`. Permits have no fencing token.
 
 use std::time::Duration;
 
@@ -9,7 +11,7 @@ use crate::guard::{Guard, PermitGuard};
 use crate::lock::{Asking, ask};
 use crate::session::Home;
 
-/// Permits to be asked for. Begin with [`crate::Client::semaphore`].
+/// A request for permits. Begin with [`crate::Client::semaphore`].
 ///
 /// ```no_run
 /// # async fn example(client: fencepost::Client) -> Result<(), fencepost::Error> {
@@ -41,7 +43,8 @@ impl SemaphoreRequest {
         self
     }
 
-    /// How many there are in all. Needed unless an administrator has set it; if both say it, they must agree.
+    /// How many permits the semaphore has in all. Needed unless an administrator has set a limit; if there are both, they must be
+    /// equal.
     pub fn limit(mut self, limit: u32) -> Self {
         self.limit = Some(limit);
         self
@@ -86,10 +89,10 @@ impl SemaphoreRequest {
     /// Waits for the permits.
     ///
     /// # Errors
-    /// As [`crate::LockRequest::acquire`]; [`Refused::Rule`] if the limit is another or there is none.
+    /// As [`crate::LockRequest::acquire`]; [`Refused::Rule`] if there is no limit, or it is not this one.
     ///
     /// # Cancellation
-    /// Dropping the future cancels the wait at the server, and gives back what it may have got.
+    /// Dropping the future cancels the wait at the server, and gives the permits back if they were already granted.
     pub async fn acquire(mut self) -> Result<PermitGuard, Error> {
         let permits = self.asking.take(Permits::new(self.permits));
         let limit = self.limit.map(Permits::new).transpose();
@@ -103,15 +106,15 @@ impl SemaphoreRequest {
         let Asking { wait, terms, .. } = self.asking;
         let take = TakePermits { name: name.clone(), permits, limit, wait, terms };
         let granted = ask(&self.home, Action::TakePermits(take), wait).await?;
-        // For permits only the name counts; there is no mode.
+        // For permits only the name matters: they have no mode.
         let locks = Locks::from_iter([Lock { name, mode: LockMode::Shared }]);
         Ok(Guard::new(self.home, granted.key(), granted.token, locks))
     }
 
-    /// The permits, if they can be had without waiting.
+    /// Takes the permits if they are free; `None` if they are not.
     ///
     /// # Errors
-    /// As [`SemaphoreRequest::acquire`], except that being busy is none.
+    /// As [`SemaphoreRequest::acquire`], but a busy semaphore is not an error.
     ///
     /// # Cancellation
     /// As [`SemaphoreRequest::acquire`].
@@ -119,7 +122,7 @@ impl SemaphoreRequest {
         Ok(self.try_acquire_or_busy().await?.ok())
     }
 
-    /// The permits, if they can be had without waiting, or who has them.
+    /// Takes the permits if they are free. Otherwise says who has them.
     ///
     /// # Errors
     /// As [`SemaphoreRequest::try_acquire`].

@@ -1,4 +1,6 @@
-//! Sessions that users open for themselves, and where a lock belongs.
+//! Sessions that users open themselves, and [`Home`]: the session that a lock belongs to.
+//!
+//! The session that the clones of a client share is in `client.rs`. Both kinds use the same connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +14,9 @@ use crate::guard::{Exclusive, Mixed};
 use crate::lock::LockRequest;
 use crate::semaphore::SemaphoreRequest;
 
-/// A session of its own on a client's connection. Cloning it is cheap.
+/// A separate session on the connection of a client. Cloning it is cheap.
 ///
-/// Everything that it holds ends with it. When the last clone and the last guard are gone, it is closed in the background.
+/// Everything that it holds ends with it. When the last clone and the last guard are dropped, it is closed in the background.
 #[derive(Clone, Debug)]
 pub struct Session {
     inner: Arc<Inner>,
@@ -38,7 +40,7 @@ impl Drop for Inner {
     }
 }
 
-/// What a session will be like. See [`Client::session`].
+/// The settings of a new session. See [`Client::session`].
 #[derive(Clone, Debug)]
 pub struct SessionBuilder {
     client: Client,
@@ -51,19 +53,19 @@ impl SessionBuilder {
         SessionBuilder { client, ttl: None, metadata: None }
     }
 
-    /// How long it lives without a sign of life, at least 1 s.
+    /// How long the session lives without a keep-alive, at least 1 s.
     pub fn ttl(mut self, ttl: Duration) -> SessionBuilder {
         self.ttl = Some(ttl);
         self
     }
 
-    /// For people who ask whose session it is.
+    /// Metadata, shown to people who ask whose session it is.
     pub fn metadata(mut self, metadata: impl Into<Vec<u8>>) -> SessionBuilder {
         self.metadata = Some(metadata.into());
         self
     }
 
-    /// The session. It goes to the cluster with its first request.
+    /// Creates the session. It is opened at the cluster with its first request.
     ///
     /// # Errors
     /// [`crate::Refused::BadWord`] if the TTL or the metadata is not valid.
@@ -76,12 +78,12 @@ impl SessionBuilder {
 }
 
 impl Session {
-    /// Its id, as observers see it. It is no secret.
+    /// The id of the session, as observers see it. It is not a secret.
     pub fn id(&self) -> SessionId {
         self.inner.id
     }
 
-    /// Whether it lives, as far as this client knows.
+    /// Whether the session lives, as far as this client knows.
     pub fn is_alive(&self) -> bool {
         self.inner.client.shared().with(|state| state.machine.is_alive(self.inner.id))
     }
@@ -111,20 +113,21 @@ impl Session {
         Election::new(self.inner.client.clone(), Home::Session(self.clone()), name.as_ref())
     }
 
-    /// Closes it: everything that it holds is given back at once.
+    /// Closes the session: everything that it holds is given back at once.
     ///
     /// # Errors
-    /// [`Error::Unknown`] if no answer came. The locks then end with their deadline at the latest.
+    /// [`Error::Unknown`] if no answer came. Then the locks end at their deadline at the latest.
     pub async fn close(&self) -> Result<(), Error> {
         self.inner.client.close_session(self.inner.id).await
     }
 }
 
-/// Where a lock belongs, and what must live as long as it does.
+/// The session that a lock belongs to. A guard keeps it, so that the client lives as long as the guard.
 #[derive(Clone, Debug)]
 pub(crate) enum Home {
-    /// In the session that the clones of a client share.
+    /// The session that the clones of a client share.
     Client(Client),
+    /// A separate session.
     Session(Session),
 }
 
@@ -143,10 +146,10 @@ impl Home {
         }
     }
 
-    /// The same place in the efficiency tier, if there is one.
+    /// The shared session of the efficiency tier.
     ///
     /// # Errors
-    /// [`Refused::OtherTier`]: a session of its own is a session of one tier.
+    /// [`Refused::OtherTier`] for a separate session: it belongs to the correctness tier.
     pub(crate) fn efficiency(&self) -> Result<Home, Error> {
         match self {
             Home::Client(client) => Ok(Home::Client(client.efficiency())),
@@ -154,8 +157,8 @@ impl Home {
         }
     }
 
-    /// Whether a session that has ended can be replaced by a new one without anybody noticing.
-    pub(crate) fn opens_anew(&self) -> bool {
+    /// Whether a session that has ended may be replaced by a new one without telling the caller.
+    pub(crate) fn reopens_session(&self) -> bool {
         matches!(self, Home::Client(_))
     }
 }

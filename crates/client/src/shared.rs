@@ -1,7 +1,7 @@
-//! What the driver and everyone who holds a client share: the connection's machine, and who waits for its answers.
+//! The state that the driver and all handles of a client share: the machine of the connection, and the callers that wait for answers.
 //!
-//! There is one lock around it and nobody keeps it across an await: to ask for something is to put it into the machine, leave a
-//! place for the answer, and wake the driver. No task and no channel is made for a request.
+//! One lock protects it. The lock is never held across an await. A request is put into the machine, a slot for its answer is stored,
+//! and the driver is woken. No task and no channel is created for a request.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
@@ -24,7 +24,7 @@ use fencepost_session::client::{
     Answer, Connection, DialFailure, Event, Failure, GrantKey, GrantState, LetGo, RequestKey,
 };
 
-/// How long the last good-bye may take.
+/// How long the driver may take to close the sessions after the last handle is dropped.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -32,46 +32,47 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// Wakes the driver.
     pub(crate) wake: Notify,
-    /// Wakes those who wait for the first connection.
+    /// Wakes the tasks that wait for the first connection.
     pub(crate) connected: Notify,
     pub(crate) endpoints: Vec<String>,
     pub(crate) connect_timeout: Duration,
     pub(crate) caller: Caller,
-    /// None speaks plain text.
+    /// `None` means plain text.
     pub(crate) tls: Option<Tls>,
-    /// Which lock state the sessions are about.
+    /// The tier of all sessions of this client.
     pub(crate) tier: Tier,
-    /// How long a dropped guard waits until its release is written: only for callers that may block.
+    /// How long a dropped guard waits until its release is written. `None` for callers that must not block.
     pub(crate) drop_waits: Option<Duration>,
 }
 
-/// Dropped when what the machine had to say is written. The receiver then hears that no sender is left.
+/// A sender that is dropped when everything that the machine had to send is written. Then the receiver sees that no sender is left.
 pub(crate) type AwaitsWrite = mpsc::Sender<std::convert::Infallible>;
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) machine: Connection,
     pub(crate) awaiting_write: Vec<AwaitsWrite>,
-    /// Where the answers go. A slot is here until its answer is in it.
+    /// The slots of the requests that are not answered yet. A slot is removed when its answer is put into it.
     slots: HashMap<RequestKey, Arc<Slot>>,
-    /// Those who want to hear of changes of a grant. Made when the first asks.
+    /// Notified when a grant may have changed. An entry is created when the first task listens.
     listeners: BTreeMap<GrantKey, Arc<Notify>>,
-    /// The leader that the stream goes to, for calls beside the stream.
+    /// The address of the leader that the stream goes to, and a channel for calls beside the stream.
     pub(crate) leader: Option<(String, Channel)>,
-    /// What the last try to reach the cluster said.
+    /// Why the last attempt to reach the cluster failed.
     last_failure: String,
-    /// What the last node said that answered and knew of no leader, until a node leads or no node answers any more.
+    /// What the last node said that answered but knew no leader. Reset when a node leads, or when no node answers any more.
     no_leader: Option<String>,
-    /// The last handle is gone: say good-bye and end.
+    /// The last handle is dropped: the driver closes the sessions and ends.
     pub(crate) closing: bool,
-    /// Until when the good-bye may take.
+    /// When the driver ends even if not all sessions are closed. `None` until the driver begins to close them.
     farewell_until: Option<Nanos>,
     pub(crate) is_shut_down: bool,
-    /// The stream of the driver, when the driver is gone.
+    /// The stream of a driver that is gone, for the releases of guards that are dropped later.
     pub(crate) last_words: Option<LastWords>,
 }
 
-/// Where one answer goes, with a lock of its own: a caller that takes its answer does not wait for the driver.
+/// The place for the answer to one request. It has a lock of its own, so a caller that takes its answer does not wait for the
+/// driver.
 ///
 /// Lock order: the lock of [`Shared`] first, then this one.
 #[derive(Debug, Default)]
@@ -95,7 +96,7 @@ impl Slot {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts the answer in. Returns the caller to wake, if it waits already.
+    /// Puts the answer into the slot. Returns the waker of the caller, if it waits already.
     fn fill(&self, answer: Answer) -> Option<Waker> {
         match std::mem::replace(&mut *self.lock(), Filling::Ready(answer)) {
             Filling::Waiting { waker, .. } => waker,
@@ -103,7 +104,7 @@ impl Slot {
         }
     }
 
-    /// Notes that the request waits in a queue. Returns the caller to wake.
+    /// Notes that the request waits in a queue. Returns the waker of the caller.
     fn queued(&self) -> Option<Waker> {
         match &mut *self.lock() {
             Filling::Waiting { waker, is_queued } => {
@@ -137,34 +138,35 @@ impl Shared {
         Shared { state, wake, connected, endpoints, connect_timeout, caller, tls, tier, drop_waits }
     }
 
-    /// The same way to the same cluster, to its efficiency tier. Nothing else is shared.
+    /// The same settings for the efficiency tier of the same cluster, with a state of its own.
     pub(crate) fn to_efficiency(&self) -> Shared {
         let Shared { endpoints, connect_timeout, caller, tls, drop_waits, .. } = self;
         let to = Shared::new(endpoints.clone(), *connect_timeout, caller.clone(), tls.clone());
         Shared { tier: Tier::Efficiency, drop_waits: *drop_waits, ..to }
     }
 
-    /// The state. A machine that has panicked has said so where it did; the others must still be able to let go.
+    /// Locks the state. Ignores poisoning: a panic was reported where it happened, and other tasks must still be able to give
+    /// locks back.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something with the state and tells everyone what came of it.
+    /// Changes the state, then passes the events of the machine to the tasks that wait for them.
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();
         let result = act(&mut state);
         state.say_last_words();
         let wakers = state.dispatch();
         drop(state);
-        // Outside the lock: whoever wakes up takes it.
+        // Outside the lock, because a woken task takes it.
         wakers.into_iter().for_each(Waker::wake);
         result
     }
 
-    /// Asks for something in a session.
-    pub(crate) fn ask(self: &Arc<Self>, session: SessionId, action: Action, limit: Option<Duration>) -> Asked {
+    /// Makes a request in a session.
+    pub(crate) fn ask(self: &Arc<Self>, session: SessionId, action: Action, limit: Option<Duration>) -> PendingRequest {
         let limit_at = limit.map(|limit| clock::now().after(limit));
-        self.asked(|state| {
+        self.submit(|state| {
             if state.is_shut_down {
                 return Err(Answer::Failed(Failure::ShutDown));
             }
@@ -175,11 +177,11 @@ impl Shared {
         })
     }
 
-    /// Gives a grant back, with an answer.
-    pub(crate) fn release(self: &Arc<Self>, grant: GrantKey, limit: Duration) -> Result<Asked, crate::Lost> {
+    /// Gives a grant back, and lets the caller wait for the answer.
+    pub(crate) fn release(self: &Arc<Self>, grant: GrantKey, limit: Duration) -> Result<PendingRequest, crate::Lost> {
         let now = clock::now();
         let mut lost = None;
-        let asked = self.asked(|state| {
+        let pending = self.submit(|state| {
             state.listeners_hear(grant);
             match state.machine.let_go(grant, Some(now.after(limit)), true, now) {
                 LetGo::Asked(key) => Ok(key),
@@ -189,18 +191,19 @@ impl Shared {
                 }
             }
         });
-        lost.map_or(Ok(asked), Err)
+        lost.map_or(Ok(pending), Err)
     }
 
-    pub(crate) fn close_session(self: &Arc<Self>, session: SessionId, limit: Duration) -> Asked {
+    pub(crate) fn close_session(self: &Arc<Self>, session: SessionId, limit: Duration) -> PendingRequest {
         let limit_at = Some(clock::now().after(limit));
-        self.asked(|state| match state.machine.is_alive(session) {
+        self.submit(|state| match state.machine.is_alive(session) {
             true => Ok(state.machine.close_session(session, limit_at)),
             false => Err(Answer::Decided(Outcome::Closed)),
         })
     }
 
-    fn asked(self: &Arc<Self>, ask: impl FnOnce(&mut State) -> Result<RequestKey, Answer>) -> Asked {
+    /// Puts a request into the machine and stores a slot for its answer. Without a request, the answer is there at once.
+    fn submit(self: &Arc<Self>, ask: impl FnOnce(&mut State) -> Result<RequestKey, Answer>) -> PendingRequest {
         let slot = Arc::new(Slot::default());
         let key = self.with(|state| match ask(state) {
             Ok(key) => {
@@ -213,10 +216,10 @@ impl Shared {
             }
         });
         self.wake.notify_one();
-        Asked { shared: self.clone(), key, slot }
+        PendingRequest { shared: self.clone(), key, slot }
     }
 
-    /// Gives a grant back in the background. A caller that may block gets on when the release is written.
+    /// Gives a grant back in the background. If callers may block, returns when the release is written.
     pub(crate) fn let_go(&self, grant: GrantKey) {
         let written = self.with(|state| {
             state.listeners_hear(grant);
@@ -229,7 +232,7 @@ impl Shared {
         });
         self.wake.notify_one();
         if let Some((written, limit)) = written {
-            // Nothing is ever sent here: either it is written, or the time is over.
+            // Nothing is ever sent on this channel: it ends when the release is written, or at the limit.
             let _ = written.recv_timeout(limit);
         }
     }
@@ -242,12 +245,12 @@ impl Shared {
         state
     }
 
-    /// What wakes up when the state of a grant may have changed.
+    /// Is notified when the state of a grant may have changed.
     pub(crate) fn listener(&self, grant: GrantKey) -> Arc<Notify> {
         self.lock().listeners.entry(grant).or_default().clone()
     }
 
-    /// Why nothing could be asked.
+    /// Why the cluster cannot be asked.
     pub(crate) fn failed(&self) -> Failed {
         let state = self.lock();
         match &state.no_leader {
@@ -258,7 +261,8 @@ impl Shared {
 }
 
 impl State {
-    /// Notes why there is no connection. That no node leads says more than that another one does not answer.
+    /// Notes why there is no connection. A node that knows no leader is the better reason: it is kept when another node does not
+    /// answer.
     pub(crate) fn note_failure(&mut self, failure: &DialFailure, said: String, is_any_there: bool) {
         match failure {
             DialFailure::NotLeader { leader: None } => self.no_leader = Some(said.clone()),
@@ -270,12 +274,12 @@ impl State {
         self.last_failure = said;
     }
 
-    /// There is a leader.
+    /// Notes that the stream goes to this leader.
     pub(crate) fn note_leader(&mut self, address: String, channel: Channel) {
         (self.leader, self.no_leader) = (Some((address, channel)), None);
     }
 
-    /// Hands out what the machine has to tell. Returns whom to wake.
+    /// Passes on the events of the machine. Returns the wakers to call.
     fn dispatch(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
         while let Some(event) = self.machine.poll_event() {
@@ -302,7 +306,8 @@ impl State {
         wakers
     }
 
-    /// Whether the driver's work is done: the last handle is gone, and the sessions are closed or the time for it is over.
+    /// Whether the driver may end: the last handle is dropped, and the sessions are closed or the time for that is over. Begins to
+    /// close them at the first call after the drop.
     pub(crate) fn is_over(&mut self, now: Nanos) -> bool {
         if !self.closing {
             return false;
@@ -316,7 +321,7 @@ impl State {
         now >= until || self.machine.living().is_empty()
     }
 
-    /// The driver is gone, and guards are still being dropped.
+    /// If the driver is gone, writes the closes of sessions whose last guard has been dropped since.
     fn say_last_words(&mut self) {
         let State { last_words, machine, .. } = self;
         if let Some(words) = last_words {
@@ -327,7 +332,7 @@ impl State {
         }
     }
 
-    /// The driver is gone, and no other will come.
+    /// The driver is gone, and there will be no other one.
     pub(crate) fn shut_down(&mut self) {
         self.is_shut_down = true;
         self.leader = None;
@@ -335,7 +340,7 @@ impl State {
         self.machine.handle_shut_down();
     }
 
-    /// A guard is gone: whoever listens looks again, and nobody is kept for it.
+    /// A guard is dropped or released: wakes its listeners, and forgets them.
     fn listeners_hear(&mut self, grant: GrantKey) {
         if let Some(listener) = self.listeners.remove(&grant) {
             listener.notify_waiters();
@@ -343,20 +348,20 @@ impl State {
     }
 }
 
-/// The answer to something that was asked, when it comes.
+/// A request that was made, as a future of its answer.
 ///
 /// # Cancellation
-/// Dropping it cancels the request, and gives back what it may have got.
+/// Dropping it cancels the request, and gives back a grant that it may have got.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct PendingRequest {
     shared: Arc<Shared>,
-    /// None if nothing was asked, or the answer was taken.
+    /// `None` if no request was made, or the answer was taken.
     key: Option<RequestKey>,
     slot: Arc<Slot>,
 }
 
-impl Asked {
-    /// The answer; `None` as soon as the request waits in a queue.
+impl PendingRequest {
+    /// Waits for the answer; returns `None` as soon as the request waits in a queue.
     pub(crate) async fn answer_or_queued(mut self: Pin<&mut Self>) -> Option<Answer> {
         std::future::poll_fn(|context| match self.as_mut().poll(context) {
             Poll::Ready(answer) => Poll::Ready(Some(answer)),
@@ -367,7 +372,7 @@ impl Asked {
     }
 }
 
-impl Future for Asked {
+impl Future for PendingRequest {
     type Output = Answer;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
@@ -379,12 +384,12 @@ impl Future for Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
         let Some(key) = self.key else { return };
         self.shared.with(|state| match std::mem::replace(&mut *self.slot.lock(), Filling::Taken) {
             Filling::Ready(Answer::Decided(Outcome::Granted { grant, .. })) => {
-                // It was granted, and its caller has not taken it.
+                // It was granted, but its caller did not take the answer.
                 let grant = GrantKey::new(key.session, grant);
                 state.machine.let_go(grant, None, false, clock::now());
             }

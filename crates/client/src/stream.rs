@@ -1,4 +1,6 @@
-//! One framed connection to a node: dialled, greeted, and handed its first message. What goes over it is the machine's.
+//! One framed connection to a node: dialling, the greeting, the first message, and the last writes when the runtime is gone.
+//!
+//! It knows nothing about sessions: the machine in `fencepost-session` decides what is sent.
 
 use std::fmt::Debug;
 use std::io::{self, Read, Write};
@@ -14,24 +16,24 @@ use tokio_util::codec::{Decoder, Encoder, Framed};
 
 use crate::tls::Tls;
 
-/// Messages one way and the other.
+/// A connection that carries messages in both directions.
 pub(crate) type Stream = Framed<Box<dyn Socket>, Codec>;
 
-/// Unread bytes that are thrown away before the connection is closed: more than a socket's buffer holds by default.
+/// How many unread bytes are thrown away before the connection is closed: more than the buffer of a socket holds by default.
 const DRAINED_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// What carries the bytes: in TLS, or not.
+/// What carries the bytes: plain TCP or TLS.
 pub(crate) trait Socket: AsyncRead + AsyncWrite + Debug + Send + Unpin {
-    /// Writes at once and waits for nothing. It asks the system itself, so it works while the runtime shuts down.
+    /// Writes at once, without waiting. It calls the system directly, so it works while the runtime shuts down.
     ///
     /// # Errors
-    /// Of the network; `WouldBlock` if the socket did not take all of it.
+    /// Errors of the network; `WouldBlock` if the socket did not accept all bytes.
     fn write_now(&mut self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Ends the connection behind what was written.
+    /// Closes the connection after what was written.
     ///
     /// # Errors
-    /// Of the network.
+    /// Errors of the network.
     fn hang_up(&mut self) -> io::Result<()>;
 }
 
@@ -49,7 +51,7 @@ impl Socket for TlsStream<TcpStream> {
     fn write_now(&mut self, bytes: &[u8]) -> io::Result<()> {
         let (socket, tls) = self.get_mut();
         let mut socket = without_runtime(socket)?;
-        // What one TLS record holds at a time: the buffer in front of the records is small.
+        // At most one TLS record at a time: the buffer of the TLS library is small.
         for part in bytes.chunks(16 * 1024) {
             tls.writer().write_all(part)?;
             while tls.wants_write() {
@@ -70,8 +72,8 @@ impl Socket for TlsStream<TcpStream> {
     }
 }
 
-/// The stream of a driver that is gone: its runtime was shut down. It is kept while guards are alive, so that the last of them
-/// can give its lock back.
+/// The stream of a driver that is gone because its runtime was shut down. It is kept while guards are alive, so that the last
+/// guard of each session can still give its locks back.
 #[derive(Debug)]
 pub(crate) struct LastWords(Stream);
 
@@ -80,26 +82,26 @@ impl LastWords {
         LastWords(stream)
     }
 
-    /// Says this now, if the socket takes it. If not, the locks that it is about end with their TTL.
+    /// Writes these messages now, if the socket accepts them. If it does not, their locks end with their TTL.
     pub(crate) fn say(&mut self, messages: impl Iterator<Item = v1::ClientMessage>) {
         for message in messages {
             put_frame(&message, self.0.write_buffer_mut());
         }
         let bytes = self.0.write_buffer_mut().split();
         if let Err(error) = self.0.get_mut().write_now(&bytes) {
-            tracing::debug!(%error, "the last words were not sent: locks that are still held end with their TTL");
+            tracing::debug!(%error, "the last releases were not sent: the locks end with their TTL");
         }
     }
 }
 
 impl Drop for LastWords {
     fn drop(&mut self) {
-        // The other side notices a connection that is gone, one way or the other.
+        // An error does not matter: the node notices anyway that the connection is gone.
         let _ = self.0.get_mut().hang_up();
     }
 }
 
-/// The same socket, still not blocking, without the runtime that watches it.
+/// The same socket without the runtime. It stays non-blocking.
 fn without_runtime(socket: &TcpStream) -> io::Result<std::net::TcpStream> {
     #[cfg(unix)]
     let twin = std::os::fd::AsFd::as_fd(socket).try_clone_to_owned()?;
@@ -108,8 +110,8 @@ fn without_runtime(socket: &TcpStream) -> io::Result<std::net::TcpStream> {
     Ok(twin.into())
 }
 
-/// A socket that is closed with unread bytes is reset, and a reset can overtake what was written. So what came and was not read is
-/// read first.
+/// Closes a socket after its unread bytes are read. A socket that is closed with unread bytes is reset, and a reset can overtake
+/// what was written.
 fn close(mut socket: &std::net::TcpStream) -> io::Result<()> {
     socket.shutdown(Shutdown::Write)?;
     let (mut scratch, mut drained) = ([0; 16 * 1024], 0);
@@ -124,15 +126,15 @@ fn close(mut socket: &std::net::TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Connects to a node and says who talks. The answer is the first message.
+/// Connects to a node and sends the first message, which names the client. The node answers with its own first message.
 ///
 /// # Errors
-/// Of the network, or of TLS.
+/// Errors of the network or of TLS.
 pub(crate) async fn dial(address: &str, tls: Option<&Tls>, begin: v1::StreamBegin) -> io::Result<Stream> {
     let mut socket = TcpStream::connect(address).await?;
     socket.set_nodelay(true)?;
     let socket: Box<dyn Socket> = match tls {
-        // There the protocol is agreed upon while greeting.
+        // With TLS, the protocol is negotiated in the handshake (ALPN).
         Some(tls) => Box::new(tls.greet(socket, address).await?),
         None => {
             socket.write_all(&FRAME_GREETING).await?;

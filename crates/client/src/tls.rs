@@ -1,7 +1,7 @@
-//! TLS: whom a client believes, what it shows of itself, and what to do when a greeting fails.
+//! TLS: which nodes a client trusts, which certificate it shows, and hints for a handshake that fails.
 //!
-//! There is no default authority. The roots of the system vouch for the whole web; a lock service has an authority of its own,
-//! and whoever connects knows which.
+//! There is no default authority. The root certificates of the system are for the whole web. A lock service has an authority of its
+//! own, and its clients know which.
 
 use std::sync::Arc;
 use std::{fmt, io};
@@ -39,7 +39,7 @@ pub struct Tls {
     server_name: Option<String>,
 }
 
-/// Without the key, and without the noise.
+/// Shows neither the key nor the certificates.
 impl fmt::Debug for Tls {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = formatter.debug_struct("Tls");
@@ -49,24 +49,24 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Believes nodes whose certificates are signed by this authority, or by one of several, in PEM.
+    /// Trusts nodes whose certificates are signed by this authority, in PEM. The PEM may contain several authorities.
     pub fn new(authority_pem: impl Into<Vec<u8>>) -> Tls {
         Tls { authority: authority_pem.into(), identity: None, server_name: None }
     }
 
-    /// Shows this certificate to nodes that want one, with its private key; both in PEM.
+    /// Shows this certificate to nodes that demand one. Certificate and private key are in PEM.
     pub fn identity(mut self, certificate_pem: impl Into<Vec<u8>>, key_pem: impl Into<Vec<u8>>) -> Tls {
         self.identity = Some((certificate_pem.into(), Zeroizing::new(key_pem.into())));
         self
     }
 
-    /// The name that every node's certificate must bear, if it is not the host of the node's address.
+    /// The name that the certificate of every node must contain. Without this, it is the host in the node's address.
     pub fn server_name(mut self, name: impl Into<String>) -> Tls {
         self.server_name = Some(name.into());
         self
     }
 
-    /// Refuses what can never work, before anything is sent.
+    /// Refuses settings that can never work, before anything is sent.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let refused = |why: String| Error::from(Failed::BadTls(why));
         self.roots()
@@ -75,7 +75,7 @@ impl Tls {
         let identity = self.apply(endpoint).map_err(|error| {
             let why = crate::driver::chain(&error);
             refused(format!(
-                "{why}: give a certificate and the key that it was made for, both in PEM, and a server name that is one"
+                "{why}: give a certificate and the key that it was made for, both in PEM, and a valid server name"
             ))
         });
         identity.map(drop)
@@ -95,14 +95,14 @@ impl Tls {
         Ok(roots)
     }
 
-    /// Greets a node on a connection that carries frames.
+    /// Does the TLS handshake on a connection that carries frames.
     pub(crate) async fn greet(&self, socket: TcpStream, address: &str) -> io::Result<TlsStream<TcpStream>> {
         let config = self.config().map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
-        // Without the port, and without the brackets of an address of version 6.
+        // Without the port, and without the brackets of an IPv6 address.
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let name = self.server_name.as_deref().unwrap_or(host.trim_matches(['[', ']']));
         let name = ServerName::try_from(name.to_owned())
-            .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("{name:?} is no name of a server")))?;
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("{name:?} is not a valid server name")))?;
         TlsConnector::from(Arc::new(config)).connect(name, socket).await
     }
 
@@ -124,7 +124,7 @@ impl Tls {
         Ok(config)
     }
 
-    /// The same for calls, which go over gRPC.
+    /// The same settings for gRPC calls.
     pub(crate) fn apply(&self, endpoint: Endpoint) -> Result<Endpoint, tonic::transport::Error> {
         let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&self.authority));
         if let Some((certificate, key)) = &self.identity {
@@ -137,7 +137,7 @@ impl Tls {
     }
 }
 
-/// What to do about a connection that failed because the two sides did not mean the same, if that is why.
+/// A hint for a connection that failed because the two sides do not agree about TLS. Empty if that is not the reason.
 pub(crate) fn hint(said: &str, has_tls: bool) -> &'static str {
     let foreign = "; the node's certificate is not signed by the authority that was given: give the right one";
     let wants = "; the node hung up: if the node wants to see a certificate, give one, with its key";
@@ -148,12 +148,12 @@ pub(crate) fn hint(said: &str, has_tls: bool) -> &'static str {
         ("not valid for name", "; connect by a name in the node's certificate, or say which name it bears"),
         ("CertificateRequired", "; the node wants to see a certificate: give one, with its key"),
         ("UnknownCA", "; the node does not know who signed the certificate that it was shown: give another"),
-        // The node says why and hangs up; what is noticed first is chance.
+        // The node sends its reason and closes the connection. The client may notice either of them first.
         ("connection closed", wants),
         ("broken pipe", wants),
         ("onnection reset", wants),
     ];
-    // A node that expected a greeting hangs up on anything else. There are other reasons to hang up, so it is a guess.
+    // A node that expects TLS closes the connection on anything else. There can be other reasons, so this is a guess.
     let perhaps = "; if the node speaks TLS, connect with https:// and its authority";
     let of_plain = [
         ("broken pipe", perhaps),

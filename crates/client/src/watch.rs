@@ -1,6 +1,7 @@
-//! Watching what happens, in log order, without a gap or a repeat.
+//! Watching events in log order, without a gap or a repeat.
 //!
-//! It is for looking on. Whoever decides by events decides by what was; a lock is held by who has its guard.
+//! A watch is for observers. Do not decide by events whether a lock is held: an event describes the past. Only a guard says whether
+//! its lock is held.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -19,12 +20,12 @@ use crate::client::Client;
 use crate::error::{Error, Failed};
 use fencepost_wire::grpc::observe_service_client::ObserveServiceClient;
 
-/// Broken streams in a row before the failure is told.
+/// How many streams in a row may break before the watch fails.
 const BREAKS_MAX: u32 = 10;
-/// Between two tries.
+/// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// What to watch. Begin with [`Client::watch`].
+/// The settings of a watch. Begin with [`Client::watch`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing is watched until `start`"]
 pub struct WatchRequest {
@@ -38,20 +39,20 @@ impl WatchRequest {
         WatchRequest { client, prefix, after: None }
     }
 
-    /// Everything after this position, instead of from now on.
+    /// Watches all events after this position. Without this, a watch begins now.
     pub fn after(mut self, position: Position) -> WatchRequest {
         self.after = Some(position);
         self
     }
 
-    /// Begins. From here on nothing is missed.
+    /// Begins the watch. From here on no event is missed.
     ///
     /// # Errors
-    /// [`Error::Failed`] if nobody could be asked.
+    /// [`Error::Failed`] if no node could be asked.
     pub async fn start(self) -> Result<Watch, Error> {
         let after = match self.after {
             Some(after) => after,
-            // Behind every event of the last entry: a position to resume from, whatever happens to the first stream.
+            // After every event of the last entry. So there is a position to resume from even if the first stream breaks.
             None => Position { index: self.client.status().await?.applied.index, ordinal: u32::MAX },
         };
         let (stream, breaks) = (None, 0);
@@ -60,9 +61,9 @@ impl WatchRequest {
     }
 }
 
-/// Events as they happen. It is a [`Stream`], and [`Watch::next`] gives one after the other.
+/// Events as they happen: a [`Stream`], or one after the other with [`Watch::next`].
 ///
-/// It goes on after a broken connection by itself, where it left off.
+/// After a broken connection the watch continues by itself where it stopped.
 ///
 /// ```no_run
 /// # async fn example(client: fencepost::Client) -> Result<(), fencepost::Error> {
@@ -85,32 +86,32 @@ type Fetching = Pin<Box<dyn Future<Output = (Box<Source>, Result<Vec<PositionedE
 enum State {
     Idle(Box<Source>),
     Fetching(Fetching),
-    /// It was told why.
+    /// The watch has failed, and has returned the error.
     Ended,
 }
 
 struct Source {
     client: Client,
     prefix: String,
-    /// Everything up to here was said.
+    /// All events up to this position were received.
     after: Position,
     stream: Option<Streaming<v1::WatchResponse>>,
     breaks: u32,
 }
 
 impl Watch {
-    /// The next event; none after an error.
+    /// The next event; `None` after an error.
     ///
     /// # Errors
-    /// [`crate::Refused::Compacted`] if the events are no longer kept; [`Failed::Unreachable`] if nobody could be asked.
+    /// [`crate::Refused::Compacted`] if the events are no longer kept; [`Failed::Unreachable`] if no node could be asked.
     ///
     /// # Cancellation
-    /// Safe: nothing is lost.
+    /// Safe: no event is lost.
     pub async fn next(&mut self) -> Option<Result<PositionedEvent, Error>> {
         poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await
     }
 
-    /// The position of the last event that was given out: to resume from.
+    /// The position of the last event that was returned. A new watch can resume from it.
     pub fn position(&self) -> Position {
         self.position
     }

@@ -1,7 +1,7 @@
-//! What a guard costs: the same write with it and without it, to each store, on one connection, one after the other.
+//! The cost of a guard: the same write to each store with the guard and without it, on one connection, one write after the other.
 //!
-//! The two alternate in blocks within one run, so that what else the machine does hits both. Prints a table of medians. Stores
-//! keep their own durability: whoever syncs, syncs. `cargo bench -p fencepost-fence --features full --bench guards`
+//! Both kinds alternate in blocks within one run, so that other load on the machine hits both. Prints a table of medians. Each
+//! store keeps its own durability settings. `cargo bench -p fencepost-fence --features full --bench guards`
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ fn access() -> Access<Writes> {
     Access::write("wallet:7", token)
 }
 
-/// The writes of one store, with the guard and without.
+/// The durations of the writes to one store, with the guard and without.
 #[derive(Default)]
 struct Times {
     unguarded: Vec<Duration>,
@@ -57,7 +57,7 @@ impl Times {
     }
 }
 
-/// Times a piece of work that may wait, a block of times.
+/// Runs a piece of work as often as a block is long, and notes the duration of each run.
 macro_rules! timed {
     ($times:expr, $work:block) => {
         for _ in 0..BLOCK {
@@ -122,7 +122,7 @@ async fn in_mariadb() -> Outcome {
     let options =
         mysql_async::OptsBuilder::from_opts(mysql_async::Opts::from_url(&server.url())?).db_name(Some("shop"));
     let mut database = mysql_async::Conn::new(options.clone().db_name(None::<String>)).await?;
-    // The guard is not installed by an account with rights on more than the database.
+    // The guard refuses to be installed by an account with rights outside of the database.
     for prepare in ["CREATE DATABASE shop", "CREATE USER guard", "GRANT ALL ON shop.* TO guard", "USE shop"] {
         database.query_drop(prepare).await?;
     }

@@ -1,6 +1,7 @@
-//! What somebody shows to a guard: names with the tokens of the locks on them.
+//! An access: the names that a caller shows to a guard, each with the token of the lock on it.
 //!
-//! The kind of an access is part of its type, so that a guard which does the writing itself takes only one that writes.
+//! The kind of an access (read, claim or write) is part of its type. So a guard that does the writing itself takes only a write,
+//! and a token that may not write does not compile. Nothing is checked here: the guards do that.
 
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
@@ -12,7 +13,7 @@ use crate::rules::{Shown, Use};
 /// An access that reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Reads;
-/// An access that claims: it reads, and means to write later.
+/// An access that claims: it reads, and will write later.
 #[derive(Clone, Copy, Debug)]
 pub struct Claims;
 /// An access that writes.
@@ -29,7 +30,7 @@ pub struct Writes;
 /// assert_eq!(access.shown().unwrap().len(), 2);
 /// ```
 ///
-/// Only the token of an exclusive lock writes. A number from somewhere else does not fit,
+/// Only the token of an exclusive lock can write. A plain number does not compile,
 ///
 /// ```compile_fail,E0308
 /// # use fencepost_fence::Access;
@@ -45,7 +46,7 @@ pub struct Writes;
 /// let _ = Access::write("wallet:7", reader);
 /// ```
 ///
-/// not even to claim:
+/// which cannot claim either:
 ///
 /// ```compile_fail,E0308
 /// # use fencepost_fence::{Access, ReadToken};
@@ -53,7 +54,7 @@ pub struct Writes;
 /// let _ = Access::claim("wallet:7", reader);
 /// ```
 ///
-/// A lock of the efficiency tier and the permits of a semaphore know the number of their grant, and have no token at all:
+/// A lock of the efficiency tier and the permits of a semaphore have the number of a grant, but no token:
 ///
 /// ```compile_fail,E0308
 /// # use fencepost_fence::{Access, Token};
@@ -64,7 +65,7 @@ pub struct Writes;
 #[derive(Clone, Debug)]
 #[must_use = "an access does nothing until a guard admits it"]
 pub struct Access<Kind> {
-    /// A name that cannot be one is said when the access is used.
+    /// `Err` if a name is not valid. The error is returned when the access is used.
     shown: Result<Vec<Shown>, BadWord>,
     kind: PhantomData<Kind>,
 }
@@ -77,7 +78,7 @@ impl Access<Reads> {
 }
 
 impl Access<Claims> {
-    /// The first access of a new holder that means to write: nobody older writes from here on.
+    /// The first access of a new holder that is going to write: from here on no older holder can write.
     pub fn claim(name: &str, token: FencingToken) -> Access<Claims> {
         Access::nothing().and(name, token.into(), Use::Claim)
     }
@@ -101,7 +102,7 @@ impl Access<Writes> {
 }
 
 impl<Kind> Access<Kind> {
-    /// Was decided from what was read under this name as well: all of it still stands, or nothing is done.
+    /// Shows one more name that the decision was read from. If its token is stale, the whole access is refused.
     pub fn and_read(self, name: &str, token: ReadToken) -> Access<Kind> {
         self.and(name, token.into(), Use::Read)
     }
@@ -109,12 +110,12 @@ impl<Kind> Access<Kind> {
     /// What is shown.
     ///
     /// # Errors
-    /// [`BadWord`] if one of the names cannot be a name.
+    /// [`BadWord`] if one of the names is not valid.
     pub fn shown(&self) -> Result<&[Shown], BadWord> {
         self.shown.as_deref().map_err(|why| *why)
     }
 
-    /// Every name whose marks count, those above a path included, in order.
+    /// Every name whose marks the access is checked against, including the names above a path, in order.
     ///
     /// # Errors
     /// As [`Access::shown`].

@@ -1,32 +1,34 @@
-//! Why an access did not take place, by who must act.
+//! The error type of all guards. Each variant says who must act: the caller, or the operator of the store.
+//!
+//! An error of a store's own library is passed on as [`Error::Store`], not interpreted.
 
 use fencepost_core::BadWord;
 
 use crate::rules::Stale;
 
-/// Why an access did not take place. Nothing of it was done.
+/// Why an access did not take place. Nothing was done, except perhaps after [`Error::Store`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Somebody newer has been there. The caller has lost its lock.
+    /// The store has seen a newer token. The caller has lost its lock.
     #[error(transparent)]
     Stale(#[from] Stale),
-    /// The caller named something that cannot be a name.
-    #[error("that name cannot be one: {0}")]
+    /// The caller used a name that is not valid.
+    #[error("the name is not valid: {0}")]
     BadName(#[from] BadWord),
-    /// The caller asks for what this kind of store cannot promise.
+    /// The caller asks for something that this kind of store cannot promise.
     #[error("{0}")]
     Unsupported(&'static str),
     /// The operator has not prepared the store for this version of the guard.
     #[error("{0}")]
     NotInstalled(String),
-    /// The store itself failed, or could not be reached. What it says about the transaction counts.
+    /// The store failed, or could not be reached. Its own error says what became of the transaction.
     #[error("the store failed: {0}")]
     Store(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl Error {
-    /// The stale token, if that is what it was.
+    /// The stale token, if that is the reason.
     pub fn stale(&self) -> Option<&Stale> {
         match self {
             Error::Stale(stale) => Some(stale),
@@ -34,7 +36,7 @@ impl Error {
         }
     }
 
-    /// What a store's own library says.
+    /// Wraps an error of a store's own library.
     #[allow(dead_code, reason = "a build without any store's feature has no store that could fail")]
     pub(crate) fn store(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
         Error::Store(error.into())

@@ -1,14 +1,14 @@
-//! Files on one host: the marks live in one file of a directory, and whoever is admitted works under a lock on that directory.
+//! Files on one host: the marks live in one file of a directory, and an admitted access works under a lock on that directory.
 //!
-//! A file system has no transactions. Here the lock stands for one: check, marks and work happen while nobody else can be
-//! admitted. The marks are made durable first. A process that dies between them and its work leaves the old content under a
-//! lifted mark, which shuts out nobody but those who are older.
+//! A file system has no transactions. The lock replaces one: no other access is admitted during the check, the change of the
+//! marks and the work. The marks are made durable first. A process that dies between the marks and its work leaves the old
+//! content under a lifted mark. That mark shuts out older holders only.
 //!
-//! The lock is on the directory itself, because a lock file can be deleted under its holder. The kernel ends it with the process
-//! that holds it. A process that is paused inside keeps everybody else waiting, and nobody gets past it: do the slow part of
-//! the work before. A network file system is no place for this: there, such a lock is refused, or holds for one host only.
+//! The lock is on the directory itself, because a lock file can be deleted while it is held. The kernel releases the lock when its
+//! process ends. A process that is paused inside keeps all others waiting, and none can pass it: do the slow part of the work
+//! before. Do not use this on a network file system: there, such a lock is refused, or holds for one host only.
 //!
-//! Every access that lifts a mark writes all marks anew. Forget those of names that are not used any more.
+//! Every access that lifts a mark rewrites the whole file. So forget the marks of names that are no longer used.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -25,10 +25,10 @@ use crate::upkeep::{Forgotten, Installed, SCHEMA_VERSION, Status};
 
 const MARKS: &str = "fencepost-marks";
 
-/// Makes the file of the marks, `fencepost-marks`, in a directory, and the directory if it is not there.
+/// Creates the file of the marks, `fencepost-marks`, in a directory, and the directory if it is missing.
 ///
 /// # Errors
-/// [`Error::NotInstalled`] if a newer version has made it.
+/// [`Error::NotInstalled`] if a newer version has created the file.
 pub fn install(directory: impl Into<PathBuf>) -> Result<Installed, Error> {
     let directory = directory.into();
     fs::create_dir_all(&directory).map_err(Error::store)?;
@@ -42,9 +42,9 @@ pub fn install(directory: impl Into<PathBuf>) -> Result<Installed, Error> {
     Ok(Installed::New)
 }
 
-/// The guard of whatever a directory of marks stands for. Which names stand for which files is the caller's.
+/// A guard whose marks are in one directory. The caller decides which name stands for which files.
 ///
-/// All of this blocks. In asynchronous code, call it where that is allowed.
+/// All methods block. In asynchronous code, call them where blocking is allowed.
 ///
 /// ```
 /// # use fencepost_fence::{Access, FencingToken, file};
@@ -67,19 +67,19 @@ impl Guard {
     /// The guard with the marks of this directory.
     ///
     /// # Errors
-    /// [`Error::NotInstalled`] without [`install`]. Marks that are gone are not made anew: they would let everybody in.
+    /// [`Error::NotInstalled`] without [`install`]. Missing marks are not created here: empty marks would admit every token.
     pub fn open(directory: impl Into<PathBuf>) -> Result<Guard, Error> {
         let guard = Guard { directory: directory.into() };
         guard.load()?;
         Ok(guard)
     }
 
-    /// Admits an access and does the work, while nobody else is admitted. The work may read or write whatever it likes.
+    /// Admits an access and runs the work. No other access is admitted meanwhile. The work may read or write any files.
     ///
     /// The marks stay lifted if the work fails: the same token may try again.
     ///
     /// # Errors
-    /// [`Error::Stale`] if somebody newer has been there; then the work is not done.
+    /// [`Error::Stale`] if the marks have seen a newer token; then the work does not run.
     // Rule: same-transaction
     pub fn admit<Kind, Done>(&self, access: &Access<Kind>, work: impl FnOnce() -> Done) -> Result<Done, Error> {
         let shown = access.shown()?;
@@ -105,10 +105,10 @@ impl Guard {
         self.admit(access, || replace(path.as_ref(), content))?.map_err(Error::store)
     }
 
-    /// What the marks say.
+    /// The state of the marks.
     ///
     /// # Errors
-    /// [`Error::NotInstalled`] if they are gone.
+    /// [`Error::NotInstalled`] if they are missing.
     pub fn status(&self) -> Result<Status, Error> {
         let Kept { table, writes } = self.load()?;
         let highest = table.iter().map(|(_, marks)| marks.write_floor.max(marks.write_floor_below)).max();
@@ -121,7 +121,7 @@ impl Guard {
         })
     }
 
-    /// Forgets every mark that says no more than the oldest living token does, and raises the base floor to it.
+    /// Forgets every mark that is not above the oldest living token, and raises the base floor to that token.
     ///
     /// # Errors
     /// As [`Guard::status`].
@@ -134,7 +134,7 @@ impl Guard {
         Ok(Forgotten { names, base: kept.table.base() })
     }
 
-    /// Waits until it is alone. Each call opens the directory anew: threads that shared one handle would share its lock.
+    /// Waits for the lock. Each call opens the directory again: threads that shared one handle would share its lock.
     fn lock(&self) -> Result<File, Error> {
         let directory = File::open(&self.directory).map_err(|error| self.not_installed(error))?;
         directory.lock().map_err(Error::store)?;
@@ -161,11 +161,11 @@ impl Guard {
     }
 }
 
-/// What the file of the marks says: a line with the version, one with the base floor, and one for each name.
+/// The content of the file of the marks: a line with the version, one with the base floor, and one for each name.
 #[derive(Clone, Default, PartialEq)]
 struct Kept {
     table: MarkTable,
-    /// How often each name was written. Only of names that have marks.
+    /// How often each name was written. Kept only for names that have marks.
     writes: BTreeMap<Name, u64>,
 }
 
@@ -177,7 +177,7 @@ impl Kept {
             let writes = self.writes.get(name).copied().unwrap_or_default();
             let numbers = [write_floor.0, read_floor.0, write_floor_below.0, read_floor_below.0, writes];
             text.extend(numbers.map(|number| format!("{number} ")));
-            // A name has no line breaks, and may have anything else.
+            // The name comes last: it may contain spaces, but no line breaks.
             text += name.as_str();
             text.push('\n');
         }
@@ -187,12 +187,12 @@ impl Kept {
     fn parse(text: &str) -> Result<Kept, Error> {
         let mut lines = text.lines();
         let version = lines.next().and_then(|first| first.strip_prefix(MARKS)).map(str::trim);
-        let damaged = || Error::store(format!("the file {MARKS} is damaged: restore it, and do not make it anew"));
+        let damaged = || Error::store(format!("the file {MARKS} is damaged: restore it, and do not create a new one"));
         match version {
             Some(version) if version == SCHEMA_VERSION.to_string() => {}
             Some(version) => {
                 let why = format!(
-                    "the marks are of version {version} and this guard knows {SCHEMA_VERSION}: use a newer one"
+                    "the marks have version {version}, and this guard knows {SCHEMA_VERSION}: use a newer guard"
                 );
                 return Err(Error::NotInstalled(why));
             }
@@ -221,7 +221,7 @@ fn line_of_name(line: &str) -> Option<(Name, Marks, u64)> {
     Some((name, Marks { write_floor, read_floor, write_floor_below, read_floor_below }, writes))
 }
 
-/// Puts new content where a file is or will be: as a whole, durably, with the permissions that the file has.
+/// Replaces or creates a file: as a whole, durably, with the permissions that the old file had.
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -238,10 +238,10 @@ fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     };
     match fs::remove_file(&beside) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        // Somebody died before its rename, or nobody did.
+        // Removed: the temporary file of a writer that crashed. Or there was none.
         _ => {}
     }
-    // Never readable for more than the file was, not even for a moment.
+    // The new file is never readable for more users than the old one, not even for a moment.
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode.unwrap_or(0o666)).open(&beside)?;
     if let Some(mode) = mode {
         file.set_permissions(fs::Permissions::from_mode(mode))?;

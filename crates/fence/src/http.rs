@@ -1,16 +1,16 @@
 //! HTTP and gRPC services: the token comes in a header, and the service's own store keeps the marks.
 //!
-//! A client sends what its request was decided from in the header `Fencing-Token`, which for gRPC is metadata of the same name:
-//! first the token of the lock on what the request is about, then a token and a name for everything else.
+//! A client sends its tokens in the header `Fencing-Token`, which for gRPC is metadata of the same name. First comes the token of
+//! the lock on what the request is about, then a token and a name for everything else that the request was decided from.
 //!
 //! ```text
 //! Fencing-Token: 42, 17;read="price:3"
 //! ```
 //!
-//! [`FencingLayer`] turns away requests that should have it and do not, or have one that cannot be read. It keeps no marks and
-//! compares nothing: a check in front of the service would be past when the write comes. // Rule: same-transaction
+//! [`FencingLayer`] refuses requests that need the header and have none, or one that cannot be read. It keeps no marks and compares
+//! nothing: a check in front of the service could be out of date when the write happens. // Rule: same-transaction
 //! The handler finds the tokens as [`Presented`] among the request's extensions, makes an [`Access`](crate::Access) from them
-//! for the names that it serves, and asks the guard of its own store. What the guard refuses becomes an answer.
+//! for the names that it serves, and asks the guard of its own store. A refusal of the guard becomes the answer.
 //!
 //! | | HTTP | gRPC |
 //! |---|---|---|
@@ -18,8 +18,8 @@
 //! | cannot be read | 400 | `INVALID_ARGUMENT` |
 //! | stale | 412, the highest seen in `Fencing-Token-Highest` | `FAILED_PRECONDITION`, the highest seen in `fencing-token-highest` |
 //!
-//! The sender is believed: a number that the lock service has not given out yet shuts everybody out. Let in only whom you trust
-//! with the lock itself.
+//! The service trusts the sender: a number that the lock service has not given out yet shuts out all other holders. So let in only
+//! clients that you trust with the lock itself.
 //!
 //! ```
 //! # use std::sync::{Arc, Mutex};
@@ -30,12 +30,12 @@
 //!
 //! # type Store = Arc<Mutex<MarkTable>>;
 //! # fn transfer(store: &Store, access: &Access<Writes>) -> Result<(), Error> {
-//! #     Ok(store.lock().expect("nobody panics here").admit(access.shown()?)?)
+//! #     Ok(store.lock().expect("no thread panics here").admit(access.shown()?)?)
 //! # }
 //! type Tokens = Extension<Presented>;
 //!
 //! async fn pay(State(store): State<Store>, Path(id): Path<u64>, presented: Tokens) -> Result<&'static str, Refused> {
-//!     // Begins a transaction, has its guard admit the access, pays, and commits. What the guard says becomes the answer.
+//!     // Begins a transaction, lets its guard admit the access, pays, and commits. A refusal of the guard becomes the answer.
 //!     transfer(&store, &presented.write(&format!("wallet:{id}")))?;
 //!     Ok("paid")
 //! }

@@ -1,14 +1,14 @@
 //! MySQL and MariaDB: the marks live in two tables, and a procedure checks them in the transaction that writes.
 //!
-//! Tested with MariaDB 10.11. The SQL keeps to what MySQL 8.0 has as well, and has not been run there.
+//! Tested with MariaDB 10.11. The SQL uses only what MySQL 8.0 has as well, but it has not been run there.
 //!
-//! - **Call the guard first.** A transaction that has read before, and was overtaken since, is refused: under REPEATABLE READ,
-//!   the default, it would go on to decide from what it saw then. // Rule: claim-before-read
-//! - **Roll back when it is refused.** MySQL keeps a transaction open after an error. Here, dropping the [`Transaction`] does it.
-//! - **Keep the transaction short.** A holder that is paused in the middle of it bars the next one. MariaDB ends it after
-//!   `idle_seconds` (in the table `fencepost_base`, 5 at first). MySQL cannot: give its connections a short `wait_timeout`.
-//! - **Be ready to run it again.** All names are locked in one order, so guarded transactions do not wait for each other in a
-//!   circle. Only if several wait for a new name whose first access is rolled back, InnoDB ends all but one: error 1213.
+//! - **Call the guard first.** A transaction that has read before the guard is refused if another holder has written since: under
+//!   REPEATABLE READ, the default, it would decide from its old view. // Rule: claim-before-read
+//! - **Roll back after a refusal.** MySQL keeps a transaction open after an error. Dropping the [`Transaction`] rolls it back.
+//! - **Keep the transaction short.** A holder that is paused inside it blocks the next holder. MariaDB ends it after
+//!   `idle_seconds` (in the table `fencepost_base`, 5 by default). MySQL cannot: give its connections a short `wait_timeout`.
+//! - **Be ready to run it again.** All names are locked in one order, so guarded transactions do not deadlock with each other.
+//!   One case is left: if several wait for a new name whose first access is rolled back, InnoDB ends all but one (error 1213).
 //!
 //! The same procedures serve every other language: `CALL fencepost_claim(name, token)`, `fencepost_write`, `fencepost_read`, and
 //! `fencepost_present` for several names at once. They fail with SQLSTATE `FP412` if a token is stale.
@@ -23,34 +23,35 @@ use crate::error::Error;
 use crate::rules::{Shown, Stale, Use};
 use crate::upkeep::{Forgotten, Installed, Status};
 
-/// What [`install`] runs, to be read, and to be run with `mariadb` or `mysql` where that is how a schema is changed.
+/// The SQL that [`install`] runs: for reviews, and for teams that change schemas by hand, with `mariadb` or `mysql`.
 pub const SCRIPT: &str = include_str!("mysql.sql");
 /// The version of [`SCRIPT`]. In version 1 the parts of a check ran with the installer's rights as well.
 pub const VERSION: u32 = 2;
-/// The file separates its statements as the command line clients want it.
+/// What separates the statements in the file. The command line clients use it, too.
 const DELIMITER: &str = "\n//\n";
 
-/// MySQL's numbers for a table and for a procedure that does not exist.
+/// MySQL's error numbers for a table and for a procedure that do not exist.
 const NO_SUCH_TABLE: u16 = 1146;
 const NO_SUCH_PROCEDURE: u16 = 1305;
-/// Its number for a procedure that the account may not call.
+/// MySQL's error number for a procedure that the account may not call.
 const MAY_NOT_CALL: u16 = 1370;
 
 /// Creates the tables and procedures of the guard in the database of this connection, or upgrades them.
 ///
-/// One procedure, `fencepost_present`, runs with the rights of the account that installs it. So that is an account with rights
-/// on this database alone; the refusal of another says which. Applications need EXECUTE on the procedures.
+/// One procedure, `fencepost_present`, runs with the rights of the account that installs it. So use an account that has rights
+/// on this database alone; the refusal of any other account shows how to create one. Applications need EXECUTE on the procedures.
 ///
 /// # Errors
-/// [`Error::NotInstalled`] if a newer version has made them, if this account has rights outside of the database, or if a view
-/// stands where a table of the guard should be.
+/// [`Error::NotInstalled`] if a newer version has created them, if this account has rights outside of the database, or if there
+/// is a view in the place of a table of the guard.
 pub async fn install(connection: &mut Conn) -> Result<Installed, Error> {
-    // Statements that create things commit one by one, so a lock keeps others out. It ends with the connection if nothing else.
+    // Statements that create things commit one by one, so a lock keeps other installations out. It ends with the connection at
+    // the latest.
     let lock = "SELECT GET_LOCK('fencepost_install', 60)";
     if connection.query_first(lock).await.map_err(failed)? != Some(1) {
-        return Err(Error::store("somebody else has been installing the guard for a minute: try again"));
+        return Err(Error::store("another connection has been installing the guard for a minute: try again"));
     }
-    // Procedures keep the mode that they were created in, and some modes read SQL differently.
+    // A procedure keeps the SQL mode that it was created in, and some modes parse SQL differently.
     let mode = "SET @fencepost_sql_mode = @@sql_mode, SESSION sql_mode = 'STRICT_TRANS_TABLES'";
     connection.query_drop(mode).await.map_err(failed)?;
     let installed = match check_rights(connection).await {
@@ -70,7 +71,7 @@ async fn install_alone(connection: &mut Conn) -> Result<Installed, Error> {
         _ => {}
     }
     let server: Option<String> = connection.query_first("SELECT VERSION()").await.map_err(failed)?;
-    // MariaDB replaces a procedure, and keeps who may call it.
+    // MariaDB can replace a procedure, which keeps the rights to call it.
     let replaces = server.is_some_and(|version| version.contains("MariaDB"));
     let (_, statements) = SCRIPT.split_once("\nDELIMITER //\n").expect("the file names its delimiter");
     for statement in statements.split_terminator(DELIMITER) {
@@ -82,9 +83,9 @@ async fn install_alone(connection: &mut Conn) -> Result<Installed, Error> {
     Ok(before.map_or(Installed::New, |from| Installed::Upgraded { from, to: VERSION }))
 }
 
-/// Refuses an account whose rights reach beyond the database: an application with many rights in the database could get them.
+/// Refuses an account that has rights outside of the database: an application with many rights in the database could use them.
 async fn check_rights(connection: &mut Conn) -> Result<(), Error> {
-    // The catalogue writes accounts in quotes, and a name of a database with escapes.
+    // In the catalogue, accounts are quoted and names of databases are escaped.
     let outside = "SELECT CURRENT_USER(), DATABASE(), (
             SELECT MIN(privilege_type) FROM (
                 SELECT grantee, privilege_type FROM information_schema.user_privileges
@@ -108,7 +109,7 @@ async fn check_rights(connection: &mut Conn) -> Result<(), Error> {
     )))
 }
 
-/// Admits an access into this transaction: what follows in it counts only if it commits, together with the marks.
+/// Admits an access into this transaction. The marks and the writes that follow take effect together, when it commits.
 ///
 /// ```no_run
 /// # use fencepost_fence::{Access, FencingToken, mysql};
@@ -124,11 +125,12 @@ async fn check_rights(connection: &mut Conn) -> Result<(), Error> {
 /// ```
 ///
 /// # Errors
-/// [`Error::Stale`] if somebody newer has been there; then roll back. [`Error::NotInstalled`] without [`install`].
-/// [`Error::Store`] if the transaction has read before and was overtaken, or lost a deadlock: then run it again from its start.
+/// [`Error::Stale`] if the store has seen a newer token; then roll back. [`Error::NotInstalled`] without [`install`].
+/// [`Error::Store`] if the transaction has an old view because it read before the guard, or if InnoDB ended it in a deadlock:
+/// then run it again from its start.
 ///
 /// # Cancellation
-/// The server may have admitted it or not: roll back.
+/// The server may or may not have admitted it: roll back.
 // Rule: same-transaction
 pub async fn admit<Kind>(transaction: &mut Transaction<'_>, access: &Access<Kind>) -> Result<(), Error> {
     let shown = access.shown()?.iter().map(shown_as_json).collect::<serde_json::Value>().to_string();
@@ -138,7 +140,7 @@ pub async fn admit<Kind>(transaction: &mut Transaction<'_>, access: &Access<Kind
     }
 }
 
-/// What the marks say.
+/// The state of the marks.
 ///
 /// # Errors
 /// [`Error::NotInstalled`] without [`install`].
@@ -151,12 +153,12 @@ pub async fn status(connection: &mut Conn) -> Result<Status, Error> {
     Ok(Status { version: VERSION, base, names, writes, highest: Token(highest).max(base) })
 }
 
-/// Forgets every mark that says no more than the oldest living token does, and raises the base floor to it.
+/// Forgets every mark that is not above the oldest living token, and raises the base floor to that token.
 ///
-/// It waits for the guarded transactions under way, and new ones wait for it.
+/// It waits for the open guarded transactions, and new ones wait for it.
 ///
 /// # Errors
-/// [`Error::NotInstalled`] without [`install`]. [`Error::Store`] if some transaction stays open for too long: try again.
+/// [`Error::NotInstalled`] without [`install`]. [`Error::Store`] if a transaction stays open for too long: try again.
 // Rule: fence-gc
 pub async fn forget_below(connection: &mut Conn, oldest_live: Token) -> Result<Forgotten, Error> {
     let mut transaction = connection.start_transaction(TxOpts::default()).await.map_err(failed)?;
@@ -170,9 +172,9 @@ pub async fn forget_below(connection: &mut Conn, oldest_live: Token) -> Result<F
     Ok(Forgotten { names, base })
 }
 
-/// Version and base floor; none if nothing is installed.
+/// Version and base floor; `None` if nothing is installed.
 async fn base_row(connection: &mut impl Queryable, locked: &str) -> Result<Option<(u32, u64)>, Error> {
-    // Reading a view would run functions of its maker's with the rights of this account.
+    // Reading a view would run functions of its creator with the rights of this account.
     let view = "SELECT table_name FROM information_schema.views WHERE table_schema = DATABASE()
         AND table_name IN ('fencepost_base', 'fencepost_marks')";
     if let Some(view) = connection.query_first::<String, _>(view).await.map_err(failed)? {
@@ -186,7 +188,7 @@ async fn base_row(connection: &mut impl Queryable, locked: &str) -> Result<Optio
     }
 }
 
-/// The base floor, if the tables are there in the form that we know.
+/// The base floor, if the tables are there in the version that this guard knows.
 fn base(row: Option<(u32, u64)>) -> Result<Token, Error> {
     match row {
         Some((VERSION, base)) => Ok(Token(base)),
@@ -196,8 +198,8 @@ fn base(row: Option<(u32, u64)>) -> Result<Token, Error> {
 }
 
 fn other_version(version: u32) -> Error {
-    let what_to_do = if version > VERSION { "use a newer one" } else { "run `fencepost fence init mysql://...`" };
-    Error::NotInstalled(format!("the marks are of version {version} and this guard knows {VERSION}: {what_to_do}"))
+    let what_to_do = if version > VERSION { "use a newer guard" } else { "run `fencepost fence init mysql://...`" };
+    Error::NotInstalled(format!("the marks have version {version}, and this guard knows {VERSION}: {what_to_do}"))
 }
 
 fn shown_as_json(shown: &Shown) -> serde_json::Value {
@@ -209,7 +211,7 @@ fn shown_as_json(shown: &Shown) -> serde_json::Value {
     json!({ "name": shown.name.as_str(), "token": shown.token.0, "use": used_to })
 }
 
-/// What the procedure has left behind about the stale token: an error message of MySQL is too short for two names.
+/// The stale token, from the variables that the procedure has set: an error message of MySQL is too short for two names.
 async fn stale(transaction: &mut Transaction<'_>) -> Result<Stale, Error> {
     let select = "SELECT @fencepost_stale_name, @fencepost_stale_token, @fencepost_stale_at, @fencepost_stale_highest";
     let row: Option<(String, u64, String, u64)> = transaction.query_first(select).await.map_err(failed)?;

@@ -1,26 +1,28 @@
 -- The guard inside MySQL and MariaDB: two tables, and four procedures with their parts. `fencepost fence init mysql://...` runs
--- this file, and again to upgrade. It keeps to what MySQL 8.0 and MariaDB 10.6 have in common; what stands in /*M! ... */ is for MariaDB alone.
+-- this file to install and to upgrade. It uses only what MySQL 8.0 and MariaDB 10.6 have in common; MariaDB alone runs what is
+-- in /*M! ... */.
 --
 -- The rules are those of rules.rs, and a test compares the two over random histories.
 --
--- No variable is called as a column beside it: MySQL would take the one for the other.
+-- No variable has the name of a column in the same statement: MySQL would confuse the two.
 --
--- Rights. One procedure runs with the rights of the account that installs it: fencepost_present. All others run with those of
--- their caller: the parts of fencepost_present run inside of it with the installer's, and called by hand with none on the tables.
--- An application needs EXECUTE on fencepost_present, _claim, _write and _read, and nothing on the tables. It can lift the mark of
--- any name to any token, and shut others out so; it cannot lower one.
+-- Rights. One procedure runs with the rights of the account that installs it: fencepost_present. All others run with the rights
+-- of their caller. So the parts of fencepost_present have the installer's rights when it calls them, and no rights on the tables
+-- when an application calls them. An application needs EXECUTE on fencepost_present, _claim, _write and _read, and no rights on
+-- the tables. It can lift the mark of any name to any token, and so shut others out; it cannot lower a mark.
 --
--- Install as an account of its own, that has rights on this database alone. An account that may drop a table here and create a
--- view and a function instead can have its function run by fencepost_present, with the rights of the installer: with those of
--- root, if root has installed it. `fencepost fence init` refuses an account with rights outside of the database.
+-- Install with a separate account that has rights on this database alone. The reason: an account that may drop a table here, and
+-- create a view and a function in its place, can make fencepost_present run its function with the rights of the installer. If
+-- root has installed the guard, these are the rights of root. `fencepost fence init` refuses an account with rights outside of
+-- the database.
 --
--- Where a statement drops a procedure first, rights that were granted on that procedure go with it: grant them again. MariaDB
--- replaces procedures, and keeps the rights, if the statements that drop are left out, as `fencepost fence init` does.
+-- Dropping a procedure also removes the rights that were granted on it: grant them again. MariaDB can replace procedures, which
+-- keeps the rights, if the DROP statements are left out. `fencepost fence init` does so.
 
 DELIMITER //
 
 -- One row. `tidied` counts how often marks were forgotten. `idle_seconds` is how long a transaction that has passed the guard
--- may lie idle before MariaDB ends it, zero for ever: keep it below the TTL of your locks.
+-- may idle before MariaDB ends it; zero means no limit. Keep it below the TTL of your locks.
 CREATE TABLE IF NOT EXISTS fencepost_base (
     only_row TINYINT NOT NULL PRIMARY KEY,
     version INT NOT NULL,
@@ -30,8 +32,9 @@ CREATE TABLE IF NOT EXISTS fencepost_base (
 ) ENGINE = InnoDB
 //
 
--- Names are bytes: a text collation would take 'a' and 'a ' for one name, or 'a' and 'A'.
--- `writes` and `writes_below` count the writes admitted here and below: a floor does not change when the same token writes again.
+-- Names are bytes: a text collation would treat 'a' and 'a ', or 'a' and 'A', as one name.
+-- `writes` and `writes_below` count the writes admitted here and below. Floors cannot show every write: they do not change when
+-- the same token writes again.
 CREATE TABLE IF NOT EXISTS fencepost_marks (
     name VARBINARY(512) NOT NULL PRIMARY KEY,
     write_floor BIGINT NOT NULL DEFAULT 0,
@@ -50,9 +53,10 @@ DROP PROCEDURE IF EXISTS fencepost_present
 --     CALL fencepost_present('[{"name": "order:42", "token": 7, "use": "write"},
 --                              {"name": "price:3", "token": 5, "use": "read"}]')
 --
--- A stale token fails with SQLSTATE FP412; @fencepost_stale_name, _token, _at and _highest say which one, where, and what has
--- been seen. Then roll back: MySQL does not end a transaction for an error in it. Nor does this procedure. A client that goes
--- on regardless would be outside of any transaction then, and each of its statements would count at once, past recall.
+-- A stale token fails with SQLSTATE FP412. @fencepost_stale_name, _token, _at and _highest say which token it is, where the
+-- higher mark is, and what that mark is. Then roll back: MySQL does not end a transaction after an error. Nor does this
+-- procedure: a client that goes on after the error would then be outside of any transaction, and each of its statements would
+-- commit at once.
 CREATE /*M!100104 OR REPLACE */ PROCEDURE fencepost_present(IN access JSON)
     MODIFIES SQL DATA
     SQL SECURITY DEFINER
@@ -60,14 +64,14 @@ BEGIN
     DECLARE many INT DEFAULT COALESCE(JSON_LENGTH(access), 0);
     DECLARE turn, nth, idle INT DEFAULT 0;
     DECLARE base_floor, newest, in_view BIGINT;
-    -- In the order of a tree, what is above before what is below, so that no two transactions wait for each other.
+    -- In the order of a tree, each name before the names below it, so that no two transactions wait for each other.
     DECLARE in_order CURSOR FOR
         SELECT shown.number - 1
         FROM JSON_TABLE(access, '$[*]' COLUMNS (
             number FOR ORDINALITY, name VARCHAR(513) CHARACTER SET utf8mb4 PATH '$.name')) AS shown
         ORDER BY REPLACE(CONVERT(shown.name USING binary), '/', x'01'), shown.number;
 
-    -- Outside of a transaction a savepoint is gone at once. Rule: same-transaction
+    -- Outside of a transaction a savepoint ends at once, and the rollback to it fails with 1305. Rule: same-transaction
     BEGIN
         DECLARE EXIT HANDLER FOR 1305 SIGNAL SQLSTATE 'FP428' SET MESSAGE_TEXT =
             'the guard counts only inside a transaction: START TRANSACTION before it, and COMMIT after the write';
@@ -78,10 +82,10 @@ BEGIN
         SIGNAL SQLSTATE 'FP400' SET MESSAGE_TEXT = 'nothing is shown: give a JSON list of {"name", "token", "use"}';
     END IF;
 
-    -- While this transaction lasts, nobody forgets marks. Rule: fence-gc
+    -- This lock keeps marks from being forgotten until this transaction ends. Rule: fence-gc
     SELECT base, tidied, idle_seconds INTO base_floor, newest, idle FROM fencepost_base WHERE only_row = 1 LOCK IN SHARE MODE;
 
-    -- One name is always in order, and a cursor costs more than all the rest.
+    -- A single name needs no sorting, and a cursor costs more than all the rest.
     IF many > 1 THEN
         OPEN in_order;
     END IF;
@@ -93,7 +97,7 @@ BEGIN
         SET turn = turn + 1;
     END WHILE;
 
-    -- The first plain read of a transaction fixes what later ones see, unless it is READ COMMITTED. So there is none above.
+    -- Unless the transaction is READ COMMITTED, its first plain read fixes what later ones see. So there is no plain read above.
     SELECT max(tidied) INTO in_view FROM fencepost_base WHERE only_row = 1;
     CALL fencepost_check_view(in_view, newest);
 
@@ -109,7 +113,7 @@ BEGIN
     END WHILE;
     RELEASE SAVEPOINT fencepost;
 
-    -- A holder that is paused in its transaction bars the next one. MySQL has nothing against it but `wait_timeout`.
+    -- A holder that is paused in its transaction blocks the next one. MySQL can end it by `wait_timeout` only.
     /*M!100600 IF idle > 0 AND @@idle_write_transaction_timeout NOT BETWEEN 1 AND idle THEN
         SET SESSION idle_write_transaction_timeout = idle;
     END IF; */
@@ -119,7 +123,7 @@ END
 DROP PROCEDURE IF EXISTS fencepost_lock_marks
 //
 
--- A part of fencepost_present: locks every mark that counts for one name, its own and for a path those above before it.
+-- A part of fencepost_present: locks every mark that one name is checked against. For a path, those above come first.
 CREATE /*M!100104 OR REPLACE */ PROCEDURE fencepost_lock_marks(IN shown JSON)
     MODIFIES SQL DATA
     SQL SECURITY INVOKER
@@ -145,7 +149,7 @@ BEGIN
         SIGNAL SQLSTATE 'FP400' SET MESSAGE_TEXT = 'a lock is used to "read", to "claim" or to "write"';
     END IF;
 
-    -- Inserts, because a locking read that finds nothing lets many in at once, and then each bars the inserts of the others.
+    -- Inserts, not locking reads: several locking reads that find no row succeed at once, and then block the inserts of each other.
     WHILE shown_name LIKE '/%' AND level <= slashes DO
         INSERT INTO fencepost_marks (name) VALUES (SUBSTRING_INDEX(shown_name, '/', level))
             ON DUPLICATE KEY UPDATE writes = writes;
@@ -158,7 +162,7 @@ END
 DROP PROCEDURE IF EXISTS fencepost_check_marks
 //
 
--- A part of fencepost_present: one token against every mark that counts for it. Rule: fence, fence-hierarchy
+-- A part of fencepost_present: checks one token against every mark that applies to it. Rule: fence, fence-hierarchy
 CREATE /*M!100104 OR REPLACE */ PROCEDURE fencepost_check_marks(IN shown JSON, IN base_floor BIGINT)
     MODIFIES SQL DATA
     SQL SECURITY INVOKER
@@ -170,13 +174,13 @@ BEGIN
     DECLARE highest, newest, in_view BIGINT;
     DECLARE message VARCHAR(128) CHARACTER SET utf8mb4;
 
-    -- First its own mark.
+    -- First the marks of the name itself.
     SELECT max(writes + writes_below) INTO in_view FROM fencepost_marks WHERE name = shown_name;
     SELECT writes + writes_below, IF(only_reads, GREATEST(read_floor, read_floor_below), GREATEST(write_floor, write_floor_below))
         INTO newest, highest FROM fencepost_marks WHERE name = shown_name FOR UPDATE;
     CALL fencepost_check_view(in_view, newest);
     SET highest = GREATEST(highest, base_floor);
-    -- Then those above a path, from the top.
+    -- Then the marks of the names above a path, from the top.
     WHILE token >= highest AND shown_name LIKE '/%' AND SUBSTRING_INDEX(shown_name, '/', level + 1) <> shown_name DO
         SET level = level + 1;
         SET mark_name = SUBSTRING_INDEX(shown_name, '/', level);
@@ -189,7 +193,7 @@ BEGIN
         ROLLBACK TO SAVEPOINT fencepost;
         SET @fencepost_stale_name = CONVERT(shown_name USING utf8mb4), @fencepost_stale_token = token,
             @fencepost_stale_at = CONVERT(mark_name USING utf8mb4), @fencepost_stale_highest = highest;
-        -- It has room for 128 characters.
+        -- MESSAGE_TEXT has room for 128 characters.
         SET message = CONCAT('stale fencing token ', token, ': token ', highest, ' has been seen at ',
             LEFT(@fencepost_stale_at, 40));
         SIGNAL SQLSTATE 'FP412' SET MESSAGE_TEXT = message;
@@ -200,8 +204,8 @@ END
 DROP PROCEDURE IF EXISTS fencepost_check_view
 //
 
--- A part of fencepost_present. If the caller has read before the guard, and somebody has written since, then what it sees is too
--- old to decide from. Rule: claim-before-read
+-- A part of fencepost_present. If the caller has read before the guard, and another transaction has written since, the view of
+-- the caller is too old to decide from. Rule: claim-before-read
 CREATE /*M!100104 OR REPLACE */ PROCEDURE fencepost_check_view(IN in_view BIGINT, IN newest BIGINT)
     SQL SECURITY INVOKER
 BEGIN
@@ -242,7 +246,7 @@ END
 DROP PROCEDURE IF EXISTS fencepost_claim
 //
 
--- The first access of a new holder that means to write: nobody older writes from here on.
+-- The first access of a new holder that is going to write: from here on no older holder can write.
 CREATE /*M!100104 OR REPLACE */ PROCEDURE fencepost_claim(IN name TEXT CHARACTER SET utf8mb4, IN token VARCHAR(20) CHARACTER SET utf8mb4)
     MODIFIES SQL DATA
     SQL SECURITY INVOKER
@@ -254,7 +258,7 @@ END
 DROP PROCEDURE IF EXISTS fencepost_write
 //
 
--- Before each write, in its transaction.
+-- Call it before each write, in the same transaction.
 CREATE /*M!100104 OR REPLACE */ PROCEDURE fencepost_write(IN name TEXT CHARACTER SET utf8mb4, IN token VARCHAR(20) CHARACTER SET utf8mb4)
     MODIFIES SQL DATA
     SQL SECURITY INVOKER
@@ -266,7 +270,7 @@ END
 DROP PROCEDURE IF EXISTS fencepost_read
 //
 
--- Before a read under a shared or update lock, in its transaction.
+-- Call it before a read under a shared or update lock, in the same transaction.
 CREATE /*M!100104 OR REPLACE */ PROCEDURE fencepost_read(IN name TEXT CHARACTER SET utf8mb4, IN token VARCHAR(20) CHARACTER SET utf8mb4)
     MODIFIES SQL DATA
     SQL SECURITY INVOKER
@@ -275,6 +279,6 @@ BEGIN
 END
 //
 
--- Last: the guard is there, in this version, when this row is.
+-- Last: this row says that the guard is completely installed, in this version.
 INSERT INTO fencepost_base VALUES (1, 2, 0, 0, 5) ON DUPLICATE KEY UPDATE version = 2
 //

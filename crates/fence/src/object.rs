@@ -1,12 +1,12 @@
-//! Object stores: the marks stand at the head of the object itself, and both change in one conditional put.
+//! Object stores: the marks are the first line of the object itself, and both change in one conditional put.
 //!
-//! An object store has no transactions. It has one step that only one of several can win: a put that names the version it
-//! replaces. So the marks must be part of what that step replaces: in the body, because the ETag of S3 does not change with an
-//! object's metadata. That also sets the limits. One access is about one object: several names, or a path with names above it,
-//! are refused. And marks live and die with their object, so nothing is ever forgotten: a deleted object leaves its marks
-//! behind in a body of one line.
+//! An object store has no transactions. It has one atomic step: a put that names the version that it replaces. So the marks must
+//! be part of what that step replaces. They are in the body, because the ETag of S3 does not change with an object's metadata.
 //!
-//! Everybody has to go through the guard. Whoever puts or deletes beside it takes the marks away with the object.
+//! Two limits follow. One access is about one object: several names, or a path with names above it, are refused. And marks live
+//! and die with their object, so marks are never forgotten: a deleted object leaves its marks behind in a body of one line.
+//!
+//! Every program must use the guard. A program that puts or deletes without it removes the marks together with the object.
 
 use std::slice;
 use std::sync::Arc;
@@ -23,12 +23,13 @@ use crate::upkeep::{SCHEMA_VERSION, Status};
 
 /// The first word of every guarded object.
 const MAGIC: &str = "fencepost-marks";
-/// The head line is never longer: the magic, a version, a word and three numbers.
+/// Upper bound of the first line: the magic, a version, a word and three numbers.
 const HEAD_BYTES_MAX: usize = 128;
-/// An object of our own, to find out what the store can do.
+/// The guard's own object, with which it finds out what the store can do.
 const PROBE: &str = "fencepost-probe";
-/// A race is lost to somebody who was let in. If that one is newer, this access is stale and ends; those who are older or of
-/// the same lock are few. So nobody loses this often, unless the store never finds its own ETags again.
+/// How often an access tries its put. A lost race means that another access was admitted. If that one is newer, this access is
+/// stale and ends; accesses that are older or of the same lock are few. So an access loses this often only if the store never
+/// recognises its own ETags.
 const RACES_MAX: u32 = 100;
 
 const ONE_NAME: &str = "an object keeps its own marks only, so an access shows one name here: keep what belongs together in one object, or use \
@@ -40,7 +41,7 @@ const NO_CONDITIONAL_PUT: &str = "this object store has no conditional put, and 
      files the guard for files";
 const IGNORES_CONDITIONS: &str = "this object store accepts a conditional put whose condition does not hold, so no check of a token holds: use another store";
 
-/// Reads and writes objects, each under the name that is its location.
+/// Reads and writes objects. The name of an access is the location of its object.
 ///
 /// ```
 /// # use fencepost_fence::{Access, FencingToken, object};
@@ -57,36 +58,36 @@ const IGNORES_CONDITIONS: &str = "this object store accepts a conditional put wh
 /// ```
 ///
 /// # Cancellation
-/// A write whose future is dropped may still take place, as long as nobody newer has been there.
+/// A write whose future is dropped may still take place, until a newer token is admitted.
 #[derive(Clone, Debug)]
 pub struct Guard {
     store: Arc<dyn ObjectStore>,
 }
 
 impl Guard {
-    /// A guard for the objects of a store that has shown that it can do a conditional put.
+    /// A guard for the objects of a store, after a test that the store has a conditional put.
     ///
-    /// It finds out with a small object of its own, `fencepost-probe`, because some stores take the condition, say nothing,
-    /// and put anyway.
+    /// The test uses a small object of its own, `fencepost-probe`, because some stores accept the condition, ignore it, and put
+    /// anyway.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the store has no conditional put or does not heed the condition.
+    /// [`Error::Unsupported`] if the store has no conditional put or ignores the condition.
     pub async fn open(store: Arc<dyn ObjectStore>) -> Result<Guard, Error> {
         let guard = Guard { store };
         guard.probe().await?;
         Ok(guard)
     }
 
-    /// Claims an object and reads it; none if it is not there. From here on nobody older writes it.
+    /// Claims an object and reads it; `None` if there is no object. From here on no older holder can write it.
     ///
     /// # Errors
-    /// [`Error::Stale`] if somebody newer has been there. [`Error::Unsupported`] for several names or a path.
+    /// [`Error::Stale`] if the object has seen a newer token. [`Error::Unsupported`] for several names or a path.
     // Rule: claim-before-read
     pub async fn claim(&self, access: &Access<Claims>) -> Result<Option<Bytes>, Error> {
         self.admit(access, Change::Keep).await
     }
 
-    /// Reads an object as one reader among others; none if it is not there.
+    /// Reads an object as one reader among others; `None` if there is no object.
     ///
     /// # Errors
     /// As [`Guard::claim`].
@@ -97,14 +98,14 @@ impl Guard {
     /// Writes an object.
     ///
     /// # Errors
-    /// As [`Guard::claim`]. After [`Error::Store`] the outcome is unknown: the same token may write again, and a put that is
-    /// still on its way then lands before that or nowhere.
+    /// As [`Guard::claim`]. After [`Error::Store`] the outcome is unknown: the same token may write again. A first put that is
+    /// still in flight then takes effect before the second one, or not at all.
     // Rule: same-transaction
     pub async fn write(&self, access: &Access<Writes>, payload: Bytes) -> Result<(), Error> {
         self.admit(access, Change::Replace(Some(payload))).await.map(drop)
     }
 
-    /// Deletes what is in an object. Its marks stay where it was.
+    /// Deletes the content of an object. Its marks stay.
     ///
     /// # Errors
     /// As [`Guard::write`].
@@ -112,7 +113,8 @@ impl Guard {
         self.admit(access, Change::Replace(None)).await.map(drop)
     }
 
-    /// Takes over an object that was written without a guard, as it is. Stop whoever writes it so, first.
+    /// Adds marks to an object that was written without a guard. Its content stays. First stop the programs that write it
+    /// without the guard.
     ///
     /// # Errors
     /// As [`Guard::write`].
@@ -120,7 +122,7 @@ impl Guard {
         self.admit(access, Change::Adopt).await.map(drop)
     }
 
-    /// Reads an object without a token: what comes back may be overtaken already. None if it is not there.
+    /// Reads an object without a token: the result may be out of date already. `None` if there is no object.
     ///
     /// # Errors
     /// [`Error::NotInstalled`] if the object was written without a guard.
@@ -129,7 +131,7 @@ impl Guard {
         Ok(self.load(&location, &Change::Keep).await?.0.payload)
     }
 
-    /// What the marks of one object say. To count them all, its store would have to be read as a whole.
+    /// The state of the marks of one object. To count all marks, the guard would have to read the whole store.
     ///
     /// # Errors
     /// As [`Guard::peek`].
@@ -140,7 +142,7 @@ impl Guard {
         Ok(Status { version: SCHEMA_VERSION, base: Token(0), names, writes, highest: marks.write_floor })
     }
 
-    /// Admits one access, and puts the object with the marks that it lifts, if it lifts any or changes the content.
+    /// Admits one access. Puts the object if the access lifts a mark or changes the content.
     async fn admit<Kind>(&self, access: &Access<Kind>, change: Change) -> Result<Option<Bytes>, Error> {
         let one = only_name(access)?;
         let location = location(&one.name)?;
@@ -152,7 +154,7 @@ impl Guard {
             let marks = table.marks(&one.name);
             let payload = match &change {
                 Change::Replace(payload) => payload.clone(),
-                // Nothing to put. Readers of one generation do not get into each other's way.
+                // Nothing to put. So readers that lift no mark do not disturb each other.
                 Change::Keep | Change::Adopt if marks == before.marks => return Ok(before.payload),
                 Change::Keep | Change::Adopt => before.payload,
             };
@@ -164,16 +166,18 @@ impl Guard {
                 Err(error) => return Err(store_error(error)),
             }
         }
-        Err(Error::store(format!("{location} was changed {RACES_MAX} times while it was to be put: try again later")))
+        Err(Error::store(format!(
+            "{location} was changed {RACES_MAX} times by others before this put: try again later"
+        )))
     }
 
-    /// What is at a location, and the put that replaces this and nothing else.
+    /// The object at a location, and the put mode that replaces exactly this version.
     async fn load(&self, location: &Path, change: &Change) -> Result<(Envelope, PutMode), Error> {
-        // Who replaces the content need not fetch it.
+        // An access that replaces the content need not fetch it.
         let found = match change {
             Change::Replace(_) => match self.store.get_opts(location, head()).await {
                 found @ (Ok(_) | Err(object_store::Error::NotFound { .. })) => found,
-                // An empty object has no first bytes, and each store says that in its own words: ask for all of it.
+                // An empty object has no first bytes, and each store reports that differently: fetch the whole object.
                 Err(_) => self.store.get(location).await,
             },
             Change::Keep | Change::Adopt => self.store.get(location).await,
@@ -192,8 +196,8 @@ impl Guard {
                 Ok((Envelope { payload: Some(body), ..Envelope::default() }, mode))
             }
             None => Err(Error::NotInstalled(format!(
-                "the object at {location} was written without this guard and has no marks: have everybody go through the \
-                 guard, and take it over with `adopt`"
+                "the object at {location} was written without this guard and has no marks: make every program use the \
+                 guard, then take the object over with `adopt`"
             ))),
         }
     }
@@ -203,7 +207,7 @@ impl Guard {
         let put = |mode: PutMode| self.store.put_opts(&location, PutPayload::from_static(b""), mode.into());
         let another = UpdateVersion { e_tag: Some("\"another\"".to_owned()), version: Some("1".to_owned()) };
         let other = || PutMode::Update(another.clone());
-        // First the one that some stores do not have, so that nothing is left behind there.
+        // First the operation that some stores do not have, so that no object is left behind there.
         must_not_hold(put(other()).await)?;
         match put(PutMode::Create).await {
             Ok(_) | Err(object_store::Error::AlreadyExists { .. }) => {}
@@ -214,25 +218,25 @@ impl Guard {
     }
 }
 
-/// What becomes of the content.
+/// What happens to the content.
 enum Change {
     /// It stays.
     Keep,
-    /// It stays, also if it was written without a guard.
+    /// It stays, even if it was written without a guard.
     Adopt,
     /// It is replaced, or deleted.
     Replace(Option<Bytes>),
 }
 
-/// A guarded object, taken apart.
+/// A guarded object, parsed.
 #[derive(Default)]
 struct Envelope {
-    /// Those of the names below are never used.
+    /// The two marks for names below are never used.
     marks: Marks,
-    /// How often it was written. It makes every body another, so that no ETag ever comes back: a put that was thought lost and
-    /// arrives late finds a version that is gone, even if the same content has come back.
+    /// How often the object was written. It makes every body different, so no ETag ever comes back. So a late put that was
+    /// believed lost fails its condition, even if the object has the same content again.
     writes: u64,
-    /// None if it was deleted, or only claimed so far.
+    /// `None` if the object was deleted, or only claimed so far.
     payload: Option<Bytes>,
 }
 
@@ -244,7 +248,7 @@ impl Envelope {
         PutPayload::from_iter([Bytes::from(head), payload.clone().unwrap_or_default()])
     }
 
-    /// None if it is no guarded object.
+    /// Parses a body. `None` if it is not a guarded object.
     fn open(location: &Path, mut body: Bytes) -> Result<Option<Envelope>, Error> {
         let Some(end) = body.iter().take(HEAD_BYTES_MAX).position(|byte| *byte == b'\n') else { return Ok(None) };
         let payload = body.split_off(end + 1);
@@ -253,7 +257,7 @@ impl Envelope {
         let (version, head) = head.trim_start().split_once(' ').unwrap_or_default();
         if version != SCHEMA_VERSION.to_string() {
             return Err(Error::NotInstalled(format!(
-                "the marks of {location} are of version {version:?} and this guard knows {SCHEMA_VERSION}: use a newer one"
+                "the marks of {location} have version {version:?}, and this guard knows {SCHEMA_VERSION}: use a newer guard"
             )));
         }
         let numbers = head.split(' ').skip(1).map(str::parse).collect::<Result<Vec<u64>, _>>();
@@ -274,7 +278,7 @@ fn only_name<Kind>(access: &Access<Kind>) -> Result<&Shown, Error> {
     }
 }
 
-/// Where the object of a name is. No two names share a location: what a location cannot say is encoded or refused.
+/// The location of the object of a name. No two names share a location: what a location cannot contain is encoded or refused.
 fn location(name: &Name) -> Result<Path, Error> {
     if name.is_path() {
         return Err(Error::Unsupported(NO_PATHS));
@@ -285,7 +289,7 @@ fn location(name: &Name) -> Result<Path, Error> {
     Ok(Path::from(name.as_str()))
 }
 
-/// The beginning of an object, with its marks.
+/// Asks for the beginning of an object, which has the marks.
 fn head() -> GetOptions {
     GetOptions { range: Some((0..HEAD_BYTES_MAX as u64).into()), ..GetOptions::default() }
 }

@@ -1,9 +1,10 @@
 //! Postgres: the marks live in the schema `fencepost` of the database, and are checked in the transaction that writes.
 //!
-//! What decides is in the database, in SQL that can be read and installed by hand ([`SCRIPT`]), and that serves every
-//! language alike. This file installs it, calls it and understands its refusals. Triggers that refuse whoever shows no
-//! token are there too: `fencepost.guard_rows` for many rows, `fencepost.guard_column` for rows that keep their own
-//! token.
+//! The database itself decides, in SQL that can be read and installed by hand ([`SCRIPT`]) and that serves every language.
+//! This file installs the SQL, calls it and parses its refusals. It decides nothing.
+//!
+//! The SQL also has triggers that refuse a write without a token: `fencepost.guard_rows` for many rows,
+//! `fencepost.guard_column` for rows that keep their own token.
 
 use fencepost_core::{Name, Token};
 use tokio_postgres::error::{DbError, SqlState};
@@ -15,7 +16,7 @@ use crate::error::Error;
 use crate::rules::{Stale, Use};
 use crate::upkeep::{Forgotten, Installed, Status};
 
-/// What [`install`] runs, to be read, and to be run with `psql -1 -f` where that is how a schema is changed.
+/// The SQL that [`install`] runs: for reviews, and for teams that change schemas by hand, with `psql -1 -f`.
 pub const SCRIPT: &str = include_str!("postgres.sql");
 
 /// The version of [`SCRIPT`]. In version 1 a role with USAGE could run code with the rights of the installer: upgrade it.
@@ -23,26 +24,26 @@ pub const VERSION: u32 = 2;
 
 /// The SQLSTATE of a stale token.
 pub const STALE: &str = "FP412";
-/// The SQLSTATE where no token was shown.
+/// The SQLSTATE if no token was shown.
 pub const MISSING: &str = "FP428";
 
-/// One number for all who install into a database: "fence".
+/// The advisory lock that every installation into a database takes. The number spells "fence".
 const INSTALL_LOCK: i64 = 0x66_65_6e_63_65;
 
 /// Creates the schema `fencepost` with its tables and functions, or upgrades it.
 ///
-/// Two small functions run with the rights of the role that installs them, all others with those of their caller. Roles that
-/// write, and owners of guarded tables, need `GRANT USAGE ON SCHEMA fencepost`. What such a role can do, and what it cannot,
-/// stands at the top of [`SCRIPT`].
+/// Two small functions run with the rights of the role that installs them. All others run with the rights of their caller.
+/// Roles that write, and owners of guarded tables, need `GRANT USAGE ON SCHEMA fencepost`. The top of [`SCRIPT`] says what
+/// such a role can and cannot do.
 ///
 /// # Errors
-/// [`Error::NotInstalled`] if a newer version has made it, or if the schema belongs to another role.
+/// [`Error::NotInstalled`] if a newer version has created it, or if the schema belongs to another role.
 pub async fn install(client: &mut Client) -> Result<Installed, Error> {
-    // A view from before the wait for somebody else who installs would miss what they have made.
+    // READ COMMITTED: a view from before the wait for another installation would miss what that one has created.
     let transaction = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start().await?;
     transaction.batch_execute("SET LOCAL search_path = pg_catalog, pg_temp").await?;
     transaction.query_typed("SELECT pg_advisory_xact_lock($1)", &[(&INSTALL_LOCK, Type::INT8)]).await?;
-    // Before anything in the schema is looked at: a view there would run its owner's functions as this role.
+    // Check the owner before reading anything in the schema: a view there would run its owner's functions as this role.
     let owner = "SELECT pg_get_userbyid(nspowner)::text FROM pg_namespace WHERE nspname = 'fencepost'
         AND pg_get_userbyid(nspowner) <> current_user";
     if let Some(other) = transaction.query_typed_opt(owner, &[]).await? {
@@ -62,10 +63,10 @@ pub async fn install(client: &mut Client) -> Result<Installed, Error> {
     Ok(before.map_or(Installed::New, |from| Installed::Upgraded { from, to: VERSION }))
 }
 
-/// Admits an access into this transaction: what follows in it counts only if it commits, together with the marks.
+/// Admits an access into this transaction. The marks and the writes that follow take effect together, when it commits.
 ///
-/// The check is sent before anything is waited for, so that a write can go with it, in one round trip. If the guard
-/// refuses, the transaction is aborted, and the write fails with it:
+/// The check is sent without waiting first, so a write can go with it in the same round trip. If the guard refuses, the
+/// transaction is aborted, and the write fails with it:
 ///
 /// ```no_run
 /// # use fencepost_fence::{Access, FencingToken, Error, postgres};
@@ -80,21 +81,21 @@ pub async fn install(client: &mut Client) -> Result<Installed, Error> {
 /// # }
 /// ```
 ///
-/// Guard and write are two statements, always. In one (`WITH guard AS (SELECT fencepost.claim(...)) SELECT ...`) the
-/// database is seen as it was before the guard waited for the holder ahead, and what that one wrote is missing from the
-/// view. A claim is admitted, and then what it is for is read by the next statement.
+/// Guard and write are always two statements. A single statement (`WITH guard AS (SELECT fencepost.claim(...)) SELECT ...`)
+/// sees the database as it was before the guard waited for the holder ahead, so it misses what that holder wrote. For the
+/// same reason, first admit a claim, and read with the next statement.
 ///
-/// From here to the end of the transaction the server ends the session if it idles for longer than
-/// `fencepost.set_idle_timeout` says, 5 seconds at first: a holder that is paused in its transaction would bar its
-/// successor. Keep that below the time to live of the locks.
+/// From here to the end of the transaction, the server ends the session if it idles for longer than
+/// `fencepost.set_idle_timeout` allows, 5 seconds by default: a holder that is paused in its transaction would block its
+/// successor. Keep that time below the TTL of the locks.
 ///
 /// # Errors
-/// [`Error::Stale`] if somebody newer has been there; then roll back. [`Error::NotInstalled`] without [`install`], or
-/// if the role may not use it. [`Error::Store`] with the [`DbError`] of a serialization failure in a transaction above
-/// READ COMMITTED whose view is older than what others have done under these names; then begin it again.
+/// [`Error::Stale`] if the store has seen a newer token; then roll back. [`Error::NotInstalled`] without [`install`], or
+/// if the role may not use the guard. [`Error::Store`] with the [`DbError`] of a serialization failure, if the transaction
+/// is above READ COMMITTED and its view is older than what others have done under these names; then start it again.
 ///
 /// # Cancellation
-/// The check may have been made or not. Roll back.
+/// The check may or may not have run. Roll back.
 // Rule: same-transaction
 pub async fn admit<Kind>(transaction: &Transaction<'_>, access: &Access<Kind>) -> Result<(), Error> {
     let shown = access.shown()?;
@@ -103,12 +104,12 @@ pub async fn admit<Kind>(transaction: &Transaction<'_>, access: &Access<Kind>) -
     let uses: Vec<&str> = shown.iter().map(|one| use_of(one.used_to)).collect();
     let parameters: [(&(dyn ToSql + Sync), Type); 3] =
         [(&names, Type::TEXT_ARRAY), (&tokens, Type::INT8_ARRAY), (&uses, Type::TEXT_ARRAY)];
-    // With the types said, it is sent at once: nothing is prepared first.
+    // With explicit types nothing is prepared first, so the statement is sent at once.
     transaction.execute_typed("SELECT fencepost.present($1, $2, $3)", &parameters).await?;
     Ok(())
 }
 
-/// What the marks say.
+/// The state of the marks.
 ///
 /// # Errors
 /// [`Error::NotInstalled`] without [`install`].
@@ -124,9 +125,9 @@ pub async fn status(client: &impl GenericClient) -> Result<Status, Error> {
     Ok(Status { version, base, names: count(row.try_get(0)?), writes: count(row.try_get(1)?), highest })
 }
 
-/// Forgets every mark that says no more than the oldest living token does, and raises the base floor to it.
+/// Forgets every mark that is not above the oldest living token, and raises the base floor to that token.
 ///
-/// It waits for the transactions that have passed the guard, and bars new ones until it is done.
+/// It waits for the transactions that have passed the guard, and blocks new ones until it is done.
 ///
 /// # Errors
 /// [`Error::NotInstalled`] without [`install`].
@@ -139,10 +140,10 @@ pub async fn forget_below(client: &mut Client, oldest_live: Token) -> Result<For
     Ok(Forgotten { names: count(row.try_get(0)?), base: Token(count(row.try_get(1)?)) })
 }
 
-/// What the database says, understood: also what the triggers say to a write.
+/// Recognises the refusals of the functions, and those of the triggers to a write.
 impl From<tokio_postgres::Error> for Error {
     fn from(error: tokio_postgres::Error) -> Error {
-        // The library's own error says no more than "db error".
+        // The library's own error text is only "db error".
         let Some(said) = error.as_db_error() else { return Error::store(error) };
         if let Some(stale) = stale(said) {
             return Error::Stale(stale);
@@ -162,7 +163,7 @@ impl From<tokio_postgres::Error> for Error {
     }
 }
 
-/// The refusal that the detail tells as JSON; none if it is something else.
+/// The refusal from the JSON in the error's detail; `None` if the error is not about a stale token.
 fn stale(said: &DbError) -> Option<Stale> {
     if said.code().code() != STALE {
         return None;
@@ -180,8 +181,8 @@ async fn version_and_base(client: &impl GenericClient) -> Result<(u32, Token), E
 }
 
 fn other_version(version: u32) -> Error {
-    let what_to_do = if version > VERSION { "use a newer one" } else { "run `fencepost fence init postgres://...`" };
-    Error::NotInstalled(format!("the marks are of version {version} and this guard knows {VERSION}: {what_to_do}"))
+    let what_to_do = if version > VERSION { "use a newer guard" } else { "run `fencepost fence init postgres://...`" };
+    Error::NotInstalled(format!("the marks have version {version}, and this guard knows {VERSION}: {what_to_do}"))
 }
 
 fn use_of(used_to: Use) -> &'static str {
@@ -192,12 +193,12 @@ fn use_of(used_to: Use) -> &'static str {
     }
 }
 
-/// A number that is too great is none of the lock service's tokens, and the database refuses it.
+/// A number that is too large for the database becomes its largest. No token is that large, so the database refuses it.
 fn number(token: Token) -> i64 {
     i64::try_from(token.0).unwrap_or(i64::MAX)
 }
 
-/// Tokens and counts are never negative there.
+/// Tokens and counts in the database are never negative.
 fn count(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }

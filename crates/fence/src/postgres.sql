@@ -1,57 +1,56 @@
 -- Fencepost's guard for Postgres 14 and later: it makes the database check fencing tokens.
 --
--- A lock by itself does not stop a holder that was paused past its lease and still means to write. The token that came
--- with the lock only rises, so the database can tell the late one, if it is asked to look. In the transaction that
--- writes:
+-- A lock alone does not stop a holder that was paused past its lease and still tries to write. Every lock comes with a
+-- token, and tokens only rise. So the database can recognise the late holder, if it checks the token. In the transaction
+-- that writes:
 --
 --     BEGIN;
 --     SELECT fencepost.write('wallet:7', 42);      -- first, and a statement of its own: see below
 --     UPDATE wallet SET balance = 400 WHERE id = 7;
 --     COMMIT;
 --
--- A new holder says `SELECT fencepost.claim('wallet:7', 42)` before its first read: from then on nobody older writes.
--- Under a shared lock it is `fencepost.read`. What was decided from several locks shows all of them at once:
+-- A new holder calls `SELECT fencepost.claim('wallet:7', 42)` before its first read: from then on no older holder can
+-- write. Under a shared lock, call `fencepost.read`. A decision from several locks shows all of them at once, with
 -- `fencepost.present`.
 --
--- A name that begins with '/' is a path, and a lock on it covers what is below. Whoever writes below a path waits for
--- the others who do, from the guard to the commit: where nobody locks the whole, names without the slash are faster.
+-- A name that begins with '/' is a path, and a lock on it covers everything below. Writers below the same path wait for
+-- each other, from the guard to the commit. If no program locks the whole path, names without the slash are faster.
 --
---     FP412  the token is stale: somebody newer has been there. The detail says it as JSON: name, token, at, highest.
+--     FP412  the token is stale: a newer one was seen. The detail is JSON: name, token, at, highest.
 --     FP428  no token was shown.
---     FP400  what was shown is no name, no token or no use.
+--     FP400  a name, a token or a use is not valid.
 --
 -- Never put guard and write into one statement (WITH guard AS (SELECT fencepost.write(...)) UPDATE ...): a statement
--- sees the database as it was when the statement began, before the guard had waited for the one ahead. And a SELECT in
--- WITH that nothing refers to is not run at all.
+-- sees the database as it was when the statement began, before the guard waited for the holder ahead. And a SELECT in
+-- WITH that nothing refers to does not run at all.
 --
--- To install, run this file in one transaction (psql -1 -f); again does no harm, and upgrades an older version. Then
--- let in the roles that write: GRANT USAGE ON SCHEMA fencepost TO app. The owner of a guarded table needs it, too. No
--- role needs rights on the tables in here.
+-- To install, run this file in one transaction (psql -1 -f). Running it again does no harm, and upgrades an older
+-- version. Then let in the roles that write: GRANT USAGE ON SCHEMA fencepost TO app. The owner of a guarded table needs
+-- this right, too. No role needs rights on the tables in here.
 --
 -- Rights. Two functions run with the rights of the role that installed them (SECURITY DEFINER): admit, which lifts marks,
--- and was_shown, which looks at them. They take and return text, numbers and booleans of Postgres alone. All else, the
--- triggers included, runs with the rights of its caller, because a trigger handles rows, and the types in a row bring
--- functions of their owner's along: to_jsonb(NEW) calls a cast to json that any role may define for its own type.
--- Every function in plpgsql pins its search_path, with pg_temp last, also those that run as the caller: plpgsql looks
--- up the types of variables once in a session, at the first call, and a first call under the caller's search_path
--- would plant the caller's types in what admit calls later.
+-- and was_shown, which looks at them. They take and return only text, numbers and booleans of Postgres. All others,
+-- including the triggers, run with the rights of their caller. The reason: a trigger handles rows, and the types in a
+-- row can bring functions of their owner along. For example, to_jsonb(NEW) calls a cast to json that any role may define
+-- for its own type. Every function in plpgsql pins its search_path, with pg_temp last, also those that run as the
+-- caller: plpgsql looks up the types of variables once in a session, at the first call. A first call under the caller's
+-- search_path would put the caller's types into functions that admit calls later.
 --
--- What a role with USAGE can do: lift marks, of any name, to any token. So it can shut out every other holder with a
--- token that the lock service never gave, and hold others up by keeping its transaction open. It learns the highest
--- token of a name that it can guess. What it cannot do: lower or forget a mark, pass with a stale token, or run
--- anything with the installer's rights. The owner of the schema repairs a mark that was lifted too far: DELETE FROM
--- fencepost.marks WHERE name = ..., once no older holder is left.
+-- What a role with USAGE can do: lift the marks of any name to any token. So it can shut out every other holder with a
+-- token that the lock service never gave, and delay others by keeping its transaction open. It learns the highest token
+-- of a name that it can guess. What it cannot do: lower or forget a mark, pass with a stale token, or run anything with
+-- the installer's rights. The owner of the schema repairs a mark that was lifted too far: DELETE FROM fencepost.marks
+-- WHERE name = ..., once no older holder is left.
 --
--- Every transaction that passes the guard is ended by the server when it idles for longer than
--- fencepost.set_idle_timeout says, 5 seconds at first: a paused holder would bar its successor. Keep it below the time
--- to live of your locks.
+-- The server ends every transaction that has passed the guard and idles for longer than fencepost.set_idle_timeout
+-- allows, 5 seconds by default: a paused holder would block its successor. Keep that time below the TTL of your locks.
 
--- What this script says is not to mean something of another role's.
+-- No name in this script may resolve to an object of another role.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 CREATE SCHEMA IF NOT EXISTS fencepost;
 
--- The owner of a schema can put something else in the place of what is in it, and the owner of a table can, too.
+-- The owner of a schema, a table or a function can replace it. So everything in the schema must belong to this role.
 DO $$
 DECLARE
     its_owner name := (SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'fencepost');
@@ -92,9 +91,9 @@ END $$;
 
 INSERT INTO fencepost.store (version) VALUES (2) ON CONFLICT (only_row) DO UPDATE SET version = excluded.version;
 
--- A write must not be older than anybody who was seen (write_floor), a read not older than anybody who wrote
--- (read_floor); the same for what lies below a path. Room is left on the pages, so that an update need not touch the
--- index.
+-- A write must not be older than any token that was seen (write_floor). A read must not be older than any token that
+-- wrote (read_floor). The same holds for the names below a path. The fill factor leaves room on each page, so that an
+-- update need not touch the index.
 CREATE TABLE IF NOT EXISTS fencepost.marks (
     name text COLLATE "C" PRIMARY KEY,
     write_floor bigint NOT NULL DEFAULT 0,
@@ -102,19 +101,19 @@ CREATE TABLE IF NOT EXISTS fencepost.marks (
     write_floor_below bigint NOT NULL DEFAULT 0,
     read_floor_below bigint NOT NULL DEFAULT 0,
     writes bigint NOT NULL DEFAULT 0,
-    -- The transaction that wrote last: the triggers ask whether it is theirs. A savepoint that is rolled back takes it
-    -- along. In a copy of the database on another server, set it to null: the numbers of transactions differ there.
+    -- The transaction that wrote last: the triggers check whether it is their own. Rolling back to a savepoint undoes
+    -- it, too. In a copy of the database on another server, set it to null: transaction numbers differ there.
     written_by xid8
 ) WITH (fillfactor = 50);
 
--- What version 1 had, and this one has not.
+-- Functions of version 1 that no longer exist.
 DROP FUNCTION IF EXISTS fencepost.bound_idle_time(interval), fencepost.check_written(text),
     fencepost.names_that_count(text[], bigint[], text[]);
 
--- None of these functions is STRICT: a null would make it return without having looked.
+-- None of these functions is STRICT: with a null argument, a STRICT function would return without any check.
 
--- The name itself and every name above it, from the top: '/a', '/a/b' for '/a/b'; 'a/b' alone for 'a/b', which is no
--- path. Refuses what cannot be a name.
+-- The name itself and every name above it, from the top: '/a', '/a/b' for '/a/b'; only 'a/b' for 'a/b', which is not a
+-- path. Refuses a name that is not valid.
 CREATE OR REPLACE FUNCTION fencepost.path(name text) RETURNS text[]
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -145,7 +144,7 @@ BEGIN
     RETURN path;
 END $$;
 
--- Whether the number can be a token.
+-- Whether the number is in the range of tokens.
 CREATE OR REPLACE FUNCTION fencepost.is_token(token bigint) RETURNS boolean
 LANGUAGE sql IMMUTABLE RETURN coalesce(token BETWEEN 1 AND 9007199254740991, false);
 
@@ -168,11 +167,11 @@ BEGIN
         MESSAGE = format('stale fencing token %s for %s: token %s has been seen%s', token, name, highest,
             CASE WHEN at <> name THEN ' at ' || at END),
         DETAIL = jsonb_build_object('name', name, 'token', token, 'at', at, 'highest', highest),
-        HINT = 'The lock is lost: acquire it again, and decide anew from what you then read.';
+        HINT = 'The lock is lost: acquire it again, and decide again from what you then read.';
 END $$;
 
--- From here to the end of the transaction, the server ends this session when it idles for longer. It never lengthens
--- the time.
+-- From here to the end of the transaction, the server ends this session if it idles for longer than the bound. A shorter
+-- setting of the session stays.
 CREATE OR REPLACE FUNCTION fencepost.bound_idle_time() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -186,33 +185,33 @@ BEGIN
     END IF;
 END $$;
 
--- Admits an access that shows all of this, and lifts the marks; or refuses it as a whole. A name may be shown several
--- times. The uses are 'read', 'claim' and 'write'.
+-- Admits an access and lifts the marks; or refuses it as a whole. A name may be shown several times. The uses are 'read',
+-- 'claim' and 'write'.
 CREATE OR REPLACE FUNCTION fencepost.present(names text[], tokens bigint[], uses text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    -- Before the guard waits for the marks.
+    -- First, because admit may wait for the marks.
     PERFORM fencepost.bound_idle_time();
     PERFORM fencepost.admit(names, tokens, uses);
 END $$;
 
--- The part of present that needs the rights of the installer, and no more. Every role that may use the schema can call
--- it, so it checks all that it is given. It has no variable for a row, and no type but text, numbers and booleans.
--- Every statement in here is about one row, so that its plan is made once.
+-- Only the part of present that needs the rights of the installer. Every role that may use the schema can call it, so it
+-- checks all its arguments. It has no variable for a row, and no types but text, numbers and booleans. Every statement in
+-- here is about one row, so that its plan is made once.
 CREATE OR REPLACE FUNCTION fencepost.admit(names text[], tokens bigint[], uses text[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     number_shown integer := coalesce(greatest(cardinality(names), cardinality(tokens), cardinality(uses)), 0);
-    -- Every name whose marks count for what is shown, in the order in which they are locked.
+    -- Every name whose marks are checked, in the order in which they are locked.
     counted text[] := '{}';
     at text;
     base_floor bigint;
-    -- The marks of one name as they are.
+    -- The marks of one name before the access.
     write_seen bigint;
     read_seen bigint;
     write_seen_below bigint;
     read_seen_below bigint;
-    -- The same as they will be.
+    -- The same marks after the access.
     write_lifted bigint;
     read_lifted bigint;
     write_lifted_below bigint;
@@ -228,7 +227,7 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'FP428', MESSAGE = 'no fencing token: nothing was shown',
             HINT = 'Show the name and the token of every lock that this was decided from.';
     END IF;
-    -- What is missing in an array that is too short is null, and is refused.
+    -- If an array is too short, the missing elements are null, and are refused.
     FOR i IN 1 .. number_shown LOOP
         counted := counted || fencepost.path(names[i]);
         IF NOT fencepost.is_token(tokens[i]) THEN
@@ -239,14 +238,14 @@ BEGIN
                 HINT = 'It is read, claim or write.';
         END IF;
     END LOOP;
-    -- One order for all, so that guards do not deadlock. A single path is in order as it is.
+    -- All transactions lock in the same order, so that guards do not deadlock. A single path is in order already.
     IF number_shown > 1 THEN
         counted := array(SELECT DISTINCT each.name COLLATE "C" FROM unnest(counted) AS each (name) ORDER BY 1);
     END IF;
 
-    -- Rule: fence-gc. The transaction that forgets marks takes this table for itself until it commits. So the base that
-    -- is read from here on stays until we commit. In READ COMMITTED each statement here sees what was committed before
-    -- it; at the higher levels the view may be older than the base, and then the lock on its row fails the transaction.
+    -- Rule: fence-gc. A transaction that forgets marks locks this table exclusively until it commits. So the base that we
+    -- read after this lock stays until we commit. In READ COMMITTED each statement here sees what was committed before
+    -- it. At the higher levels the view may be older than the base; then FOR SHARE on its row fails the transaction.
     LOCK TABLE fencepost.marks IN ROW EXCLUSIVE MODE;
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         SELECT base INTO STRICT base_floor FROM fencepost.store FOR SHARE;
@@ -255,8 +254,8 @@ BEGIN
     END IF;
 
     FOREACH at IN ARRAY counted LOOP
-        -- Above READ COMMITTED these fail if another transaction has made or changed the row since our view: an access
-        -- with an old view does not pass.
+        -- Above READ COMMITTED these fail if another transaction has created or changed the row since our view: an
+        -- access with an old view does not pass.
         SELECT write_floor, read_floor, write_floor_below, read_floor_below
             INTO write_seen, read_seen, write_seen_below, read_seen_below
             FROM fencepost.marks WHERE name = at FOR UPDATE;
@@ -282,7 +281,7 @@ BEGIN
                 WHEN is_here THEN greatest(write_seen, write_seen_below, base_floor)
                 ELSE greatest(write_seen, base_floor)
             END;
-            -- Said of the first that was shown, and of its own name rather than of one above.
+            -- Report the first name that was shown, and its own mark rather than one above it.
             IF tokens[i] < highest AND (stale_shown IS NULL OR i < stale_shown OR i = stale_shown AND is_here) THEN
                 stale_shown := i;
                 stale_at := at;
@@ -301,7 +300,7 @@ BEGIN
                 read_lifted_below := greatest(read_lifted_below, tokens[i]);
             END IF;
         END LOOP;
-        -- Even if nothing moves: a changed row is what fails the others above READ COMMITTED.
+        -- Update the row even if no mark moves: a changed row makes other transactions above READ COMMITTED fail.
         UPDATE fencepost.marks SET write_floor = write_lifted, read_floor = read_lifted,
             write_floor_below = write_lifted_below, read_floor_below = read_lifted_below,
             writes = writes + writes_here,
@@ -314,7 +313,7 @@ BEGIN
     END IF;
 END $$;
 
--- One name alone.
+-- The same for a single name.
 
 CREATE OR REPLACE FUNCTION fencepost.read(name text, token bigint) RETURNS void
 LANGUAGE sql RETURN fencepost.present(ARRAY[name], ARRAY[token], ARRAY['read']);
@@ -325,16 +324,16 @@ LANGUAGE sql RETURN fencepost.present(ARRAY[name], ARRAY[token], ARRAY['claim'])
 CREATE OR REPLACE FUNCTION fencepost.write(name text, token bigint) RETURNS void
 LANGUAGE sql RETURN fencepost.present(ARRAY[name], ARRAY[token], ARRAY['write']);
 
--- Triggers for many rows: a write to a row is refused unless its transaction has shown a token for it.
+-- Triggers for many rows: they refuse a write to a row unless its transaction has shown a token for the row.
 --
 --     SELECT fencepost.guard_rows('wallet', 'wallet:', 'id');
 --
--- The name of a row is the prefix and its key, as text: 'wallet:7'. Let the key be a number, a text or a uuid, whose
--- text does not depend on settings. If the name is a path, a write shown for a path above it will do. They are against
--- forgetting, not against malice: the owner of the table can take them off. Of a partitioned table, the rows are
--- guarded in every partition, and TRUNCATE of the whole is refused, not of one partition.
+-- The name of a row is the prefix and its key, as text: 'wallet:7'. Use a number, a text or a uuid as the key: their text
+-- does not depend on settings. If the name is a path, a write shown for a path above it is enough. The triggers protect
+-- from mistakes, not from malice: the owner of the table can take them off. In a partitioned table they guard the rows of
+-- every partition. They refuse TRUNCATE of the whole table, but not of one partition.
 --
--- Triggers run in the order of their names. These come last, and see the row that will be written.
+-- Triggers run in the order of their names. These run last, so they see the row that will be written.
 
 CREATE OR REPLACE FUNCTION fencepost.guard_rows(guarded regclass, name_prefix text, key_column name) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -376,7 +375,7 @@ BEGIN
         RETURN OLD;
     END IF;
     new_name := TG_ARGV[0] || (to_jsonb(NEW) ->> TG_ARGV[1]);
-    -- A row that gets another key leaves one name and comes under another.
+    -- A row that gets another key needs a token for its old name and for its new one.
     IF (new_name IS DISTINCT FROM old_name OR TG_OP = 'INSERT') AND NOT fencepost.was_shown(new_name) THEN
         PERFORM fencepost.refuse_unshown(new_name);
     END IF;
@@ -390,8 +389,9 @@ BEGIN
         HINT = format('First, in the same transaction: SELECT fencepost.write(%L, token of its lock).', row_name);
 END $$;
 
--- Whether this transaction has shown a write for the name, or for a path above it. Its marks were checked then, and are
--- locked since, so it still stands. Runs with the rights of the installer, because no other role may read the marks.
+-- Whether this transaction has shown a write for the name, or for a path above it. The marks were checked then and have
+-- been locked since, so the token is still good. Runs with the rights of the installer, because no other role may read
+-- the marks.
 CREATE OR REPLACE FUNCTION fencepost.was_shown(row_name text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -412,7 +412,7 @@ BEGIN
     RAISE EXCEPTION USING
         ERRCODE = 'FP428',
         MESSAGE = format('TRUNCATE shows no fencing token for the rows of %s', TG_RELID::regclass),
-        HINT = 'Take the guard off first, when nobody else writes: fencepost.unguard_rows or fencepost.unguard_column.';
+        HINT = 'Take the guard off first, while no other session writes: fencepost.unguard_rows or fencepost.unguard_column.';
 END $$;
 
 -- Triggers for rows that keep their own token, in a column of type bigint.
@@ -422,9 +422,9 @@ END $$;
 --     UPDATE wallet SET fencing_token = 42, balance = 400 WHERE id = 7;            -- the write
 --
 -- The token is part of the statement, so there is nothing to remember between statements. An UPDATE that does not set
--- the column is refused, although it would leave a value there that compares well: see note_column. A row has no mark
--- before it is there and after it is gone, so DELETE is refused, and a row is best made before its lock is first taken.
--- Do not change the key of a row: its mark goes along. Without the triggers the same works by hand, in one statement:
+-- the column is refused, although the old value in the column would pass the comparison: see note_column. A row has no
+-- mark before it exists and after it is gone. So DELETE is refused, and a row should be created before its lock is first
+-- taken. Do not change the key of a row: its mark moves with it. Without triggers, one statement does the same by hand:
 --
 --     UPDATE wallet SET fencing_token = 42, balance = 400 WHERE id = 7 AND fencing_token <= 42;
 --
@@ -460,7 +460,7 @@ BEGIN
     EXECUTE format('DROP TRIGGER IF EXISTS zzz_fencepost_column_truncate ON %s', guarded);
 END $$;
 
--- Runs only if the UPDATE names the column, and says so to check_column, which runs next, by the sign of the token.
+-- Runs only if the UPDATE names the column. It makes the token negative, which tells that to check_column, which runs next.
 CREATE OR REPLACE FUNCTION fencepost.note_column() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -489,7 +489,7 @@ BEGIN
     noted := to_jsonb(NEW) ->> TG_ARGV[0];
     IF TG_OP = 'INSERT' THEN
         IF NOT fencepost.is_token(noted) THEN
-            -- The default of the column, zero, was not shown by anybody.
+            -- Zero is the default of the column: no token was shown.
             PERFORM fencepost.refuse_token('a row of ' || row_of, nullif(noted, 0));
         END IF;
         RETURN NEW;
@@ -508,8 +508,8 @@ END $$;
 -- For operators. These run with the rights of their caller: the owner of the schema, or a role that was given EXECUTE
 -- on them and rights on the tables.
 
--- Forgets every mark that says no more than the oldest token which still lives in the lock service, and raises the base
--- to it. Rule: fence-gc. Waits for every transaction that has passed the guard, and bars new ones until it is done.
+-- Forgets every mark that is not above the oldest living token of the lock service, and raises the base to that token.
+-- Rule: fence-gc. Waits for every transaction that has passed the guard, and blocks new ones until it is done.
 CREATE OR REPLACE FUNCTION fencepost.forget_below(oldest_live bigint, OUT names bigint, OUT base bigint)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -529,7 +529,7 @@ LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
     UPDATE fencepost.store SET idle_timeout = longest;
 $$;
 
--- Said in full, because a database may have other defaults. USAGE on the schema is what lets a role in.
+-- All rights are set explicitly, because a database may have other defaults. A role gets in by USAGE on the schema.
 REVOKE ALL ON fencepost.store, fencepost.marks FROM PUBLIC;
 GRANT SELECT ON fencepost.store TO PUBLIC;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA fencepost TO PUBLIC;

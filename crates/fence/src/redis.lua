@@ -1,11 +1,12 @@
 -- The guard inside Redis: checks everything that an access shows, lifts the marks, then runs the commands. Redis runs nothing
 -- else meanwhile. The rules are those of rules.rs, and a test compares the two over random histories.
 --
--- KEYS[1]  the hash that has the marks: `version`, `base`, and `name:` with each name: its four floors, and how many writes
--- ARGV     the version; `reads` if no command may write, else `writes`; how many names are shown; each with its token and use;
---          then the commands, each with the number of its words before it
+-- KEYS[1]  the hash with the marks. Its fields: `version`, `base`, and `name:NAME` for each name, with the four floors and the
+--          number of writes
+-- ARGV     the version; `reads` if no command may write, else `writes`; the number of names shown; each name with its token and
+--          use; then the commands, each preceded by the number of its words
 --
--- Tokens are below 2^53, so a number of Lua holds them exactly.
+-- Tokens are below 2^53, so Lua's numbers hold them exactly.
 
 local WRITE_FLOOR, READ_FLOOR, WRITE_FLOOR_BELOW, READ_FLOOR_BELOW, WRITES = 1, 2, 3, 4, 5
 
@@ -26,7 +27,7 @@ while at <= #ARGV do
     at = at + words + 1
 end
 
--- Who only reads cannot slip in a write.
+-- A claim or a read must not carry a command that writes.
 if ARGV[2] == 'reads' then
     for _, command in ipairs(commands) do
         local known = redis.call('COMMAND', 'INFO', command[1])[1]
@@ -67,7 +68,7 @@ local function ancestors(name)
     return names
 end
 
--- Rule: fence, fence-hierarchy. All are checked before any mark moves.
+-- Rule: fence, fence-hierarchy. All names are checked before any mark moves.
 for nth, one in ipairs(shown) do
     local floor, below = WRITE_FLOOR, WRITE_FLOOR_BELOW
     if one.used_to == 'read' then
@@ -105,7 +106,8 @@ for name, numbers in pairs(kept) do
     redis.call('HSET', KEYS[1], 'version', ARGV[1], 'name:' .. name, string.format('%.0f %.0f %.0f %.0f %.0f', unpack(numbers)))
 end
 
--- Last, because nothing is undone if one of them fails: marks that are lifted too early shut out only who is stale anyway.
+-- The commands run last, because Redis undoes nothing if one of them fails: marks that are lifted too early shut out only
+-- holders that are stale anyway.
 -- Rule: same-transaction
 local answers = {'done'}
 for nth, command in ipairs(commands) do

@@ -1,10 +1,11 @@
 //! Redis: marks and commands in one script. **For efficiency only.**
 //!
-//! Redis answers before its replicas have heard of anything, so a fail-over can lose the newest marks together with the newest
-//! writes, and then a stale token is let in. `WAIT` does not change it, for it only counts the replicas after the fact; nor does
-//! `appendfsync always`, for it is not the disk that is promoted. What must be correct belongs in a store that commits.
+//! Redis answers before its replicas have the write. So a fail-over can lose the newest marks together with the newest writes,
+//! and then a stale token is let in. `WAIT` does not help: it only counts the replicas afterwards. `appendfsync always` does not
+//! help: a fail-over promotes a replica, not the disk. Data that must be correct belongs in a store that commits.
 //!
-//! While one server lives, the guard is exact: Redis runs a script whole, and nothing beside it. There is nothing to install.
+//! While one server lives, the guard is exact: Redis runs a script as a whole, and nothing else meanwhile. There is nothing to
+//! install.
 //!
 //! The marks of a [`Guard`] are one hash. In a cluster its key and all keys of the commands must be in one slot: give them the
 //! same hash tag.
@@ -20,13 +21,13 @@ use crate::error::Error;
 use crate::rules::{Shown, Stale, Use};
 use crate::upkeep::{Forgotten, SCHEMA_VERSION, Status};
 
-/// What to say wherever the state of this guard is shown.
+/// A warning to print wherever the state of this guard is shown.
 pub const CAUTION: &str =
     "for efficiency only: a fail-over of Redis can lose marks and writes, and then a stale token is let in";
 
 static ADMIT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redis.lua")));
 
-/// It looks at every mark in one go, and Redis does nothing else meanwhile.
+/// Goes through all marks in one script. Redis does nothing else meanwhile.
 static FORGET_BELOW: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "local version = redis.call('HGET', KEYS[1], 'version')
@@ -74,12 +75,12 @@ impl Default for Guard {
 }
 
 impl Guard {
-    /// The marks under this key. All who share a resource use the same.
+    /// The marks under this key. All programs that share a resource must use the same key.
     pub fn new(marks_key: impl Into<String>) -> Guard {
         Guard { marks_key: marks_key.into() }
     }
 
-    /// Claims, and runs commands that read. They answer all at once, whatever the pipeline says about ignoring.
+    /// Claims, and runs commands that read. Returns the answers of all commands, also of those that the pipeline marks as ignored.
     ///
     /// # Errors
     /// As [`Guard::write`]; [`Error::Unsupported`] if a command may write.
@@ -93,7 +94,7 @@ impl Guard {
         self.admit(connection, access, "reads", commands).await
     }
 
-    /// Runs commands that read, under a shared or update lock. They answer as in [`Guard::claim`].
+    /// Runs commands that read, under a shared or update lock. Returns the answers as [`Guard::claim`] does.
     ///
     /// # Errors
     /// As [`Guard::claim`].
@@ -106,14 +107,14 @@ impl Guard {
         self.admit(connection, access, "reads", commands).await
     }
 
-    /// Runs commands that write. They answer as in [`Guard::claim`].
+    /// Runs commands that write. Returns the answers as [`Guard::claim`] does.
     ///
     /// # Errors
-    /// [`Error::Stale`] if somebody newer has been there: no command was run. [`Error::Store`] if Redis or one of the commands
-    /// failed. Redis undoes nothing: the commands before the one that failed have been run, as after `EXEC`.
+    /// [`Error::Stale`] if the store has seen a newer token: no command was run. [`Error::Store`] if Redis or one of the commands
+    /// failed. Redis undoes nothing: the commands before the failed one have taken effect, as after `EXEC`.
     ///
     /// # Cancellation
-    /// The script may have been run or not.
+    /// The script may or may not have run.
     // Rule: same-transaction
     pub async fn write<Answers: FromRedisValue>(
         &self,
@@ -140,7 +141,7 @@ impl Guard {
         for command in commands.cmd_iter() {
             call.arg(command.args_iter().len());
             for argument in command.args_iter() {
-                // A cursor is where a scan begins.
+                // The other kind of argument is the cursor of a scan, which begins at 0.
                 let Arg::Simple(word) = argument else {
                     call.arg(0);
                     continue;
@@ -156,10 +157,10 @@ impl Guard {
         }
     }
 
-    /// What the marks say; beside it, say [`CAUTION`].
+    /// The state of the marks. Show [`CAUTION`] with it.
     ///
     /// # Errors
-    /// [`Error::NotInstalled`] if a newer version has made them.
+    /// [`Error::NotInstalled`] if a newer version has created them.
     pub async fn status(&self, connection: &mut impl ConnectionLike) -> Result<Status, Error> {
         let fields: Vec<(String, String)> =
             cmd("HGETALL").arg(&self.marks_key).query_async(connection).await.map_err(Error::store)?;
@@ -175,17 +176,19 @@ impl Guard {
                     status.writes += writes;
                     status.highest = status.highest.max(Token(*here.max(below)));
                 }
-                _ => return Err(Error::store(format!("{} has {field} = {value}, which is no mark", self.marks_key))),
+                _ => {
+                    return Err(Error::store(format!("{} has {field} = {value}, which is not a mark", self.marks_key)));
+                }
             }
         }
         status.highest = status.highest.max(status.base);
         Ok(status)
     }
 
-    /// Forgets every mark that says no more than the oldest living token does, and raises the base floor to it.
+    /// Forgets every mark that is not above the oldest living token, and raises the base floor to that token.
     ///
     /// # Errors
-    /// [`Error::NotInstalled`] if a newer version has made the marks.
+    /// [`Error::NotInstalled`] if a newer version has created the marks.
     // Rule: fence-gc
     pub async fn forget_below(
         &self,
@@ -200,31 +203,33 @@ impl Guard {
     }
 }
 
-/// What a script came to, and what it says beyond it.
+/// The first word of a script's answer, and the rest of the answer.
 fn verdict(mut answer: Vec<Value>) -> Result<(String, Vec<Value>), Error> {
     let rest = answer.split_off(answer.len().min(1));
     let (verdict,) = parsed(answer)?;
     Ok((verdict, rest))
 }
 
-/// The answers, if the script has come to its end.
+/// The answers, if the script ran to its end.
 fn done<Answers: FromRedisValue>(verdict: &str, rest: Vec<Value>) -> Result<Answers, Error> {
     match verdict {
         "done" => parsed(rest),
         "version" => Err(other_version(&parsed::<(String,)>(rest)?.0)),
-        other => Err(Error::store(format!("the script has answered {other}, which this guard does not know"))),
+        other => Err(Error::store(format!("the script answered {other}, which this guard does not know"))),
     }
 }
 
 fn other_version(version: &str) -> Error {
-    let why = format!("the marks are of version {version} and this guard knows {SCHEMA_VERSION}: use a newer one");
+    let why = format!("the marks have version {version}, and this guard knows {SCHEMA_VERSION}: use a newer guard");
     Error::NotInstalled(why)
 }
 
 fn stale(shown: &[Shown], said: Vec<Value>) -> Result<Stale, Error> {
     let (nth, at, highest): (usize, String, u64) = parsed(said)?;
-    let one =
-        nth.checked_sub(1).and_then(|at| shown.get(at)).ok_or_else(|| Error::store("it refused what was not shown"))?;
+    let one = nth
+        .checked_sub(1)
+        .and_then(|at| shown.get(at))
+        .ok_or_else(|| Error::store("the script refused a name that was not shown"))?;
     Ok(Stale { name: one.name.clone(), token: one.token, at: Name::new(&at)?, highest: Token(highest) })
 }
 

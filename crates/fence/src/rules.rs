@@ -1,54 +1,54 @@
 //! The rules of fencing at the store, and nothing else: which access is admitted, and which marks it lifts.
 //!
-//! A lock service decides who holds a lock. It cannot stop a holder that was paused past its lease and still means to write.
-//! The store can: it remembers, for each name, the highest tokens that it has seen, and refuses whoever comes with an older one.
+//! A lock service decides who holds a lock. It cannot stop a holder that was paused past its lease and still tries to write.
+//! The store can: it remembers, for each name, the highest tokens that it has seen, and refuses older ones.
 //!
-//! [`MarkTable`] is that memory as a value. Every guard of this crate is this table made durable in its store: some load a part
-//! of it, call [`MarkTable::admit`] and write it back in one transaction; some say the same in the store's own language, and
-//! are compared with this file over random histories.
+//! [`MarkTable`] is that memory as a value. Every guard of this crate is this table made durable in its store. Some guards load
+//! a part of the table, call [`MarkTable::admit`] and write it back in one transaction. Others implement the same rules in the
+//! store's own language, and tests compare them with this file over random histories.
 //!
 //! Each name has four marks. Two are about the name itself, two about the names below it, if it is a path:
 //!
-//! | | seen: who read, claimed or wrote | wrote |
+//! | | highest token that was seen (read, claimed or wrote) | highest token that wrote |
 //! |---|---|---|
 //! | here | `write_floor` | `read_floor` |
 //! | below | `write_floor_below` | `read_floor_below` |
 //!
-//! A write must not be older than anybody who was *seen* (they may have decided something from what they read), a read not
-//! older than anybody who *wrote*.
+//! A write must not be older than any token that was *seen*: its holder may have decided something from what it read. A read
+//! must not be older than any token that *wrote*.
 
 use std::collections::BTreeMap;
 
 use fencepost_core::{Name, Token};
 
-/// What somebody means to do under a name.
+/// What an access does under a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Use {
-    /// Read, as one reader among others; or show that a write was decided from what was read.
+    /// Reads, as one reader among others. A write shows the names that it was decided from with this use, too.
     Read,
-    /// Read, as the one who means to write: nobody older may write from here on.
+    /// Reads, and will write later: from here on no older holder may write.
     Claim,
-    /// Write.
+    /// Writes.
     Write,
 }
 
 /// One name that an access shows, with the token of the lock on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
-    /// The name. A path stands for everything below it, too.
+    /// The name. A path also stands for everything below it.
     pub name: Name,
     /// The token of the grant that covers it.
     pub token: Token,
-    /// What for.
+    /// What the access does under the name.
     pub used_to: Use,
 }
 
-/// What a store remembers about one name. An absent name has the store's base floor in all four.
+/// What a store remembers about one name. If a name has no marks, the store's base floor stands for all four.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// The highest token seen here. No write with an older one.
+    /// The highest token seen here. Writes with an older token are refused.
     pub write_floor: Token,
-    /// The highest token that wrote here. No read with an older one.
+    /// The highest token that wrote here. Reads with an older token are refused.
     pub read_floor: Token,
     /// The highest token seen anywhere below.
     pub write_floor_below: Token,
@@ -56,10 +56,10 @@ pub struct Marks {
     pub read_floor_below: Token,
 }
 
-/// A token that came too late: somebody newer has been there.
+/// A token that is too old: the store has seen a newer one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "stale fencing token {} for {name}: token {} has been seen{}. The lock is lost: acquire it again, and decide anew from \
+    "stale fencing token {} for {name}: token {} has been seen{}. The lock is lost: acquire it again, and decide again from \
      what you then read",
     token.0,
     highest.0,
@@ -70,13 +70,13 @@ pub struct Stale {
     pub name: Name,
     /// The token that was shown.
     pub token: Token,
-    /// Where the mark stands that it does not reach: the name, or a name above it.
+    /// The name whose mark is higher than the token: `name` itself, or a name above it.
     pub at: Name,
-    /// The mark.
+    /// That mark.
     pub highest: Token,
 }
 
-/// The marks of a store: the specification of every guard, and a guard for what lives in memory.
+/// The marks of a store. This is the specification of every guard, and itself a guard for data in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MarkTable {
     /// No token below this one is admitted anywhere.
@@ -85,12 +85,12 @@ pub struct MarkTable {
 }
 
 impl MarkTable {
-    /// No marks yet, above this base floor.
+    /// A table with this base floor and no marks.
     pub fn with_base(base: Token) -> MarkTable {
         MarkTable { base, marks: BTreeMap::new() }
     }
 
-    /// Puts back what a store has kept.
+    /// Loads the marks that a store has kept for a name.
     pub fn restore(&mut self, name: Name, marks: Marks) {
         self.marks.insert(name, marks);
     }
@@ -105,7 +105,7 @@ impl MarkTable {
         self.marks.iter()
     }
 
-    /// The marks of a name as they count.
+    /// The effective marks of a name: the kept ones, but at least the base floor.
     // Rule: fence-gc
     pub fn marks(&self, name: &Name) -> Marks {
         let kept = self.marks.get(name).copied().unwrap_or_default();
@@ -117,14 +117,14 @@ impl MarkTable {
         }
     }
 
-    /// Admits an access that shows all of this, and lifts the marks; or refuses it as a whole, and changes nothing.
+    /// Admits an access and lifts the marks; or refuses it as a whole, and changes nothing.
     ///
     /// The caller commits the lifted marks together with what the access does. // Rule: same-transaction
     ///
     /// # Errors
     /// [`Stale`] names the first token that is too old.
     pub fn admit(&mut self, shown: &[Shown]) -> Result<(), Stale> {
-        // All are checked before any mark moves, so the order in which they are shown does not matter.
+        // Everything is checked before any mark moves, so the order of `shown` does not matter.
         shown.iter().try_for_each(|one| self.check(one))?;
         shown.iter().for_each(|one| self.lift(one));
         Ok(())
@@ -167,14 +167,14 @@ impl MarkTable {
         }
     }
 
-    /// Forgets the marks that say no more than this floor does, and raises the base floor to it. Says how many were forgotten.
+    /// Raises the base floor to this token, and forgets the marks that are not above it. Returns how many were forgotten.
     ///
-    /// The floor is the oldest token that is still alive in the lock service: whoever is refused by the base floor is dead.
+    /// The token must be the oldest that is still alive in the lock service. Then the base floor refuses only dead holders.
     // Rule: fence-gc
     pub fn forget_below(&mut self, oldest_live: Token) -> usize {
         self.base = self.base.max(oldest_live);
         let before = self.marks.len();
-        // The marks seen are never below those of writers.
+        // The floors for reads need no look: every write lifts the floors for writes at least as far.
         self.marks.retain(|_, marks| marks.write_floor.max(marks.write_floor_below) > self.base);
         before - self.marks.len()
     }
@@ -188,7 +188,7 @@ mod tests {
         Shown { name: Name::new(name).expect("a valid name"), token: Token(token), used_to }
     }
 
-    /// Plays accesses, one a line: `write /a/b 5`, several with `+` between them, a `!` before those to be refused.
+    /// Plays one access per line, such as `write /a/b 5`. `+` joins several names to one access. `!` means that it is refused.
     fn play(story: &str) -> MarkTable {
         let mut table = MarkTable::default();
         for line in story.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_shuts_out_who_is_older_before_anything_is_written() {
+    fn a_claim_shuts_out_older_holders_before_anything_is_written() {
         play(
             "claim w 5
              claim w 7
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_do_not_shut_each_other_out_but_every_older_writer() {
+    fn readers_shut_out_older_writers_but_not_each_other() {
         play(
             "read w 8
              read w 7
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_falls_with_anything_that_it_was_decided_from() {
+    fn a_write_is_refused_if_anything_it_was_decided_from_is_stale() {
         play(
             "read price 4
              claim order 5
@@ -259,13 +259,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_together_is_checked_before_any_of_it_counts() {
+    fn everything_shown_together_is_checked_before_any_mark_moves() {
         play("write /a/b 6 + read /a 5");
         play("read /a 5 + write /a/b 6");
     }
 
     #[test]
-    fn who_holds_a_path_shuts_out_everybody_below_and_leaves_the_neighbours_alone() {
+    fn a_holder_of_a_path_shuts_out_older_holders_below_it_but_not_its_neighbours() {
         play(
             "claim /a/b 5
              claim /a 7
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_seen_below_shuts_out_an_older_holder_of_the_whole() {
+    fn a_token_seen_below_a_path_shuts_out_an_older_holder_of_the_path() {
         play(
             "claim /a 5
              claim /a/b 7
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_of_the_whole_hears_of_every_write_below_and_above() {
+    fn a_reader_of_a_path_is_refused_after_a_newer_write_below_or_above() {
         play(
             "read /a/b 5
              write /a/b/c 6
@@ -327,7 +327,7 @@ mod tests {
         let stale = table.admit(&[shown("/a/b", 5, Use::Write)]).expect_err("it is older");
         assert_eq!(
             stale.to_string(),
-            "stale fencing token 5 for /a/b: token 7 has been seen at /a. The lock is lost: acquire it again, and decide anew \
+            "stale fencing token 5 for /a/b: token 7 has been seen at /a. The lock is lost: acquire it again, and decide again \
              from what you then read"
         );
     }

@@ -1,7 +1,7 @@
 //! SQLite: the marks live in the database file, and are checked in the transaction that writes.
 //!
-//! SQLite has one writer at a time, so the check needs no locks of its own. It also means that a process which is paused inside
-//! its transaction keeps everybody else from writing: hold it short, and do the work before it.
+//! SQLite has one writer at a time, so the check needs no locks of its own. It also means that a process that is paused inside
+//! its transaction keeps all other processes from writing: keep the transaction short, and do the work before it.
 
 use fencepost_core::Token;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::rules::{MarkTable, Marks, Use};
 use crate::upkeep::{Forgotten, Installed, SCHEMA_VERSION, Status};
 
-/// What [`install`] runs, to be read, and to be run where that is how a schema is changed.
+/// The SQL that [`install`] runs: for reviews, and for teams that change schemas with tools of their own.
 pub const SCRIPT: &str = "\
 CREATE TABLE fencepost_base (
     only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
@@ -29,10 +29,10 @@ CREATE TABLE fencepost_marks (
 INSERT INTO fencepost_base VALUES (1, 1, 0);
 ";
 
-/// Creates the tables of the marks, `fencepost_base` and `fencepost_marks`, if they are not there.
+/// Creates the tables of the marks, `fencepost_base` and `fencepost_marks`, if they are missing.
 ///
 /// # Errors
-/// [`Error::NotInstalled`] if a newer version has made them.
+/// [`Error::NotInstalled`] if a newer version has created them.
 pub fn install(connection: &mut Connection) -> Result<Installed, Error> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(Error::store)?;
     let there = "SELECT count(*) FROM sqlite_schema WHERE name = 'fencepost_base'";
@@ -45,7 +45,7 @@ pub fn install(connection: &mut Connection) -> Result<Installed, Error> {
     Ok(Installed::New)
 }
 
-/// Admits an access into this transaction: what follows in it counts only if it commits, together with the marks.
+/// Admits an access into this transaction. The marks and the writes that follow take effect together, when it commits.
 ///
 /// ```
 /// # use fencepost_fence::{Access, FencingToken, sqlite};
@@ -61,12 +61,12 @@ pub fn install(connection: &mut Connection) -> Result<Installed, Error> {
 /// ```
 ///
 /// # Errors
-/// [`Error::Stale`] if somebody newer has been there; then roll back. [`Error::NotInstalled`] without [`install`].
+/// [`Error::Stale`] if the store has seen a newer token; then roll back. [`Error::NotInstalled`] without [`install`].
 // Rule: same-transaction
 pub fn admit<Kind>(transaction: &Transaction<'_>, access: &Access<Kind>) -> Result<(), Error> {
     let shown = access.shown()?;
-    // The first statement writes, so that from here on nobody else does: a transaction that has begun with a read and
-    // was overtaken fails here, and does not go on with an old view.
+    // The first statement writes, so that no other process can write from here on. A transaction that began with a read fails
+    // here if another process has written since. So it does not go on with an old view.
     let taken = "UPDATE fencepost_base SET only_row = only_row";
     transaction.prepare_cached(taken).map_err(not_installed)?.execute([]).map_err(Error::store)?;
     let mut table = MarkTable::with_base(base(transaction)?);
@@ -94,7 +94,7 @@ pub fn admit<Kind>(transaction: &Transaction<'_>, access: &Access<Kind>) -> Resu
     Ok(())
 }
 
-/// What the marks say.
+/// The state of the marks.
 ///
 /// # Errors
 /// [`Error::NotInstalled`] without [`install`].
@@ -107,7 +107,7 @@ pub fn status(connection: &Connection) -> Result<Status, Error> {
     Ok(Status { version: SCHEMA_VERSION, base, names, writes, highest: Token(highest).max(base) })
 }
 
-/// Forgets every mark that says no more than the oldest living token does, and raises the base floor to it.
+/// Forgets every mark that is not above the oldest living token, and raises the base floor to that token.
 ///
 /// # Errors
 /// [`Error::NotInstalled`] without [`install`].
@@ -122,14 +122,14 @@ pub fn forget_below(connection: &mut Connection, oldest_live: Token) -> Result<F
     Ok(Forgotten { names: names as u64, base })
 }
 
-/// The base floor, if the tables are there in the form that we know.
+/// The base floor, if the tables are there in the version that this guard knows.
 fn base(connection: &Connection) -> Result<Token, Error> {
     let select = "SELECT version, base FROM fencepost_base";
     let mut select = connection.prepare_cached(select).map_err(not_installed)?;
     let row = |row: &Row<'_>| Ok((row.get::<_, u32>(0)?, row.get::<_, u64>(1)?));
     let (version, base) = select.query_row([], row).map_err(Error::store)?;
     if version != SCHEMA_VERSION {
-        let why = format!("the marks are of version {version} and this guard knows {SCHEMA_VERSION}: use a newer one");
+        let why = format!("the marks have version {version}, and this guard knows {SCHEMA_VERSION}: use a newer guard");
         return Err(Error::NotInstalled(why));
     }
     Ok(Token(base))

@@ -1,31 +1,33 @@
-//! What operators do with a guarded store, whichever it is: install, look, tidy up.
+//! The results of what operators do with a guarded store: install the guard, look at its marks, forget old marks.
+//!
+//! The work itself is in the module of each store. These types are the same for all stores, so that one command can serve them.
 
 use fencepost_core::Token;
 
-/// The form of the marks in SQLite, Redis, files and objects. A store with a newer one is refused. Guards that are programs
-/// inside their store count their own versions: `postgres::VERSION`, `mysql::VERSION`.
+/// The version of the marks in SQLite, Redis, files and objects. A guard refuses marks of any other version. Guards that run
+/// inside their store have versions of their own: `postgres::VERSION`, `mysql::VERSION`.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// What installing came to.
+/// The result of installing a guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Installed {
-    /// There was nothing, and now there is.
+    /// The guard was not there. Now it is.
     New,
-    /// It was there in an older version. The marks stay as they were.
+    /// An older version was there and was upgraded. The marks stay as they were.
     Upgraded {
         /// The version that was there.
         from: u32,
         /// The version that is there now.
         to: u32,
     },
-    /// It was there already. Nothing was changed.
+    /// This version was there already. Nothing was changed.
     AlreadyThere,
 }
 
-/// A guarded store, seen from outside.
+/// The state of a guarded store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// The form of its marks.
+    /// The version of its marks.
     pub version: u32,
     /// No token below this one is admitted anywhere.
     pub base: Token,
@@ -37,11 +39,11 @@ pub struct Status {
     pub highest: Token,
 }
 
-/// What tidying up came to.
+/// The result of forgetting old marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forgotten {
     /// How many names lost their marks.
     pub names: u64,
-    /// The base floor that stands for them from now on.
+    /// The base floor that now stands for the forgotten marks.
     pub base: Token,
 }

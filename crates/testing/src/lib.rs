@@ -24,11 +24,11 @@ use fencepost::{Client, Error};
 use fencepost_server::{Begin, Config, Server};
 use tokio::sync::oneshot;
 
-/// A cluster of one node. It ends, and forgets everything, when this is dropped.
+/// A cluster of one node. Dropping this ends the node, and its state is lost.
 pub struct TestServer {
     address: SocketAddr,
     end: Option<oneshot::Sender<()>>,
-    // A thread of its own, so that tests with and without a runtime can have one.
+    // The node runs on its own thread, so that tests with and without a runtime can use it.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -36,7 +36,7 @@ impl TestServer {
     /// Starts a node and waits until it leads.
     ///
     /// # Panics
-    /// If this process may not listen on the loopback.
+    /// If this machine does not allow listening on the loopback interface.
     pub fn start() -> TestServer {
         let (say, hear) = mpsc::channel();
         let (end, ended) = oneshot::channel::<()>();
@@ -55,10 +55,10 @@ impl TestServer {
                 let server = Server::start(config).await.expect("loopback can be listened on");
                 server.wait_until_ready().await;
                 server.wait_until_member().await;
-                // `start` waits for this.
+                // `TestServer::start` waits for this.
                 let _ = say.send(server.client_address());
                 tokio::select! {
-                    // At once, without a graceful shutdown: the test waits for this, and its clients need no farewell.
+                    // Ends at once, without a graceful shutdown: the test waits for this.
                     _ = ended => {}
                     stopped = server.run_until(std::future::pending()) => {
                         stopped.expect("a node in memory has nothing to stop for");
@@ -75,7 +75,7 @@ impl TestServer {
         self.address
     }
 
-    /// A client of it.
+    /// A client of this server.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -88,7 +88,7 @@ impl Drop for TestServer {
     fn drop(&mut self) {
         self.end = None;
         if let Some(thread) = self.thread.take() {
-            // If it panicked it has said so.
+            // A panic of the thread has already been printed.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! The blocking twin over real sockets.
+//! The blocking client over real sockets.
 #![cfg(feature = "blocking")]
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::cluster::Cluster;
 use fencepost::blocking::Client;
 
 #[test]
-fn threads_take_turns_and_the_last_one_says_good_bye() {
+fn threads_take_turns_and_the_last_handle_closes_the_session() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (cluster, address) = runtime.block_on(Cluster::start());
     let client = Client::connect(&format!("fencepost://{address}")).unwrap();

@@ -1,6 +1,7 @@
-//! The efficiency tier with the real server in the process: the same locks, apart from the others, in no log, without a token.
+//! The efficiency tier with the real server in the process: the same kinds of locks, with separate names, without a log and without
+//! tokens.
 //!
-//! What happens to it when the leader changes is tested with real processes, in `crates/cli/tests/efficiency.rs`.
+//! What happens when the leader changes is tested with real processes, in `crates/cli/tests/efficiency.rs`.
 
 use std::time::Duration;
 
@@ -43,7 +44,7 @@ async fn it_excludes_waits_shares_and_gives_back() {
 
 // Rule: tier-efficiency
 #[tokio::test]
-async fn its_names_are_apart_and_nothing_of_it_is_in_the_log() {
+async fn its_names_are_separate_and_it_writes_no_log() {
     let server = TestServer::start();
     let client = server.client().await.unwrap();
     let correct = client.lock("report").acquire().await.unwrap();
@@ -53,15 +54,15 @@ async fn its_names_are_apart_and_nothing_of_it_is_in_the_log() {
         fast.release().await.unwrap();
     }
     let after = client.status().await.unwrap();
-    assert_eq!(after.counts.grants, 1, "observers see the other tier");
-    // Keep-alives of the other tier may come in between.
+    assert_eq!(after.counts.grants, 1, "observers see only the other tier");
+    // Keep-alives of the other tier may add a few entries.
     let entries = after.applied.index - before.index;
     assert!(entries < 100, "200 locks in memory made {entries} entries in the log");
     correct.release().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_client_that_is_gone_leaves_nothing_behind() {
+async fn a_client_that_is_closed_leaves_no_lock_behind() {
     let server = TestServer::start();
     let (first, second) = (server.client().await.unwrap(), server.client().await.unwrap());
     let held = first.lock("job").efficiency().acquire().await.unwrap();
@@ -73,7 +74,7 @@ async fn a_client_that_is_gone_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_session_of_its_own_has_no_efficiency_tier() {
+async fn a_separate_session_has_no_efficiency_tier() {
     let server = TestServer::start();
     let client = server.client().await.unwrap();
     let session = client.session().open().unwrap();

@@ -67,14 +67,14 @@ async fn a_dropped_acquire_is_cancelled_at_the_server() {
 }
 
 #[tokio::test]
-async fn a_broken_connection_is_no_lost_lock() {
+async fn a_broken_connection_does_not_lose_the_lock() {
     let (cluster, client) = start().await;
     let held = client.lock("a").acquire().await.unwrap();
     let waits = tokio::spawn(client.lock("a").wait(20 * SECOND).acquire());
     cluster.until("queued", |counts| counts.waiters == 1).await;
     for _ in 0..3 {
         cluster.cut();
-        // What is asked while there is no stream waits for the next one.
+        // A request without a stream waits for the next stream.
         let other = client.lock("b").acquire().await.unwrap();
         other.release().await.unwrap();
     }
@@ -98,7 +98,7 @@ async fn the_leader_is_followed() {
 }
 
 #[tokio::test]
-async fn a_silent_cluster_costs_the_lock_before_it_is_given_away() {
+async fn with_a_silent_cluster_the_lock_is_lost_before_it_is_given_to_another() {
     let (cluster, address) = Cluster::start().await;
     let client = another(&address).await;
     let held = client.lock("a").acquire().await.unwrap();
@@ -107,7 +107,7 @@ async fn a_silent_cluster_costs_the_lock_before_it_is_given_away() {
     assert_eq!(tokio::time::timeout(3 * SECOND, held.lost()).await.unwrap(), Lost::DeadlinePassed);
     assert_eq!(cluster.counts().grants, 1, "the cluster has not ended it yet");
     assert!(matches!(held.release().await, Err(Error::Refused(Refused::Lost(_)))));
-    // When it speaks again, a new session is opened without anybody noticing.
+    // When the cluster answers again, the client opens a new session without an error.
     cluster.fall_silent(false);
     assert!(client.lock("b").acquire().await.unwrap().is_held());
 }
@@ -137,7 +137,7 @@ async fn modes_change_and_only_exclusive_tokens_write() {
     let update = client.lock("a").update().acquire().await.unwrap();
     let not = update.upgrade(Duration::from_millis(20)).await.unwrap_err();
     assert!(not.error.is_timed_out());
-    let update = not.guard.expect("it is as it was");
+    let update = not.guard.expect("the lock has not changed");
     drop(reader);
     let before = update.token().get();
     let exclusive = update.upgrade(SECOND).await.unwrap();
@@ -216,7 +216,7 @@ async fn a_watch_sees_everything_once_across_broken_streams() {
 }
 
 #[tokio::test]
-async fn the_holder_hears_that_somebody_waits() {
+async fn the_holder_is_notified_when_another_client_waits() {
     let (_cluster, client) = start().await;
     let held = client.lock("a").hear_contended().acquire().await.unwrap();
     let waits = tokio::spawn(client.lock("a").wait(10 * SECOND).acquire());

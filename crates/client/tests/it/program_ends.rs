@@ -1,7 +1,7 @@
-//! Programs that end right after they dropped a guard: the lock is free at once, not when its TTL runs out.
+//! Programs that end right after they dropped a guard: the lock is free at once, not only when its TTL is over.
 //!
-//! Each test starts this test program again and again as a child, which plays one of the endings below and exits. The parent then
-//! waits for the lock, for much less than the child's TTL. `FENCEPOST_ENDINGS=200` plays each ending so often for each tier.
+//! Each test starts this test program several times as a child, which plays one of the endings below and exits. Then the parent
+//! waits for the lock, for much less than the child's TTL. `FENCEPOST_ENDINGS=200` plays each ending 200 times for each tier.
 #![cfg(feature = "blocking")]
 
 #[path = "../../../server/tests/it/client/authority.rs"]
@@ -24,13 +24,13 @@ use fencepost_server::{Begin, Config, Server, TlsFiles};
 use fencepost_testing::TestServer;
 use tokio::runtime::{Builder, Runtime};
 
-/// Far longer than the parent waits.
+/// Much longer than the parent waits.
 const TTL: Duration = Duration::from_secs(600);
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How many locks one of the endings takes beside the first.
+/// How many more locks one of the endings takes.
 const OTHERS: usize = 50;
 
-/// What the parent tells the child.
+/// Environment variables that the parent sets for the child.
 const ADDRESS: &str = "FENCEPOST_ENDING_ADDRESS";
 const NAME: &str = "FENCEPOST_ENDING_NAME";
 const TIER: &str = "FENCEPOST_ENDING_TIER";
@@ -39,13 +39,13 @@ const AUTHORITY: &str = "FENCEPOST_ENDING_AUTHORITY";
 /// The child's side.
 struct Child {
     address: String,
-    /// What to take. It is another one in each run, so that a lock that is left behind spoils no other run.
+    /// The name of the lock. It is different in each run, so that a lock that is left behind does not affect other runs.
     name: String,
     efficiency: bool,
     authority: Option<PathBuf>,
 }
 
-/// A guard of either tier, which is only there to be dropped.
+/// A guard of either tier. It is only dropped.
 type AnyGuard = Box<dyn std::any::Any + Send>;
 
 impl Child {
@@ -95,8 +95,8 @@ fn runs() -> usize {
     env::var("FENCEPOST_ENDINGS").map_or(10, |runs| runs.parse().expect("FENCEPOST_ENDINGS is a number"))
 }
 
-/// In the child, plays the ending and exits as a program does that comes to the end of `main`. In the parent, starts children and
-/// looks for locks that they left.
+/// In the child, plays the ending and exits like a program at the end of `main`. In the parent, starts the children and looks for
+/// locks that they left behind.
 fn plays(test: &str, code: i32, ending: impl FnOnce(&Child)) {
     if let Some(child) = Child::from_env() {
         ending(&child);
@@ -131,7 +131,7 @@ fn watches(test: &str, code: i32, runtime: &Runtime, client: &Client, address: &
                 }
             });
             left += usize::from(!is_free);
-            // Each of them costs the whole patience.
+            // Each lock that is left costs the whole `PATIENCE`, so stop early.
             assert!(left < 3, "{left} of {} programs left their lock behind in the {tier} tier", run + 1);
         }
         assert_eq!(left, 0, "of {} programs {left} left their lock behind in the {tier} tier", runs());
@@ -204,7 +204,7 @@ fn in_a_panic() {
                 panic!("the work went wrong");
             })
         }));
-        // What the runtime of the language does behind `main`.
+        // Exits as a Rust program does after a panic in `main`.
         ended.unwrap_or_else(|_| exit(101));
     });
 }
@@ -233,7 +233,7 @@ fn with_unread_answers_in_the_socket() {
             for ask in asks.iter_mut() {
                 assert!(ask.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
             }
-            // The driver sends them now. Then this thread, which is its thread too, stands still until they are answered.
+            // The driver sends the requests now. It runs on this thread, which then blocks until the requests are answered.
             tokio::task::yield_now().await;
             wait_until_answered(child);
         });
@@ -244,7 +244,7 @@ async fn ask(child: &Child, client: &Client, number: usize) -> AnyGuard {
     child.acquire(client, &other(&child.name, number)).await
 }
 
-/// Waits until the last of the other names is taken, as a client of its own sees it from another thread.
+/// Waits until the last of the other names is taken. A separate client on another thread checks it.
 fn wait_until_answered(child: &Child) {
     let (says, hears) = mpsc::channel();
     std::thread::scope(|scope| {

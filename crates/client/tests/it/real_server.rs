@@ -1,5 +1,5 @@
-//! The library against the real server in the process, where a fake one would prove little: administration, limits, and what
-//! observers are told.
+//! The library against the real server in the process, for tests where a fake server would prove little: administration, limits, and
+//! what observers see.
 
 use std::time::Duration;
 
@@ -37,7 +37,8 @@ async fn a_waiter_is_seen_and_handed_the_lock() {
     assert!(granted.token() > older);
 }
 
-/// A program that logs its client or a session logs no secret, though what it logs reaches into the session. A guard shows less.
+/// A program that logs its client or a session does not log the secret, although the output includes the session. A guard shows
+/// less.
 #[tokio::test]
 async fn a_client_that_is_printed_shows_no_secret() {
     let server = TestServer::start();
@@ -61,7 +62,7 @@ async fn an_evicted_session_loses_its_locks_and_says_so() {
     admin.evict(held.session()).await.unwrap();
     soon("it is told", held.lost()).await;
     assert!(matches!(held.state(), GrantState::Lost(_)));
-    // It may open another session, and gets a higher token.
+    // The client opens another session, and gets a higher token.
     let again = client.lock("job").acquire().await.unwrap();
     assert!(again.token() > held.token());
     let gone = admin.evict(held.session()).await.expect_err("it is gone already");
@@ -90,12 +91,12 @@ async fn an_administrators_limit_holds_and_its_rest_can_be_waived() {
 }
 
 #[tokio::test]
-async fn members_that_cannot_be_are_refused_with_the_reason() {
+async fn impossible_changes_of_members_are_refused_with_the_reason() {
     let server = TestServer::start();
     let client = server.client().await.unwrap();
     let me = client.status().await.unwrap();
     let admin = client.admin();
-    let last = admin.remove_member(me.node).await.expect_err("nobody would be left");
+    let last = admin.remove_member(me.node).await.expect_err("no member would be left");
     assert!(last.to_string().contains("no voter would be left"), "{last}");
     let unknown = admin.promote_member(42, None).await.expect_err("it is no member");
     assert!(matches!(unknown, Error::Refused(Refused::NotFound)), "{unknown}");
@@ -110,7 +111,7 @@ async fn members_that_cannot_be_are_refused_with_the_reason() {
     assert!(admin.remove_member(42).await.unwrap().learners.is_empty());
 }
 
-/// A node that hangs: it takes connections and never says a word.
+/// A node that hangs: it accepts connections and never answers.
 fn silent() -> (std::net::TcpListener, String) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -130,7 +131,7 @@ async fn a_node_that_hangs_costs_a_call_only_a_share_of_its_time() {
     let (status, limit, members) = tokio::join!(calls.0, calls.1, calls.2);
     status.unwrap();
     limit.unwrap();
-    // It was not given to a node of which nobody knows whether it heard it.
+    // The change was sent only to a node that answers, so its outcome is known.
     let members = members.expect_err("it is no member");
     assert!(matches!(members, Error::Refused(Refused::NotFound)), "{members}");
     assert!(began.elapsed() < call_timeout / 2, "it took {:?}", began.elapsed());
@@ -148,7 +149,7 @@ async fn where_every_node_hangs_a_call_fails_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_not_valid_is_told_in_one_sentence() {
+async fn an_invalid_value_is_explained_in_one_sentence() {
     let server = TestServer::start();
     let client = server.client().await.unwrap();
     let refused = async |name: &str| client.lock(name).try_acquire().await.expect_err("no name").to_string();
@@ -158,8 +159,9 @@ async fn what_is_not_valid_is_told_in_one_sentence() {
     assert!(long.len() < 200 && long.contains("512"), "{long}");
     let ttl = client.lock("a").ttl(Duration::from_millis(1)).acquire().await.expect_err("too short").to_string();
     assert!(ttl.starts_with("a value is not valid: "), "{ttl}");
-    // What the service finds, it says itself.
-    let last = client.admin().remove_member(client.status().await.unwrap().node).await.expect_err("nobody is left");
+    // An error of the service is passed on unchanged.
+    let last =
+        client.admin().remove_member(client.status().await.unwrap().node).await.expect_err("no member would be left");
     assert_eq!(last.to_string(), "no voter would be left: add another first");
 }
 
@@ -175,7 +177,7 @@ async fn a_deadlock_is_refused_with_its_cycle() {
     });
     let refused = soon("the cycle is found", async {
         loop {
-            // Until the other one waits there is no cycle, and this one would wait in vain.
+            // Before the other one waits there is no cycle, and this request would just wait.
             if client.waiters("b", None).await.unwrap().rows.len() == 1 {
                 break client.lock("a").owner("two").wait(PATIENCE).acquire().await.err();
             }
@@ -189,7 +191,7 @@ async fn a_deadlock_is_refused_with_its_cycle() {
     waits.abort();
 }
 
-/// Two clients take two locks crosswise, with the same patience, as programs do that name no owners.
+/// Two clients take two locks in opposite order and wait equally long. They name no owners.
 #[tokio::test]
 async fn a_wait_that_times_out_says_that_a_deadlock_is_suspected() {
     let server = TestServer::start();
@@ -206,14 +208,14 @@ async fn a_wait_that_times_out_says_that_a_deadlock_is_suspected() {
         assert!(error.is_timed_out(), "{error}");
         let cycle = error.suspected_deadlock().unwrap_or_else(|| panic!("nothing is suspected: {error}"));
         let sessions: Vec<_> = cycle.links.iter().map(|link| link.session).collect();
-        assert_eq!(sessions, [waits.session(), is_waited_for.session()], "who asked stands first");
+        assert_eq!(sessions, [waits.session(), is_waited_for.session()], "the client that asked comes first");
         assert_eq!(cycle.links[0].blocked_by, Some(is_waited_for.grant()));
         assert!(
             error.to_string().contains("A deadlock is suspected") && error.to_string().contains("lock_all"),
             "{error}"
         );
     }
-    // While it lasts, observers see it, too.
+    // Observers see the deadlock while it lasts.
     let waits = tokio::join!(
         async { first.lock("b").wait(PATIENCE).acquire().await.map(drop) },
         async { second.lock("a").wait(PATIENCE).acquire().await.map(drop) },
@@ -239,7 +241,7 @@ async fn a_wait_that_times_out_without_a_circle_suspects_nothing() {
     let _b = second.lock("b").acquire().await.unwrap();
     let error = soon("it gives up", second.lock("a").wait(Duration::from_millis(300)).acquire()).await.err().unwrap();
     assert!(error.is_timed_out() && error.suspected_deadlock().is_none(), "{error}");
-    // Two requests of one session are two things that it does at once.
+    // Two requests of the same session do not count as a deadlock.
     let error = soon("it gives up", second.lock("b").wait(Duration::from_millis(300)).acquire()).await.err().unwrap();
     assert!(error.is_timed_out() && error.suspected_deadlock().is_none(), "{error}");
 }

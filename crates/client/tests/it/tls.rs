@@ -1,4 +1,4 @@
-//! TLS with a real server: what a user says, and what a user hears when it was wrong.
+//! TLS with a real server: settings that work, and the errors for settings that do not.
 
 #[path = "../../../server/tests/it/client/authority.rs"]
 #[allow(dead_code, reason = "not all of it is used here")]
@@ -41,9 +41,9 @@ fn a_key_is_shown_nowhere() {
     }
 }
 
-/// What somebody hears who asks for a lock all the same.
+/// The error of a client that asks for a lock with settings that do not work.
 async fn refused(builder: ClientBuilder) -> String {
-    let client = builder.connect_in_background().expect("it could work");
+    let client = builder.connect_in_background().expect("the settings are not refused before the connection");
     match client.lock("a").acquire().await.expect_err("it must not connect") {
         Error::Failed(failed @ Failed::Unreachable { .. }) => failed.to_string(),
         other => panic!("{other:?}"),
@@ -55,7 +55,7 @@ async fn a_client_takes_a_lock_over_tls_and_is_told_what_is_wrong_otherwise() {
     let directory = tempfile::tempdir().unwrap();
     let (authority, other) = (Authority::new(), Authority::new());
     let (address, _runs) = node(directory.path(), &authority).await;
-    let mine = authority.sign(&["somebody"]);
+    let mine = authority.sign(&["worker"]);
     let good = Tls::new(authority.pem()).identity(mine.certificate.clone(), mine.key.clone());
 
     for endpoint in [format!("https://{address}"), address.to_string()] {
@@ -67,7 +67,7 @@ async fn a_client_takes_a_lock_over_tls_and_is_told_what_is_wrong_otherwise() {
     let by_name = good.clone().server_name("fencepost.example");
     Client::builder().endpoint(address.to_string()).tls(by_name).connect().await.expect("the certificate bears it");
 
-    let foreign = other.sign(&["somebody"]);
+    let foreign = other.sign(&["worker"]);
     let cases = [
         (Client::builder().tls(Tls::new(other.pem())), "not signed by the authority that was given"),
         (Client::builder().tls(Tls::new(authority.pem())), "wants to see a certificate"),
@@ -88,13 +88,13 @@ async fn a_client_takes_a_lock_over_tls_and_is_told_what_is_wrong_otherwise() {
 }
 
 #[tokio::test]
-async fn what_can_never_work_is_refused_before_anything_is_sent() {
+async fn settings_that_can_never_work_are_refused_before_anything_is_sent() {
     let authority = Authority::new();
-    let (mine, another) = (authority.sign(&["somebody"]), authority.sign(&["somebody"]));
+    let (mine, another) = (authority.sign(&["worker"]), authority.sign(&["worker"]));
     let tls = || Tls::new(authority.pem());
     let cases = [
         (Client::builder().endpoint("https://a"), "needs the authority"),
-        (Client::builder().endpoint("https://a").endpoint("http://b").tls(tls()), "say one of them"),
+        (Client::builder().endpoint("https://a").endpoint("http://b").tls(tls()), "use one of them"),
         (Client::builder().endpoint("http://a").tls(tls()), "http:// is plain text"),
         (Client::builder().endpoint("a").tls(Tls::new("")), "no certificate of an authority"),
         (Client::builder().endpoint("a").tls(Tls::new("-----BEGIN CERTIFICATE-----\nnoise\n")), "cannot be read"),
@@ -105,7 +105,7 @@ async fn what_can_never_work_is_refused_before_anything_is_sent() {
         ),
         (Client::builder().endpoint("a").tls(tls().identity("", mine.key.clone())), "give a certificate"),
         (Client::builder().endpoint("a").tls(tls().identity(mine.certificate.clone(), "")), "give a certificate"),
-        (Client::builder().endpoint("a").tls(tls().server_name("no name")), "a server name that is one"),
+        (Client::builder().endpoint("a").tls(tls().server_name("no name")), "a valid server name"),
     ];
     for (builder, expected) in cases {
         match builder.connect_in_background().expect_err(expected) {
@@ -116,5 +116,5 @@ async fn what_can_never_work_is_refused_before_anything_is_sent() {
     let error = Client::connect("https://127.0.0.1:1").await.expect_err("there is no authority").to_string();
     assert!(error.contains("ClientBuilder::tls"), "{error}");
     let secret = tls().identity(mine.certificate, "secret");
-    assert!(!format!("{:?}", Client::builder().tls(secret)).contains("secret"), "a key is shown to nobody");
+    assert!(!format!("{:?}", Client::builder().tls(secret)).contains("secret"), "a key is never shown");
 }

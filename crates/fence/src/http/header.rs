@@ -1,7 +1,7 @@
-//! The header `Fencing-Token`: from an access, and back.
+//! The header `Fencing-Token`: written from an access, and parsed back.
 //!
-//! It is a list as structured fields (RFC 9651) have it, read strictly: whatever is not understood may have been a condition,
-//! so nothing is skipped. In one point it is wider: an integer has fifteen digits there, and a token may have sixteen.
+//! Its format is a list of structured fields (RFC 9651). It is parsed strictly: an unknown part may be a condition, so nothing is
+//! skipped. One point is wider than the standard: an integer there has at most fifteen digits, and a token may have sixteen.
 
 use ::http::{HeaderMap, HeaderName, HeaderValue};
 use fencepost_core::{FencingToken, Name, bounds};
@@ -11,12 +11,12 @@ use crate::access::{Access, Claims, Reads, Writes};
 use crate::error::Error;
 use crate::rules::Use;
 
-/// What a request was decided from.
+/// The header of a request: the tokens of the locks that it was decided from.
 pub const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
-/// In an answer to a stale request: the highest token seen.
+/// The header of the answer to a stale request: the highest token that was seen.
 pub const FENCING_TOKEN_HIGHEST: HeaderName = HeaderName::from_static("fencing-token-highest");
 
-/// The header for a request that makes this access. The first name is not in it: it is what the request is about.
+/// The header for a request that makes this access. It does not contain the first name: the request itself says that one.
 ///
 /// ```
 /// # use fencepost_fence::{Access, http};
@@ -27,7 +27,7 @@ pub const FENCING_TOKEN_HIGHEST: HeaderName = HeaderName::from_static("fencing-t
 /// ```
 ///
 /// # Errors
-/// [`Error::BadName`] if one of the names cannot be a name.
+/// [`Error::BadName`] if one of the names is not valid.
 pub fn header<Kind>(access: &Access<Kind>) -> Result<HeaderValue, Error> {
     let mut text = String::new();
     for one in access.shown()? {
@@ -41,7 +41,7 @@ pub fn header<Kind>(access: &Access<Kind>) -> Result<HeaderValue, Error> {
     Ok(HeaderValue::try_from(text).expect("only visible ASCII was written"))
 }
 
-/// What a request has presented. The handler says which name the first token is for.
+/// The tokens that a request has presented. The handler says which name the first token is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Presented {
     token: FencingToken,
@@ -52,17 +52,17 @@ pub struct Presented {
 struct Named {
     token: FencingToken,
     name: Name,
-    /// Otherwise its holder has only read.
+    /// Whether the request writes under this name. Otherwise it has only read there.
     writes: bool,
 }
 
 impl Presented {
-    /// What these headers present; none if there is nothing.
+    /// The tokens in these headers; `None` if there are none.
     ///
     /// # Errors
-    /// [`Refusal`] if it cannot be read.
+    /// [`Refusal`] if the header cannot be parsed.
     pub fn from_headers(headers: &HeaderMap) -> Result<Option<Presented>, Refusal> {
-        // Several lines of a list are one list.
+        // Several header lines are one list.
         let lines: Result<Vec<&str>, _> = headers.get_all(FENCING_TOKEN).iter().map(HeaderValue::to_str).collect();
         match lines {
             Ok(lines) if lines.is_empty() => Ok(None),
@@ -71,22 +71,22 @@ impl Presented {
         }
     }
 
-    /// A write under this name, decided from all that was read.
+    /// A write under this name, with all names that the request has read.
     pub fn write(&self, name: &str) -> Access<Writes> {
         self.and_reads(Access::write(name, self.token))
     }
 
-    /// A claim of this name, decided from all that was read.
+    /// A claim of this name, with all names that the request has read.
     pub fn claim(&self, name: &str) -> Access<Claims> {
         self.and_reads(Access::claim(name, self.token))
     }
 
-    /// A read under this name, decided from all that was read.
+    /// A read under this name, with all names that the request has read.
     pub fn read(&self, name: &str) -> Access<Reads> {
         self.and_reads(Access::read(name, self.token.to_read()))
     }
 
-    /// The token for a further name that the request writes, as in `42, 43;write="wallet:8"`. Add it to the access.
+    /// The token for another name that the request writes, as in `42, 43;write="wallet:8"`. Add it to the access.
     ///
     /// # Errors
     /// [`Refusal`] if it was not presented.
@@ -125,7 +125,7 @@ fn number(text: &str) -> Option<(FencingToken, &str)> {
     Some((digits.parse().ok()?, rest))
 }
 
-/// A string; a display string if there is more in it than a string can say.
+/// A string of the standard; a display string if the name has characters that a string cannot contain.
 fn quoted(name: &str) -> String {
     let visible = |byte: u8| (b' '..=b'~').contains(&byte);
     if name.bytes().all(visible) {
@@ -142,7 +142,7 @@ fn quoted(name: &str) -> String {
     text + "\""
 }
 
-/// The string or display string at the beginning, and what comes after it.
+/// Parses the string or display string at the beginning. Returns it and the rest of the text.
 fn unquoted(text: &str) -> Option<(String, &str)> {
     let (display, text) = text.strip_prefix('%').map_or((false, text), |text| (true, text));
     let text = text.strip_prefix('"')?;
@@ -164,7 +164,7 @@ fn unquoted(text: &str) -> Option<(String, &str)> {
     }
 }
 
-/// Only small letters, as the standard says.
+/// A hex digit. Only lower case, as the standard demands.
 fn hex(byte: u8) -> Option<u8> {
     match byte {
         b'0'..=b'9' => Some(byte - b'0'),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn a_written_header_is_parsed_back() {
         let names = ["plain", "with \"quotes\" and \\", "50 %", "ü", "日本 \"%\" \\", "/a/b", "a;b,c=\"", "%\"fc\""];
         for (first, second) in names.iter().flat_map(|first| names.map(|second| (*first, second))) {
             let access =
@@ -206,11 +206,11 @@ mod tests {
         assert_eq!(of_lines(&[b"42", b"17;read=\"price\""]), expected);
         assert_eq!(of_lines(&[b" 42 ,\t17; read=%\"pric%65\" "]), expected);
         assert_eq!(of_lines(&[]), Ok(None));
-        assert!(matches!(of_lines(&[b"9007199254740991"]), Ok(Some(_))), "the greatest token there can be");
+        assert!(matches!(of_lines(&[b"9007199254740991"]), Ok(Some(_))), "the largest possible token");
     }
 
     #[test]
-    fn whatever_is_not_understood_is_refused() {
+    fn anything_that_cannot_be_parsed_is_refused() {
         let long = format!("1{}", ", 2;read=\"x\"".repeat(bounds::MULTI_LOCK_MAX));
         let texts: [&[u8]; 32] = [
             b"",
@@ -249,12 +249,12 @@ mod tests {
         for text in texts {
             assert!(of_lines(&[text]).is_err(), "{:?}", String::from_utf8_lossy(text));
         }
-        assert!(of_lines(&[b"42", b"43"]).is_err(), "two tokens for one thing");
+        assert!(of_lines(&[b"42", b"43"]).is_err(), "two tokens for one name");
     }
 
-    /// Every text of a few pieces, most of them nonsense: it is refused, or it means what is written back.
+    /// Random texts of a few pieces, most of them nonsense: each is refused, or writing the parsed value gives the same meaning.
     #[test]
-    fn no_text_is_read_as_something_else() {
+    fn no_text_is_parsed_as_something_else() {
         let pieces =
             ["42", "7", ", ", ",", ";", "read=", "write=", "\"", "%", "\\", "x", "c3", "bc", " ", "\u{7f}", "ü"];
         let (mut number, mut readable) = (1_u64, 0);
@@ -273,6 +273,6 @@ mod tests {
             let again = parse(again.to_str().expect("visible")).expect("it can be read");
             assert_eq!(again.write("first").shown(), presented.write("first").shown(), "{text}");
         }
-        assert!(readable > 1_000, "some are sense: {readable}");
+        assert!(readable > 1_000, "some texts can be parsed: {readable}");
     }
 }

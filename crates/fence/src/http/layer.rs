@@ -1,4 +1,6 @@
-//! The layer: no request that writes gets in without tokens that can be read.
+//! The layer: a request that may write is refused unless it has tokens that can be parsed.
+//!
+//! It does not check the tokens: only the guard of the service's own store can do that together with the write.
 
 use std::future::{Ready, ready};
 use std::sync::Arc;
@@ -16,21 +18,21 @@ use tower_service::Service;
 use super::header::Presented;
 use super::refusal::Refusal;
 
-/// A tower layer that reads `Fencing-Token` and turns away whoever should send it and does not.
+/// A tower layer that parses `Fencing-Token` and refuses requests that need the header and have none.
 ///
-/// Over HTTP, safe methods (GET, HEAD, OPTIONS, TRACE) may do without. gRPC has no such methods: there, every call needs it.
+/// Over HTTP, safe methods (GET, HEAD, OPTIONS, TRACE) need no header. gRPC has no such methods: there, every call needs it.
 #[derive(Clone, Debug, Default)]
 pub struct FencingLayer {
     exempt: Arc<[String]>,
 }
 
 impl FencingLayer {
-    /// Every request that is not safe needs a token.
+    /// A layer for which every request that is not safe needs a token.
     pub fn new() -> FencingLayer {
         FencingLayer::default()
     }
 
-    /// Leaves requests alone whose path begins like this: `/grpc.health.v1.Health/`.
+    /// Lets requests pass whose path begins with this, such as `/grpc.health.v1.Health/`.
     #[must_use]
     pub fn exempt(self, path: &str) -> FencingLayer {
         FencingLayer { exempt: self.exempt.iter().cloned().chain([path.to_owned()]).collect() }
@@ -91,7 +93,7 @@ where
     }
 }
 
-/// The content type of a gRPC request, in whatever variety.
+/// The content type of a gRPC request, such as `application/grpc+proto`; `None` for other requests.
 fn grpc<Body>(request: &Request<Body>) -> Option<HeaderValue> {
     let content_type = request.headers().get(CONTENT_TYPE)?;
     content_type.as_bytes().starts_with(b"application/grpc").then(|| content_type.clone())

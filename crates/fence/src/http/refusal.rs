@@ -1,6 +1,6 @@
-//! How a refusal is said: as a problem (RFC 9457) over HTTP, as a status over gRPC.
+//! Refusals as answers: a problem document (RFC 9457) over HTTP, a status over gRPC.
 //!
-//! What a store says when it fails stays inside: it is for the service's own log, not for its callers.
+//! An answer never contains the error of a failed store: that error is for the service's own log, not for its callers.
 
 use std::fmt::Write;
 
@@ -12,16 +12,16 @@ use super::header::FENCING_TOKEN_HIGHEST;
 use crate::error::Error;
 use crate::rules::Stale;
 
-/// An answer to a request that is not done. For handlers that answer with [`Response`] and use `?`.
+/// The answer to a refused request. For handlers that answer with [`Response`] and use `?`.
 pub type Refused = Response<String>;
 
-/// Codes of gRPC.
+/// Status codes of gRPC.
 const UNKNOWN: i32 = 2;
 const INVALID_ARGUMENT: i32 = 3;
 const FAILED_PRECONDITION: i32 = 9;
 const INTERNAL: i32 = 13;
 
-/// Why a request is not done, for its sender.
+/// Why a request was refused, for its sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     kind: &'static str,
@@ -33,13 +33,13 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// Nothing was presented.
+    /// The request has no tokens.
     pub(super) fn missing() -> Refusal {
         let detail = "send the token of your lock in the header Fencing-Token, as in `Fencing-Token: 42`";
         Refusal::new("missing-token", "A fencing token is required", StatusCode::PRECONDITION_REQUIRED, detail)
     }
 
-    /// Something was presented, but not for this name.
+    /// The request has tokens, but none for this name.
     pub(super) fn missing_for(name: &str) -> Refusal {
         let detail = format!(
             "this request also writes {name}: send the token of your lock on it, as in `Fencing-Token: 42, 43;write=\"{name}\"`"
@@ -47,7 +47,7 @@ impl Refusal {
         Refusal::new("missing-token", "A fencing token is required", StatusCode::PRECONDITION_REQUIRED, detail)
     }
 
-    /// What was presented cannot be read.
+    /// The header cannot be parsed.
     pub(super) fn malformed() -> Refusal {
         let detail = "Fencing-Token begins with the token of your lock, a whole number from 1 to 2^53 - 1. After it come, \
             separated by commas, a token and a name for whatever else the request was decided from, as in \
@@ -79,7 +79,7 @@ impl Refusal {
         &self.detail
     }
 
-    /// The headers over HTTP, the metadata over gRPC: the highest token seen, if it was stale.
+    /// The headers over HTTP, the metadata over gRPC: the highest token seen, if the token was stale.
     pub fn headers(&self) -> HeaderMap {
         let highest = self.stale.iter().map(|stale| (FENCING_TOKEN_HIGHEST, HeaderValue::from(stale.highest.0)));
         highest.collect()
@@ -113,7 +113,7 @@ impl Refusal {
             match byte {
                 b'%' => message += "%25",
                 b' '..=b'~' => message.push(byte.into()),
-                byte => write!(message, "%{byte:02X}").expect("a string takes everything"),
+                byte => write!(message, "%{byte:02X}").expect("writing to a string cannot fail"),
             }
         }
         let mut response = Response::new(String::new());
@@ -139,10 +139,10 @@ impl From<&Error> for Refusal {
                 )
             },
             Error::BadName(_) => {
-                Refusal::new("bad-name", "That cannot be a name", StatusCode::BAD_REQUEST, error.to_string())
+                Refusal::new("bad-name", "The name is not valid", StatusCode::BAD_REQUEST, error.to_string())
             }
             Error::Unsupported(_) | Error::NotInstalled(_) => {
-                let detail = "the service is not set up for fencing tokens: tell whoever runs it";
+                let detail = "the service is not set up for fencing tokens: tell its operator";
                 Refusal::new("not-set-up", "The service is not set up", StatusCode::INTERNAL_SERVER_ERROR, detail)
             }
             Error::Store(_) => {

@@ -1,4 +1,4 @@
-//! The guard of plain files: in one process, among several, and with one that is killed inside.
+//! The guard of plain files: in one process, among several processes, and with a process that is killed while it is admitted.
 #![cfg(feature = "file")]
 
 use std::fs::{self, File, TryLockError};
@@ -29,7 +29,7 @@ impl Files {
     }
 }
 
-/// A name may be anything, so the file is called by its digits.
+/// The file of a name. A name may contain any characters, so the file name is its bytes in hex.
 fn path(directory: &Path, name: &str) -> PathBuf {
     directory.join(name.bytes().map(|byte| format!("{byte:02x}")).collect::<String>())
 }
@@ -46,7 +46,7 @@ struct Client {
 impl Store for Files {
     type Connection = Client;
     const WHOLE_ACCESSES: bool = true;
-    /// Each waits for the disk three times.
+    /// Each round waits for the disk three times.
     const RACING_ROUNDS: usize = 150;
 
     async fn connect(&self) -> Client {
@@ -85,7 +85,7 @@ impl Connection for Client {
         }
     }
 
-    /// Dies between the marks and the file. A real one is killed below.
+    /// Does nothing after the marks, as if it died before it wrote the file. A test below kills a real process.
     async fn write_and_crash(self, name: &str, token: FencingToken, _: i64) {
         self.guard.admit(&Access::write(name, token), || ()).expect("its token is good");
     }
@@ -107,13 +107,13 @@ fn installing_again_changes_nothing_and_a_newer_form_is_refused() {
     assert_eq!(guard.status().expect("it is there"), expected);
     let marks = files.0.path().join("fencepost-marks");
     fs::write(&marks, "fencepost-marks 2\nwho knows").expect("a directory of our own");
-    let refused = file::install(files.0.path()).expect_err("somebody newer has made it");
+    let refused = file::install(files.0.path()).expect_err("a newer version has created it");
     assert!(matches!(&refused, Error::NotInstalled(why) if why.contains("version 2")), "{refused}");
 }
 
-/// Marks that are gone or broken must not become marks that let everybody in.
+/// Lost or damaged marks must not be replaced by empty ones, which would admit every token.
 #[test]
-fn lost_or_damaged_marks_let_nobody_in() {
+fn with_lost_or_damaged_marks_every_access_is_refused() {
     let files = Files::fresh();
     let guard = files.guard();
     let access = Access::write("wallet", writer(7));
@@ -134,7 +134,7 @@ fn lost_or_damaged_marks_let_nobody_in() {
 
 /// The marks are lifted and the file cannot be written: the old content stays, and the same token may try again.
 #[test]
-fn a_write_that_fails_after_its_marks_shuts_out_only_who_is_older() {
+fn a_write_that_fails_after_its_marks_shuts_out_only_older_holders() {
     let files = Files::fresh();
     let guard = files.guard();
     let place = files.0.path().join("place");
@@ -143,7 +143,7 @@ fn a_write_that_fails_after_its_marks_shuts_out_only_who_is_older() {
     guard.write(&Access::write("wallet", writer(5)), &target, b"50").expect("the first");
     let away = files.0.path().join("away");
     fs::rename(&place, &away).expect("a directory of our own");
-    let failed = guard.write(&Access::write("wallet", writer(7)), &target, b"70").expect_err("its place is gone");
+    let failed = guard.write(&Access::write("wallet", writer(7)), &target, b"70").expect_err("its directory is gone");
     assert!(matches!(failed, Error::Store(_)), "{failed}");
     fs::rename(&away, &place).expect("a directory of our own");
     assert_eq!(number(&target), 50, "the old content stays");
@@ -162,8 +162,8 @@ fn a_refused_access_does_no_work_and_one_that_lifts_nothing_writes_no_marks() {
     let before = marks().expect("it is there");
     stale(guard.admit(&Access::claim("wallet", writer(6)), || panic!("it is refused")), 6, 7);
     guard.admit(&Access::claim("wallet", writer(7)), || ()).expect("again");
-    guard.admit(&Access::read("wallet", reader(5)), || ()).expect("nobody has written");
-    assert_eq!(marks().expect("it is there"), before, "every new form of the file is another file");
+    guard.admit(&Access::read("wallet", reader(5)), || ()).expect("there was no write yet");
+    assert_eq!(marks().expect("it is there"), before, "a rewrite of the file would give it a new inode");
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_file_keeps_its_permissions_and_leaves_nothing_beside_it() {
     let target = files.path("wallet");
     fs::write(&target, "0").expect("a directory of our own");
     fs::set_permissions(&target, fs::Permissions::from_mode(0o640)).expect("it is ours");
-    // Somebody has died before its rename.
+    // A writer has crashed before its rename.
     fs::write(files.0.path().join("77616c6c6574.fencepost-new"), "half").expect("a directory of our own");
     files.guard().write(&Access::write("wallet", writer(5)), &target, b"50").expect("the first");
     assert_eq!(fs::metadata(&target).expect("it is there").permissions().mode() & 0o777, 0o640);
@@ -185,7 +185,7 @@ fn a_file_keeps_its_permissions_and_leaves_nothing_beside_it() {
 const DIRECTORY: &str = "FENCEPOST_TEST_DIRECTORY";
 const NUMBER: &str = "FENCEPOST_TEST_NUMBER";
 
-/// This same test as a process of its own, which finds its part in the environment.
+/// Starts this test again as a child process, which finds its part in the environment.
 fn play(test: &str, directory: &Path, number: u64) -> (Child, Lines<BufReader<ChildStdout>>) {
     let mut child = Command::new(std::env::current_exe().expect("it runs"));
     child.args(["--exact", test, "--nocapture"]).env(DIRECTORY, directory).env(NUMBER, number.to_string());
@@ -194,20 +194,20 @@ fn play(test: &str, directory: &Path, number: u64) -> (Child, Lines<BufReader<Ch
     (child, lines)
 }
 
-/// The part of this process, if it has one.
+/// The part of this process, if it is a child.
 fn part() -> Option<(file::Guard, PathBuf, u64)> {
     let directory = PathBuf::from(std::env::var_os(DIRECTORY)?);
     let number = std::env::var(NUMBER).expect("both are set").parse().expect("a number");
     Some((file::Guard::open(&directory).expect("it is installed"), path(&directory, "wallet"), number))
 }
 
-/// What a process has said of itself, among what the test runner says.
+/// The next line that a child has printed itself, without the output of the test runner.
 fn said(lines: &mut Lines<BufReader<ChildStdout>>) -> String {
     let line = lines.map(|line| line.expect("text")).find(|line| line.contains("said "));
     line.expect("it says something").rsplit("said ").next().expect("there is a last").to_owned()
 }
 
-/// As the race of the suite, among processes that share nothing but the directory.
+/// Like the race of the suite, but among processes that share nothing but the directory.
 #[test]
 fn racing_processes_lose_no_update() {
     const PROCESSES: u64 = 4;
@@ -228,7 +228,7 @@ fn racing_processes_lose_no_update() {
     assert_eq!(number(&files.path("wallet")), admitted.iter().sum::<i64>(), "each builds on the one before");
 }
 
-/// One more, with a token newer than all that were seen, which nobody else takes.
+/// Adds one to the number. Its token is newer than all that were seen, and no other process uses it.
 fn update(guard: &file::Guard, wallet: &Path, processes: u64, me: u64) -> bool {
     let highest = guard.status().expect("it is installed").highest.0;
     let token = writer((highest / processes + 1) * processes + me);
@@ -242,7 +242,7 @@ fn update(guard: &file::Guard, wallet: &Path, processes: u64, me: u64) -> bool {
     }
 }
 
-/// It has been admitted and is about to write: nobody passes it, and when it is killed, nothing of it is left but its mark.
+/// A process is admitted and about to write. No other access passes it. When it is killed, only its mark is left.
 #[test]
 fn a_process_that_is_killed_inside_leaves_its_mark_and_the_old_content() {
     if let Some((guard, _, token)) = part() {
@@ -261,7 +261,7 @@ fn a_process_that_is_killed_inside_leaves_its_mark_and_the_old_content() {
     let (mut child, mut lines) = play(test, files.0.path(), 7);
     assert_eq!(said(&mut lines), "inside");
     let taken = File::open(files.0.path()).expect("it is there").try_lock();
-    assert!(matches!(taken, Err(TryLockError::WouldBlock)), "everybody waits for it: {taken:?}");
+    assert!(matches!(taken, Err(TryLockError::WouldBlock)), "all others wait for it: {taken:?}");
     child.kill().expect("it still runs");
     child.wait().expect("it was killed");
     assert_eq!(number(&files.path("wallet")), 50, "the old content stays");

@@ -1,6 +1,6 @@
 //! The code of `docs/guides/fencing.md` runs here, against the real stores.
 //!
-//! SQL is taken from the guide as it stands. Rust stands here between two marks, and the guide must show the same text.
+//! SQL is taken from the text of the guide. Rust code is here, between two marker comments, and the guide must show the same text.
 #![cfg(feature = "full")]
 
 use std::sync::{Arc, Mutex};
@@ -32,7 +32,7 @@ fn shown(name: &str) -> &'static str {
     code.split_once("```").expect("the code ends").0
 }
 
-/// The code here under `// guide: name`, as it looks without the indentation.
+/// The code in this file under `// guide: name`, without its indentation.
 fn run_here(name: &str) -> String {
     let (_, from_here) =
         HERE.split_once(&format!("// guide: {name}\n")).unwrap_or_else(|| panic!("{name} does not run"));
@@ -246,7 +246,7 @@ type Bank = Arc<Mutex<rusqlite::Connection>>;
 
 // guide: http
 async fn pay(State(bank): State<Bank>, presented: Extension<Presented>) -> Result<StatusCode, Refused> {
-    let mut database = bank.lock().expect("nobody panics with it");
+    let mut database = bank.lock().expect("no thread panics with it");
     let transaction = database.transaction().map_err(failed)?;
     sqlite::admit(&transaction, &presented.write("wallet:7"))?;
     transaction.execute("UPDATE wallet SET balance = 400 WHERE id = 7", []).map_err(failed)?;

@@ -1,6 +1,6 @@
 //! The rules of fencing against random histories of the real lock state machine: shared, update and exclusive grants, multi-locks,
 //! conversions, paths, breaks, pauses past the lease. No write that was decided from a superseded grant is ever admitted, and
-//! nobody who holds its locks is ever refused.
+//! no client that holds its locks is ever refused.
 
 use crate::history::{Careless, Tally, play};
 
@@ -34,9 +34,9 @@ fn no_write_from_a_superseded_grant_is_admitted_and_no_holder_refused() {
     assert!(figures.iter().all(|figure| *figure > HISTORIES), "everything happens often: {sum:?}");
 }
 
-/// The test of the test, and of the rules: whichever of them is left out, some history goes wrong.
+/// Tests the test above, and that every rule is needed: without any single rule, some history fails.
 #[test]
-fn without_any_of_the_rules_some_history_goes_wrong() {
+fn without_any_single_rule_some_history_fails() {
     use Careless::{ForgetsTheLiving, ForgetsWithoutBase, IgnoresPaths, ReadsUnannounced, ShowsOnlyWhatItWrites};
     for careless in [ReadsUnannounced, ShowsOnlyWhatItWrites, IgnoresPaths, ForgetsWithoutBase, ForgetsTheLiving] {
         let wrong = (0..HISTORIES).find_map(|seed| play(seed, STEPS, Some(careless)).err());

@@ -1,4 +1,4 @@
-//! Services behind the layer: HTTP with its marks in SQLite, and gRPC with its marks in memory, each with real clients.
+//! Services behind the layer: HTTP with marks in SQLite, and gRPC with marks in memory, each with real clients.
 #![cfg(all(feature = "http", feature = "sqlite"))]
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -31,7 +31,7 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 struct Service {
     address: SocketAddr,
     directory: TempDir,
-    /// When it is dropped, the service ends.
+    /// Dropping it ends the service.
     _running: oneshot::Sender<()>,
 }
 
@@ -78,14 +78,14 @@ type BoxEnd = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 fn open(directory: &TempDir) -> rusqlite::Connection {
     let database = rusqlite::Connection::open(directory.path().join("store.db")).expect("a directory of our own");
     database.busy_timeout(Duration::from_secs(60)).expect("a valid setting");
-    // The machine does not lose its power here.
+    // These tests do not need to survive a power failure.
     database.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF").expect("valid SQL");
     database
 }
 
 type Database = Arc<Mutex<rusqlite::Connection>>;
 
-/// A request's body: what to do, under which name, which further names, and the number.
+/// The body of a request: what to do, under which name, under which other names, and the number.
 fn parts(body: &Bytes) -> (String, String, Vec<String>, i64) {
     let value: Value = serde_json::from_slice(body).expect("the client writes JSON");
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -105,12 +105,12 @@ fn set(database: &rusqlite::Connection, name: &str, number: i64) {
 
 async fn peek(State(database): State<Database>, body: Bytes) -> String {
     let (_, name, ..) = parts(&body);
-    number(&database.lock().expect("nobody panics"), &name).to_string()
+    number(&database.lock().expect("no thread panics"), &name).to_string()
 }
 
 async fn unguarded(State(database): State<Database>, body: Bytes) {
     let (_, name, _, number) = parts(&body);
-    set(&database.lock().expect("nobody panics"), &name, number);
+    set(&database.lock().expect("no thread panics"), &name, number);
 }
 
 // Rule: same-transaction
@@ -120,7 +120,7 @@ async fn ask(
     body: Bytes,
 ) -> Result<String, Refused> {
     let (what, name, also, new) = parts(&body);
-    let mut database = database.lock().expect("nobody panics");
+    let mut database = database.lock().expect("no thread panics");
     let behavior = TransactionBehavior::Immediate;
     let transaction = database.transaction_with_behavior(behavior).map_err(|error| Error::Store(error.into()))?;
     match &*what {
@@ -190,7 +190,7 @@ impl Client {
     }
 }
 
-/// What the answer says of it, twice.
+/// The stale token from the body of an answer. The headers must say the same.
 fn stale_of(response: &Response<Bytes>) -> Stale {
     let problem: Value = serde_json::from_slice(response.body()).expect("JSON");
     let name = |field: &str| Name::new(problem[field].as_str().expect("text")).expect("a valid name");
@@ -245,7 +245,7 @@ impl Connection for Client {
 crate::suite::suite!(Some(Service::fresh()));
 
 #[test]
-fn who_should_present_a_token_and_does_not_is_told_so() {
+fn a_request_that_needs_a_token_and_has_none_is_told_so() {
     let service = Service::fresh();
     block_on(async {
         let client = service.connect().await;
@@ -280,7 +280,7 @@ fn tokens_that_cannot_be_read_are_refused_whatever_the_method() {
             for method in [Method::GET, Method::POST] {
                 let response = client.send(method, "/peek", tokens, json!({"name": "wallet"})).await;
                 assert_eq!(response.status(), StatusCode::BAD_REQUEST, "{tokens:?}");
-                assert!(String::from_utf8_lossy(response.body()).contains("price:3"), "it shows how it should be");
+                assert!(String::from_utf8_lossy(response.body()).contains("price:3"), "it shows a correct header");
             }
         }
         let good = client.send(Method::POST, "/peek", &[b"42", b"17;read=\"price\""], json!({"name": "wallet"})).await;
@@ -289,7 +289,7 @@ fn tokens_that_cannot_be_read_are_refused_whatever_the_method() {
 }
 
 #[test]
-fn a_write_falls_with_what_it_was_decided_from_and_needs_a_token_for_every_name() {
+fn a_write_is_refused_with_a_stale_read_and_needs_a_token_for_every_name() {
     let service = Service::fresh();
     block_on(async {
         let mut client = service.connect().await;
@@ -305,7 +305,7 @@ fn a_write_falls_with_what_it_was_decided_from_and_needs_a_token_for_every_name(
 }
 
 #[test]
-fn what_a_store_says_of_itself_is_not_told_to_callers() {
+fn the_error_of_a_store_is_not_shown_to_callers() {
     let failed = Refusal::from(Error::Store("password=1234".into()));
     assert_eq!((failed.status(), failed.grpc_code()), (StatusCode::INTERNAL_SERVER_ERROR, 2));
     assert!(!failed.http().body().contains("1234"));
@@ -314,7 +314,7 @@ fn what_a_store_says_of_itself_is_not_told_to_callers() {
     assert!(!missing.http().body().contains("secret"));
 }
 
-/// The health service as a carrier: the service that is asked for is the name.
+/// A gRPC service for the tests: the health service, where the service in the request is the name of the access.
 #[derive(Default)]
 struct Ward(Mutex<MarkTable>);
 
@@ -341,13 +341,13 @@ impl Health for Ward {
         &self,
         _: tonic::Request<HealthCheckRequest>,
     ) -> Result<tonic::Response<Self::WatchStream>, tonic::Status> {
-        Err(tonic::Status::unimplemented("nobody watches"))
+        Err(tonic::Status::unimplemented("no test watches"))
     }
 }
 
 impl Ward {
     fn admit<Kind>(&self, access: &Access<Kind>) -> Result<(), Error> {
-        Ok(self.0.lock().expect("nobody panics").admit(access.shown()?)?)
+        Ok(self.0.lock().expect("no thread panics").admit(access.shown()?)?)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The guard of object stores: in memory, against an S3 server, and what it says of stores that cannot do it.
+//! The guard of object stores: in memory, against an S3 server, and its refusal of stores without a conditional put.
 #![cfg(feature = "object-store")]
 
 use std::fmt;
@@ -51,7 +51,7 @@ impl Store for Memory {
     }
 }
 
-/// A bucket of its own on the one server.
+/// A bucket of its own on the server that all tests share.
 struct S3 {
     endpoint: String,
     bucket: String,
@@ -148,7 +148,7 @@ impl Connection for Client {
     async fn peek(&mut self, name: &str) -> i64 {
         match self.guard.peek(name).await {
             Ok(content) => number(content),
-            // Written by the line below.
+            // The object was written by `write_unguarded`.
             Err(Error::NotInstalled(_)) => {
                 let found = self.store.get(&Path::from(name)).await.expect("it is there");
                 number(Some(found.bytes().await.expect("it serves")))
@@ -179,21 +179,21 @@ impl Connection for Client {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
-    /// The client is gone before its put is on the way.
+    /// The client dies before it sends its put.
     DiesBeforePut,
-    /// The put is done, and its answer does not arrive, once.
+    /// Once, the put takes effect and its answer is lost.
     LosesOneAnswer,
-    /// Somebody with this token claims between the check and the put, once.
+    /// Once, another client claims with this token between the check and the put.
     IsOvertakenBy(u64),
-    /// Every put is done, whatever its condition.
+    /// Every put takes effect, whatever its condition.
     IgnoresConditions,
-    /// No put is ever found to hold.
+    /// The condition of every put fails.
     NeverHolds,
-    /// Nothing is wrong, and puts are counted.
+    /// No fault. Puts are counted.
     None,
 }
 
-/// A store that goes wrong where it should.
+/// A store that injects one fault.
 #[derive(Debug)]
 struct Faulty {
     store: Arc<dyn ObjectStore>,
@@ -226,12 +226,12 @@ impl ObjectStore for Faulty {
         mut options: PutOptions,
     ) -> object_store::Result<PutResult> {
         if *location == Path::from("fencepost-probe")
-            && *self.fault.lock().expect("nobody panics") != Fault::IgnoresConditions
+            && *self.fault.lock().expect("no thread panics") != Fault::IgnoresConditions
         {
             return self.store.put_opts(location, payload, options).await;
         }
         self.puts.fetch_add(1, SeqCst);
-        let fault = *self.fault.lock().expect("nobody panics");
+        let fault = *self.fault.lock().expect("no thread panics");
         match fault {
             Fault::DiesBeforePut => return Err(broken()),
             Fault::NeverHolds => {
@@ -239,7 +239,7 @@ impl ObjectStore for Faulty {
             }
             Fault::IgnoresConditions => options.mode = PutMode::Overwrite,
             Fault::IsOvertakenBy(token) => {
-                *self.fault.lock().expect("nobody panics") = Fault::None;
+                *self.fault.lock().expect("no thread panics") = Fault::None;
                 let other = object::Guard::open(self.store.clone()).await.expect("it passes the probe");
                 let claim = Access::claim(location.as_ref(), writer(token));
                 other.claim(&claim).await.expect("newer than all before");
@@ -248,7 +248,7 @@ impl ObjectStore for Faulty {
         }
         let done = self.store.put_opts(location, payload, options).await?;
         if fault == Fault::LosesOneAnswer {
-            *self.fault.lock().expect("nobody panics") = Fault::None;
+            *self.fault.lock().expect("no thread panics") = Fault::None;
             return Err(broken());
         }
         Ok(done)
@@ -256,7 +256,7 @@ impl ObjectStore for Faulty {
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> object_store::Result<GetResult> {
         let found = self.store.get_opts(location, options).await;
-        // Memory is so fast that nobody would ever come between a look and the put after it.
+        // Memory is so fast that otherwise no other client would ever come between a get and the put after it.
         std::thread::yield_now();
         found
     }
@@ -306,24 +306,24 @@ fn a_put_whose_answer_was_lost_is_written_again_with_the_same_token() {
 
 // Rule: same-transaction
 #[test]
-fn who_is_overtaken_between_check_and_put_is_checked_again() {
+fn an_access_overtaken_between_check_and_put_is_checked_again() {
     block_on(async {
         let store = Memory::default();
         let overtaken_by = async |token| {
             object::Guard::open(Faulty::new(store.0.clone(), Fault::IsOvertakenBy(token))).await.expect("it passes")
         };
         let access = Access::write("wallet", writer(5));
-        overtaken_by(3).await.write(&access, bytes(50)).await.expect("the one between is older");
+        overtaken_by(3).await.write(&access, bytes(50)).await.expect("the claim in between is older");
         assert_eq!(store.connect().await.peek("wallet").await, 50);
         stale(overtaken_by(7).await.write(&access, bytes(51)).await, 5, 7);
         stale(overtaken_by(9).await.claim(&Access::claim("wallet", writer(8))).await, 8, 9);
-        assert_eq!(store.connect().await.peek("wallet").await, 50, "what the newer one read stays as it is");
+        assert_eq!(store.connect().await.peek("wallet").await, 50, "what the newer holder read has not changed");
     });
 }
 
-/// What was on its way when its sender gave it up arrives after all. The content is as it was then, the object is not.
+/// A put that its sender gave up arrives late. The object has the same content as before that put, but not the same body.
 #[test]
-fn a_late_put_does_not_hold_even_if_the_same_content_has_come_back() {
+fn the_condition_of_a_late_put_fails_even_if_the_same_content_has_come_back() {
     block_on(async {
         let store = Memory::default();
         let guard = object::Guard::open(store.0.clone()).await.expect("it passes");
@@ -339,7 +339,7 @@ fn a_late_put_does_not_hold_even_if_the_same_content_has_come_back() {
 }
 
 #[test]
-fn who_lifts_no_mark_puts_nothing() {
+fn an_access_that_lifts_no_mark_puts_nothing() {
     block_on(async {
         let store = Faulty::new(Arc::new(InMemory::new()), Fault::None);
         let guard = object::Guard::open(store.clone()).await.expect("it passes");
@@ -349,27 +349,28 @@ fn who_lifts_no_mark_puts_nothing() {
         assert_eq!(puts(), 2);
         guard.claim(&Access::claim("wallet", writer(5))).await.expect("again");
         guard.read(&Access::read("wallet", reader(5))).await.expect("as new as the write");
-        assert_eq!(puts(), 2, "the marks say it already");
+        assert_eq!(puts(), 2, "the marks are high enough already");
         guard.read(&Access::read("wallet", reader(6))).await.expect("newer");
         assert_eq!(puts(), 3);
     });
 }
 
 #[test]
-fn a_store_that_never_finds_its_own_version_is_given_up_with_a_word() {
+fn a_store_that_never_recognises_its_own_version_gives_a_clear_error() {
     block_on(async {
         let guard = object::Guard::open(Faulty::new(Arc::new(InMemory::new()), Fault::NeverHolds)).await;
         let guard = guard.expect("it passes the probe");
-        let lost = guard.write(&Access::write("wallet", writer(5)), bytes(50)).await.expect_err("it never holds");
+        let lost =
+            guard.write(&Access::write("wallet", writer(5)), bytes(50)).await.expect_err("its condition always fails");
         assert!(lost.to_string().contains("changed 100 times"), "{lost}");
     });
 }
 
 #[test]
-fn a_store_that_ignores_conditions_is_refused_before_anything_is_trusted_to_it() {
+fn a_store_that_ignores_conditions_is_refused_before_it_is_used() {
     block_on(async {
         let store = Faulty::new(Arc::new(InMemory::new()), Fault::IgnoresConditions);
-        let refused = object::Guard::open(store).await.expect_err("it would let everybody in");
+        let refused = object::Guard::open(store).await.expect_err("it would admit every token");
         assert!(matches!(refused, Error::Unsupported(why) if why.contains("condition does not hold")), "{refused}");
     });
 }
@@ -409,7 +410,7 @@ async fn deletes_and_adopts(store: Arc<dyn ObjectStore>) {
         stale(guard.adopt(&Access::write("old", writer(8))).await, 8, 9);
     }
     store.put(&Path::from("old"), "fencepost-marks 2 of another kind\n".into()).await.expect("it serves");
-    let newer = guard.adopt(&Access::write("old", writer(9))).await.expect_err("somebody newer has made it");
+    let newer = guard.adopt(&Access::write("old", writer(9))).await.expect_err("a newer version has created it");
     assert!(newer.to_string().contains("version \"2\""), "{newer}");
 }
 

@@ -11,7 +11,7 @@ use fencepost_testbed::{Kind, Server, own, shared};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncCommands, Pipeline, Value, cmd, pipe};
 
-/// Keys of its own, on the server that all share.
+/// A store with keys of its own, on the server that all tests share.
 struct Redis {
     url: String,
     prefix: String,
@@ -92,10 +92,10 @@ impl Connection for Client {
         }
     }
 
-    /// A script has no middle in which its sender could die. What comes nearest: it is queued after MULTI, and EXEC never comes.
+    /// A sender cannot die in the middle of a script. This comes nearest: the script is queued after MULTI, and EXEC never comes.
     async fn write_and_crash(mut self, name: &str, token: FencingToken, number: i64) {
         let () = cmd("MULTI").query_async(&mut self.connection).await.expect("it serves");
-        self.write(name, token, number).await.expect_err("it is only queued, and nobody may take that for done");
+        self.write(name, token, number).await.expect_err("it is only queued, which must not look like success");
     }
 
     async fn forget_below(&mut self, oldest_live: Token) -> Result<Forgotten, Error> {
@@ -119,7 +119,7 @@ fn the_status_counts_names_and_writes_and_refuses_a_newer_form() {
         assert_eq!(client.status().await, empty);
         client.write("/wallets/7", writer(5), 50).await.expect("the first");
         client.write("/wallets/7", writer(5), 51).await.expect("one holder writes many times");
-        client.claim("order", writer((1 << 53) - 1)).await.expect("the greatest token there can be");
+        client.claim("order", writer((1 << 53) - 1)).await.expect("the largest possible token");
         assert_eq!(client.status().await, Status { names: 3, writes: 2, highest: Token((1 << 53) - 1), ..empty });
         stale(client.claim("order", writer((1 << 53) - 2)).await, (1 << 53) - 2, (1 << 53) - 1);
 
@@ -128,7 +128,7 @@ fn the_status_counts_names_and_writes_and_refuses_a_newer_form() {
         let status = client.guard.status(&mut client.connection).await.map(drop);
         let forgotten = client.forget_below(Token(3)).await.map(drop);
         for refused in [client.write("order", writer(9), 9).await, status, forgotten] {
-            let refused = refused.expect_err("somebody newer has made it");
+            let refused = refused.expect_err("a newer version has created it");
             assert!(matches!(&refused, Error::NotInstalled(why) if why.contains("version 2")), "{refused}");
         }
     });
@@ -164,7 +164,7 @@ fn commands_answer_in_their_order_with_any_bytes() {
     });
 }
 
-/// Redis undoes nothing. The marks are lifted before the first command, so what is left of it shuts out only who is stale.
+/// Redis undoes nothing. The marks are lifted before the first command, so a failed access shuts out only stale holders.
 #[test]
 fn a_command_that_fails_leaves_lifted_marks_behind_and_no_stale_writer_gets_in() {
     with_client(async |mut client| {
@@ -175,13 +175,13 @@ fn a_command_that_fails_leaves_lifted_marks_behind_and_no_stale_writer_gets_in()
         let failed: Result<(), _> = client.guard.write(&mut client.connection, &access, &commands).await;
         let failed = failed.expect_err("it is not a list");
         assert!(matches!(&failed, Error::Store(why) if why.to_string().contains("WRONGTYPE")), "{failed}");
-        assert_eq!(client.peek("wallet").await, 70, "what came before it was done, what comes after was not");
+        assert_eq!(client.peek("wallet").await, 70, "the commands before it ran, those after it did not");
         stale(client.write("wallet", writer(6), 60).await, 6, 7);
         client.write("wallet", writer(7), 72).await.expect("its holder can go on");
     });
 }
 
-/// This is no fault of the guard that could be mended. It is why Redis is for efficiency only.
+/// The guard cannot prevent this. It is the reason why Redis is for efficiency only.
 #[test]
 fn a_fail_over_forgets_marks_and_lets_a_stale_token_in() {
     let (Some(old), Some(new)) = (own(Kind::Redis), own(Kind::Redis)) else { return };
@@ -205,10 +205,13 @@ fn a_fail_over_forgets_marks_and_lets_a_stale_token_in() {
         // The link is cut, the primary goes on for a moment, and then its replica takes its place.
         let () = cmd("REPLICAOF").arg("NO").arg("ONE").query_async(&mut replica.connection).await.expect("it serves");
         primary.claim("wallet", writer(7)).await.expect("newer");
-        primary.write("wallet", writer(7), 70).await.expect("it holds the lock, and Redis has said that it is done");
+        primary.write("wallet", writer(7), 70).await.expect("it holds the lock, and Redis acknowledges the write");
         stale(primary.write("wallet", writer(5), 51).await, 5, 7);
         drop(old);
-        replica.write("wallet", writer(5), 51).await.expect("its marks are those of the moment when the link was cut");
+        replica
+            .write("wallet", writer(5), 51)
+            .await
+            .expect("the replica has the marks of the moment when the link was cut");
         assert_eq!(replica.peek("wallet").await, 51, "the stale write counts, and the newer one is gone");
     });
 }

@@ -24,7 +24,7 @@ impl Sqlite {
     fn open(&self) -> rusqlite::Connection {
         let database = rusqlite::Connection::open(self.0.path().join("store.db")).expect("a directory of our own");
         database.busy_timeout(Duration::from_secs(60)).expect("a valid setting");
-        // The machine does not lose its power here.
+        // These tests do not need to survive a power failure.
         database.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF").expect("valid SQL");
         database
     }
@@ -103,7 +103,7 @@ impl Connection for Client {
         let transaction = self.begin();
         sqlite::admit(&transaction, &Access::write(name, token)).expect("its token is good");
         set(&transaction, name, number);
-        // The transaction and the connection end without a commit, as the file sees it when a process is killed.
+        // The transaction and the connection end without a commit, as if the process were killed.
     }
 
     async fn forget_below(&mut self, oldest_live: Token) -> Result<Forgotten, Error> {
@@ -121,38 +121,38 @@ fn installing_again_changes_nothing_and_a_newer_form_is_refused() {
     let expected = Status { version: 1, base: Token(0), names: 0, writes: 0, highest: Token(0) };
     assert_eq!(sqlite::status(&database).expect("it is there"), expected);
     database.execute("UPDATE fencepost_base SET version = 2", []).expect("valid SQL");
-    let refused = sqlite::install(&mut database).expect_err("somebody newer has made it");
+    let refused = sqlite::install(&mut database).expect_err("a newer version has created it");
     assert!(matches!(&refused, Error::NotInstalled(why) if why.contains("version 2")), "{refused}");
 }
 
 #[test]
 fn without_the_tables_it_says_what_to_run() {
     let mut database = rusqlite::Connection::open_in_memory().expect("memory");
-    let transaction = database.transaction().expect("nobody else is there");
+    let transaction = database.transaction().expect("there is no other transaction");
     let refused = sqlite::admit(&transaction, &Access::write("wallet", writer(1))).expect_err("there are no tables");
     assert!(refused.to_string().contains("fencepost fence init"), "{refused}");
 }
 
 #[test]
-fn a_name_that_cannot_be_one_is_refused() {
+fn a_name_that_is_not_valid_is_refused() {
     let store = Sqlite::fresh();
     let mut database = store.open();
-    let transaction = database.transaction().expect("nobody else is there");
+    let transaction = database.transaction().expect("there is no other transaction");
     for name in ["", "/a//b", "line\nbreak"] {
         let refused = sqlite::admit(&transaction, &Access::write(name, writer(1))).expect_err("no name");
         assert!(matches!(refused, Error::BadName(_)), "{refused}");
     }
 }
 
-/// A transaction that has begun with a read does not see what others write. It may not pass the guard with that old view.
+/// A transaction that began with a read does not see what others write. It must not pass the guard with that old view.
 // Rule: claim-before-read
 #[test]
 fn a_transaction_that_has_read_before_it_claims_is_not_let_in_with_its_old_view() {
     let store = Sqlite::fresh();
     let (mut early, mut other) = (store.open(), store.open());
-    let transaction = early.transaction().expect("nobody else is there");
+    let transaction = early.transaction().expect("there is no other transaction");
     assert_eq!(number(&transaction, "wallet"), 0);
-    let newer = other.transaction().expect("readers do not bar it");
+    let newer = other.transaction().expect("readers do not block it");
     sqlite::admit(&newer, &Access::write("wallet", writer(5))).expect("the first");
     set(&newer, "wallet", 50);
     newer.commit().expect("it is the only writer");
@@ -160,21 +160,22 @@ fn a_transaction_that_has_read_before_it_claims_is_not_let_in_with_its_old_view(
     assert!(matches!(refused, Error::Store(_)), "{refused}");
 }
 
-/// A process that is paused inside its transaction: nobody gets past it, and nothing of it counts that is too late.
+/// A process is paused inside its transaction. No other process passes it, and its late writes are refused.
 #[test]
-fn an_open_transaction_bars_others_and_lets_nothing_stale_in() {
+fn an_open_transaction_blocks_others_and_lets_nothing_stale_in() {
     let store = Sqlite::fresh();
     let (mut paused, mut successor) = (store.open(), store.open());
     successor.busy_timeout(Duration::ZERO).expect("a valid setting");
-    let transaction = paused.transaction_with_behavior(TransactionBehavior::Immediate).expect("nobody else is there");
+    let transaction =
+        paused.transaction_with_behavior(TransactionBehavior::Immediate).expect("there is no other transaction");
     sqlite::admit(&transaction, &Access::write("wallet", writer(5))).expect("the first");
     let busy = successor.transaction_with_behavior(TransactionBehavior::Immediate).map(drop).expect_err("it is taken");
     assert_eq!(busy.sqlite_error_code(), Some(rusqlite::ErrorCode::DatabaseBusy));
     set(&transaction, "wallet", 50);
-    transaction.commit().expect("nobody newer was let in before it");
+    transaction.commit().expect("no newer token was admitted before it");
     let claim = successor.transaction_with_behavior(TransactionBehavior::Immediate).expect("it is free");
     sqlite::admit(&claim, &Access::claim("wallet", writer(7))).expect("newer");
-    assert_eq!(number(&claim, "wallet"), 50, "what was let in before is there");
+    assert_eq!(number(&claim, "wallet"), 50, "what was admitted before is there");
     claim.commit().expect("it is the only writer");
     let late = paused.transaction().expect("it is free");
     stale(sqlite::admit(&late, &Access::write("wallet", writer(5))), 5, 7);

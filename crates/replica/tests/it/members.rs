@@ -64,7 +64,8 @@ fn names_and_addresses_are_the_same_everywhere_and_survive_snapshots_and_restart
     }
     for id in 1..=4 {
         let snapshot =
-            read_snapshot(crate::cluster::GROUP, &cluster.snapshot_bytes(id).unwrap(), 0, KnownVersions::THIS_BUILD).unwrap();
+            read_snapshot(crate::cluster::GROUP, &cluster.snapshot_bytes(id).unwrap(), 0, KnownVersions::THIS_BUILD)
+                .unwrap();
         assert_eq!(snapshot.members.directory.len(), 4, "they stand in the snapshot");
         cluster.restart(id);
         assert_eq!(names(cluster.replica(id)), expected, "node {id}, started again");
@@ -149,7 +150,8 @@ fn a_snapshot_taken_in_the_middle_of_a_change_knows_old_and_new_voters() {
     cluster.replica(leader).snapshot_now();
     cluster.run_ms(20);
     let snapshot =
-        read_snapshot(crate::cluster::GROUP, &cluster.snapshot_bytes(leader).unwrap(), 0, KnownVersions::THIS_BUILD).unwrap();
+        read_snapshot(crate::cluster::GROUP, &cluster.snapshot_bytes(leader).unwrap(), 0, KnownVersions::THIS_BUILD)
+            .unwrap();
     assert_eq!(snapshot.members.voters_outgoing, [1, 2, 3].into());
     assert!(snapshot.members.voters.contains(&4) && !snapshot.members.voters.contains(&replaced));
     assert!(snapshot.members.directory.contains_key(&replaced), "it must be found until the change is through");

@@ -1,5 +1,6 @@
-//! A cluster of one for tests: the core's lock state behind the real edge and real sockets, without a log and without a disk. It stamps by the real
-//! clock, ends what is due, and does as it is told: cut every stream, fall silent, point at another node.
+//! A cluster of one node for tests: the core's lock state behind the real edge and real sockets, without a log and without a disk.
+//!
+//! It uses the real clock and ends what is due. A test can make it cut every stream, fall silent, or point at another node.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
 use std::collections::HashMap;
@@ -38,9 +39,9 @@ struct Inner {
     edge: Edge,
     ring: EventRing,
     started: Instant,
-    /// Where each stream's answers go.
+    /// The channel for the messages of each stream.
     outboxes: HashMap<StreamId, mpsc::UnboundedSender<v1::ServerMessage>>,
-    /// Takes everything and answers nothing.
+    /// Reads all messages and answers none.
     silent: bool,
 }
 
@@ -67,7 +68,7 @@ impl Cluster {
         (cluster, address)
     }
 
-    /// One more node, which does not lead and points at who does.
+    /// Adds a node that does not lead and points at the leader.
     pub async fn follower(&self, leader: &str) -> String {
         self.serve(Some(leader.to_owned())).await
     }
@@ -108,7 +109,7 @@ impl Cluster {
         self.lock().lone.state.counts()
     }
 
-    /// Waits until the counts are as they should be.
+    /// Waits until the counts match the condition.
     pub async fn until(&self, what: &str, is_so: impl Fn(Counts) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(10);
         while !is_so(self.counts()) {
@@ -157,7 +158,7 @@ impl Inner {
         LogicalMs(self.started.elapsed().as_millis() as u64)
     }
 
-    /// Applies what was gathered, and sends what the edge has for its streams.
+    /// Applies the gathered operations, and sends what the edge has for its streams.
     fn apply(&mut self) {
         let stamp = self.stamp();
         for (index, events) in self.lone.apply(stamp, &mut self.edge) {
@@ -216,7 +217,7 @@ impl Node {
         loop {
             tokio::select! {
                 message = messages.recv() => {
-                    // None: it was cut.
+                    // `None`: the stream was cut.
                     let Some(message) = message else { return Ok(()) };
                     goes.clear();
                     put_frame(&message, &mut goes);

@@ -1,4 +1,6 @@
-//! A client as it sees itself: what it believes to hold, and what it has read under that.
+//! A client of a history: what it believes to hold, and what it has read under that.
+//!
+//! Its belief may be wrong. `History::holds` compares it with the lock state.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +11,7 @@ use super::store::{Store, Version};
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     pub(crate) session: SessionId,
-    /// A client that is not awake sends no signs of life and hears nothing. Its reads and writes may be on their way all the same.
+    /// A client that is not awake sends no keep-alives and receives nothing. Its reads and writes may still be in flight.
     pub(crate) awake: bool,
     pub(crate) last_number: u64,
     pub(crate) works: BTreeMap<GrantId, Work>,
@@ -21,17 +23,17 @@ impl Default for Client {
     }
 }
 
-/// What is done under one grant.
+/// What a client does under one grant.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Work {
     pub(crate) locks: Locks,
     pub(crate) token: Token,
-    /// Where it has read, and what it found there and below.
+    /// The places that it has read, and the versions that it found there and below.
     pub(crate) read: BTreeMap<Name, BTreeMap<Name, Version>>,
 }
 
 impl Client {
-    /// It knows what it has written itself. What had changed before, without its knowledge, stays unknown to it.
+    /// Notes the client's own write in what it has read. A change that it did not know of before stays unknown to it.
     pub(crate) fn has_written(&mut self, datum: &Name, store: &Store) {
         let version = store.version(datum);
         let found = self.works.values_mut().flat_map(|work| work.read.values_mut());

@@ -1,12 +1,12 @@
-//! A small world in which the rules of fencing must hold: the real lock state machine, clients that pause and go on with what
-//! they believe to hold, and a store that admits accesses by the rules alone.
+//! A small world in which the rules of fencing must hold: the real lock state machine, clients that pause and then go on with the
+//! locks that they believe to hold, and a store that admits accesses by the rules alone.
 //!
-//! A client reads under its locks, and writes what it decided from that, much later if it was paused. Nobody tells it that its
-//! locks are gone. Two things must never happen, and each is said as soon as it does:
+//! A client reads under its locks, and later writes what it decided from that; much later, if it was paused. It does not learn at
+//! once that its locks are gone. Two things must never happen, and a history ends with an error as soon as one does:
 //!
-//! - a write is admitted although something that it was decided from has changed, or although somebody who holds a lock has read
-//!   what it changes;
-//! - somebody who holds its locks is refused.
+//! - a write is admitted although something that it was decided from has changed, or although the current holder of a lock has
+//!   read what it changes;
+//! - a client that holds its locks is refused.
 
 mod client;
 mod store;
@@ -21,26 +21,26 @@ use store::Store;
 
 pub(crate) use store::Careless;
 
-/// Paths above and below each other, neighbours, and names that are no paths. Each is a lock, and a datum of the store.
+/// Paths above and below each other, neighbours, and names that are not paths. Each is a lock, and a datum of the store.
 const NAMES: [&str; 7] = ["/a", "/a/b", "/a/b/c", "/a/d", "/e", "flat", "other"];
 const CLIENTS: usize = 4;
 const TTL_MS: u64 = 1_000;
 
-/// What has happened in a history, so that a test can see that it was worth its time.
+/// What has happened in a history, so that a test can assert that every case occurred.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) writes_admitted: u64,
     pub(crate) writes_refused: u64,
-    /// Writes that were decided from something that had changed. Without a guard they would have been done.
+    /// Writes that were decided from something that had changed. Without a guard they would have taken effect.
     pub(crate) writes_superseded: u64,
-    /// Writes that were decided from what was read under another lock, too.
+    /// Writes that were also decided from what was read under another lock.
     pub(crate) writes_from_two_locks: u64,
     pub(crate) reads_refused: u64,
     pub(crate) conversions: u64,
     pub(crate) marks_forgotten: u64,
 }
 
-/// One history, decided by its seed.
+/// One history. Its seed decides everything in it.
 struct History {
     random: Random,
     locks: LockState,
@@ -66,7 +66,7 @@ impl History {
         history
     }
 
-    /// Something happens.
+    /// One random event.
     fn step(&mut self) -> Result<(), String> {
         let client = self.random.below(CLIENTS);
         match self.random.below(100) {
@@ -84,8 +84,8 @@ impl History {
         Ok(())
     }
 
-    /// Those who are awake show signs of life, and open a new session if theirs has ended. What they believed to hold under
-    /// the old one, they go on believing until they learn better.
+    /// The clients that are awake send keep-alives, and open a new session if theirs has ended. They go on believing in the locks
+    /// of the old session until they learn that these are gone.
     fn let_time_pass(&mut self) {
         self.now = LogicalMs(self.now.0 + self.random.below(TTL_MS as usize / 2) as u64);
         let awake = self.clients.iter().filter(|client| client.awake);
@@ -155,7 +155,7 @@ impl History {
         self.tally.marks_forgotten += self.store.forget_below(oldest_live, last);
     }
 
-    /// The client hears what it holds. What it lost, it may hear later: the message is on its way.
+    /// The client learns what it holds. It may learn later what it has lost: that message is still in flight.
     fn learn(&mut self, client: usize) {
         if !self.clients[client].awake {
             return;
@@ -176,7 +176,7 @@ impl History {
         }
         for (grant, locks, token) in held {
             let work = works.entry(grant).or_default();
-            // What was read stays: whoever converts its lock holds it all the while.
+            // What was read stays valid: a client that converts its lock holds it without a gap.
             (work.locks, work.token) = (locks, token);
         }
     }
@@ -228,7 +228,7 @@ impl History {
                     return Err(format!("{data:?} was written from what had changed: {decided_from:?}"));
                 }
                 data.iter().for_each(|datum| self.clients[client].has_written(datum, &self.store));
-                data.iter().try_for_each(|datum| self.nobody_else_relies_on(datum, client, grant))
+                data.iter().try_for_each(|datum| self.no_other_client_relies_on(datum, client, grant))
             }
             Err(stale) => {
                 self.tally.writes_refused += 1;
@@ -240,8 +240,8 @@ impl History {
         }
     }
 
-    /// Whoever holds a lock under which it has read this may read it again, and finds it as it was.
-    fn nobody_else_relies_on(&self, place: &Name, writer: usize, written_under: GrantId) -> Result<(), String> {
+    /// A client that holds a lock under which it has read this place must find it unchanged when it reads again.
+    fn no_other_client_relies_on(&self, place: &Name, writer: usize, written_under: GrantId) -> Result<(), String> {
         for (client, other) in self.clients.iter().enumerate().filter(|(client, _)| *client != writer) {
             for (grant, work) in &other.works {
                 let has_read = work.read.values().any(|found| found.contains_key(place));
@@ -253,7 +253,7 @@ impl History {
         Ok(())
     }
 
-    /// Whether what the client believes is so.
+    /// Whether the client really holds what it believes to hold.
     fn holds(&self, grant: GrantId, work: &Work) -> bool {
         self.locks
             .grant_view(grant)
@@ -269,7 +269,7 @@ impl History {
         Some((*grant, work.clone()))
     }
 
-    /// What a paused client means to ask, it asks when it is awake again.
+    /// Sends a request if the client is awake and its session lives. Otherwise only its number is used up.
     fn request(&mut self, client: usize, action: Action) {
         let client = &mut self.clients[client];
         client.last_number += 1;
@@ -288,7 +288,7 @@ impl History {
     }
 }
 
-/// Plays one history to its end, or to the step where something is wrong.
+/// Plays one history to its end, or to the first step that breaks a rule.
 pub(crate) fn play(seed: u64, steps: usize, careless: Option<Careless>) -> Result<Tally, String> {
     let mut history = History::new(seed, careless);
     for step in 0..steps {
@@ -301,13 +301,13 @@ pub(crate) fn name(text: &str) -> Name {
     Name::new(text).expect("the tests use valid names")
 }
 
-/// What a name stands for: its own datum, first, and those below it.
+/// The data that a name stands for: first its own datum, then those below it.
 pub(crate) fn within(place: &Name) -> Vec<Name> {
     let below = NAMES.iter().map(|text| name(text)).filter(|datum| datum.ancestors().any(|above| above == *place));
     std::iter::once(place.clone()).chain(below).collect()
 }
 
-/// SplitMix64: every seed is as good as any other.
+/// The SplitMix64 generator: it has no weak seeds.
 struct Random(u64);
 
 impl Random {

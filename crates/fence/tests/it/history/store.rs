@@ -1,4 +1,6 @@
-//! The store: data with versions, and marks that admit accesses by the rules.
+//! The store of a history: data with versions, and marks that admit accesses by the rules.
+//!
+//! It can be told to break one rule ([`Careless`]), so that a test can see that the histories notice it.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +13,18 @@ use super::{name, within};
 /// How often a datum was written.
 pub(crate) type Version = u64;
 
-/// A rule that everybody in a history forgets.
+/// A rule that all clients and the store of a history break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Careless {
-    /// Readers and new holders read, and tell the guard nothing. (Rule: claim-before-read)
+    /// Readers and new holders read without the guard. (Rule: claim-before-read)
     ReadsUnannounced,
-    /// A write shows its own token, and nothing of what it was decided from. (Rule: fence)
+    /// A write shows its own token, but nothing that it was decided from. (Rule: fence)
     ShowsOnlyWhatItWrites,
-    /// A path is taken for a name like any other. (Rule: fence-hierarchy)
+    /// A path is treated as a plain name. (Rule: fence-hierarchy)
     IgnoresPaths,
-    /// Marks are dropped, and no base floor is left in their place. (Rule: fence-gc)
+    /// Marks are dropped, and no base floor replaces them. (Rule: fence-gc)
     ForgetsWithoutBase,
-    /// Marks are dropped without asking whose tokens are alive. (Rule: fence-gc)
+    /// Marks of living tokens are dropped as well. (Rule: fence-gc)
     ForgetsTheLiving,
 }
 
@@ -50,8 +52,8 @@ impl Store {
         Ok(within(place).into_iter().map(|datum| (datum.clone(), self.version(&datum))).collect())
     }
 
-    /// Writes these data, of which the first is the place that is shown, under the first of these works, decided from what was
-    /// read under all of them.
+    /// Writes these data under the grant of the first work. The first datum is the name that is shown for the write. The decision
+    /// came from what was read under all works.
     pub(crate) fn write(&mut self, data: &[Name], works: &[&Work]) -> Result<(), Stale> {
         let read = |work: &&Work| {
             let token = work.token;
@@ -68,7 +70,7 @@ impl Store {
         Ok(())
     }
 
-    /// Whether anything that was read has been written since, by somebody else.
+    /// Whether another client has written anything that was read, since it was read.
     pub(crate) fn has_changed(&self, work: &Work) -> bool {
         work.read.values().flatten().any(|(datum, version)| self.version(datum) != *version)
     }

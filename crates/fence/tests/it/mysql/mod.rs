@@ -26,7 +26,7 @@ impl MySql {
         let database = format!("fence_{}", DATABASES.fetch_add(1, SeqCst));
         block_on(async {
             let mut connection = Conn::new(options.clone()).await.expect("it serves");
-            // The machine does not lose its power here.
+            // These tests do not need to survive a power failure.
             connection.query_drop("SET GLOBAL innodb_flush_log_at_trx_commit = 0").await.expect("a valid setting");
             connection.query_drop(format!("CREATE DATABASE {database}")).await.expect("a name of our own");
         });
@@ -44,7 +44,7 @@ impl MySql {
         Some(store)
     }
 
-    /// As root.
+    /// Connects as root.
     async fn open(&self) -> Conn {
         Conn::new(self.options.clone()).await.expect("it serves")
     }
@@ -53,7 +53,8 @@ impl MySql {
         Conn::new(self.options.clone().user(Some(account))).await.expect("it serves")
     }
 
-    /// An account with these rights on the database, and no others. No other database has one of that name.
+    /// Creates an account that has only these rights, on this database alone. Its name contains the name of the database, so it
+    /// is different in every test.
     async fn account(&self, name: &str, rights: &str) -> String {
         let (database, account) = (&self.database, format!("{name}_{}", self.database));
         let mut root = self.open().await;
@@ -62,7 +63,7 @@ impl MySql {
         account
     }
 
-    /// The account that the guide installs the guard with.
+    /// The account with which the guide installs the guard.
     async fn installer(&self) -> String {
         let rights = "SELECT, INSERT, UPDATE, DELETE, CREATE, CREATE ROUTINE, ALTER ROUTINE, EXECUTE";
         self.account("guard", rights).await
@@ -85,7 +86,7 @@ async fn begin(connection: &mut Conn) -> Transaction<'_> {
     connection.start_transaction(TxOpts::default()).await.expect("it serves")
 }
 
-/// A plain read, which under REPEATABLE READ sees what it saw the first time.
+/// A plain read. Under REPEATABLE READ all plain reads of a transaction have the view of the first one.
 async fn number(connection: &mut impl Queryable, name: &str) -> i64 {
     let select = "SELECT number FROM numbers WHERE name = ?";
     connection.exec_first(select, (name,)).await.expect("valid SQL").unwrap_or(0)
@@ -146,7 +147,7 @@ impl Connection for Client {
         let mut transaction = begin(&mut self.0).await;
         mysql::admit(&mut transaction, &Access::write(name, token)).await.expect("its token is good");
         set(&mut transaction, name, number).await;
-        // The connection ends without a commit, as the server sees it when a process is killed.
+        // The connection ends without a commit, as if the process were killed.
         drop(transaction);
     }
 
@@ -180,13 +181,13 @@ fn installing_again_changes_nothing_and_a_newer_form_is_refused() {
         let expected = Status { version: mysql::VERSION, base: Token(0), names: 0, writes: 0, highest: Token(0) };
         assert_eq!(mysql::status(&mut connection).await.expect("it is there"), expected);
         connection.query_drop("UPDATE fencepost_base SET version = 3").await.expect("valid SQL");
-        let refused = mysql::install(&mut connection).await.expect_err("somebody newer has made it");
+        let refused = mysql::install(&mut connection).await.expect_err("a newer version has created it");
         assert!(matches!(&refused, Error::NotInstalled(why) if why.contains("version 3")), "{refused}");
     });
 }
 
 #[test]
-fn of_many_who_install_at_once_one_does() {
+fn of_many_installations_at_once_only_one_installs() {
     let Some(store) = MySql::empty() else { return };
     let installer = block_on(store.installer());
     let install = || {
@@ -198,7 +199,7 @@ fn of_many_who_install_at_once_one_does() {
     });
     assert_eq!(outcomes.iter().filter(|outcome| **outcome == Installed::New).count(), 1, "{outcomes:?}");
     block_on(async { store.connect().await.admit(&AnyAccess::Writes(Access::write("wallet", writer(1)))).await })
-        .expect("it is there, whole");
+        .expect("it is completely there");
 }
 
 #[test]
@@ -228,7 +229,7 @@ fn the_status_counts_names_and_writes() {
     });
 }
 
-/// How many rows an update has affected: those that it found, or those that it changed. A flag of the connection decides.
+/// A flag of the connection decides whether the affected rows of an update are those that it found or those that it changed.
 #[test]
 fn the_meaning_of_affected_rows_does_not_matter() {
     let Some(store) = MySql::fresh() else { return };
@@ -246,11 +247,11 @@ fn the_meaning_of_affected_rows_does_not_matter() {
             client.0.query_drop(again).await.expect("valid SQL");
             affected.push(client.0.affected_rows());
         }
-        assert_eq!(affected, [0, 1], "a guard that goes by this would refuse the holder, or not, as the flag is");
+        assert_eq!(affected, [0, 1], "a guard that relied on this number would depend on the flag");
     });
 }
 
-/// A plain read after the guard sees what the first plain read of the transaction saw, unless it is READ COMMITTED.
+/// Unless the transaction is READ COMMITTED, a plain read after the guard has the view of its first plain read.
 // Rule: claim-before-read
 #[test]
 fn a_transaction_that_has_read_before_it_claims_is_not_let_in_with_its_old_view() {
@@ -262,7 +263,7 @@ fn a_transaction_that_has_read_before_it_claims_is_not_let_in_with_its_old_view(
             }
             let mut transaction = begin(&mut early).await;
             assert_eq!(number(&mut transaction, name).await, 0);
-            other.write(name, writer(5), 50).await.expect("nobody newer");
+            other.write(name, writer(5), 50).await.expect("no newer token was seen");
             assert_eq!(number(&mut transaction, name).await, 0, "it has an old view");
             let refused =
                 mysql::admit(&mut transaction, &Access::claim(name, writer(7))).await.expect_err("an old view");
@@ -272,13 +273,13 @@ fn a_transaction_that_has_read_before_it_claims_is_not_let_in_with_its_old_view(
         options.with_isolation_level(IsolationLevel::ReadCommitted);
         let mut transaction = early.start_transaction(options).await.expect("it serves");
         assert_eq!(number(&mut transaction, "known").await, 50);
-        other.write("known", writer(5), 51).await.expect("nobody newer");
-        mysql::admit(&mut transaction, &Access::claim("known", writer(7))).await.expect("it sees what is so");
+        other.write("known", writer(5), 51).await.expect("no newer token was seen");
+        mysql::admit(&mut transaction, &Access::claim("known", writer(7))).await.expect("it sees the newest data");
         assert_eq!(number(&mut transaction, "known").await, 51);
     });
 }
 
-/// Marks that were forgotten and came again may look as they did before.
+/// Marks that were forgotten and created again may look the same as before.
 // Rule: claim-before-read, fence-gc
 #[test]
 fn an_old_view_does_not_pass_because_marks_were_forgotten_in_between() {
@@ -288,15 +289,15 @@ fn an_old_view_does_not_pass_because_marks_were_forgotten_in_between() {
         let mut transaction = begin(&mut early).await;
         assert_eq!(number(&mut transaction, "wallet").await, 80);
         assert_eq!(other.forget_below(Token(8)).await.expect("it serves").names, 1);
-        other.write("wallet", writer(8), 81).await.expect("as old as the oldest that lives");
+        other.write("wallet", writer(8), 81).await.expect("as old as the oldest living token");
         assert_eq!(number(&mut transaction, "wallet").await, 80, "it has an old view");
         mysql::admit(&mut transaction, &Access::claim("wallet", writer(9))).await.expect_err("an old view");
     });
 }
 
-/// A holder that is paused in its transaction bars its successor, until the server ends the transaction.
+/// A holder that is paused in its transaction blocks its successor until the server ends the transaction.
 #[test]
-fn the_server_ends_a_transaction_that_stays_open_and_nothing_of_it_counts() {
+fn the_server_ends_a_transaction_that_stays_open_and_undoes_it() {
     with_store(async |store| {
         let mut paused = store.open().await;
         paused.query_drop("UPDATE fencepost_base SET idle_seconds = 1").await.expect("valid SQL");
@@ -306,14 +307,14 @@ fn the_server_ends_a_transaction_that_stays_open_and_nothing_of_it_counts() {
         let mut successor = store.connect().await;
         assert_eq!(successor.claim("wallet", writer(7)).await.expect("the server has ended the other"), 0);
         transaction.commit().await.expect_err("its transaction is gone");
-        assert_eq!(successor.peek("wallet").await, 0, "nothing of it is there");
+        assert_eq!(successor.peek("wallet").await, 0, "nothing that it wrote is there");
         successor.write("wallet", writer(7), 70).await.expect("it holds the lock");
     });
 }
 
-/// MySQL does not end a transaction for an error in it: it is rolled back by hand, or when it is dropped.
+/// MySQL does not end a transaction after an error: the client rolls it back, or drops it.
 #[test]
-fn after_a_refusal_the_transaction_is_rolled_back_and_nothing_of_it_is_there() {
+fn after_a_refusal_a_rollback_or_a_drop_undoes_the_transaction() {
     with_store(async |store| {
         let mut client = store.connect().await;
         client.write("wallet", writer(7), 70).await.expect("the first");
@@ -332,17 +333,17 @@ fn after_a_refusal_the_transaction_is_rolled_back_and_nothing_of_it_is_there() {
         let mut transaction = begin(&mut client.0).await;
         set(&mut transaction, "log", 3).await;
         stale(mysql::admit(&mut transaction, &access).await, 5, 7);
-        transaction.commit().await.expect("MySQL lets it");
-        assert_eq!(client.peek("log").await, 3, "so whoever commits regardless writes unguarded");
-        assert_eq!(mysql::status(&mut client.0).await.expect("it is there"), before, "no marks are left of it");
+        transaction.commit().await.expect("MySQL allows it");
+        assert_eq!(client.peek("log").await, 3, "so a client that commits after a refusal writes unguarded");
+        assert_eq!(mysql::status(&mut client.0).await.expect("it is there"), before, "it left no marks");
     });
 }
 
 const CROSSERS: usize = 4;
 const CROSSINGS: usize = 100;
 
-/// Each shows all names but one, half of them from the first to the last, and half from the last to the first. Some names are new
-/// each time. InnoDB would end one of two that wait for each other.
+/// Each thread shows all names but one. Half of the threads show them in order, half in reverse. Some names are new in each round.
+/// If two transactions waited for each other, InnoDB would end one of them, and that would be a failure here.
 #[test]
 fn transactions_that_show_the_same_names_in_another_order_do_not_deadlock() {
     let Some(store) = MySql::fresh() else { return };
@@ -350,7 +351,7 @@ fn transactions_that_show_the_same_names_in_another_order_do_not_deadlock() {
     let cross = async |crosser: usize| {
         let mut client = store.connect().await;
         for round in 0..CROSSINGS {
-            // Byte by byte, "/t-u/x" comes between "/t" and what is below it.
+            // In byte order, "/t-u/x" is between "/t" and "/t/u", which is below "/t".
             let mut names = ["/t", "/t-u/x", "/t/u", "q", "r", "s"].map(str::to_owned).to_vec();
             names.extend(["new ", "/z/"].map(|name| format!("{name}{round}")));
             names.remove(crosser);
@@ -360,7 +361,7 @@ fn transactions_that_show_the_same_names_in_another_order_do_not_deadlock() {
             let first = Access::write(&names[0], writer(1));
             let access = names[1..].iter().fold(first, |access, name| access.and_write(name, writer(1)));
             if let Err(error) = client.admit(&AnyAccess::Writes(access)).await {
-                failures.lock().expect("nobody panics").push(error);
+                failures.lock().expect("no thread panics").push(error);
             }
         }
     };
@@ -370,13 +371,13 @@ fn transactions_that_show_the_same_names_in_another_order_do_not_deadlock() {
             scope.spawn(move || block_on(cross(crosser)));
         }
     });
-    let failures = failures.into_inner().expect("nobody panics");
+    let failures = failures.into_inner().expect("no thread panics");
     assert!(failures.is_empty(), "{} of {} failed: {:?}", failures.len(), CROSSERS * CROSSINGS, failures[0]);
 }
 
 // Rule: same-transaction
 #[test]
-fn from_plain_sql_the_guard_refuses_to_stand_alone() {
+fn from_plain_sql_the_guard_refuses_to_run_outside_of_a_transaction() {
     with_store(async |store| {
         let mut connection = store.open().await;
         assert_eq!(state_of(&mut connection, "CALL fencepost_write('wallet', 5)").await, "FP428");
@@ -388,7 +389,7 @@ fn from_plain_sql_the_guard_refuses_to_stand_alone() {
 }
 
 #[test]
-fn from_plain_sql_what_cannot_be_a_name_or_a_token_is_refused() {
+fn from_plain_sql_names_and_tokens_that_are_not_valid_are_refused() {
     with_store(async |store| {
         let mut connection = store.open().await;
         let mut transaction = begin(&mut connection).await;
@@ -418,7 +419,7 @@ fn from_plain_sql_what_cannot_be_a_name_or_a_token_is_refused() {
     });
 }
 
-/// A text collation would take some of these for one another.
+/// A text collation would treat some of these as equal.
 #[test]
 fn names_are_compared_byte_by_byte() {
     with_store(async |store| {
@@ -427,8 +428,12 @@ fn names_are_compared_byte_by_byte() {
             client.write(name, writer(10 - number as u64), 1).await.expect("each name has marks of its own");
         }
         let long = "/".to_owned() + &"ü".repeat(255);
-        client.write(&long, writer(5), 1).await.expect("as long as a name can be");
+        client.write(&long, writer(5), 1).await.expect("the longest possible name");
         let refused = client.write(&long, writer(4), 1).await.expect_err("it is stale");
-        assert_eq!(refused.stale().map(|stale| stale.at.as_str()), Some(long.as_str()), "whole, however long");
+        assert_eq!(
+            refused.stale().map(|stale| stale.at.as_str()),
+            Some(long.as_str()),
+            "the refusal has the whole name"
+        );
     });
 }

@@ -1,7 +1,8 @@
-//! The guard as an attacker with an account of the application sees it: what runs with the installer's rights, and what the
-//! account can do to the marks.
+//! Attacks on the guard by an account of an application: what it can run with the installer's rights, and what it can do to the
+//! marks.
 //!
-//! Each attack that worked on version 1 is first played there, and must succeed. Then it is played on today's guard, and fails.
+//! Each attack that worked on version 1 is first played on version 1, where it must succeed. Then it is played on the current
+//! version, where it must fail.
 
 use fencepost_fence::{Access, Error, Installed, Token, mysql};
 use mysql_async::Conn;
@@ -20,7 +21,7 @@ async fn run(connection: &mut impl Queryable, sql: &str) {
     connection.query_drop(sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
 }
 
-/// As an operator did it: as root, by hand.
+/// Installs version 1 as operators did it: by hand, as root.
 async fn install_version_1(store: &MySql) {
     let mut root = store.open().await;
     let (_, statements) = VERSION_1.split_once("\nDELIMITER //\n").expect("the file names its delimiter");
@@ -29,7 +30,7 @@ async fn install_version_1(store: &MySql) {
     }
 }
 
-/// An account that may call the guard as the guide has it, and do nothing else.
+/// An account with the rights that the guide gives to an application, and no others but to create temporary tables.
 async fn application(store: &MySql) -> String {
     let account = store.account("app", "CREATE TEMPORARY TABLES").await;
     for procedure in PROCEDURES {
@@ -66,7 +67,7 @@ fn an_application_needs_no_rights_but_to_call_four_procedures() {
 }
 
 #[test]
-fn an_account_that_was_not_let_in_is_told_what_it_needs() {
+fn an_account_without_rights_is_told_what_it_needs() {
     with_store(async |store| {
         let mut stranger = store.open_as(&store.account("stranger", "SELECT").await).await;
         let mut transaction = begin(&mut stranger).await;
@@ -75,7 +76,7 @@ fn an_account_that_was_not_let_in_is_told_what_it_needs() {
     });
 }
 
-/// The parts of a check, called by hand by an account that may call everything in the database.
+/// An account that may call every procedure in the database calls the parts of a check by hand.
 #[test]
 fn the_parts_of_a_check_have_no_rights_of_their_own() {
     let Some(store) = MySql::empty() else { return };
@@ -84,10 +85,10 @@ fn the_parts_of_a_check_have_no_rights_of_their_own() {
         let mut attacker = store.open_as(&store.account("attacker", "EXECUTE").await).await;
         let mut owner = Operator::of(&store).await;
         owner.write(7).await;
-        // No token of the lock service is as high, and none could be: the guard would never again let a holder pass.
+        // No token of the lock service can be as high, so the guard would refuse every holder from then on.
         let lift = r#"CALL fencepost_lift_marks('{"name": "wallet", "token": 9223372036854775807, "use": "write"}')"#;
         run(&mut attacker, lift).await;
-        assert_eq!(owner.mark().await, i64::MAX, "version 1 falls to it");
+        assert_eq!(owner.mark().await, i64::MAX, "the attack works on version 1");
         run(&mut owner.0, "UPDATE fencepost_marks SET write_floor = 7, read_floor = 7").await;
 
         let mut installer = store.open_as(&store.installer().await).await;
@@ -101,7 +102,7 @@ fn the_parts_of_a_check_have_no_rights_of_their_own() {
         }
         assert_eq!(owner.mark().await, 7);
 
-        // Not prevented: a token that the lock service never gave shuts every holder out, until an operator repairs it.
+        // Not prevented: a token that the lock service never gave shuts out every holder, until an operator repairs the mark.
         let highest: i64 = (1 << 53) - 1;
         let mut transaction = begin(&mut attacker).await;
         run(&mut transaction, &format!("CALL fencepost_claim('wallet', {highest})")).await;
@@ -112,8 +113,8 @@ fn the_parts_of_a_check_have_no_rights_of_their_own() {
     });
 }
 
-/// An account that may do everything in the database, as applications often may, puts a view in the place of a table. The view
-/// calls a function that runs with the rights of its caller, and the caller is the guard.
+/// An account with all rights in the database, as many applications have, replaces a table by a view. The view calls a function
+/// that runs with the rights of its caller, and the caller is the guard.
 #[test]
 fn an_account_with_all_rights_in_the_database_gets_none_outside_of_it() {
     let Some(store) = MySql::empty() else { return };
@@ -144,20 +145,20 @@ fn an_account_with_all_rights_in_the_database_gets_none_outside_of_it() {
             outcome
         };
         attack(&mut attacker).await.expect("it looks like an access");
-        assert_eq!(harmed(&mut root).await.as_deref(), Some("root@localhost"), "version 1 falls to it");
+        assert_eq!(harmed(&mut root).await.as_deref(), Some("root@localhost"), "the attack works on version 1");
         run(&mut root, &format!("DELETE FROM {victim}.account")).await;
 
-        // What root runs to look and to install does not read the view.
+        // The commands that root runs refuse before they read the view.
         let mut installer = store.open_as(&store.installer().await).await;
         for refused in [
             mysql::status(&mut root).await.map(drop),
             mysql::forget_below(&mut root, Token(1)).await.map(drop),
             mysql::install(&mut installer).await.map(drop),
         ] {
-            let refused = refused.expect_err("a view stands there");
+            let refused = refused.expect_err("there is a view");
             assert!(refused.to_string().contains("fencepost_base is a view"), "{refused}");
         }
-        // Root does not install: today's guard would fall to it as well.
+        // Root is refused as the installer: the attack would work on the current version as well.
         let refused = mysql::install(&mut root).await.expect_err("root has rights everywhere");
         assert!(
             refused.to_string().contains("GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, CREATE ROUTINE"),
@@ -171,12 +172,12 @@ fn an_account_with_all_rights_in_the_database_gets_none_outside_of_it() {
         assert_eq!(upgraded, Installed::Upgraded { from: 1, to: mysql::VERSION });
         run(&mut attacker, "RENAME TABLE fencepost_base TO kept").await;
         run(&mut attacker, view).await;
-        attack(&mut attacker).await.expect_err("the installer may do nothing there");
+        attack(&mut attacker).await.expect_err("the installer has no rights there");
         assert_eq!(harmed(&mut root).await, None);
     });
 }
 
-/// A second database is enough to be refused, and a pattern that means this database alone is not.
+/// Rights in one other database are enough for a refusal. A grant with an escaped name of this database is not.
 #[test]
 fn an_account_with_rights_in_another_database_does_not_install() {
     let Some(store) = MySql::empty() else { return };
@@ -209,17 +210,18 @@ fn the_catalogue_shows_one_procedure_with_the_installers_rights() {
         assert_eq!(as_installer, ["fencepost_present"]);
         for (name, kind, _, definer, code) in &routines {
             assert_eq!((kind.as_str(), definer), ("PROCEDURE", &format!("{}@%", store.installer().await)), "{name}");
-            // Nothing of the caller's is run as SQL.
+            // No text of the caller is run as SQL.
             for word in ["PREPARE", "EXECUTE"] {
-                assert!(!code.to_uppercase().contains(word), "{name} says {word}");
+                assert!(!code.to_uppercase().contains(word), "{name} contains {word}");
             }
         }
     });
 }
 
-/// Tables of the session's own hide the guard's from that session. It fools no other, and no code runs.
+/// A temporary table hides the guard's table from the session that created it. Other sessions are not affected, and no code of
+/// the attacker runs.
 #[test]
-fn a_temporary_table_fools_the_session_that_made_it_and_no_other() {
+fn a_temporary_table_affects_only_the_session_that_created_it() {
     with_store(async |store| {
         let mut owner = Operator::of(store).await;
         owner.write(7).await;
@@ -270,7 +272,7 @@ impl Operator {
         Operator(store.open().await)
     }
 
-    /// Writes under the name `wallet`, in whichever version of the guard.
+    /// Writes under the name `wallet`. Works with every version of the guard.
     async fn write(&mut self, token: u64) {
         let mut transaction = begin(&mut self.0).await;
         run(&mut transaction, &format!("CALL fencepost_write('wallet', {token})")).await;

@@ -1,5 +1,5 @@
-//! Rows that keep their own token in a column: by hand in one statement, and with triggers that refuse whoever forgets
-//! it.
+//! Rows that keep their own token in a column: by hand in one statement, and with triggers that refuse a statement without a
+//! token.
 
 use fencepost_fence::{Error, Token, postgres};
 use tokio_postgres::Client;
@@ -66,7 +66,7 @@ fn the_triggers_refuse_an_older_token_and_let_equal_and_newer_pass() {
 }
 
 #[test]
-fn the_triggers_refuse_whoever_does_not_say_a_token() {
+fn the_triggers_refuse_a_statement_without_a_token() {
     let Some(database) = Database::fresh() else { return };
     block_on(async {
         let client = wallet(&database, true).await;
@@ -119,7 +119,7 @@ fn the_column_may_have_another_name_and_must_be_there() {
     });
 }
 
-/// The time that it may idle is bounded as with the functions.
+/// The triggers bound the idle time as the functions do.
 #[test]
 fn a_plain_role_is_guarded_as_well_and_its_idle_time_is_bounded() {
     let Some(database) = Database::fresh() else { return };

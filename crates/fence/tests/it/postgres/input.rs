@@ -1,4 +1,4 @@
-//! What the functions take and refuse, from whatever language they are called.
+//! Which arguments the SQL functions accept and refuse, for callers in any language.
 
 use fencepost_fence::{Access, Name, Stale, Token, postgres};
 
@@ -6,7 +6,7 @@ use crate::postgres::{Database, begin, code, code_of, done, one, run};
 use crate::suite::{block_on, reader, writer};
 
 #[test]
-fn names_are_what_the_lock_service_takes_and_paths_have_the_same_above_them() {
+fn names_and_their_paths_are_those_of_the_lock_service() {
     let Some(database) = Database::fresh() else { return };
     let (longest, longer) = ("n".repeat(512), "n".repeat(513));
     let (wide, wider) = ("ü".repeat(256), "ü".repeat(256) + "n");
@@ -65,7 +65,7 @@ fn names_are_what_the_lock_service_takes_and_paths_have_the_same_above_them() {
 }
 
 #[test]
-fn what_is_no_token_or_no_name_is_refused_and_a_null_is_never_passed_over() {
+fn arguments_that_are_not_valid_are_refused_and_a_null_is_never_ignored() {
     let Some(database) = Database::fresh() else { return };
     block_on(async {
         let client = database.open().await;
@@ -109,7 +109,7 @@ fn what_is_no_token_or_no_name_is_refused_and_a_null_is_never_passed_over() {
 }
 
 #[test]
-fn numbers_that_no_lock_service_gives_are_refused_from_rust_as_well() {
+fn numbers_that_cannot_be_tokens_are_refused_from_rust_as_well() {
     let Some(database) = Database::fresh() else { return };
     block_on(async {
         let mut client = database.open().await;
@@ -133,14 +133,14 @@ fn one_name_may_be_shown_several_times() {
             .and_read("/a/b", reader(6))
             .and_write("/a/b", writer(6))
             .and_read("/a", reader(5));
-        postgres::admit(&transaction, &access).await.expect("nobody was there before");
+        postgres::admit(&transaction, &access).await.expect("the first access");
         done(transaction.commit().await);
         assert_eq!(one(&client, "SELECT writes FROM fencepost.marks WHERE name = '/a/b'").await, 2);
     });
 }
 
 #[test]
-fn the_refusal_says_the_same_as_the_rules_do() {
+fn the_refusal_has_the_same_text_as_that_of_the_rules() {
     let Some(database) = Database::fresh() else { return };
     block_on(async {
         let mut client = database.open().await;
@@ -155,7 +155,7 @@ fn the_refusal_says_the_same_as_the_rules_do() {
         assert_eq!(
             stale.stale(),
             Some(&Stale { name, token: Token(5), at, highest: Token(7) }),
-            "of the first that was shown"
+            "about the first name that was shown"
         );
         assert_eq!(in_sql, format!("{stale}."));
     });

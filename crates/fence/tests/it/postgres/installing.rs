@@ -1,4 +1,4 @@
-//! Installing and upgrading, by the library and by hand, and what the guard says where nothing is installed.
+//! Installing and upgrading, by the library and by hand, and the errors where nothing is installed.
 
 use fencepost_fence::{Access, Error, Installed, Status, Token, postgres};
 
@@ -19,14 +19,14 @@ fn installing_again_changes_nothing_and_a_newer_form_is_refused() {
         assert_eq!(postgres::status(&client).await.expect("it is there"), expected);
         run(&client, "UPDATE fencepost.store SET version = 3").await;
         for refused in [postgres::install(&mut client).await.map(drop), postgres::status(&client).await.map(drop)] {
-            let refused = refused.expect_err("somebody newer has made it");
+            let refused = refused.expect_err("a newer version has created it");
             assert!(matches!(&refused, Error::NotInstalled(why) if why.contains("version 3")), "{refused}");
         }
         assert_eq!(code(&client, postgres::SCRIPT).await, "P0001", "by hand as well");
     });
 }
 
-/// What an installation consists of, one object a line: functions with their rights and code, tables with their columns.
+/// The objects of an installation, one per line: functions with their rights and code, tables with their columns.
 async fn installation(client: &Client) -> Vec<String> {
     let objects = "
         SELECT concat_ws(' ', oid::regprocedure, prosecdef, proconfig, proacl, pg_get_functiondef(oid)) FROM pg_proc
@@ -39,7 +39,7 @@ async fn installation(client: &Client) -> Vec<String> {
     done(client.query(objects, &[]).await).iter().map(|row| row.get(0)).collect()
 }
 
-/// By the library and by hand. What is there afterwards is what a new installation has, with the marks and settings of the old.
+/// By the library and by hand. Afterwards the objects are those of a new installation, and the marks and settings are kept.
 #[test]
 fn version_1_is_upgraded_with_its_marks_settings_and_triggers() {
     let (Some(by_library), Some(by_hand), Some(fresh)) = (Database::bare(), Database::bare(), Database::fresh()) else {
@@ -104,9 +104,10 @@ fn the_script_does_the_same_by_hand() {
     });
 }
 
-/// Whoever waits for another must then see what that one has made, even if the database gives everybody an old view.
+/// An installation that waited for another one must see what that one has created, even if the default isolation level of the
+/// database would give it an old view.
 #[test]
-fn two_who_install_at_once_do_not_collide() {
+fn two_installations_at_once_do_not_collide() {
     let Some(database) = Database::bare() else { return };
     block_on(async {
         let name = database.name();
@@ -135,14 +136,14 @@ fn without_the_schema_it_says_what_to_run() {
             assert!(matches!(refused, Error::NotInstalled(_)), "{refused:?}");
             assert!(refused.to_string().contains("fencepost fence init postgres://"), "{refused}");
         }
-        // What is missing of somebody else's is not ours to explain.
+        // An error about a table that is not the guard's is passed on unchanged.
         let other = client.batch_execute("SELECT * FROM nothing_of_ours").await.expect_err("there is none");
         assert!(matches!(Error::from(other), Error::Store(_)));
     });
 }
 
 #[test]
-fn a_role_that_was_not_let_in_is_told_what_it_needs() {
+fn a_role_without_rights_is_told_what_it_needs() {
     let Some(database) = Database::fresh() else { return };
     block_on(async {
         let role = format!("stranger_of_{}", database.name());
@@ -155,9 +156,9 @@ fn a_role_that_was_not_let_in_is_told_what_it_needs() {
     });
 }
 
-/// The functions run with the rights of who installs them, so they must not be somebody else's to change.
+/// Some functions run with the rights of the installer, so no other role may be able to change them.
 #[test]
-fn a_schema_that_belongs_to_somebody_else_is_not_used() {
+fn a_schema_that_belongs_to_another_role_is_refused() {
     let Some(database) = Database::bare() else { return };
     block_on(async {
         let mut client = database.open().await;

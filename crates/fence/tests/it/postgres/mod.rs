@@ -1,6 +1,6 @@
-//! The guard of Postgres, against a real server: what every guard must do, and in the modules what only this one does.
+//! The guard of Postgres, against a real server. This file runs the suite for every guard; the modules test what only Postgres has.
 //!
-//! Every test has a fresh database of its own on the server that they share.
+//! Every test has a fresh database on the shared server.
 #![cfg(feature = "postgres")]
 
 mod columns;
@@ -22,7 +22,7 @@ use tokio_postgres::{Client, Config, GenericClient, NoTls, Transaction};
 struct Database(Config);
 
 impl Database {
-    /// None if there is no server: then the test is written down as skipped.
+    /// `None` if there is no server: then the test is recorded as skipped.
     fn fresh() -> Option<Database> {
         let database = Database::bare()?;
         block_on(async {
@@ -30,7 +30,7 @@ impl Database {
             assert_eq!(postgres::install(&mut client).await.expect("a database of our own"), Installed::New);
             run(
                 &client,
-                // On a busy machine a test may idle for longer than holders do.
+                // On a busy machine a test may idle for longer than the default bound.
                 "SELECT fencepost.set_idle_timeout('1 min');
                  CREATE TABLE numbers (name text PRIMARY KEY, number bigint NOT NULL);
                  CREATE TABLE wallet (id integer PRIMARY KEY, balance bigint NOT NULL);
@@ -41,7 +41,7 @@ impl Database {
         Some(database)
     }
 
-    /// Without the guard.
+    /// A database without the guard.
     fn bare() -> Option<Database> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("fence_{}", COUNT.fetch_add(1, Ordering::SeqCst));
@@ -49,7 +49,7 @@ impl Database {
         block_on(async {
             let client = open(&config).await;
             run(&client, &format!("CREATE DATABASE {name}")).await;
-            // The machine does not lose its power here.
+            // These tests do not need to survive a power failure.
             run(&client, &format!("ALTER DATABASE {name} SET synchronous_commit = off")).await;
         });
         config.dbname(&name);
@@ -64,7 +64,7 @@ impl Database {
         open(self.0.clone().user(role)).await
     }
 
-    /// The name of the database, which no other test has: good for what databases share, such as roles.
+    /// The name of the database. It is unique, so tests use it in names that all databases share, such as those of roles.
     fn name(&self) -> &str {
         self.0.get_dbname().expect("it was set")
     }
@@ -94,13 +94,13 @@ async fn balance(client: &impl GenericClient) -> i64 {
     one(client, "SELECT balance FROM wallet WHERE id = 7").await
 }
 
-/// The SQLSTATE with which it fails.
+/// The SQLSTATE with which the statement fails.
 async fn code(client: &impl GenericClient, sql: &str) -> String {
     let error = client.batch_execute(sql).await.expect_err(sql);
     error.code().unwrap_or_else(|| panic!("{sql}: {error}")).code().to_owned()
 }
 
-/// The SQLSTATE in an answer of the guard.
+/// The SQLSTATE in an error of the guard.
 fn code_of(error: &Error) -> &str {
     match error {
         Error::Store(source) => {
@@ -110,7 +110,7 @@ fn code_of(error: &Error) -> &str {
     }
 }
 
-/// Asks until the answer is yes.
+/// Waits until the condition is true.
 async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !condition().await {
@@ -119,11 +119,11 @@ async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// Waits until somebody in this database waits for a lock.
-async fn somebody_waits(observer: &Client) {
+/// Waits until a session in this database waits for a lock.
+async fn a_session_waits(observer: &Client) {
     let waiting =
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    until("somebody waits for a lock", async || one(observer, waiting).await > 0).await;
+    until("a session waits for a lock", async || one(observer, waiting).await > 0).await;
 }
 
 impl Store for Database {
@@ -195,7 +195,7 @@ impl Connection for Client {
         let transaction = begin(&mut self).await;
         postgres::admit(&transaction, &Access::write(name, token)).await.expect("its token is good");
         set(&transaction, name, number).await;
-        // No destructor runs, so nothing is rolled back on purpose: the server finds the connection gone.
+        // No destructor runs, so no rollback is sent: the server notices that the connection is gone.
         std::mem::forget(transaction);
     }
 

@@ -1,8 +1,7 @@
-//! The guard as an attacker with a role of the application sees it: what the role can run with the installer's rights, and what
-//! it can do to the marks.
+//! Attacks on the guard by a role of an application: what it can run with the installer's rights, and what it can do to the marks.
 //!
-//! Each attack that worked on version 1 is first played there, and must succeed: an attack that fails for another reason would
-//! show nothing. Then the installation is upgraded, and the same attack must fail.
+//! Each attack that worked on version 1 is first played on version 1, where it must succeed: an attack that fails for another
+//! reason would prove nothing. Then the installation is upgraded, and the same attack must fail.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +17,7 @@ pub(crate) const VERSION_1: &str = include_str!("../../fixtures/postgres-version
 /// The search path of every function that looks something up when it runs.
 const PINNED: &str = "search_path=pg_catalog, pg_temp";
 
-/// A database with a role that has what the guide gives to an application, and a schema of its own.
+/// A database with a role that has the rights which the guide gives to an application, and a schema of its own.
 struct Attacked {
     database: Database,
     owner: Client,
@@ -26,7 +25,7 @@ struct Attacked {
 }
 
 impl Attacked {
-    /// With the guard of version 1 and a mark at 7.
+    /// A database with version 1 of the guard and a mark at 7.
     async fn with_version_1(database: Database) -> Attacked {
         let owner = database.open().await;
         run(&owner, VERSION_1).await;
@@ -42,7 +41,7 @@ impl Attacked {
         Attacked { database, owner, role }
     }
 
-    /// Takes back what an attack gave to the role, and installs what is installed today.
+    /// Undoes the effects of an attack, and upgrades to the current version.
     async fn upgrade(&mut self) {
         run(&self.owner, &format!("ALTER ROLE {} NOSUPERUSER", self.role)).await;
         run(&self.owner, "UPDATE fencepost.marks SET write_floor = 7 WHERE name = 'wallet:7'").await;
@@ -54,7 +53,7 @@ impl Attacked {
         self.database.open_as(&self.role).await
     }
 
-    /// What an attack would have changed: the mark, and whether the role is a superuser now.
+    /// What an attack tries to change: the mark, and whether the role is a superuser.
     async fn harm(&self) -> (i64, bool) {
         let mark = one(&self.owner, "SELECT write_floor FROM fencepost.marks WHERE name = 'wallet:7'").await;
         let superuser = format!("SELECT rolsuper FROM pg_roles WHERE rolname = '{}'", self.role);
@@ -73,9 +72,10 @@ impl Attacked {
 const UNHARMED: (i64, bool) = (7, false);
 const HARMED: (i64, bool) = (0, true);
 
-/// The attack by a row: its type has a cast to json, which a trigger of the guard called with the installer's rights.
+/// The attack by a row: a type of the attacker has a cast to json, and a trigger of version 1 called it with the installer's
+/// rights.
 #[test]
-fn a_cast_of_the_callers_own_does_not_run_with_the_rights_of_the_installer() {
+fn a_cast_of_the_caller_does_not_run_with_the_rights_of_the_installer() {
     let Some(database) = Database::bare() else { return };
     block_on(async {
         let mut attacked = Attacked::with_version_1(database).await;
@@ -101,7 +101,7 @@ fn a_cast_of_the_callers_own_does_not_run_with_the_rights_of_the_installer() {
         let by_column = "INSERT INTO own.columns VALUES ('7', 1)";
         for attack in [by_row, by_column] {
             run(&attacker, attack).await;
-            assert_eq!(attacked.harm().await, HARMED, "version 1 falls to: {attack}");
+            assert_eq!(attacked.harm().await, HARMED, "works on version 1: {attack}");
             run(&attacked.owner, &format!("ALTER ROLE {} NOSUPERUSER", attacked.role)).await;
             run(&attacked.owner, "UPDATE fencepost.marks SET write_floor = 7 WHERE name = 'wallet:7'").await;
         }
@@ -109,17 +109,18 @@ fn a_cast_of_the_callers_own_does_not_run_with_the_rights_of_the_installer() {
         for attack in [by_row, by_column] {
             assert_eq!(code(&attacker, attack).await, "42501", "{attack}");
             run(&attacker, "ROLLBACK").await;
-            // A connection that has seen nothing of version 1.
+            // On a connection that never used version 1.
             assert_eq!(code(&attacked.attacker().await, attack).await, "42501", "{attack}");
             assert_eq!(attacked.harm().await, UNHARMED);
         }
     });
 }
 
-/// The attack by a name: a helper of the guard, called first under the caller's search path, kept the caller's meaning of `text`
-/// for the rest of the session, and brought it along when the guard called it with the installer's rights.
+/// The attack by a name: the attacker first calls a function of the guard under a search path where `text` is a type of its own.
+/// In version 1 the function kept that meaning for the rest of the session, also when the guard called it with the installer's
+/// rights.
 #[test]
-fn a_type_of_the_callers_own_does_not_get_into_the_functions_of_the_guard() {
+fn a_type_of_the_caller_does_not_get_into_the_functions_of_the_guard() {
     let Some(database) = Database::bare() else { return };
     block_on(async {
         let mut attacked = Attacked::with_version_1(database).await;
@@ -139,7 +140,7 @@ fn a_type_of_the_callers_own_does_not_get_into_the_functions_of_the_guard() {
         run(&attacker, &harms).await;
         run(&attacker, &domain("own")).await;
         run(&attacker, "SELECT fencepost.write('bait', 1)").await;
-        assert_eq!(attacked.harm().await, HARMED, "version 1 falls to it");
+        assert_eq!(attacked.harm().await, HARMED, "the attack works on version 1");
 
         attacked.upgrade().await;
         let every_function = "
@@ -154,7 +155,7 @@ fn a_type_of_the_callers_own_does_not_get_into_the_functions_of_the_guard() {
             }
             run(&attacker, &domain(schema)).await;
             let meant = "SELECT count(*) FROM pg_type WHERE oid = 'text'::regtype AND typtype = 'd'";
-            assert_eq!(one(&attacker, meant).await, 1, "out here, text is the attacker's");
+            assert_eq!(one(&attacker, meant).await, 1, "outside of the guard, text is the attacker's type");
             for refusal in [
                 "SELECT fencepost.refuse_token('x', 0)",
                 "SELECT fencepost.refuse_stale('x', 1, 'x', 2)",
@@ -169,16 +170,16 @@ fn a_type_of_the_callers_own_does_not_get_into_the_functions_of_the_guard() {
     });
 }
 
-/// What is in a schema of that name is another role's, and reading a view runs its functions.
+/// Another role has created the schema, with a view whose functions would run when the installer reads it.
 #[test]
-fn installing_runs_nothing_that_another_role_has_put_in_its_way() {
+fn installing_runs_nothing_that_another_role_has_planted() {
     let Some(database) = Database::bare() else { return };
     block_on(async {
         let mut owner = database.open().await;
         let role = format!("squatter_of_{}", database.name());
         let grant = format!("CREATE ROLE {role} LOGIN; GRANT CREATE ON DATABASE {} TO {role}", database.name());
         run(&owner, &grant).await;
-        // A sequence keeps what it counted when its transaction is rolled back.
+        // A sequence keeps its count even if the transaction is rolled back.
         let planted = "CREATE SCHEMA fencepost;
              CREATE SEQUENCE fencepost.ran;
              CREATE FUNCTION fencepost.harms() RETURNS integer LANGUAGE plpgsql AS
@@ -213,7 +214,7 @@ fn an_object_of_another_role_in_the_schema_is_refused() {
     });
 }
 
-/// What the guide promises of a role that may use the guard, and what it says the role can do all the same.
+/// What the guide says that a role with USAGE cannot do, and what it can.
 #[test]
 fn a_role_can_lift_marks_and_the_owner_repairs_them_and_nothing_lowers_them() {
     const HIGHEST: u64 = (1 << 53) - 1;
@@ -239,7 +240,7 @@ fn a_role_can_lift_marks_and_the_owner_repairs_them_and_nothing_lowers_them() {
         let before = marks(&owner).await;
         let attacker = database.open_as(&role).await;
         for (attack, expected) in [
-            // The function with the installer's rights, called by hand.
+            // Calls by hand to the function with the installer's rights.
             ("SELECT fencepost.admit('{wallet:7}', '{6}', '{write}')", postgres::STALE),
             ("SELECT fencepost.admit('{wallet:7}', '{0}', '{write}')", "FP400"),
             ("SELECT fencepost.admit('{wallet:7}', '{-1}', '{write}')", "FP400"),
@@ -249,7 +250,7 @@ fn a_role_can_lift_marks_and_the_owner_repairs_them_and_nothing_lowers_them() {
             ("SELECT fencepost.admit('{/a//b}', '{8}', '{write}')", "FP400"),
             ("SELECT fencepost.admit(NULL, NULL, NULL)", postgres::MISSING),
             ("SELECT fencepost.was_shown(NULL)", "FP400"),
-            // What the triggers go by is a column of the marks, and no setting of the session.
+            // The triggers rely on a column of the marks, not on a setting of the session.
             ("UPDATE fencepost.marks SET written_by = pg_current_xact_id()", "42501"),
             ("SELECT * FROM fencepost.marks", "42501"),
             ("SELECT * FROM fencepost.marks FOR UPDATE", "42501"),
@@ -267,7 +268,7 @@ fn a_role_can_lift_marks_and_the_owner_repairs_them_and_nothing_lowers_them() {
         ] {
             assert_eq!(code(&attacker, attack).await, expected, "{attack}");
         }
-        // Its own table, with the guard's trigger told to take each of its rows for the row of another table.
+        // A table of the attacker with the guard's trigger, whose rows get the names of rows of another table.
         run(
             &attacker,
             "CREATE TABLE own.rows (id text);
@@ -276,7 +277,7 @@ fn a_role_can_lift_marks_and_the_owner_repairs_them_and_nothing_lowers_them() {
         )
         .await;
         assert_eq!(code(&attacker, "INSERT INTO own.rows VALUES ('7')").await, postgres::MISSING);
-        // Tables of the session's own that have the names of the guard's.
+        // Temporary tables with the names of the guard's tables.
         run(
             &attacker,
             "CREATE TEMPORARY TABLE marks (name text, write_floor bigint, written_by xid8);
@@ -287,12 +288,12 @@ fn a_role_can_lift_marks_and_the_owner_repairs_them_and_nothing_lowers_them() {
         assert_eq!(code(&attacker, "UPDATE public.wallet SET balance = 1").await, postgres::MISSING);
         assert_eq!((marks(&owner).await, balance(&owner).await), (before, 100), "nothing has moved");
 
-        // Not prevented: a token that the lock service never gave shuts every holder out, until the owner repairs it.
+        // Not prevented: a token that the lock service never gave shuts out every holder, until the owner repairs the mark.
         run(&attacker, &format!("SELECT fencepost.admit('{{wallet:7}}', '{{{HIGHEST}}}', '{{claim}}')")).await;
         stale(owner.write("wallet:7", writer(8), 80).await, 8, HIGHEST);
         run(&owner, "DELETE FROM fencepost.marks WHERE name = 'wallet:7'").await;
         owner.write("wallet:7", writer(8), 80).await.expect("the mark is repaired");
-        // Not prevented: its transaction may idle for as long as it likes, because the setting is its own.
+        // Not prevented: its transaction may idle without a limit, because the setting belongs to its session.
         run(&attacker, "BEGIN; SELECT fencepost.write('wallet:7', 8); SET idle_in_transaction_session_timeout = 0")
             .await;
         run(&attacker, "ROLLBACK").await;
@@ -332,7 +333,7 @@ struct Function {
     /// Its names were looked up when it was created, by the installer.
     bound_at_creation: bool,
     returns: String,
-    /// Types that it takes, gives or returns and that are not plain ones of Postgres: rows, polymorphic ones, others' types.
+    /// Types of its arguments and results that are not plain types of Postgres: rows, polymorphic types, types of users.
     strange_types: Vec<String>,
     source: String,
 }
@@ -365,7 +366,7 @@ async fn functions(client: &Client) -> Vec<Function> {
     rows.iter().map(function).collect()
 }
 
-/// Code without comments and texts, in lower case, word by word.
+/// The words of the code in lower case, without comments and string literals.
 fn words(source: &str) -> Vec<String> {
     let lines = source.lines().map(|line| line.split("--").next().expect("a first part"));
     let code: String = lines.collect::<Vec<_>>().join("\n");
@@ -383,7 +384,8 @@ fn declared_types(source: &str) -> Vec<&str> {
     starts.map(|line| line.trim_end_matches(';').split_whitespace().nth(1).expect("a type")).collect()
 }
 
-/// The functions with the installer's rights, and all that they call, know no row, no polymorphic type and no type of a user's.
+/// The functions with the installer's rights, and all functions that they call, use no row, no polymorphic type and no type of a
+/// user.
 #[test]
 fn the_catalogue_shows_no_function_with_the_installers_rights_that_touches_the_callers_types() {
     let Some(database) = Database::fresh() else { return };
@@ -395,7 +397,7 @@ fn the_catalogue_shows_no_function_with_the_installers_rights_that_touches_the_c
         };
         let as_installer = names(&|one| one.as_installer);
         assert_eq!(as_installer, BTreeSet::from(["admit", "was_shown"].map(str::to_owned)));
-        // Rows come to triggers, and those run as their caller.
+        // Only triggers handle rows, and triggers run as their caller.
         assert!(names(&|one| one.returns == "trigger").is_disjoint(&as_installer));
 
         let mut reached: Vec<&Function> = functions.iter().filter(|one| one.as_installer).collect();
@@ -424,13 +426,13 @@ fn the_catalogue_shows_no_function_with_the_installers_rights_that_touches_the_c
             let forbidden =
                 ["new", "old", "record", "execute", "to_json", "to_jsonb", "row_to_json", "regclass", "set_config"];
             for word in words(&one.source) {
-                assert!(!forbidden.contains(&word.as_str()) && !word.contains('%'), "{} says {word}", one.name);
+                assert!(!forbidden.contains(&word.as_str()) && !word.contains('%'), "{} contains {word}", one.name);
             }
         }
     });
 }
 
-/// Also those that run as their caller: admit calls some of them, and plpgsql looks up types once in a session.
+/// Also the functions that run as their caller: admit calls some of them, and plpgsql looks up types once in a session.
 #[test]
 fn every_function_that_looks_names_up_when_it_runs_has_a_pinned_search_path() {
     let Some(database) = Database::fresh() else { return };

@@ -1,4 +1,4 @@
-//! The triggers on many rows: no write without a token.
+//! The triggers for many rows: they refuse every write without a token.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 
@@ -10,7 +10,7 @@ use crate::suite::{block_on, stale, writer};
 
 const GUARD: &str = "SELECT fencepost.guard_rows('wallet', 'wallet:', 'id')";
 
-/// A statement in a transaction of its own, after others that prepare it.
+/// Runs a statement in a new transaction, after statements that prepare it. Rolls back. Returns the SQLSTATE of a failure.
 async fn after(client: &Client, before: &str, statement: &str) -> Result<(), String> {
     run(client, &format!("BEGIN; {before}")).await;
     let outcome =
@@ -40,7 +40,7 @@ fn a_write_is_refused_until_its_transaction_has_shown_a_token_for_the_row() {
                 assert_eq!(after(&client, &shown(not_enough), write).await, missing, "{not_enough}: {write}");
             }
             assert_eq!(after(&client, &shown(&format!("write('wallet:{row}', 5)")), write).await, Ok(()), "{write}");
-            // A transaction before this one has shown it: too early.
+            // A token that an earlier transaction has shown does not count.
             run(&client, &shown(&format!("write('wallet:{row}', 5)"))).await;
             assert_eq!(after(&client, "", write).await, missing, "{write}");
         }
@@ -54,7 +54,7 @@ fn a_write_is_refused_until_its_transaction_has_shown_a_token_for_the_row() {
 }
 
 #[test]
-fn each_of_many_rows_needs_its_own_and_a_new_key_needs_both() {
+fn each_row_needs_its_own_token_and_a_new_key_needs_both() {
     let Some(database) = Database::fresh() else { return };
     block_on(async {
         let client = database.open().await;
@@ -74,7 +74,7 @@ fn each_of_many_rows_needs_its_own_and_a_new_key_needs_both() {
 }
 
 #[test]
-fn a_savepoint_that_is_rolled_back_takes_back_what_was_shown() {
+fn rolling_back_to_a_savepoint_takes_back_what_was_shown() {
     let Some(database) = Database::fresh() else { return };
     block_on(async {
         let client = database.open().await;
@@ -133,9 +133,9 @@ fn keys_may_be_any_text_and_tables_may_have_any_name() {
             done(transaction.execute(insert, &[&key]).await);
             done(transaction.commit().await);
         }
-        // What gives no name cannot have a lock.
+        // A key that gives no valid name cannot have a lock.
         for key in [None, Some("line\nbreak")] {
-            let refused = client.execute(insert, &[&key]).await.expect_err("no name");
+            let refused = client.execute(insert, &[&key]).await.expect_err("no valid name");
             assert_eq!(refused.code().map(|code| code.code()), Some("FP400"), "{key:?}");
         }
         assert_eq!(code(&client, "SELECT fencepost.guard_rows('wallet', 'wallet:', 'no_column')").await, "FP400");
@@ -161,7 +161,7 @@ fn a_key_that_another_trigger_changes_is_seen() {
     });
 }
 
-/// An application's role has USAGE on the schema, and nothing else of the guard's.
+/// The role of an application has USAGE on the schema, and no other right on the guard.
 #[test]
 fn a_plain_role_writes_through_the_guard_and_cannot_touch_the_marks() {
     let Some(database) = Database::fresh() else { return };
@@ -175,7 +175,7 @@ fn a_plain_role_writes_through_the_guard_and_cannot_touch_the_marks() {
         let transaction = begin(&mut app).await;
         postgres::admit(&transaction, &Access::write("wallet:7", writer(7))).await.expect("the first");
         let row = done(transaction.query_one("SHOW idle_in_transaction_session_timeout", &[]).await);
-        assert_eq!(row.get::<_, String>(0), "1min", "the bound holds outside of the function that set it");
+        assert_eq!(row.get::<_, String>(0), "1min", "the bound holds after the function that set it has returned");
         run(&transaction, update).await;
         done(transaction.commit().await);
         assert_eq!(balance(&app).await, 70);
@@ -193,9 +193,9 @@ fn a_plain_role_writes_through_the_guard_and_cannot_touch_the_marks() {
     });
 }
 
-/// The functions run with their owner's rights, so nothing in them may mean what the caller says it means.
+/// The functions must not use operators or types of the caller.
 #[test]
-fn operators_of_the_callers_own_do_not_reach_into_the_guard() {
+fn operators_of_the_caller_do_not_reach_into_the_guard() {
     let Some(database) = Database::fresh() else { return };
     block_on(async {
         let client = database.open().await;
@@ -212,14 +212,19 @@ fn operators_of_the_callers_own_do_not_reach_into_the_guard() {
              SET search_path = own, public, pg_catalog",
         )
         .await;
-        assert_eq!(one(&client, "SELECT (1::bigint < 2::bigint)::integer::bigint").await, 0, "it is used out here");
+        assert_eq!(
+            one(&client, "SELECT (1::bigint < 2::bigint)::integer::bigint").await,
+            0,
+            "the operator is used outside of the guard"
+        );
         assert_eq!(code(&client, "SELECT fencepost.write('wallet:7', 5)").await, postgres::STALE);
         assert_eq!(code(&client, "UPDATE wallet SET balance = 1 WHERE id = 7").await, postgres::MISSING);
         run(&client, "SELECT fencepost.write('wallet:7', 8)").await;
     });
 }
 
-/// Each round has a token of its own, claims, reads, and writes one more in another transaction. In between, it forgets to.
+/// Each round has a new token, claims, reads, and adds one in another transaction. Between the two it tries to write without a
+/// token.
 #[test]
 fn racing_writers_of_a_guarded_table_lose_no_update() {
     const WRITERS: u64 = 6;

@@ -1,14 +1,14 @@
-//! What happens between transactions: old views, waits, pauses, and the traps of putting too much into one statement.
+//! Several transactions at once: old views, waits, pauses, and the traps of guard and write in one statement.
 
 use std::time::Duration;
 
 use fencepost_fence::{Access, Error, Token, postgres};
 use tokio_postgres::{Client, IsolationLevel, Transaction};
 
-use crate::postgres::{Database, balance, begin, code, code_of, done, one, run, somebody_waits};
+use crate::postgres::{Database, a_session_waits, balance, begin, code, code_of, done, one, run};
 use crate::suite::{AnyAccess, Connection, block_on, reader, stale, writer};
 
-/// Far more than anything here takes.
+/// Much longer than any step here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 const OLD_VIEW: &str = "40001";
 
@@ -28,8 +28,8 @@ async fn admit(transaction: &Transaction<'_>, access: &AnyAccess) -> Result<(), 
     }
 }
 
-/// A transaction above READ COMMITTED sees the database as it was at its first statement. Even the newest token does
-/// not take it past the guard once somebody else has been there since: it would decide from what it saw.
+/// A transaction above READ COMMITTED sees the database as it was at its first statement. If another access was admitted
+/// since, even the newest token does not pass the guard: the transaction would decide from its old view.
 // Rule: claim-before-read
 #[test]
 fn a_transaction_with_an_old_view_is_not_let_in() {
@@ -59,7 +59,7 @@ fn a_transaction_with_an_old_view_is_not_let_in() {
     });
 }
 
-/// The marks that would have refused it are forgotten, and the base that stands for them is not in its view.
+/// The marks that would have refused the transaction are forgotten, and the new base is not in its view.
 // Rule: fence-gc
 #[test]
 fn a_transaction_with_a_view_of_an_older_base_is_not_let_in() {
@@ -95,10 +95,10 @@ fn a_transaction_that_begins_with_the_guard_is_let_in_at_every_level() {
     });
 }
 
-/// One who forgets marks has raised the base, and has not committed yet. Nobody slips in between with what is below.
+/// A transaction that forgets marks has raised the base and has not committed yet. No token below the base passes meanwhile.
 // Rule: fence-gc
 #[test]
-fn whoever_comes_while_marks_are_forgotten_waits_for_the_new_base() {
+fn an_access_while_marks_are_forgotten_waits_for_the_new_base() {
     let Some(database) = Database::fresh() else { return };
     block_on(async {
         let (mut operator, mut late, observer) = (database.open().await, database.open().await, database.open().await);
@@ -107,7 +107,7 @@ fn whoever_comes_while_marks_are_forgotten_waits_for_the_new_base() {
             let forgetting = begin(&mut operator).await;
             run(&forgetting, "SELECT fencepost.forget_below(8)").await;
             let commit = async {
-                somebody_waits(&observer).await;
+                a_session_waits(&observer).await;
                 done(forgetting.commit().await);
             };
             let (refused, ()) = tokio::join!(late.write(name, writer(7), 70), commit);
@@ -117,7 +117,7 @@ fn whoever_comes_while_marks_are_forgotten_waits_for_the_new_base() {
 }
 
 #[test]
-fn forgetting_waits_for_whoever_has_passed_the_guard() {
+fn forgetting_waits_for_transactions_that_have_passed_the_guard() {
     let Some(database) = Database::fresh() else { return };
     block_on(async {
         let (mut writing, mut operator, observer) =
@@ -125,7 +125,7 @@ fn forgetting_waits_for_whoever_has_passed_the_guard() {
         let transaction = begin(&mut writing).await;
         postgres::admit(&transaction, &Access::write("wallet:7", writer(5))).await.expect("the first");
         let commit = async {
-            somebody_waits(&observer).await;
+            a_session_waits(&observer).await;
             done(transaction.commit().await);
         };
         let (forgotten, ()) = tokio::join!(operator.forget_below(Token(8)), commit);
@@ -133,7 +133,7 @@ fn forgetting_waits_for_whoever_has_passed_the_guard() {
     });
 }
 
-/// A holder that is paused inside its transaction would bar its successor for as long as it likes.
+/// Without a bound, a holder that is paused inside its transaction would block its successor for ever.
 #[test]
 fn a_paused_holder_is_ended_by_the_server_and_leaves_nothing() {
     let Some(database) = Database::fresh() else { return };
@@ -143,15 +143,15 @@ fn a_paused_holder_is_ended_by_the_server_and_leaves_nothing() {
         let transaction = begin(&mut paused).await;
         let access = Access::write("wallet:7", writer(5));
         let write = async { Ok(transaction.batch_execute("UPDATE wallet SET balance = 50 WHERE id = 7").await?) };
-        // Sent together, so that it does not idle before both are done, however slow the machine is.
+        // Sent together, so that the session does not idle before both are done, even on a slow machine.
         tokio::try_join!(biased; postgres::admit(&transaction, &access), write).expect("the first");
         run(&successor, "SELECT fencepost.set_idle_timeout('1 min')").await;
 
         let claim = begin(&mut successor).await;
         let access = Access::claim("wallet:7", writer(7));
         let admitted = tokio::time::timeout(PATIENCE, postgres::admit(&claim, &access)).await;
-        admitted.expect("the paused one does not bar it for ever").expect("newer");
-        assert_eq!(balance(&claim).await, 100, "what the paused one had written is undone");
+        admitted.expect("the paused holder does not block it for ever").expect("newer");
+        assert_eq!(balance(&claim).await, 100, "the write of the paused holder is undone");
         done(claim.commit().await);
 
         transaction
@@ -177,7 +177,7 @@ fn the_idle_time_is_bounded_for_the_transaction_alone_and_never_lengthened() {
                 run(&client, &format!("SET idle_in_transaction_session_timeout = '{own}'; BEGIN; {guard}")).await;
                 assert_eq!(shown().await, bounded, "{own}");
                 run(&client, "COMMIT").await;
-                assert_eq!(shown().await, own, "the session's own is back");
+                assert_eq!(shown().await, own, "the session's own setting is back");
             }
         }
         run(&client, "SELECT fencepost.set_idle_timeout('30.7 s'); BEGIN; SELECT fencepost.claim('w', 5)").await;
@@ -185,7 +185,7 @@ fn the_idle_time_is_bounded_for_the_transaction_alone_and_never_lengthened() {
     });
 }
 
-/// Somebody has written, and commits when the next holder already waits for its marks. What does that one then read?
+/// A holder has written, and commits when the next holder already waits for the marks. Returns what the next holder reads.
 async fn read_after_waiting(database: &Database, claim_and_read: impl AsyncFnOnce(&Transaction<'_>) -> i64) -> i64 {
     let (mut ahead, mut behind, observer) = (database.open().await, database.open().await, database.open().await);
     let transaction = begin(&mut ahead).await;
@@ -193,7 +193,7 @@ async fn read_after_waiting(database: &Database, claim_and_read: impl AsyncFnOnc
     run(&transaction, "UPDATE wallet SET balance = balance - 50 WHERE id = 7").await;
     let next = begin(&mut behind).await;
     let commit = async {
-        somebody_waits(&observer).await;
+        a_session_waits(&observer).await;
         done(transaction.commit().await);
     };
     let (read, ()) = tokio::join!(claim_and_read(&next), commit);
@@ -202,7 +202,7 @@ async fn read_after_waiting(database: &Database, claim_and_read: impl AsyncFnOnc
 
 // Rule: claim-before-read
 #[test]
-fn a_claim_and_the_read_after_it_see_what_the_one_ahead_has_written() {
+fn a_claim_and_the_read_after_it_see_what_the_holder_ahead_has_written() {
     let Some(database) = Database::fresh() else { return };
     let two_statements = async |transaction: &Transaction<'_>| {
         postgres::admit(transaction, &Access::claim("wallet:7", writer(7))).await.expect("newer");
@@ -211,7 +211,7 @@ fn a_claim_and_the_read_after_it_see_what_the_one_ahead_has_written() {
     assert_eq!(block_on(read_after_waiting(&database, two_statements)), 50);
 }
 
-/// The trap. If Postgres ever changes this, the warnings in our documentation can go.
+/// A trap. If Postgres ever changes this, our documentation need not warn of it any more.
 #[test]
 fn trap_in_one_statement_with_the_guard_the_read_has_an_old_view() {
     let Some(database) = Database::fresh() else { return };
@@ -227,7 +227,7 @@ fn trap_in_one_statement_with_the_guard_the_read_has_an_old_view() {
     );
 }
 
-/// The trap. A SELECT in WITH that nothing refers to is not run. The triggers notice that nothing was shown.
+/// A trap. A SELECT in WITH that nothing refers to does not run. The triggers notice that nothing was shown.
 #[test]
 fn trap_a_guard_in_with_that_nothing_refers_to_does_not_run() {
     let Some(database) = Database::fresh() else { return };
@@ -236,15 +236,15 @@ fn trap_a_guard_in_with_that_nothing_refers_to_does_not_run() {
         run(&client, "SELECT fencepost.claim('wallet:7', 7)").await;
         let sql = "WITH guard AS (SELECT fencepost.write('wallet:7', 5)) UPDATE wallet SET balance = 5 WHERE id = 7";
         run(&client, sql).await;
-        assert_eq!(balance(&client).await, 5, "a stale write came through");
+        assert_eq!(balance(&client).await, 5, "a stale write was not refused");
         run(&client, "SELECT fencepost.guard_rows('wallet', 'wallet:', 'id')").await;
         assert_eq!(code(&client, sql).await, postgres::MISSING);
     });
 }
 
-/// The write goes with the guard in one round trip, behind it: the trigger would refuse it in front.
+/// Guard and write go in one round trip, the guard first: the trigger would refuse a write before the guard.
 #[test]
-fn a_write_that_is_sent_with_the_guard_falls_with_it() {
+fn a_write_that_is_sent_with_the_guard_fails_with_it() {
     let Some(database) = Database::fresh() else { return };
     block_on(async {
         let mut client = database.open().await;
@@ -253,7 +253,7 @@ fn a_write_that_is_sent_with_the_guard_falls_with_it() {
         assert_eq!(balance(&client).await, 70);
         stale(together(&mut client, 5, 50).await, 5, 7);
         assert_eq!(balance(&client).await, 70);
-        together(&mut client, 7, 71).await.expect("the connection is as good as before");
+        together(&mut client, 7, 71).await.expect("the connection can still be used");
         assert_eq!(balance(&client).await, 71);
     });
 }
@@ -268,7 +268,7 @@ async fn together(client: &mut Client, token: u64, balance: i64) -> Result<(), E
     Ok(transaction.commit().await?)
 }
 
-/// Even whoever goes on after the refusal, and commits, leaves nothing.
+/// Even a client that goes on after the refusal, and commits, changes nothing.
 #[test]
 fn after_a_refusal_the_transaction_is_over() {
     let Some(database) = Database::fresh() else { return };
@@ -283,7 +283,7 @@ fn after_a_refusal_the_transaction_is_over() {
 }
 
 #[test]
-fn those_who_show_the_same_names_in_another_order_do_not_deadlock() {
+fn transactions_that_show_the_same_names_in_another_order_do_not_deadlock() {
     const ROUNDS: u64 = 200;
     let Some(database) = Database::fresh() else { return };
     std::thread::scope(|scope| {
@@ -293,7 +293,7 @@ fn those_who_show_the_same_names_in_another_order_do_not_deadlock() {
                 block_on(async {
                     let mut client = database.open().await;
                     for round in 0..ROUNDS {
-                        // Two that are always there, and three that the first to come makes.
+                        // Two names that always exist, and three that the first access of the round creates.
                         let mut names =
                             vec!["a".to_owned(), "b".to_owned(), format!("c{round}"), format!("/d{round}/e/f")];
                         names.push(format!("/d{round}/e"));
@@ -305,7 +305,7 @@ fn those_who_show_the_same_names_in_another_order_do_not_deadlock() {
                         client
                             .admit(&AnyAccess::Writes(access))
                             .await
-                            .expect("all tokens are good, and nobody is a victim");
+                            .expect("all tokens are good, and there is no deadlock");
                     }
                 });
             });

@@ -1,4 +1,4 @@
-//! Random accesses, to the store and to the rules: both must say the same about each.
+//! Random accesses to a store and to the rules: both must admit and refuse the same ones.
 
 use fencepost_fence::rules::{MarkTable, Use};
 use fencepost_fence::{Access, Error, Token};
@@ -8,7 +8,7 @@ use super::{AnyAccess, Connection, Store, reader, writer};
 const ACCESSES: usize = 400;
 const SEED: u64 = 0x6675_6c6c_7769_6e64;
 
-/// Paths that lie above and below each other, neighbours, and flat names; one with what a careless query would trip over.
+/// Paths above and below each other, neighbours, and flat names. The last one has characters that break a careless query.
 const NAMES: [&str; 8] = ["/a", "/a/b", "/a/b/c", "/a/c", "/ab", "flat", "flat/not a path", "it's %_\\ \"quoted\" ü"];
 
 pub(crate) async fn random_histories_agree_with_the_rules<S: Store>(store: &S) {
@@ -20,7 +20,11 @@ pub(crate) async fn random_histories_agree_with_the_rules<S: Store>(store: &S) {
         if S::FORGETS && step % 100 == 99 {
             let floor = Token(step as u64 / 2);
             let forgotten = connection.forget_below(floor).await.expect("it serves");
-            assert_eq!(forgotten.names, rules.forget_below(floor) as u64, "step {step}: as many were forgotten");
+            assert_eq!(
+                forgotten.names,
+                rules.forget_below(floor) as u64,
+                "step {step}: the same number of marks is forgotten"
+            );
             continue;
         }
         let access = random_access(&mut random, step as u64, S::WHOLE_ACCESSES);
@@ -77,7 +81,7 @@ fn random_access(random: &mut Random, step: u64, whole: bool) -> AnyAccess {
     }
 }
 
-/// Numbers from one seed (splitmix).
+/// Random numbers from one seed (SplitMix64).
 struct Random(u64);
 
 impl Random {

@@ -1,7 +1,7 @@
-//! What every guard must do, whatever its store: one set of tests, run against each of them with [`suite!`].
+//! What every guard must do, whatever its store: one set of tests, which [`suite!`] runs against each store.
 //!
-//! A store's test file says how to connect, and how a name is read and written there; the rest is here. Every test gets a fresh
-//! store of its own, so that marks and base floors do not meet.
+//! A store's test file implements how to connect, and how to read and write a name; the rest is here. Every test gets a fresh
+//! store, so that tests do not share marks or base floors.
 #![allow(dead_code, reason = "each store's test file uses what its store can do")]
 
 mod histories;
@@ -17,11 +17,11 @@ pub(crate) use racing::racing_writers_lose_no_update;
 pub(crate) trait Store: Sync {
     type Connection: Connection;
 
-    /// It can show several names at once, and knows what is above a path. Otherwise one flat name at a time.
+    /// An access can show several names, and paths. Otherwise only one flat name at a time.
     const WHOLE_ACCESSES: bool;
-    /// It can forget marks. Otherwise they live as long as what they protect.
+    /// The store can forget marks. Otherwise marks live as long as the data that they protect.
     const FORGETS: bool = true;
-    /// How often each of the racing writers updates. Fewer for a store whose test server is slow.
+    /// How many updates each racing writer makes. Fewer for a store whose test server is slow.
     const RACING_ROUNDS: usize = 300;
 
     async fn connect(&self) -> Self::Connection;
@@ -35,11 +35,11 @@ pub(crate) trait Connection {
     async fn read(&mut self, name: &str, token: ReadToken) -> Result<i64, Error>;
     /// Writes the number with the guard, in one transaction.
     async fn write(&mut self, name: &str, token: FencingToken, number: i64) -> Result<(), Error>;
-    /// Reads the number, and asks no guard.
+    /// Reads the number without the guard.
     async fn peek(&mut self, name: &str) -> i64;
-    /// Writes the number, and asks no guard.
+    /// Writes the number without the guard.
     async fn write_unguarded(&mut self, name: &str, number: i64);
-    /// Only asks the guard, in one transaction. For stores with [`Store::WHOLE_ACCESSES`].
+    /// Only passes the guard, in one transaction. For stores with [`Store::WHOLE_ACCESSES`].
     async fn admit(&mut self, access: &AnyAccess) -> Result<(), Error>;
     /// Passes the guard, writes, and dies before the commit.
     async fn write_and_crash(self, name: &str, token: FencingToken, number: i64);
@@ -66,7 +66,7 @@ impl AnyAccess {
     }
 }
 
-/// Runs every test of the suite against the stores that an expression makes, of the type `Option<impl Store>`: none is skipped.
+/// Runs every test of the suite. The expression creates a fresh store as `Option<impl Store>`; a test with `None` is skipped.
 macro_rules! suite {
     ($fresh:expr) => {
         crate::suite::suite!(@each $fresh; rising_and_equal_pass_and_stale_is_refused, a_claim_shuts_out_older_writers,
@@ -96,7 +96,7 @@ pub(crate) fn reader(token: u64) -> ReadToken {
     ReadToken::of_grant(Token(token))
 }
 
-/// It was refused as stale, with the highest token that was seen.
+/// Asserts that the outcome is a stale token, with the highest token that was seen.
 #[track_caller]
 pub(crate) fn stale<Done: std::fmt::Debug>(outcome: Result<Done, Error>, token: u64, highest: u64) {
     match outcome {
@@ -122,7 +122,7 @@ pub(crate) async fn rising_and_equal_pass_and_stale_is_refused(store: &impl Stor
     stale(connection.claim("wallet", writer(6)).await, 6, 7);
     assert_eq!(connection.peek("wallet").await, 70, "a refused write leaves no trace");
     connection.write("another wallet", writer(5), 5).await.expect("each name has marks of its own");
-    connection.write("wallet", writer((1 << 53) - 1), 71).await.expect("the greatest token there can be");
+    connection.write("wallet", writer((1 << 53) - 1), 71).await.expect("the largest possible token");
 }
 
 // Rule: claim-before-read
@@ -131,7 +131,7 @@ pub(crate) async fn a_claim_shuts_out_older_writers(store: &impl Store) {
     old.claim("wallet", writer(5)).await.expect("the first");
     old.write("wallet", writer(5), 50).await.expect("it holds the lock");
     assert_eq!(new.claim("wallet", writer(7)).await.expect("newer"), 50);
-    // Nothing was written since, and yet the older one is shut out: what the newer one read stays as it is.
+    // Nothing was written since, and yet the older holder is shut out: what the newer one read must not change.
     stale(old.write("wallet", writer(5), 51).await, 5, 7);
     new.write("wallet", writer(7), 49).await.expect("it holds the lock");
     assert_eq!(new.peek("wallet").await, 49);
@@ -153,7 +153,7 @@ pub(crate) async fn nothing_counts_before_it_is_committed(store: &impl Store) {
     let mut connection = store.connect().await;
     connection.write("wallet", writer(5), 50).await.expect("the first");
     store.connect().await.write_and_crash("wallet", writer(7), 70).await;
-    assert_eq!(connection.peek("wallet").await, 50, "it died before the end");
+    assert_eq!(connection.peek("wallet").await, 50, "it died before the commit");
     store.connect().await.write("wallet", writer(7), 71).await.expect("its lock still stands, and so does its token");
     assert_eq!(connection.peek("wallet").await, 71);
     stale(connection.write("wallet", writer(6), 60).await, 6, 7);
@@ -172,7 +172,7 @@ pub(crate) async fn forgetting_raises_the_base_floor<S: Store>(store: &S) {
     stale(connection.write("old", writer(7), 70).await, 7, 8);
     stale(connection.write("never seen", writer(7), 70).await, 7, 8);
     stale(connection.write("young", writer(8), 80).await, 8, 9);
-    connection.write("old", writer(8), 80).await.expect("as old as the oldest that lives");
+    connection.write("old", writer(8), 80).await.expect("as old as the oldest living token");
     connection.write("young", writer(9), 91).await.expect("its marks are still there");
     let again = connection.forget_below(Token(3)).await.expect("it serves");
     assert_eq!(again.base, Token(8), "the base floor only rises");

@@ -1,4 +1,5 @@
-//! Writers that race on many connections: each reads a number and writes one more. Whoever is let in must have read the last.
+//! Writers that race on many connections: each reads a number and writes one more. A write that is admitted must have read the
+//! number that the last admitted write left.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
@@ -7,10 +8,10 @@ use fencepost_fence::Error;
 use super::{Connection, Store, block_on, writer};
 
 const WRITERS: usize = 8;
-/// Every so many rounds a writer dawdles, until somebody newer has claimed.
+/// Every this many rounds, a writer waits between its claim and its write, until a newer writer has claimed.
 const DAWDLES_EVERY: usize = 5;
 
-/// What the writers share.
+/// The state that all writers share.
 #[derive(Default)]
 struct Race {
     tokens: AtomicU64,
@@ -20,8 +21,8 @@ struct Race {
     refused: AtomicUsize,
 }
 
-/// Every round of every writer gets a token of its own, as if each had outlived the lease of the one before: nobody holds a
-/// lock here. So the guard alone decides, and each update that it admits must build on the one before.
+/// There are no locks here: each round of each writer gets a new token, as if every writer had outlived its lease. So the guard
+/// alone decides, and each update that it admits must build on the one before.
 pub(crate) async fn racing_writers_lose_no_update<S: Store>(store: &S) {
     let race = Race::default();
     std::thread::scope(|scope| {
@@ -42,7 +43,7 @@ pub(crate) async fn racing_writers_lose_no_update<S: Store>(store: &S) {
         "every update that was admitted builds on the one before"
     );
     assert!(admitted > 0, "the newest is always admitted");
-    assert!(refused > WRITERS, "those who dawdled are refused");
+    assert!(refused > WRITERS, "the writers that waited are refused");
 }
 
 impl Race {
@@ -53,7 +54,7 @@ impl Race {
                 Ok(()) => self.admitted.fetch_add(1, SeqCst),
                 Err(Error::Stale(_)) => self.refused.fetch_add(1, SeqCst),
                 Err(error) => {
-                    // Nobody dawdles for one that is gone.
+                    // No other writer may wait for this one.
                     self.finished.fetch_add(WRITERS, SeqCst);
                     panic!("{error:?}");
                 }
@@ -74,7 +75,7 @@ impl Race {
     }
 }
 
-/// Counts a writer as finished when it is dropped, also by a panic: nobody may wait for it then.
+/// Counts a writer as finished when it is dropped, also by a panic: then no other writer may wait for it.
 struct Finished<'a>(&'a AtomicUsize);
 
 impl Drop for Finished<'_> {

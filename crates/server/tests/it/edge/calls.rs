@@ -6,10 +6,10 @@ use std::fmt::Display;
 use fencepost_wire::v1;
 use tonic::{Response, Status};
 
-use crate::client::{AdminServiceClient, ObserveServiceClient, channel, status_of};
 use super::leaders::{Pair, remove};
 use super::story::{Door, Line, Story, golden_at};
 use super::stream::end_of_call;
+use crate::client::{AdminServiceClient, ObserveServiceClient, channel, status_of};
 
 /// Records how a call ended that must be refused.
 fn refused<Answer>(story: &Story, done: &str, called: Result<Response<Answer>, Status>) {

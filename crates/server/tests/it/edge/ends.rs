@@ -6,10 +6,10 @@ use fencepost_server::{Begin as Start, Server};
 use fencepost_wire::{FRAME_GREETING, v1};
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::client::{LockServiceClient, channel, config, metric, one_node, run_node, soon, until};
 use super::story::{Door, Story, golden, golden_at};
 use super::stream::{Begin, Stream};
 use super::{acquire, attach_session, open_session, requests};
+use crate::client::{LockServiceClient, channel, config, metric, one_node, run_node, soon, until};
 
 /// One byte more than the node reads.
 const TOO_LONG: u32 = 256 * 1024 + 1;

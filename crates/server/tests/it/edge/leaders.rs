@@ -6,10 +6,10 @@ use fencepost_server::Begin as Start;
 use fencepost_wire::v1;
 use tonic::Status;
 
-use crate::client::{AdminServiceClient, Client, Running, channel, config, run_node, soon, status_of, until};
 use super::open_session;
 use super::story::{Story, golden};
 use super::stream::Stream;
+use crate::client::{AdminServiceClient, Client, Running, channel, config, run_node, soon, status_of, until};
 
 /// Two members with a vote, of which the first leads. With two, none leads without the other.
 pub(crate) struct Pair {

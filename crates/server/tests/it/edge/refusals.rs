@@ -6,10 +6,10 @@ use fencepost_core::{Action, Wait};
 use fencepost_server::Server;
 use fencepost_wire::v1;
 
-use crate::client::{lock, one_node, open, open_about, open_with, request, secret};
 use super::story::{Door, Story, golden, golden_at};
 use super::stream::Stream;
 use super::{TTL_MS, acquire, attach_session, keep_alive, open_session, opens, release, requests};
+use crate::client::{lock, one_node, open, open_about, open_with, request, secret};
 
 /// A node, and a stream to it.
 async fn connected(story: &Rc<Story>) -> (Server, Stream) {

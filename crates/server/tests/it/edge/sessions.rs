@@ -4,10 +4,10 @@ use fencepost_core::{Action, Wait};
 use fencepost_wire::v1;
 use sha2::{Digest, Sha256};
 
-use crate::client::{lock, one_node, open, open_with, request, secret};
 use super::story::golden;
 use super::stream::{Begin, Stream};
 use super::{TTL_MS, acquire, attach_session, keep_alive, open_session, opens, release, requests};
+use crate::client::{lock, one_node, open, open_with, request, secret};
 
 fn wait_for(session: u128, epoch: u64, number: u64, name: &str) -> v1::ClientMessage {
     requests([request(session, epoch, number, lock(name, Wait::Forever))])

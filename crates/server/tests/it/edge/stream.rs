@@ -22,9 +22,9 @@ use tonic::{Status, Streaming};
 use tonic_prost::ProstCodec;
 use tonic_types::StatusExt;
 
-use crate::client::{channel, soon};
 use super::open_session;
 use super::story::{Door, Line, Story};
+use crate::client::{channel, soon};
 
 /// A client's stream.
 pub(crate) struct Stream {
