@@ -55,7 +55,7 @@ pub enum Kind {
 
 /// A command that a stream asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct StreamCommand {
     /// On which stream.
     pub stream: StreamId,
     /// For which session.
@@ -210,11 +210,11 @@ pub enum Fact<'a> {
         message: &'a v1::ClientMessage,
     },
     /// A lock state took a command that a node submitted for a stream.
-    Submitted(Asked),
+    Submitted(StreamCommand),
     /// A lock state decided a command. The node's edge has not heard it yet.
     Decided {
         /// The command.
-        asked: Asked,
+        command: StreamCommand,
         /// The entry that decided it.
         position: LogPosition,
         /// What came of it.

@@ -56,7 +56,7 @@ struct Arguments {
 }
 
 /// What was asked for, with everything that it needs.
-pub(crate) struct Asked {
+pub(crate) struct RunOptions {
     nodes: Option<u64>,
     seconds: Option<u64>,
     leases: bool,
@@ -67,7 +67,7 @@ pub(crate) struct Asked {
     story: Option<(String, Scenario)>,
 }
 
-impl Asked {
+impl RunOptions {
     /// What this seed runs.
     pub(crate) fn subject(&self, seed: u64) -> Subject<'_> {
         match &self.story {
@@ -93,7 +93,7 @@ fn main() -> ExitCode {
         Err(wrong) => refuse(&wrong),
     });
     let Arguments { nodes, seconds, leases, twice, .. } = arguments;
-    let asked = Asked {
+    let options = RunOptions {
         nodes,
         seconds,
         leases,
@@ -103,11 +103,11 @@ fn main() -> ExitCode {
         story,
     };
     match (arguments.seed, arguments.seeds) {
-        (_, Some(seeds)) => command::many::run(&asked, arguments.first, seeds),
-        (None, None) if asked.story.is_none() => {
+        (_, Some(seeds)) => command::many::run(&options, arguments.first, seeds),
+        (None, None) if options.story.is_none() => {
             refuse("nothing to run: say --seed N, --seeds N, --scenario NAME, or --scenarios for a list")
         }
-        (seed, None) => command::one::run(&asked, seed.unwrap_or(1), arguments.json.as_deref()),
+        (seed, None) => command::one::run(&options, seed.unwrap_or(1), arguments.json.as_deref()),
     }
 }
 

@@ -7,7 +7,7 @@ use crate::random::Random;
 
 /// An end of a way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Place {
+pub(crate) enum Endpoint {
     /// A node, by its id.
     Node(u64),
     /// A client's process.
@@ -21,13 +21,13 @@ pub(crate) enum Place {
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
-/// All ways between all places.
+/// All ways between all endpoints.
 #[derive(Debug)]
 pub(crate) struct Network {
-    cut: BTreeSet<(Place, Place)>,
-    slow: BTreeSet<(Place, Place)>,
+    cut: BTreeSet<(Endpoint, Endpoint)>,
+    slow: BTreeSet<(Endpoint, Endpoint)>,
     /// Ways on which everything is held up for so many nanoseconds.
-    held_up: BTreeMap<(Place, Place), u64>,
+    held_up: BTreeMap<(Endpoint, Endpoint), u64>,
     /// Of a hundred messages between nodes, so many are lost, and as many arrive twice.
     pub(crate) loss_percent: u64,
     /// How long a message takes at most, when the way is not slow.
@@ -48,28 +48,28 @@ impl Default for Network {
 
 impl Network {
     /// Nothing gets from one to the other any more.
-    pub(crate) fn cut(&mut self, from: Place, to: Place) {
+    pub(crate) fn cut(&mut self, from: Endpoint, to: Endpoint) {
         self.cut.insert((from, to));
     }
 
     /// Messages from one to the other take up to a second and overtake each other.
-    pub(crate) fn slow_down(&mut self, from: Place, to: Place) {
+    pub(crate) fn slow_down(&mut self, from: Endpoint, to: Endpoint) {
         self.slow.insert((from, to));
     }
 
     /// What is sent from one to the other from now on arrives so much later.
-    pub(crate) fn hold_up(&mut self, from: Place, to: Place, by_ms: u64) {
+    pub(crate) fn hold_up(&mut self, from: Endpoint, to: Endpoint, by_ms: u64) {
         self.held_up.insert((from, to), by_ms * MS);
     }
 
     /// Whether nothing gets through.
-    pub(crate) fn is_cut(&self, from: Place, to: Place) -> bool {
+    pub(crate) fn is_cut(&self, from: Endpoint, to: Endpoint) -> bool {
         self.cut.contains(&(from, to))
     }
 
-    /// Nothing is cut any more between this place and others.
-    pub(crate) fn reconnect(&mut self, place: Place) {
-        self.cut.retain(|(from, to)| *from != place && *to != place);
+    /// Nothing is cut any more between this endpoint and others.
+    pub(crate) fn reconnect(&mut self, endpoint: Endpoint) {
+        self.cut.retain(|(from, to)| *from != endpoint && *to != endpoint);
     }
 
     /// Every way works, and well.
@@ -81,7 +81,7 @@ impl Network {
     }
 
     /// How long a message takes that does get through.
-    pub(crate) fn delay(&self, from: Place, to: Place, random: &mut Random) -> u64 {
+    pub(crate) fn delay(&self, from: Endpoint, to: Endpoint, random: &mut Random) -> u64 {
         let held_up = self.held_up.get(&(from, to)).copied().unwrap_or(0);
         held_up
             + match self.slow.contains(&(from, to)) {
@@ -91,7 +91,7 @@ impl Network {
     }
 
     /// When the copies of a message between nodes arrive: none if it is lost, two if it is doubled. Each goes its own way.
-    pub(crate) fn datagram(&self, from: Place, to: Place, now: WorldTime, random: &mut Random) -> Vec<WorldTime> {
+    pub(crate) fn datagram(&self, from: Endpoint, to: Endpoint, now: WorldTime, random: &mut Random) -> Vec<WorldTime> {
         if self.is_cut(from, to) || random.percent(self.loss_percent) {
             return Vec::new();
         }

@@ -100,7 +100,7 @@ impl Observer {
             Fact::Told { request, .. } => self.mark(at, 5, request.session.0 as u64, request.number.0),
             Fact::Acts { session, token, .. } => self.mark(at, 6, session.0 as u64, token.0),
             Fact::InMemory { fact, .. } => self.count(at, fact),
-            Fact::Submitted(asked) => self.mark(at, 7, asked.stream.0, asked.session.0 as u64),
+            Fact::Submitted(command) => self.mark(at, 7, command.stream.0, command.session.0 as u64),
             Fact::Sent { stream, message } => self.mark(at, 8, stream.0, message.decided.len() as u64),
             _ => {}
         }

@@ -8,16 +8,16 @@ use fencepost_replica::{Replica, Unreplicated};
 use fencepost_session::edge::{Command, Lead, StreamId, Submit};
 use fencepost_session::{End, NotTaken, Tier};
 
-use crate::fact::{Asked, Kind};
+use crate::fact::{Kind, StreamCommand};
 use crate::world::address;
 
 /// What the edge of a node has submitted.
 #[derive(Debug, Default)]
 pub(crate) struct Submitted {
     /// What is not decided yet.
-    pub(crate) undecided: BTreeMap<(Tier, Ticket), (Asked, Option<SecretHash>)>,
+    pub(crate) undecided: BTreeMap<(Tier, Ticket), (StreamCommand, Option<SecretHash>)>,
     /// What was taken since the world last looked, in order.
-    pub(crate) news: Vec<Asked>,
+    pub(crate) news: Vec<StreamCommand>,
 }
 
 /// Both lock states of a node, as the edge sees them while it takes something that a stream said.
@@ -32,7 +32,7 @@ pub(crate) struct Port<'a> {
 
 impl Submit for Port<'_> {
     fn submit(&mut self, tier: Tier, command: Command) -> Result<Ticket, NotTaken> {
-        let (asked, secret_hash) = asked(self.stream, &command);
+        let (noted, secret_hash) = stream_command(self.stream, &command);
         let submitted = match (tier, command, &mut self.efficiency) {
             (Tier::Correctness, Command::Operation(operation), _) => self.replica.submit(operation),
             (Tier::Correctness, Command::Renewal(renewal), _) => self.replica.submit_renewal(renewal),
@@ -45,14 +45,14 @@ impl Submit for Port<'_> {
             fencepost_replica::NotTaken::NotLeader { .. } => NotTaken::NotLeader,
             _ => NotTaken::Overloaded,
         })?;
-        self.submitted.undecided.insert((tier, ticket), (asked, secret_hash));
-        self.submitted.news.push(asked);
+        self.submitted.undecided.insert((tier, ticket), (noted, secret_hash));
+        self.submitted.news.push(noted);
         Ok(ticket)
     }
 }
 
 /// What a stream asks for with a command, and the hash in it.
-fn asked(stream: StreamId, command: &Command) -> (Asked, Option<SecretHash>) {
+fn stream_command(stream: StreamId, command: &Command) -> (StreamCommand, Option<SecretHash>) {
     let (session, kind, secret_hash) = match command {
         Command::Operation(Operation::Open(open)) => (open.session, Kind::Open, Some(open.secret_hash)),
         Command::Operation(Operation::Request(request)) => (request.session, Kind::Request(request.number), None),
@@ -60,7 +60,7 @@ fn asked(stream: StreamId, command: &Command) -> (Asked, Option<SecretHash>) {
         Command::Renewal(Renewal::Attach { session, secret_hash, .. }) => (*session, Kind::Attach, Some(*secret_hash)),
         Command::Renewal(Renewal::KeepAlive { session, .. }) => (*session, Kind::KeepAlive, None),
     };
-    (Asked { stream, session, kind }, secret_hash)
+    (StreamCommand { stream, session, kind }, secret_hash)
 }
 
 /// The lead, if this node has it, or where to ask instead.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fencepost_core::Name;
 
 use crate::fact::WorldTime;
-use crate::network::{Network, Place};
+use crate::network::{Endpoint, Network};
 use crate::random::Random;
 
 /// How long a client waits for the masters' answers.
@@ -47,7 +47,7 @@ pub(crate) struct Ways<'a> {
 }
 
 impl Ways<'_> {
-    fn send(&mut self, from: Place, to: Place, event: Event) {
+    fn send(&mut self, from: Endpoint, to: Endpoint, event: Event) {
         if !self.network.is_cut(from, to) {
             let delay = self.network.delay(from, to, self.random);
             self.later.push((WorldTime(self.now.0 + delay), event));
@@ -147,14 +147,14 @@ impl Redlock {
         ways.tell(&self.names[client], format!("asks the masters of Redlock for {lock}, for {ttl_ms} ms"));
         for master in 0..self.masters.len() {
             let set = Event::Set { client, master, lock: lock.clone(), value, ttl_ms };
-            ways.send(Place::Client(client), Place::Master(master), set);
+            ways.send(Endpoint::Client(client), Endpoint::Master(master), set);
         }
         ways.later.push((ways.now.after_ms(PATIENCE_MS), Event::Count { client, value }));
     }
 
     /// A client reads what the lock protects.
     pub(crate) fn read(&mut self, client: usize, lock: Name, ways: &mut Ways<'_>) {
-        ways.send(Place::Client(client), Place::Store, Event::Read { client, lock });
+        ways.send(Endpoint::Client(client), Endpoint::Store, Event::Read { client, lock });
     }
 
     /// A client that believes to hold the lock writes what it made of what it read.
@@ -164,7 +164,7 @@ impl Redlock {
             return;
         }
         let made_of = self.read.get(&(client, lock.clone())).copied().unwrap_or(0);
-        ways.send(Place::Client(client), Place::Store, Event::Write { client, lock, made_of });
+        ways.send(Endpoint::Client(client), Endpoint::Store, Event::Write { client, lock, made_of });
     }
 
     /// Something happens.
@@ -173,7 +173,7 @@ impl Redlock {
             Event::Set { client, master, lock, value, ttl_ms } => {
                 let taken = self.masters[master].set(lock, value, ttl_ms, ways.now);
                 let answer = Event::Answered { client, value, master, taken };
-                ways.send(Place::Master(master), Place::Client(client), answer);
+                ways.send(Endpoint::Master(master), Endpoint::Client(client), answer);
             }
             Event::Answered { client, value, master, taken } => {
                 let Some(tried) = self.tries.get_mut(&client).filter(|tried| tried.value == value) else { return };
@@ -198,7 +198,7 @@ impl Redlock {
             }
             Event::Read { client, lock } => {
                 let version = self.store.get(&lock).copied().unwrap_or(0);
-                ways.send(Place::Store, Place::Client(client), Event::Seen { client, lock, version });
+                ways.send(Endpoint::Store, Endpoint::Client(client), Event::Seen { client, lock, version });
             }
             Event::Seen { client, lock, version } => {
                 self.read.insert((client, lock), version);
@@ -234,7 +234,7 @@ impl Redlock {
         let (lock, value) = (tried.lock.clone(), tried.value);
         for master in 0..self.masters.len() {
             let delete = Event::Delete { master, lock: lock.clone(), value };
-            ways.send(Place::Client(client), Place::Master(master), delete);
+            ways.send(Endpoint::Client(client), Endpoint::Master(master), delete);
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::agenda::Agenda;
 use crate::fact::{Fact, WorldTime};
 use crate::holder::Holder;
 use crate::hostile::Hostile;
-use crate::network::{Network, Place};
+use crate::network::{Endpoint, Network};
 use crate::node::SimNode;
 use crate::observer::Observer;
 use crate::process::{Arrival, Process};
@@ -265,7 +265,7 @@ impl World {
                     let line = || format!("without a guard {} is CORRUPTED: the write undid another", what.name);
                     self.observer.line(self.now, "store", line);
                 }
-                let delay = self.network.delay(Place::Store, Place::Client(client), &mut self.random);
+                let delay = self.network.delay(Endpoint::Store, Endpoint::Client(client), &mut self.random);
                 let arrival = Box::new(Arrival::Store { worker, call, reply });
                 self.agenda.put(WorldTime(self.now.0 + delay), Happening::ToClient { client, arrival });
             }
@@ -281,8 +281,8 @@ impl World {
         wire.node_holds = false;
         let (client, node) = (wire.client, wire.node);
         self.observer.fact(self.now, &Fact::StreamOver { stream });
-        if !self.network.is_cut(Place::Node(node), Place::Client(client)) {
-            let delay = self.network.delay(Place::Node(node), Place::Client(client), &mut self.random);
+        if !self.network.is_cut(Endpoint::Node(node), Endpoint::Client(client)) {
+            let delay = self.network.delay(Endpoint::Node(node), Endpoint::Client(client), &mut self.random);
             let wire = self.streams.get_mut(&stream).expect("just seen");
             wire.to_client = wire.to_client.max(WorldTime(self.now.0 + delay));
             let arrival = Box::new(Arrival::Ended(stream, failure));

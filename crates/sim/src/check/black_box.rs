@@ -18,7 +18,7 @@ const REMEMBERED_MAX: usize = 500_000;
 #[derive(Debug)]
 pub(super) struct BlackBox {
     administered: bool,
-    asked: Recent<RequestKey, Asked>,
+    asked: Recent<RequestKey, PendingRequest>,
     grants: Recent<(SessionId, GrantId), Belief>,
     names: Map<((u128, u64), Name), Acted>,
     last_token: u64,
@@ -27,7 +27,7 @@ pub(super) struct BlackBox {
 }
 
 #[derive(Debug)]
-enum Asked {
+enum PendingRequest {
     Acquire(Locks, Option<OwnerName>),
     Convert(Name, LockMode),
 }
@@ -78,12 +78,12 @@ impl BlackBox {
     pub(super) fn asked(&mut self, request: RequestKey, action: &Action) {
         match action {
             Action::Acquire(acquire) => {
-                self.asked.note(request, Asked::Acquire(acquire.locks.clone(), acquire.owner.clone()));
+                self.asked.note(request, PendingRequest::Acquire(acquire.locks.clone(), acquire.owner.clone()));
             }
             Action::Convert { grant, name, mode, .. } => {
                 // A weakening may be done long before its answer is heard.
                 self.weaken(request.session, *grant, name, *mode);
-                self.asked.note(request, Asked::Convert(name.clone(), *mode));
+                self.asked.note(request, PendingRequest::Convert(name.clone(), *mode));
             }
             _ => {}
         }
@@ -99,11 +99,11 @@ impl BlackBox {
     pub(super) fn told(&mut self, request: RequestKey, answer: &Answer) {
         let asked = self.asked.take(&request);
         match (asked, answer) {
-            (Some(Asked::Acquire(locks, owner)), Answer::Decided(Outcome::Granted { grant, token, .. })) => {
+            (Some(PendingRequest::Acquire(locks, owner)), Answer::Decided(Outcome::Granted { grant, token, .. })) => {
                 self.last_token = self.last_token.max(token.0);
                 self.grants.note((request.session, *grant), Belief { locks, owner });
             }
-            (Some(Asked::Convert(name, mode)), Answer::Decided(Outcome::Converted { grant, token })) => {
+            (Some(PendingRequest::Convert(name, mode)), Answer::Decided(Outcome::Converted { grant, token })) => {
                 self.last_token = self.last_token.max(token.0);
                 let belief = self.grants.get_mut(&(request.session, *grant));
                 if let Some(lock) = belief.and_then(|belief| belief.locks.iter_mut().find(|lock| lock.name == name)) {

@@ -6,16 +6,16 @@
 use fencepost_core::{Action, Event, Held, LogicalMs, Millis, Name, Operation, Permits, Request};
 
 use super::findings::Findings;
-use super::step::{Asked, Step};
+use super::step::{GrantedRequest, Step};
 
 /// Nobody is granted what another owner holds.
-pub(super) fn nobody_else_holds_it(step: &Step<'_>, asked: &Asked<'_>, findings: &mut Findings) {
+pub(super) fn nobody_else_holds_it(step: &Step<'_>, granted: &GrantedRequest<'_>, findings: &mut Findings) {
     let ledger = step.ledger;
-    for (name, stance) in &asked.stands {
-        if let Some(place) = ledger.place(name) {
-            let against = place.is_held_against(*stance, ledger.own_modes(asked.whose, name));
+    for (name, stance) in &granted.stands {
+        if let Some(state) = ledger.name_state(name) {
+            let against = state.is_held_against(*stance, ledger.own_modes(granted.whose, name));
             findings.ensure(!against, "I1", || {
-                format!("{:?} on {name} beside {:?}: {:?}", stance.mode(), place.holders, step.event)
+                format!("{:?} on {name} beside {:?}: {:?}", stance.mode(), state.holders, step.event)
             });
         }
         let permits_out = ledger.semaphores.get(name).is_some_and(|semaphore| semaphore.out > 0);
@@ -37,7 +37,7 @@ pub(super) fn permits_are_within_the_limit(step: &Step<'_>, findings: &mut Findi
         // A limit from before a restore is not known.
         None => findings.ensure(step.ledger.is_restored, "I1", || format!("permits without a limit: {:?}", step.event)),
     }
-    let is_lock = step.ledger.place(name).is_some_and(|place| !place.holders.is_empty());
+    let is_lock = step.ledger.name_state(name).is_some_and(|state| !state.holders.is_empty());
     findings.ensure(!is_lock, "I1", || format!("permits of {name} beside a lock: {:?}", step.event));
 }
 

@@ -7,13 +7,13 @@
 use fencepost_core::{Event, Held};
 
 use super::findings::Findings;
-use super::step::{Asked, Step};
+use super::step::{GrantedRequest, Step};
 
 /// Nobody is passed on any of the names.
 // Rule: fifo
-pub(super) fn nobody_is_passed(step: &Step<'_>, asked: &Asked<'_>, findings: &mut Findings) {
-    for (name, stance) in &asked.stands {
-        let passed = step.ledger.place(name).and_then(|place| place.ahead_of(*stance, asked.arrival));
+pub(super) fn nobody_is_passed(step: &Step<'_>, granted: &GrantedRequest<'_>, findings: &mut Findings) {
+    for (name, stance) in &granted.stands {
+        let passed = step.ledger.name_state(name).and_then(|state| state.ahead_of(*stance, granted.arrival));
         findings.ensure(passed.is_none(), "I5", || {
             let passed = passed.and_then(|arrival| step.ledger.waiters.get(&arrival)).map(|waiter| &waiter.request);
             format!("granted on {name} past {passed:?}: {:?}", step.event)

@@ -59,12 +59,12 @@ fn is_link(ledger: &Ledger, link: &CycleLink, next: &CycleLink) -> bool {
     let waiter = &ledger.waiters[&from];
     let stands = waiter.stands.iter().find(|(name, stance)| *name == link.waits_for && stance.mode() == link.wants);
     let (Some((name, stance)), true) = (stands, waiter.request.owner == link.owner) else { return false };
-    let Some(place) = ledger.place(name) else { return false };
+    let Some(state) = ledger.name_state(name) else { return false };
     match link.blocked_by {
-        None => place.all_ahead_of(*stance, from).contains(&to),
+        None => state.all_ahead_of(*stance, from).contains(&to),
         Some(id) => {
             let Some(grant) = ledger.grants.get(&id) else { return false };
-            let conflicts = place.holders.get(&id).is_some_and(|mode| !mode.compatible(stance.mode()));
+            let conflicts = state.holders.get(&id).is_some_and(|mode| !mode.compatible(stance.mode()));
             conflicts
                 && Whose::grant(grant) != Whose::request(&waiter.request)
                 && ledger.waits_of(Whose::grant(grant)) == Some(to)
@@ -96,7 +96,7 @@ fn may_be_on_a_cycle(ledger: &Ledger, start: Arrival) -> bool {
     }
     let others_wait = |name: &fencepost_core::Name| {
         let stands_here = waiter.stands.iter().any(|(other, _)| other == name);
-        ledger.place(name).is_some_and(|place| place.waiter_count() > usize::from(stands_here))
+        ledger.name_state(name).is_some_and(|state| state.waiter_count() > usize::from(stands_here))
     };
     match Whose::request(&waiter.request) {
         Whose::Named(session, owner) => {
@@ -136,12 +136,12 @@ fn waits_for(ledger: &Ledger, at: Arrival) -> Vec<Arrival> {
     let whose = Whose::request(&waiter.request);
     let mut requests = Vec::new();
     for (name, stance) in &waiter.stands {
-        let Some(place) = ledger.place(name) else { continue };
-        let in_the_way = place.holders.iter().filter(|(_, mode)| !mode.compatible(stance.mode()));
+        let Some(state) = ledger.name_state(name) else { continue };
+        let in_the_way = state.holders.iter().filter(|(_, mode)| !mode.compatible(stance.mode()));
         let owners =
             in_the_way.filter_map(|(id, _)| ledger.grants.get(id)).map(Whose::grant).filter(|owner| *owner != whose);
         requests.extend(owners.filter_map(|owner| ledger.waits_of(owner)));
-        requests.extend(place.all_ahead_of(*stance, at));
+        requests.extend(state.all_ahead_of(*stance, at));
     }
     requests
 }

@@ -20,7 +20,7 @@ use prost::Message;
 
 use super::findings::Findings;
 use super::ledger::Map;
-use crate::fact::{Asked, Kind};
+use crate::fact::{Kind, StreamCommand};
 
 /// Bindings of one session that are remembered. Nodes that are behind may still speak of earlier ones.
 const BINDINGS_MAX: usize = 16;
@@ -140,28 +140,34 @@ impl Door {
     }
 
     /// A node submits only what a stream may ask for.
-    pub(super) fn submitted(&mut self, asked: Asked, findings: &mut Findings) {
+    pub(super) fn submitted(&mut self, command: StreamCommand, findings: &mut Findings) {
         findings.report.door_commands += 1;
-        let Some(stream) = self.streams.get(&asked.stream) else {
-            return findings.found("I27", || format!("{asked:?} is submitted for a stream that never was"));
+        let Some(stream) = self.streams.get(&command.stream) else {
+            return findings.found("I27", || format!("{command:?} is submitted for a stream that never was"));
         };
         findings.ensure(stream.life == Life::Served, "I27", || {
-            format!("{asked:?} is submitted for a stream whose term is over: {stream:?}")
+            format!("{command:?} is submitted for a stream whose term is over: {stream:?}")
         });
-        if let Kind::Open | Kind::Attach = asked.kind {
+        if let Kind::Open | Kind::Attach = command.kind {
             return;
         }
-        let bound = self.sessions.get(&(stream.locks, asked.session)).and_then(|it| it.bound_by(stream.node));
-        findings.ensure(bound == Some(asked.stream), "I27", || {
-            format!("{asked:?} is submitted by node {} for a session that is bound to {bound:?}", stream.node)
+        let bound = self.sessions.get(&(stream.locks, command.session)).and_then(|it| it.bound_by(stream.node));
+        findings.ensure(bound == Some(command.stream), "I27", || {
+            format!("{command:?} is submitted by node {} for a session that is bound to {bound:?}", stream.node)
         });
     }
 
     /// A command was decided: what that means for who is bound, and what its stream is owed.
-    pub(super) fn decided(&mut self, asked: Asked, position: LogPosition, reply: &Reply, findings: &mut Findings) {
+    pub(super) fn decided(
+        &mut self,
+        command: StreamCommand,
+        position: LogPosition,
+        reply: &Reply,
+        findings: &mut Findings,
+    ) {
         let index = position.index;
-        let Some(stream) = self.streams.get(&asked.stream) else { return };
-        let (key, client, node) = ((stream.locks, asked.session), stream.client, stream.node);
+        let Some(stream) = self.streams.get(&command.stream) else { return };
+        let (key, client, node) = ((stream.locks, command.session), stream.client, stream.node);
         let is_first = matches!(reply.outcome, Outcome::Opened { .. }) && reply.repeat.is_none();
         let epoch = match &reply.outcome {
             Outcome::Opened { epoch } if is_first => {
@@ -171,9 +177,9 @@ impl Door {
             }
             // Rule: attach
             Outcome::Opened { epoch } => {
-                self.it_is_its_own(key, client, asked, findings);
+                self.it_is_its_own(key, client, command, findings);
                 let bound = self.served_by(key, node);
-                let binds = bound.map_or(epoch.0 == 1, |bound| bound == asked.stream);
+                let binds = bound.map_or(epoch.0 == 1, |bound| bound == command.stream);
                 if !binds {
                     // It is told to attach instead.
                     return;
@@ -182,40 +188,42 @@ impl Door {
                 bound.is_none().then_some(*epoch)
             }
             Outcome::Attached(attached) => {
-                self.it_is_its_own(key, client, asked, findings);
+                self.it_is_its_own(key, client, command, findings);
                 Some(attached.epoch)
             }
             outcome => {
-                if matches!(asked.kind, Kind::KeepAlive | Kind::Request(_)) && !is_turned_away(outcome) {
+                if matches!(command.kind, Kind::KeepAlive | Kind::Request(_)) && !is_turned_away(outcome) {
                     let bound = self.sessions.get(&key).and_then(|session| session.bound_at(index));
                     let is_bound = bound.is_some_and(|binding| {
                         // A client that makes a session of an old id while its old stream asks on harms itself alone.
                         let is_its_own = self.streams.get(&binding.stream).is_some_and(|it| it.client == client);
-                        binding.stream == asked.stream || binding.is_first && is_its_own
+                        binding.stream == command.stream || binding.is_first && is_its_own
                     });
                     findings.ensure(is_bound, "I27", || {
-                        format!("{asked:?} is carried out at {position:?} ({outcome:?}), and {bound:?} was bound last")
+                        format!(
+                            "{command:?} is carried out at {position:?} ({outcome:?}), and {bound:?} was bound last"
+                        )
                     });
                 }
                 None
             }
         };
-        let before = self.served_by(key, node).filter(|before| *before != asked.stream && epoch.is_some());
+        let before = self.served_by(key, node).filter(|before| *before != command.stream && epoch.is_some());
         if let Some((epoch, before)) = epoch.zip(before)
             && let Some(before) = self.streams.get_mut(&before)
         {
-            before.detached.push_back((asked.session, epoch.0));
+            before.detached.push_back((command.session, epoch.0));
         }
         if epoch.is_some() {
             findings.report.door_bindings += 1;
-            self.bind(key, Binding { index, stream: asked.stream, node, is_first });
+            self.bind(key, Binding { index, stream: command.stream, node, is_first });
         }
         if reply.outcome == Outcome::Closed {
             self.ended(key, |binding| binding.node == node);
         }
-        let stream = self.streams.get_mut(&asked.stream).expect("just seen");
+        let stream = self.streams.get_mut(&command.stream).expect("just seen");
         if stream.life == Life::Served {
-            stream.answers.push_back((asked.session, number_of(asked.kind), index));
+            stream.answers.push_back((command.session, number_of(command.kind), index));
         }
     }
 
@@ -297,11 +305,17 @@ impl Door {
     }
 
     /// Only the client that made a session has its secret.
-    fn it_is_its_own(&mut self, key: (Locks, SessionId), client: usize, asked: Asked, findings: &mut Findings) {
+    fn it_is_its_own(
+        &mut self,
+        key: (Locks, SessionId),
+        client: usize,
+        command: StreamCommand,
+        findings: &mut Findings,
+    ) {
         let session = self.sessions.entry(key).or_insert_with(Session::unknown);
         let made_by = *session.made_by.get_or_insert(client);
         findings.ensure(made_by == client, "I27", || {
-            format!("client {client} takes a session of client {made_by} over, without its secret: {asked:?}")
+            format!("client {client} takes a session of client {made_by} over, without its secret: {command:?}")
         });
     }
 

@@ -15,7 +15,7 @@ use fencepost_core::{
 
 use super::due::Due;
 use super::looking::Blocked;
-use super::place::{Modes, Place, Stance, Stands, needs_of};
+use super::place::{Modes, NameState, Stance, Stands, needs_of};
 
 /// A map that is only looked things up in, so that its order is never seen.
 pub(super) type Map<K, V> = HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
@@ -154,7 +154,7 @@ pub(super) struct Ledger {
     pub(super) waiters: BTreeMap<Arrival, Waiter>,
     pub(super) semaphores: BTreeMap<Name, Semaphore>,
     pub(super) freezes: BTreeMap<FreezeId, Scope>,
-    pub(super) places: Map<Name, Place>,
+    pub(super) name_states: Map<Name, NameState>,
     pub(super) parked_at_freeze: BTreeMap<FreezeId, BTreeSet<Arrival>>,
     /// Earliest first. Invariant: whatever has a deadline stands here no later than it; entries of what is gone stay until then.
     pub(super) due: BinaryHeap<Reverse<(LogicalMs, Due)>>,
@@ -195,15 +195,15 @@ impl Ledger {
         arrival.0 <= self.arrivals_before
     }
 
-    pub(super) fn place(&self, name: &Name) -> Option<&Place> {
-        self.places.get(name)
+    pub(super) fn name_state(&self, name: &Name) -> Option<&NameState> {
+        self.name_states.get(name)
     }
 
-    pub(super) fn place_mut(&mut self, name: &Name) -> &mut Place {
-        if !self.places.contains_key(name) {
-            self.places.insert(name.clone(), Place::default());
+    pub(super) fn name_state_mut(&mut self, name: &Name) -> &mut NameState {
+        if !self.name_states.contains_key(name) {
+            self.name_states.insert(name.clone(), NameState::default());
         }
-        self.places.get_mut(name).expect("it was put there")
+        self.name_states.get_mut(name).expect("it was put there")
     }
 
     // Rule: freeze
@@ -221,7 +221,7 @@ impl Ledger {
             Whose::Grant(grant) => {
                 let mut own = Modes::default();
                 if self.grants.contains_key(&grant)
-                    && let Some(mode) = self.places.get(name).and_then(|place| place.holders.get(&grant))
+                    && let Some(mode) = self.name_states.get(name).and_then(|state| state.holders.get(&grant))
                 {
                     own.add(*mode);
                 }
@@ -293,7 +293,7 @@ impl Ledger {
         let Some(waiter) = self.waiters.get(&arrival) else { return };
         let stands = self.stands_of(&waiter.request);
         for (name, stance) in &stands {
-            self.place_mut(name).stand(arrival, *stance);
+            self.name_state_mut(name).stand(arrival, *stance);
         }
         self.waiters.get_mut(&arrival).expect("it is there").stands = stands;
         self.unparked.insert(arrival);
@@ -304,7 +304,7 @@ impl Ledger {
         self.unpark(arrival);
         let Some(waiter) = self.waiters.get_mut(&arrival) else { return };
         for (name, stance) in std::mem::take(&mut waiter.stands) {
-            self.place_mut(&name).leave(arrival, stance);
+            self.name_state_mut(&name).leave(arrival, stance);
             self.touch(&name);
         }
         self.unparked.remove(&arrival);
@@ -363,7 +363,7 @@ impl Ledger {
             }
         }
         for (name, mode) in &grant.needs {
-            self.place_mut(name).hold(id, *mode);
+            self.name_state_mut(name).hold(id, *mode);
         }
         if let Held::Permits { name, permits } = &grant.held {
             self.semaphores.entry(name.clone()).or_default().out += u64::from(permits.get());
@@ -402,7 +402,7 @@ impl Ledger {
 
     fn vacate(&mut self, id: GrantId, held: &Held, needs: &[(Name, Mode)]) {
         for (name, _) in needs {
-            self.place_mut(name).let_go(id);
+            self.name_state_mut(name).let_go(id);
             self.touch(name);
         }
         if let Held::Permits { name, permits } = held {
@@ -435,7 +435,7 @@ impl Ledger {
             session.let_go(owner, &before);
         }
         for (name, mode) in &needs {
-            self.place_mut(name).hold(id, *mode);
+            self.name_state_mut(name).hold(id, *mode);
             self.touch(name);
         }
         self.stand_anew(session, owner.as_ref(), id);

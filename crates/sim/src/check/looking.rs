@@ -6,7 +6,7 @@
 use fencepost_core::{Arrival, FreezeId, Held, Name};
 
 use super::ledger::{Ledger, Whose};
-use super::place::{Place, Stance, Stands};
+use super::place::{NameState, Stance, Stands};
 
 /// The first place where a request cannot pass, in name order.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,9 +22,9 @@ impl Ledger {
             if let Some(freeze) = self.freeze_over(name) {
                 return Some(Blocked::Freeze(freeze));
             }
-            let place = self.places.get(name)?;
-            let is_blocked = place.is_held_against(*stance, self.own_modes(whose, name))
-                || place.ahead_of(*stance, arrival).is_some();
+            let state = self.name_states.get(name)?;
+            let is_blocked = state.is_held_against(*stance, self.own_modes(whose, name))
+                || state.ahead_of(*stance, arrival).is_some();
             is_blocked.then(|| Blocked::At(name.clone()))
         })
     }
@@ -64,7 +64,7 @@ impl Ledger {
         while let Some(name) = self.touched.pop_first() {
             // Who is found blocked elsewhere is parked there, and then the next one here is seen.
             loop {
-                let waiting = self.places.get(&name).map(Place::may_pass).unwrap_or_default();
+                let waiting = self.name_states.get(&name).map(NameState::may_pass).unwrap_or_default();
                 let mut moved = false;
                 for arrival in waiting {
                     moved |= self.look_at(arrival, &mut free);
@@ -73,8 +73,8 @@ impl Ledger {
                     break;
                 }
             }
-            if self.places.get(&name).is_some_and(Place::is_free) {
-                self.places.remove(&name);
+            if self.name_states.get(&name).is_some_and(NameState::is_free) {
+                self.name_states.remove(&name);
             }
         }
         while let Some(name) = self.touched_semaphores.pop_first() {
@@ -114,7 +114,7 @@ impl Ledger {
             Some(Blocked::Freeze(freeze)) => drop(self.parked_at_freeze.entry(*freeze).or_default().insert(arrival)),
             Some(Blocked::At(name)) => {
                 if let Some(stance) = self.stance_at(arrival, name) {
-                    self.place_mut(name).park(arrival, stance);
+                    self.name_state_mut(name).park(arrival, stance);
                 }
             }
         }
@@ -134,7 +134,7 @@ impl Ledger {
             }
             Some(Blocked::At(name)) => {
                 if let Some(stance) = self.stance_at(arrival, &name) {
-                    self.place_mut(&name).unpark(arrival, stance);
+                    self.name_state_mut(&name).unpark(arrival, stance);
                 }
             }
         }

@@ -147,8 +147,8 @@ impl Checkers {
             Fact::Restored { cluster } => self.restored(cluster),
             Fact::Connected { stream, client, node, tier } => self.door.connected(stream, client, node, tier),
             Fact::Said { stream, message } => self.door.said(stream, message),
-            Fact::Submitted(asked) => self.door.submitted(asked, findings),
-            Fact::Decided { asked, position, reply } => self.door.decided(asked, position, reply, findings),
+            Fact::Submitted(command) => self.door.submitted(command, findings),
+            Fact::Decided { command, position, reply } => self.door.decided(command, position, reply, findings),
             Fact::Pushed { node, tier, position, push } => self.door.pushed(node, tier, position, push),
             Fact::Sent { stream, message } => self.door.sent(stream, message, findings),
             Fact::StreamOver { stream } => self.door.stream_over(stream),
@@ -294,9 +294,9 @@ impl Checkers {
         i13_deadlock::the_cycle_is_real(&mut self.ledger, event, &mut self.findings);
         let step = Step::new(&self.ledger, entry, event, cause);
         let findings = &mut self.findings;
-        if let Some(asked) = step.asked() {
-            i01_exclusion::nobody_else_holds_it(&step, &asked, findings);
-            i05_order::nobody_is_passed(&step, &asked, findings);
+        if let Some(granted) = step.granted_request() {
+            i01_exclusion::nobody_else_holds_it(&step, &granted, findings);
+            i05_order::nobody_is_passed(&step, &granted, findings);
         }
         i01_exclusion::permits_are_within_the_limit(&step, findings);
         i01_exclusion::it_rests_as_asked(&step, findings);

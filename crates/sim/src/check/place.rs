@@ -92,7 +92,7 @@ pub(super) fn needs_of(locks: &[Lock]) -> Vec<(Name, Mode)> {
 
 /// A name that somebody holds or waits for.
 #[derive(Debug, Default)]
-pub(super) struct Place {
+pub(super) struct NameState {
     /// Grants, and rests under the id of the grant that they are of.
     pub(super) holders: BTreeMap<GrantId, Mode>,
     /// Invariant: counts `holders`.
@@ -111,7 +111,7 @@ struct Queue {
     parked_converting: BTreeSet<Arrival>,
 }
 
-impl Place {
+impl NameState {
     pub(super) fn hold(&mut self, grant: GrantId, mode: Mode) {
         if let Some(before) = self.holders.insert(grant, mode) {
             self.held.take(before);

@@ -20,7 +20,7 @@ pub(super) struct Step<'a> {
 }
 
 /// How somebody who is granted locks, or a stronger mode, stood just before.
-pub(super) struct Asked<'a> {
+pub(super) struct GrantedRequest<'a> {
     pub(super) whose: Whose<'a>,
     pub(super) stands: Stands,
     /// None as the newest of all.
@@ -55,11 +55,11 @@ impl<'a> Step<'a> {
     }
 
     /// Who is granted locks or a stronger mode here; none for a re-entry, a weakening, permits and everything else.
-    pub(super) fn asked(&self) -> Option<Asked<'a>> {
+    pub(super) fn granted_request(&self) -> Option<GrantedRequest<'a>> {
         let waiter = self.waiter.and_then(|arrival| self.ledger.waiters.get(&arrival));
         let waiting = waiter.map(|waiter| waiter.stands.clone());
         match self.event {
-            Event::Granted { request, grant, .. } if !self.ledger.grants.contains_key(grant) => Some(Asked {
+            Event::Granted { request, grant, .. } if !self.ledger.grants.contains_key(grant) => Some(GrantedRequest {
                 whose: Whose::request(request),
                 stands: waiting.unwrap_or_else(|| self.ledger.stands_of(request)),
                 arrival: self.waiter,
@@ -70,7 +70,7 @@ impl<'a> Step<'a> {
                 let stance =
                     |(name, need)| Stance::of(need, self.ledger.own_modes(whose, &name)).map(|stance| (name, stance));
                 let stands = waiting.unwrap_or_else(|| needs_of(locks).into_iter().filter_map(stance).collect());
-                Some(Asked { whose, stands, arrival: self.waiter })
+                Some(GrantedRequest { whose, stands, arrival: self.waiter })
             }
             _ => None,
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fencepost_sim::world::Outcome;
 
 use super::replay;
-use crate::Asked;
+use crate::RunOptions;
 
 /// How many seeds that fail are looked at more closely. Each costs a few runs.
 const SEARCHED_MAX: u64 = 5;
@@ -119,18 +119,18 @@ impl Progress {
 }
 
 /// Runs them and prints the summary.
-pub(crate) fn run(asked: &Asked, first: u64, seeds: u64) -> ExitCode {
+pub(crate) fn run(options: &RunOptions, first: u64, seeds: u64) -> ExitCode {
     let begun = Instant::now();
     let mut sums = Sums::default();
     let mut progress = Progress { seeds, is_terminal: std::io::stderr().is_terminal(), begun, told: begun };
     for seed in (first..=u64::MAX).take(usize::try_from(seeds).unwrap_or(usize::MAX)) {
-        let run = replay::run_seed(asked, seed, false);
+        let run = replay::run_seed(options, seed, false);
         sums.add(&run.outcome);
-        sums.again_ms += if asked.twice { run.outcome.simulated_ms } else { 0 };
+        sums.again_ms += if options.twice { run.outcome.simulated_ms } else { 0 };
         if !run.outcome.violations.is_empty() {
             progress.clear();
             let search = sums.failed <= SEARCHED_MAX;
-            print!("{}", replay::explain(asked, seed, &run.outcome.violations, search));
+            print!("{}", replay::explain(options, seed, &run.outcome.violations, search));
         }
         progress.tell(&sums);
     }

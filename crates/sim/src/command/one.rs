@@ -10,7 +10,7 @@ use fencepost_sim::run::Run;
 use serde::Serialize;
 
 use super::replay;
-use crate::{Asked, refuse};
+use crate::{RunOptions, refuse};
 
 /// A trace as a viewer reads it.
 #[derive(Serialize)]
@@ -45,21 +45,21 @@ struct PageViolation<'a> {
 }
 
 /// Runs it and prints it.
-pub(crate) fn run(asked: &Asked, seed: u64, json: Option<&Path>) -> ExitCode {
-    let run = replay::run_seed(asked, seed, true);
+pub(crate) fn run(options: &RunOptions, seed: u64, json: Option<&Path>) -> ExitCode {
+    let run = replay::run_seed(options, seed, true);
     // Whoever reads only the beginning has closed the pipe, and that is nobody's fault.
-    let _ = print(asked, seed, &run);
+    let _ = print(options, seed, &run);
     if let Some(path) = json
-        && let Err(wrong) = write(asked, seed, &run, path)
+        && let Err(wrong) = write(options, seed, &run, path)
     {
         refuse(&format!("{} cannot be written: {wrong}", path.display()));
     }
     ExitCode::from(u8::from(!run.outcome.violations.is_empty()))
 }
 
-fn print(asked: &Asked, seed: u64, run: &Run) -> std::io::Result<()> {
+fn print(options: &RunOptions, seed: u64, run: &Run) -> std::io::Result<()> {
     let mut out = BufWriter::new(std::io::stdout().lock());
-    if let Some((_, scenario)) = &asked.story {
+    if let Some((_, scenario)) = &options.story {
         writeln!(out, "{}\n\n{}\n", scenario.title, scenario.tells.trim())?;
     }
     let width = run.lines.iter().map(|line| line.who.chars().count()).max().unwrap_or(0);
@@ -74,16 +74,16 @@ fn print(asked: &Asked, seed: u64, run: &Run) -> std::io::Result<()> {
     )?;
     match outcome.violations.is_empty() {
         true => writeln!(out, "everything was as it must be")?,
-        false => write!(out, "{}", replay::explain(asked, seed, &outcome.violations, true))?,
+        false => write!(out, "{}", replay::explain(options, seed, &outcome.violations, true))?,
     }
     out.flush()
 }
 
-fn write(asked: &Asked, seed: u64, run: &Run, path: &Path) -> std::io::Result<()> {
+fn write(options: &RunOptions, seed: u64, run: &Run, path: &Path) -> std::io::Result<()> {
     let outcome = &run.outcome;
     let violations = outcome.violations.iter();
     let violations = violations.map(|it| PageViolation { invariant: it.invariant, at_ms: it.at.ms(), what: &it.what });
-    let scenario = asked.story.as_ref().map(|(_, scenario)| scenario);
+    let scenario = options.story.as_ref().map(|(_, scenario)| scenario);
     let page = Page {
         title: scenario.map_or(format!("seed {seed}"), |scenario| scenario.title.clone()),
         tells: scenario.map(|scenario| scenario.tells.trim()),

@@ -4,13 +4,13 @@ use fencepost_sim::check::Violation;
 use fencepost_sim::run::{Run, Subject, run, shortest_failing_seconds};
 use fencepost_sim::world::Plan;
 
-use crate::{Asked, refuse};
+use crate::{RunOptions, refuse};
 
 /// Runs a seed, twice if that was asked for: another trace the second time is a violation.
-pub(crate) fn run_seed(asked: &Asked, seed: u64, traces: bool) -> Run {
-    let once = || run(asked.subject(seed), seed, traces).unwrap_or_else(|wrong| refuse(&wrong.to_string()));
+pub(crate) fn run_seed(options: &RunOptions, seed: u64, traces: bool) -> Run {
+    let once = || run(options.subject(seed), seed, traces).unwrap_or_else(|wrong| refuse(&wrong.to_string()));
     let mut first = once();
-    if asked.twice {
+    if options.twice {
         let (one, other) = (first.outcome.trace_hash, once().outcome.trace_hash);
         if one != other {
             let what = format!("the same seed gave the trace {one:016x} and then {other:016x}");
@@ -22,35 +22,35 @@ pub(crate) fn run_seed(asked: &Asked, seed: u64, traces: bool) -> Run {
 }
 
 /// The command that runs this seed again, with its trace.
-pub(crate) fn command(asked: &Asked, seed: u64, seconds: Option<u64>) -> String {
+pub(crate) fn command(options: &RunOptions, seed: u64, seconds: Option<u64>) -> String {
     #[cfg(feature = "made-up-version")]
-    let (features, upgrades) = match asked.upgrades {
+    let (features, upgrades) = match options.upgrades {
         true => (" --features made-up-version", " --upgrades"),
         false => ("", ""),
     };
     #[cfg(not(feature = "made-up-version"))]
     let (features, upgrades) = ("", "");
     let mut command = format!("cargo run --release -p fencepost-sim{features} -- --seed {seed}{upgrades}");
-    if let Some((name, _)) = &asked.story {
+    if let Some((name, _)) = &options.story {
         command += &format!(" --scenario {name}");
     }
-    if let Some(nodes) = asked.nodes {
+    if let Some(nodes) = options.nodes {
         command += &format!(" --nodes {nodes}");
     }
-    if let Some(seconds) = seconds.or(asked.seconds) {
+    if let Some(seconds) = seconds.or(options.seconds) {
         command += &format!(" --seconds {seconds}");
     }
-    if asked.leases {
+    if options.leases {
         command += " --leases";
     }
-    if asked.twice {
+    if options.twice {
         command += " --twice";
     }
     command
 }
 
 /// What was wrong with a seed, and how to see it again. The search for a shorter run is left out where it would cost too much.
-pub(crate) fn explain(asked: &Asked, seed: u64, violations: &[Violation], search: bool) -> String {
+pub(crate) fn explain(options: &RunOptions, seed: u64, violations: &[Violation], search: bool) -> String {
     let mut text = format!("seed {seed} FAILED\n");
     for Violation { invariant, at, what } in violations.iter().take(5) {
         text += &format!("  {invariant} at {} ms: {what}\n", at.ms());
@@ -58,13 +58,13 @@ pub(crate) fn explain(asked: &Asked, seed: u64, violations: &[Violation], search
     if violations.len() > 5 {
         text += &format!("  and {} more\n", violations.len() - 5);
     }
-    text += &format!("  replay: {}\n", command(asked, seed, None));
-    if let Subject::Chance(plan @ Plan { seconds: planned, .. }) = asked.subject(seed)
+    text += &format!("  replay: {}\n", command(options, seed, None));
+    if let Subject::Chance(plan @ Plan { seconds: planned, .. }) = options.subject(seed)
         && search
     {
         let seconds = shortest_failing_seconds(plan, seed);
         if seconds < planned {
-            text += &format!("  shorter: {}\n", command(asked, seed, Some(seconds)));
+            text += &format!("  shorter: {}\n", command(options, seed, Some(seconds)));
         }
     }
     text

@@ -7,7 +7,7 @@ use fencepost_session::edge::StreamId;
 use super::hostile::HOSTILE;
 use super::{Happening, Wire, World, node_of};
 use crate::fact::WorldTime;
-use crate::network::Place;
+use crate::network::Endpoint;
 use crate::process::{Arrival, Deed};
 use crate::worker::Errand;
 
@@ -76,7 +76,7 @@ impl World {
             }
             Deed::StopReading(stream, for_ms) => self.stop_reading(stream, for_ms),
             Deed::Errand(Errand { user: worker, call, what }) => {
-                let delay = self.network.delay(Place::Client(client), Place::Store, &mut self.random);
+                let delay = self.network.delay(Endpoint::Client(client), Endpoint::Store, &mut self.random);
                 let at = WorldTime(self.now.0 + delay);
                 self.agenda.put(at, Happening::Store { client, worker, call, what: Box::new(what) });
             }
@@ -85,7 +85,7 @@ impl World {
 
     fn dial(&mut self, client: usize, stream: StreamId, tier: Tier, address: &str) {
         let node = node_of(address).unwrap_or_default();
-        let (from, to) = (Place::Client(client), Place::Node(node));
+        let (from, to) = (Endpoint::Client(client), Endpoint::Node(node));
         let at = WorldTime(self.now.0 + self.network.delay(from, to, &mut self.random));
         if !self.nodes.contains_key(&node) {
             let arrival = Box::new(Arrival::Ended(stream, DialFailure::Unreachable));
@@ -112,7 +112,7 @@ impl World {
     /// When the next thing on this stream arrives at the node, behind what is under way.
     fn on_the_way_to_node(&mut self, stream: StreamId) -> Option<WorldTime> {
         let wire = self.streams.get_mut(&stream)?;
-        let (from, to) = (Place::Client(wire.client), Place::Node(wire.node));
+        let (from, to) = (Endpoint::Client(wire.client), Endpoint::Node(wire.node));
         let mut delay = self.network.delay(from, to, &mut self.random);
         if self.network.is_cut(from, to) {
             // It waits in buffers on the way, and may arrive when nobody expects it any more.

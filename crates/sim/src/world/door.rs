@@ -12,7 +12,7 @@ use fencepost_wire::v1;
 
 use super::{Happening, Wire, World};
 use crate::fact::{Fact, WorldTime};
-use crate::network::Place;
+use crate::network::Endpoint;
 use crate::node::{NodeArrival, SimNode};
 use crate::port::{lead, not_leader};
 use crate::process::Arrival;
@@ -47,7 +47,7 @@ impl World {
     /// Sends something down a stream, behind what is under way.
     fn send_to_client(&mut self, stream: StreamId, arrival: Arrival) {
         let Some(wire) = self.streams.get_mut(&stream) else { return };
-        let (from, to) = (Place::Node(wire.node), Place::Client(wire.client));
+        let (from, to) = (Endpoint::Node(wire.node), Endpoint::Client(wire.client));
         let mut delay = self.network.delay(from, to, &mut self.random);
         if self.network.is_cut(from, to) {
             // It waits in buffers on the way. Perhaps it gets through when the way is open again; perhaps long after.
@@ -93,11 +93,11 @@ impl World {
         match output {
             Output::Reply { ticket, position, stamp, reply } => {
                 // What no stream has asked for is an administrator's.
-                let Some((asked, hash)) = node.door.submitted.undecided.remove(&(tier, ticket)) else { return };
-                self.observer.fact(self.now, &Fact::Decided { asked, position, reply: &reply });
-                self.tell_hostile(tier, asked, hash, &reply);
+                let Some((command, hash)) = node.door.submitted.undecided.remove(&(tier, ticket)) else { return };
+                self.observer.fact(self.now, &Fact::Decided { command, position, reply: &reply });
+                self.tell_hostile(tier, command, hash, &reply);
                 let node = self.nodes.get_mut(&id).expect("it has turned");
-                let (edge, mut port) = node.door.open(node.replica.as_mut().expect("it has turned"), asked.stream);
+                let (edge, mut port) = node.door.open(node.replica.as_mut().expect("it has turned"), command.stream);
                 edge.handle_reply((tier, ticket), (position, stamp), reply, &mut port);
                 self.tell_submitted(id);
             }
@@ -115,8 +115,8 @@ impl World {
 
     fn tell_submitted(&mut self, id: u64) {
         let submitted = &mut self.nodes.get_mut(&id).expect("it has a door").door.submitted;
-        for asked in submitted.news.drain(..) {
-            self.observer.fact(self.now, &Fact::Submitted(asked));
+        for command in submitted.news.drain(..) {
+            self.observer.fact(self.now, &Fact::Submitted(command));
         }
     }
 

@@ -4,7 +4,7 @@ use fencepost_core::{Name, Outcome, Record, SessionId};
 use fencepost_session::client::{Answer, GrantState};
 
 use super::play::Player;
-use crate::network::Place;
+use crate::network::Endpoint;
 use crate::scenario::{AnswerIs, BadScenario, Expectation, GuardSays, Guarded, Unguarded, lock_name};
 use crate::scripted::ScriptedUser;
 
@@ -115,9 +115,9 @@ impl Player<'_> {
                 found(is_so, "another node leads".to_owned(), || format!("{new:?} leads, and {old:?} did"))
             }
             Expectation::DoesNotServe { who } => {
-                let places = self.places(who)?;
-                let serves = places.iter().any(|place| match place {
-                    Place::Node(node) => {
+                let endpoints = self.endpoints(who)?;
+                let serves = endpoints.iter().any(|endpoint| match endpoint {
+                    Endpoint::Node(node) => {
                         self.world.nodes[node].replica.as_ref().is_some_and(|replica| replica.serves())
                     }
                     _ => false,

@@ -11,7 +11,7 @@ use super::upgrades::NEW_RELEASE;
 use super::{Happening, Plan, World, address};
 use crate::disk::{Durable, Speed};
 use crate::fact::{Fact, WorldTime};
-use crate::network::Place;
+use crate::network::Endpoint;
 use crate::process::Arrival;
 use crate::random::Random;
 
@@ -115,7 +115,7 @@ impl World {
                 }
             }
             Undo::ClientPause(client) => self.resume_client(client),
-            Undo::ClientCut(client) => self.network.reconnect(Place::Client(client)),
+            Undo::ClientCut(client) => self.network.reconnect(Endpoint::Client(client)),
             Undo::Network => self.network.heal(),
         }
     }
@@ -204,14 +204,14 @@ impl World {
             }
             8 => {
                 self.observer.fault(now, "one-way cut", || format!("from node {id} to node {other}"));
-                self.network.cut(Place::Node(id), Place::Node(other));
+                self.network.cut(Endpoint::Node(id), Endpoint::Node(other));
                 self.undo_later(200, 8_000, Undo::Network);
             }
             9..=10 if self.may_hurt() => {
                 self.observer.fault(now, "node isolated", || format!("node {id}"));
                 for peer in ids.iter().filter(|peer| **peer != id) {
-                    self.network.cut(Place::Node(id), Place::Node(*peer));
-                    self.network.cut(Place::Node(*peer), Place::Node(id));
+                    self.network.cut(Endpoint::Node(id), Endpoint::Node(*peer));
+                    self.network.cut(Endpoint::Node(*peer), Endpoint::Node(id));
                 }
                 self.undo_later(200, 8_000, Undo::Network);
             }
@@ -220,7 +220,7 @@ impl World {
                 let parts: Vec<bool> = ids.iter().map(|_| self.random.percent(50)).collect();
                 for (one, part) in ids.iter().zip(&parts) {
                     for (another, _) in ids.iter().zip(&parts).filter(|(_, other_part)| *other_part != part) {
-                        self.network.cut(Place::Node(*one), Place::Node(*another));
+                        self.network.cut(Endpoint::Node(*one), Endpoint::Node(*another));
                     }
                 }
                 self.undo_later(200, 8_000, Undo::Network);
@@ -228,19 +228,19 @@ impl World {
             12 => {
                 self.observer.fault(now, "client cut off", || format!("client {client} and node {id}"));
                 if self.random.percent(70) {
-                    self.network.cut(Place::Client(client), Place::Node(id));
+                    self.network.cut(Endpoint::Client(client), Endpoint::Node(id));
                 }
-                self.network.cut(Place::Node(id), Place::Client(client));
+                self.network.cut(Endpoint::Node(id), Endpoint::Client(client));
                 self.undo_later(200, 8_000, Undo::Network);
             }
             13 => {
                 self.observer.fault(now, "slow link", || format!("node {id} to node {other}"));
-                self.network.slow_down(Place::Node(id), Place::Node(other));
+                self.network.slow_down(Endpoint::Node(id), Endpoint::Node(other));
                 self.undo_later(200, 8_000, Undo::Network);
             }
             14 => {
                 self.observer.fault(now, "slow way to the store", || format!("client {client}"));
-                self.network.slow_down(Place::Client(client), Place::Store);
+                self.network.slow_down(Endpoint::Client(client), Endpoint::Store);
                 self.undo_later(500, 15_000, Undo::Network);
             }
             15 => {

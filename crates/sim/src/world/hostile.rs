@@ -5,7 +5,7 @@ use fencepost_session::Tier;
 use fencepost_session::edge::StreamId;
 
 use super::{Happening, World};
-use crate::fact::Asked;
+use crate::fact::StreamCommand;
 use crate::hostile::Hostile;
 use crate::process::Arrival;
 use crate::random::Random;
@@ -42,7 +42,7 @@ impl World {
     }
 
     /// Nothing that a lock state decides is hidden from it, but the secrets.
-    pub(super) fn tell_hostile(&mut self, tier: Tier, asked: Asked, hash: Option<SecretHash>, reply: &Reply) {
+    pub(super) fn tell_hostile(&mut self, tier: Tier, command: StreamCommand, hash: Option<SecretHash>, reply: &Reply) {
         let Some(hostile) = &mut self.hostile else { return };
         let epoch: Option<Epoch> = match &reply.outcome {
             Outcome::Opened { epoch } => Some(*epoch),
@@ -54,7 +54,7 @@ impl World {
             _ => None,
         };
         if let Some((epoch, hash)) = epoch.zip(hash) {
-            hostile.learn(tier, asked.session, hash, epoch);
+            hostile.learn(tier, command.session, hash, epoch);
         }
     }
 

@@ -4,7 +4,7 @@
 use super::World;
 use super::faults::Undo;
 use crate::fact::{Fact, WorldTime};
-use crate::network::Place;
+use crate::network::Endpoint;
 use fencepost_replica::Role;
 
 /// How long a lead lasts, before chance has something happen to it.
@@ -91,8 +91,8 @@ impl World {
                 let nodes = if some.is_empty() { ids } else { some };
                 self.observer.fault(self.now, "client cut off", || format!("client {client} and nodes {nodes:?}"));
                 for id in nodes {
-                    self.network.cut(Place::Client(client), Place::Node(id));
-                    self.network.cut(Place::Node(id), Place::Client(client));
+                    self.network.cut(Endpoint::Client(client), Endpoint::Node(id));
+                    self.network.cut(Endpoint::Node(id), Endpoint::Client(client));
                 }
                 self.undo_later(5_000, 60_000, Undo::ClientCut(client));
             }
@@ -141,9 +141,9 @@ impl World {
         let replica = self.nodes[&id].replica.as_ref()?;
         let members = replica.members();
         let voters: Vec<u64> = members.iter().filter(|it| it.role == Role::Voter).map(|it| it.node).collect();
-        let (me, network) = (Place::Node(id), &self.network);
+        let (me, network) = (Endpoint::Node(id), &self.network);
         let reached = |voter: &&u64| {
-            let other = Place::Node(**voter);
+            let other = Endpoint::Node(**voter);
             self.nodes.get(*voter).is_some_and(crate::node::SimNode::runs)
                 && !network.is_cut(me, other)
                 && !network.is_cut(other, me)

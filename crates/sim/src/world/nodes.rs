@@ -17,7 +17,7 @@ use super::{Happening, World, address};
 use crate::clock::Clock;
 use crate::disk::{Disk, Durable};
 use crate::fact::{Fact, LoggedEntry, WorldTime};
-use crate::network::Place;
+use crate::network::Endpoint;
 use crate::node::{Doorway, NodeArrival, SimNode};
 
 /// Entries that the world remembers, to compare what other nodes apply later.
@@ -264,7 +264,7 @@ impl World {
         let bytes = encode_peer(&PeerMessage { cluster, group, message }).expect("a message for a peer");
         let message = decode_peer(&bytes).expect("what was written can be read").message;
         let known = self.nodes.get(&message.from).map_or(OLD_RELEASE, |node| node.known);
-        let (from, to) = (Place::Node(message.from), Place::Node(message.to));
+        let (from, to) = (Endpoint::Node(message.from), Endpoint::Node(message.to));
         for at in self.network.datagram(from, to, self.now, &mut self.random) {
             let snapshot = snapshot.clone();
             self.agenda.put(at, Happening::Peer { message: Box::new(message.clone()), snapshot, known });

@@ -7,7 +7,7 @@ use fencepost_session::edge::StreamId;
 use fencepost_wire::{api, v1};
 
 use super::*;
-use crate::fact::{Asked, Kind};
+use crate::fact::{Kind, StreamCommand};
 
 const NODE: u64 = 7;
 const ANNS: StreamId = StreamId(1);
@@ -22,30 +22,30 @@ fn with_a_session(world: &mut World) {
     opens(world, ANNS, 10);
 }
 
-fn asks(world: &mut World, stream: StreamId, kind: Kind) -> Asked {
-    let asked = Asked { stream, session: ANN, kind };
-    world.tell(&Fact::Submitted(asked));
-    asked
+fn asks(world: &mut World, stream: StreamId, kind: Kind) -> StreamCommand {
+    let command = StreamCommand { stream, session: ANN, kind };
+    world.tell(&Fact::Submitted(command));
+    command
 }
 
-fn decides(world: &mut World, asked: Asked, index: u64, outcome: Outcome, repeat: Option<Repeat>) {
+fn decides(world: &mut World, command: StreamCommand, index: u64, outcome: Outcome, repeat: Option<Repeat>) {
     let reply = Reply { to: ReplyTo::Operation(0), outcome, repeat };
-    world.tell(&Fact::Decided { asked, position: LogPosition { index, term: 1 }, reply: &reply });
+    world.tell(&Fact::Decided { command, position: LogPosition { index, term: 1 }, reply: &reply });
 }
 
 /// A stream opens the session, and hears it.
 fn opens(world: &mut World, stream: StreamId, index: u64) {
-    let asked = asks(world, stream, Kind::Open);
-    decides(world, asked, index, Outcome::Opened { epoch: Epoch(1) }, None);
+    let command = asks(world, stream, Kind::Open);
+    decides(world, command, index, Outcome::Opened { epoch: Epoch(1) }, None);
     hears(world, stream, answer(0, index));
 }
 
 /// A stream attaches the session, and has not heard it yet.
 fn attaches(world: &mut World, stream: StreamId, index: u64) {
-    let asked = asks(world, stream, Kind::Attach);
+    let command = asks(world, stream, Kind::Attach);
     let (grants, waits, unseen, lost) = Default::default();
     let attached = Attached { epoch: Epoch(2), grants, waits, unseen, lost };
-    decides(world, asked, index, Outcome::Attached(Box::new(attached)), None);
+    decides(world, command, index, Outcome::Attached(Box::new(attached)), None);
 }
 
 fn pushes(world: &mut World, index: u64) -> v1::ServerMessage {
@@ -101,10 +101,10 @@ fn i27_a_command_of_another_term_is_seen() {
 fn i27_a_command_that_is_carried_out_behind_an_attach_is_seen() {
     story("I27", |world, lie| {
         with_a_session(world);
-        let asked = asks(world, ANNS, Kind::Request(RequestNumber(1)));
+        let command = asks(world, ANNS, Kind::Request(RequestNumber(1)));
         attaches(world, ANNS_NEXT, 11);
         let refused = Outcome::Refused(Refusal::WrongEpoch { current: Epoch(2) });
-        decides(world, asked, 11, if lie { Outcome::NotOwner } else { refused }, None);
+        decides(world, command, 11, if lie { Outcome::NotOwner } else { refused }, None);
     });
 }
 
@@ -120,8 +120,8 @@ fn i27_a_session_that_another_client_takes_is_seen() {
 fn i27_an_answer_on_another_stream_is_seen() {
     story("I27", |world, lie| {
         with_a_session(world);
-        let asked = asks(world, ANNS, Kind::Request(RequestNumber(1)));
-        decides(world, asked, 11, Outcome::NotOwner, None);
+        let command = asks(world, ANNS, Kind::Request(RequestNumber(1)));
+        decides(world, command, 11, Outcome::NotOwner, None);
         hears(world, if lie { BOBS } else { ANNS }, answer(1, 11));
     });
 }
@@ -131,8 +131,8 @@ fn i27_a_message_that_leaves_an_answer_out_is_seen() {
     story("I27", |world, lie| {
         with_a_session(world);
         for number in [1, 2] {
-            let asked = asks(world, ANNS, Kind::Request(RequestNumber(number)));
-            decides(world, asked, 10 + number, Outcome::NotOwner, None);
+            let command = asks(world, ANNS, Kind::Request(RequestNumber(number)));
+            decides(world, command, 10 + number, Outcome::NotOwner, None);
             if !lie || number == 2 {
                 hears(world, ANNS, answer(number, 10 + number));
             }
@@ -183,9 +183,9 @@ fn i27_a_stream_that_is_not_told_of_its_loss_is_seen() {
 fn i27_a_repeated_open_that_takes_the_session_is_seen() {
     story("I27", |world, lie| {
         with_a_session(world);
-        let asked = asks(world, ANNS_NEXT, Kind::Open);
+        let command = asks(world, ANNS_NEXT, Kind::Open);
         let repeat = Some(Repeat { answered_at: LogicalMs(1), stands: false });
-        decides(world, asked, 11, Outcome::Opened { epoch: Epoch(1) }, repeat);
+        decides(world, command, 11, Outcome::Opened { epoch: Epoch(1) }, repeat);
         if lie {
             hears(world, ANNS_NEXT, answer(0, 11));
         }
