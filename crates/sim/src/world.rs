@@ -262,7 +262,8 @@ impl World {
                 let (reply, access) = self.store.call(&what);
                 self.observer.fact(self.now, &Fact::Store(&access));
                 if reply.corrupted {
-                    let line = || format!("without a guard {} is CORRUPTED: the write undid another", what.name);
+                    let line =
+                        || format!("without a guard {} is CORRUPTED: the write overwrote a newer value", what.name);
                     self.observer.line(self.now, "store", line);
                 }
                 let delay = self.network.delay(Endpoint::Store, Endpoint::Client(client), &mut self.random);

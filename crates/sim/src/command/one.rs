@@ -1,4 +1,6 @@
-//! One seed with its trace: what happened on standard output, and as JSON for a viewer.
+//! Runs one seed and prints its trace on standard output; on request also writes it as JSON, for a viewer.
+//!
+//! This file owns the text form and the JSON form of a trace. It does not word the lines: `telling.rs` does.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
@@ -12,7 +14,7 @@ use serde::Serialize;
 use super::replay;
 use crate::{RunOptions, refuse};
 
-/// A trace as a viewer reads it.
+/// The JSON form of a trace.
 #[derive(Serialize)]
 struct Page<'a> {
     title: String,
@@ -32,7 +34,7 @@ struct PageOutcome<'a> {
     writes: u64,
     guarded_refusals: u64,
     unguarded_corruptions: u64,
-    /// In hexadecimal, since not every reader of JSON has numbers of 64 bits.
+    /// In hexadecimal, because many JSON readers cannot hold 64-bit integers.
     trace_hash: String,
     violations: Vec<PageViolation<'a>>,
 }
@@ -44,10 +46,10 @@ struct PageViolation<'a> {
     what: &'a str,
 }
 
-/// Runs it and prints it.
+/// Runs the seed and prints its trace.
 pub(crate) fn run(options: &RunOptions, seed: u64, json: Option<&Path>) -> ExitCode {
     let run = replay::run_seed(options, seed, true);
-    // Whoever reads only the beginning has closed the pipe, and that is nobody's fault.
+    // The reader of the pipe may have closed it, as `head` does. That is not an error.
     let _ = print(options, seed, &run);
     if let Some(path) = json
         && let Err(wrong) = write(options, seed, &run, path)
@@ -73,7 +75,7 @@ fn print(options: &RunOptions, seed: u64, run: &Run) -> std::io::Result<()> {
         outcome.simulated_ms, outcome.operations, outcome.entries, outcome.trace_hash
     )?;
     match outcome.violations.is_empty() {
-        true => writeln!(out, "everything was as it must be")?,
+        true => writeln!(out, "no violations")?,
         false => write!(out, "{}", replay::explain(options, seed, &outcome.violations, true))?,
     }
     out.flush()
