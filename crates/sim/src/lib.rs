@@ -1,8 +1,9 @@
-//! A whole cluster and its clients from one seed: the real replica and the real machines of the client library, on a simulated
-//! network, disk and clock, with everything that they promise checked while they run.
+//! Simulates a whole cluster with its clients from one seed: the real replica, edge and client machines on a simulated network, disk and
+//! clock. Checkers verify the promises of the cluster while it runs.
 //!
-//! One seed decides everything. There are no sockets here, no threads and no real time, so a run that fails fails again. What
-//! happens is told as [`fact::Fact`]s; the checkers in [`check`] see every one of them and believe nobody.
+//! The seed decides everything. There are no sockets, no threads and no real time, so a run that fails fails again. Everything that
+//! happens is reported as a [`fact::Fact`]. The checkers in [`check`] see every fact, and do not trust what nodes and clients say of
+//! themselves.
 
 pub mod check;
 pub mod fact;

@@ -1,6 +1,7 @@
 //! The findings of the checkers: violations, and how much was checked.
 //!
-//! The counts matter as much as the violations: a checker that checked nothing proves nothing. The tests require that no count is zero.
+//! The counts matter as much as the violations: a checker that checked nothing proves nothing. The tests require that no count is
+//! zero, except `heard_too_late`, which must be.
 
 use crate::fact::WorldTime;
 
