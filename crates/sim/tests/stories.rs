@@ -55,7 +55,7 @@ fn the_request_that_closes_a_cycle_is_refused_and_told_the_cycle() {
 }
 
 #[test]
-fn one_clock_gives_redlock_two_holders_and_us_one() {
+fn one_clock_jump_gives_redlock_two_holders_and_fencepost_one() {
     plays("redlock-clock-jump");
 }
 
