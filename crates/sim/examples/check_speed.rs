@@ -1,4 +1,4 @@
-//! How fast the checkers are: a million operations of a busy lock state, generated first and then checked.
+//! Measures the speed of the checkers: generates a million operations of a busy lock state, then checks them.
 
 #[path = "../tests/it/random_log/mod.rs"]
 mod random_log;

@@ -1,11 +1,13 @@
-//! What is going to happen, in order of time; what is due at the same time happens in the order in which it was put there.
+//! The agenda: everything that is scheduled, in order of time.
+//!
+//! Items for the same time come out in the order in which they were put in. Without that rule runs would not be repeatable.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::fact::WorldTime;
 
-/// Things to come.
+/// A priority queue of scheduled items.
 #[derive(Debug)]
 pub(crate) struct Agenda<What> {
     heap: BinaryHeap<Reverse<Item<What>>>,
@@ -46,13 +48,13 @@ impl<What> Default for Agenda<What> {
 }
 
 impl<What> Agenda<What> {
-    /// This is to happen then.
+    /// Schedules an item.
     pub(crate) fn put(&mut self, at: WorldTime, what: What) {
         self.put += 1;
         self.heap.push(Reverse(Item { at, order: self.put, what }));
     }
 
-    /// What happens next, if it does before or at `until`.
+    /// Takes out the next item, if it is due at `until` or before.
     pub(crate) fn next(&mut self, until: WorldTime) -> Option<(WorldTime, What)> {
         if self.heap.peek().is_none_or(|Reverse(item)| item.at > until) {
             return None;

@@ -1,8 +1,8 @@
-//! The disk of a simulated node: what is durable, what a crash may lose, and how slow and how faithful it is.
+//! The disk of a simulated node: what is durable, what a crash may lose, how slow syncs are, and damage.
 //!
-//! Writes become durable in order, in the batches in which they were handed over, as the real log does it; a crash keeps any
-//! number of the first that were under way and loses the rest. What the real log does with torn and flipped bytes is tested with
-//! its own files; here a disk that was damaged is one whose node must not come back.
+//! Writes become durable in order, in the batches in which they were handed over, as in the real log. A crash keeps a random prefix
+//! of the writes in flight and loses the rest. Torn and flipped bytes in log files are not simulated: the tests of the real log cover
+//! them. Here only a snapshot can be damaged, and its node must then refuse to start.
 
 use fencepost_core::{KnownVersions, LogPosition};
 use std::collections::VecDeque;
@@ -12,59 +12,58 @@ use fencepost_replica::{GroupId, Log, LogWrite, Stop, make_snapshot, read_snapsh
 
 use crate::random::Random;
 
-/// What a node finds again after a crash.
+/// What survives a crash.
 #[derive(Clone, Debug)]
 pub(crate) struct Durable {
-    /// The log.
     pub(crate) log: Log,
     /// The newest snapshot.
     pub(crate) snapshot: Option<Arc<[u8]>>,
 }
 
-/// A disk.
+/// The disk of one node.
 #[derive(Debug)]
 pub(crate) struct Disk {
     durable: Durable,
     unsynced: VecDeque<LogWrite>,
-    /// How many of them the sync that is under way takes in.
+    /// How many writes of `unsynced`, from the front, the sync in flight covers. 0 if no sync is in flight.
     syncing: usize,
-    /// The snapshot that is being made, and the group's first voters.
+    /// The position of the snapshot in progress, and the group's first voters.
     pub(crate) making: Option<(LogPosition, Vec<u64>)>,
-    /// How slow it is.
     pub(crate) speed: Speed,
-    /// Syncs that were made.
+    /// Completed syncs.
     pub(crate) syncs: u64,
 }
 
 /// How long a sync takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Speed {
-    /// A fraction of a millisecond to a few.
+    /// 0.1 to 4 milliseconds.
     Well,
-    /// Tens to hundreds of milliseconds.
+    /// 20 to 800 milliseconds.
     Slow,
-    /// Until it is healed.
+    /// No sync completes until the disk is healed.
     Stalled,
 }
 
 impl Disk {
-    /// With this on it.
+    /// A disk with this content, without writes in flight.
     pub(crate) fn new(durable: Durable) -> Disk {
         Disk { durable, unsynced: VecDeque::new(), syncing: 0, making: None, speed: Speed::Well, syncs: 0 }
     }
 
-    /// What is on it.
+    /// The durable content.
     pub(crate) fn durable(&self) -> &Durable {
         &self.durable
     }
 
-    /// Takes a write. True: a sync is to be begun.
+    /// Takes a write. Returns true if the caller must begin a sync.
     pub(crate) fn write(&mut self, write: LogWrite) -> bool {
         self.unsynced.push_back(write);
         self.syncing == 0
     }
 
-    /// Begins to sync all that was written, and says how long it takes in nanoseconds; none if it stalls, or there is nothing.
+    /// Begins to sync all pending writes. Returns the duration in nanoseconds; `None` if the disk is stalled, a sync is in flight, or
+    /// there is nothing to sync.
     pub(crate) fn begin_sync(&mut self, random: &mut Random) -> Option<u64> {
         let took = match self.speed {
             Speed::Well => random.delay(100_000, 4_000_000),
@@ -78,7 +77,7 @@ impl Disk {
         Some(took)
     }
 
-    /// The sync is done: gives back the number of the last write that is durable now.
+    /// Completes the sync. Returns the number of the last write that is durable now.
     pub(crate) fn end_sync(&mut self) -> Option<u64> {
         self.syncs += 1;
         let writes = std::mem::take(&mut self.syncing);
@@ -98,7 +97,7 @@ impl Disk {
         last
     }
 
-    /// The node crashed, or its sync failed: any number of the writes under way made it to the disk, in order.
+    /// The node crashed, or its sync failed. A random prefix of the writes in flight becomes durable; the rest is lost.
     pub(crate) fn crash(&mut self, random: &mut Random) {
         let kept = random.below(self.unsynced.len() as u64 + 1) as usize;
         self.persist(kept);
@@ -106,15 +105,15 @@ impl Disk {
         (self.syncing, self.making) = (0, None);
     }
 
-    /// Entries up to here are not needed any more.
+    /// Drops the log entries up to and including this position.
     pub(crate) fn compact(&mut self, before: LogPosition) {
         drop(self.durable.log.compact(before.index));
     }
 
-    /// Makes the snapshot that was asked for, and makes it durable. Gives back its state hash.
+    /// Makes the requested snapshot durable. Returns its position and state hash; `None` if no snapshot is requested.
     ///
     /// # Errors
-    /// [`Stop`] as a real node would say it.
+    /// [`Stop`], as on a real node.
     pub(crate) fn make_snapshot(
         &mut self,
         group: GroupId,
@@ -125,7 +124,7 @@ impl Disk {
         let entries = self.durable.log.entries().cloned();
         let made =
             make_snapshot(group, previous, &first_voters, entries, through, known).and_then(|(bytes, state_hash)| {
-                // Whoever writes a snapshot that cannot be read should hear it now, not when it is needed.
+                // A snapshot that cannot be read must fail here, not when a node needs it.
                 read_snapshot(group, &bytes, 7, known)?;
                 self.durable.snapshot = Some(bytes.into());
                 Ok((through, state_hash))
@@ -133,7 +132,7 @@ impl Disk {
         Some(made)
     }
 
-    /// Flips one bit of the snapshot, if there is one.
+    /// Flips one bit of the snapshot. Returns false if there is no snapshot.
     pub(crate) fn flip_a_bit(&mut self, random: &mut Random) -> bool {
         let Some(snapshot) = self.durable.snapshot.as_mut().filter(|bytes| !bytes.is_empty()) else { return false };
         let mut bytes = snapshot.to_vec();

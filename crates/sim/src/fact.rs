@@ -1,4 +1,7 @@
-//! What happened in a run, fact by fact, in the order of the world's own time. The checkers see nothing else.
+//! The facts of a run: everything that the checkers see, in the order of the world's time.
+//!
+//! The world reports a fact at the moment when it happens. The checkers get no other input, so a fact carries all that they need.
+//! Facts hold no judgement and no text: the checkers judge them, and `telling.rs` words them.
 
 use fencepost_core::{
     Action, Batch, Effects, GrantId, LogPosition, LogicalMs, Name, Outcome, PositionedEvent, Push, Repeat, Reply,
@@ -15,7 +18,7 @@ use fencepost_wire::v1;
 pub struct WorldTime(pub u64);
 
 impl WorldTime {
-    /// So many milliseconds later.
+    /// The time this many milliseconds later.
     pub fn after_ms(self, ms: u64) -> WorldTime {
         WorldTime(self.0 + ms * 1_000_000)
     }
@@ -26,266 +29,266 @@ impl WorldTime {
     }
 }
 
-/// One entry of the log with what it caused: told once for each index, in order, when the first node applies it. No client can
-/// have an answer from it before.
+/// One entry of the log with its effects. Reported once for each index, in order, when the first node applies it. No client can
+/// have an answer from it earlier.
 #[derive(Clone, Debug)]
 pub struct LoggedEntry {
-    /// Where it stands.
+    /// Its position in the log.
     pub position: LogPosition,
     /// Its logical time.
     pub stamp: LogicalMs,
-    /// What it says.
+    /// Its commands.
     pub batch: Batch,
-    /// What came of it.
+    /// What applying it caused.
     pub effects: Effects,
 }
 
-/// What a command asks of a lock state, as far as a door is concerned.
+/// The kind of a command, as far as the edge of a node distinguishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A new session.
+    /// Opens a session.
     Open,
-    /// A session goes on, on another stream.
+    /// Binds an existing session to another stream.
     Attach,
-    /// A sign of life.
+    /// Keeps a session alive.
     KeepAlive,
-    /// Something that a session asks for, with its number.
+    /// A request of a session, with its number.
     Request(RequestNumber),
 }
 
-/// A command that a stream asked for.
+/// A command that a node submitted to a lock state for a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
-    /// On which stream.
+pub struct StreamCommand {
+    /// The stream that asked for it.
     pub stream: StreamId,
-    /// For which session.
+    /// The session that it is for.
     pub session: SessionId,
-    /// What.
+    /// Its kind.
     pub kind: Kind,
 }
 
-/// Something that happened.
+/// Something that happened in a run.
 #[derive(Clone, Debug)]
 pub enum Fact<'a> {
     /// The log has one more entry.
     Logged(&'a LoggedEntry),
-    /// A node has applied the log up to here, and this is the hash of its state.
+    /// A node has applied the log up to this position.
     Applied {
-        /// Which node.
+        /// The node.
         node: u64,
-        /// Up to where.
+        /// The last entry that it has applied.
         position: LogPosition,
-        /// The hash of its state.
+        /// The hash of its state at that position.
         state_hash: u64,
     },
-    /// A user asked for something, for the first time.
+    /// A user made a request. Retries are not reported.
     Asked {
-        /// Whose request, with its number.
+        /// The session, and the number of the request.
         request: RequestKey,
-        /// What for.
+        /// What the user asked for.
         action: &'a Action,
     },
-    /// An answer or a push that ends a wait reached a client, from an entry at this position.
+    /// An answer, or a push that ends a wait, reached a client.
     Heard {
-        /// The cluster that said it.
+        /// The cluster that sent it.
         cluster: u128,
-        /// Whose.
+        /// The session that it is for.
         session: SessionId,
-        /// To which request; none for an open, an attach or a keep-alive.
+        /// The request that it answers; `None` for an open, an attach or a keep-alive.
         number: Option<RequestNumber>,
-        /// The entry that the node said it was from.
+        /// The position of the deciding entry, according to the node.
         position: LogPosition,
-        /// The stamp that the node said the entry has.
+        /// The stamp of that entry, according to the node.
         stamp: LogicalMs,
-        /// What it said.
+        /// The outcome.
         outcome: &'a Outcome,
-        /// If it said so before.
+        /// Set if the node says that it repeats an earlier answer.
         repeat: Option<Repeat>,
     },
-    /// A user was told how a request ended.
+    /// The client library told a user how a request ended.
     Told {
-        /// Which.
+        /// The request.
         request: RequestKey,
-        /// How.
+        /// How it ended.
         answer: &'a Answer,
     },
-    /// A user acts, right now, in the belief that it holds a grant: its guard said so at this very moment.
+    /// A user acts because it believes that it holds a grant: its guard said so at this moment.
     Acts {
-        /// Whose grant.
+        /// The session of the grant.
         session: SessionId,
-        /// Which.
+        /// The grant.
         grant: GrantId,
-        /// The token it has.
+        /// Its token, as the user knows it.
         token: Token,
     },
-    /// A user began to read the state, linearizably.
+    /// A user began a linearizable read of the state.
     ReadAsked {
-        /// Which read.
+        /// The read.
         read: u64,
     },
-    /// The read was answered with the state as of here.
+    /// A read was answered.
     ReadAnswered {
-        /// Which read.
+        /// The read.
         read: u64,
-        /// Everything up to this entry was in it.
+        /// The last entry whose effects the answer includes.
         position: LogPosition,
     },
-    /// A watcher of this prefix was given an event. Each watcher resumes after the last one it was given, at whatever node.
+    /// A watcher received an event. Each watcher resumes after the last event that it received, at any node.
     Watched {
-        /// Which watcher.
+        /// The watcher.
         watcher: u64,
-        /// What it watches.
+        /// The prefix that it watches.
         prefix: &'a str,
-        /// What it was given.
+        /// The event.
         event: &'a PositionedEvent,
     },
-    /// A watcher was told that the events before this one are compacted, and goes on after it.
+    /// A watcher was told that earlier events are compacted. It continues after this position.
     WatchCompacted {
-        /// Which watcher.
+        /// The watcher.
         watcher: u64,
-        /// Where it goes on after.
+        /// The position after which it continues.
         oldest: fencepost_core::Position,
     },
-    /// A watcher has now seen everything of its prefix up to and including this index.
+    /// A watcher has seen all events of its prefix up to and including this index.
     WatchedThrough {
-        /// Which watcher.
+        /// The watcher.
         watcher: u64,
-        /// What it watches.
+        /// The prefix that it watches.
         prefix: &'a str,
         /// The last index whose events it has seen.
         index: u64,
     },
-    /// Somebody came to the guarded store.
+    /// A call reached the guarded store.
     Store(&'a Access),
-    /// From now on the world is disturbed: bounds on time do not hold.
+    /// Faults begin: bounds on time do not hold from now on.
     Disturbed,
-    /// From now on every node is up, every link works and every clock runs, and nothing will be disturbed before the run ends.
+    /// Faults end: from now on every node is up, every link works and every clock runs, until the run ends.
     Healed,
-    /// From now on this node leads, or none does. It runs, serves, takes entries and reaches a majority. Told only in runs in which
-    /// nothing but the lead and the holders is disturbed.
+    /// The leader changed. A leader in this sense runs, serves, accepts entries and reaches a majority. Reported only in lease runs, in
+    /// which nothing but the leadership and the holders is disturbed.
     Leads {
-        /// Which node, and in which term.
+        /// The node that leads now and its term; `None` while no node leads.
         leader: Option<(u64, u64)>,
-        /// Whether the leader before it handed over to it.
+        /// Whether the previous leader handed over to it.
         planned: bool,
     },
-    /// From now on nodes that were healed must serve, and nobody may wait for what is free: what each live node says of itself.
+    /// The state of a healed node at the time by which it must serve. From now on no request may wait for a free resource.
     Serves {
-        /// Which node.
+        /// The node.
         node: u64,
-        /// Whether it leads and serves, or knows who leads.
+        /// Whether it leads and serves, or knows the leader.
         ready: bool,
     },
-    /// What the leader shows of a member at that moment, and whether that member runs.
+    /// How the leader shows a member, and whether that member really runs.
     Shown {
-        /// Which member.
+        /// The member.
         node: u64,
         /// Whether its process runs.
         lives: bool,
-        /// Whether the leader hears it, as it says.
+        /// Whether the leader hears it, according to the leader.
         hears: Hears,
     },
-    /// The cluster was restored from a backup: a new cluster with a new log, no session and raised tokens. Answers of the old one may
-    /// still be under way.
+    /// The cluster was restored from a backup: a new cluster with a new log, no sessions and raised tokens. Answers of the old cluster
+    /// may still be in flight.
     Restored {
         /// The new cluster.
         cluster: u128,
     },
-    /// A node serves a stream from now on.
+    /// A node begins to serve a stream.
     Connected {
-        /// Which stream.
+        /// The stream.
         stream: StreamId,
-        /// Whose.
+        /// The client at its other end.
         client: usize,
-        /// Which node.
+        /// The node.
         node: u64,
-        /// Which lock state of the node it is for.
+        /// The lock state of the node that the stream uses.
         tier: Tier,
     },
-    /// A node has read what a client said.
+    /// A node read a message of a client.
     Said {
-        /// On which stream.
+        /// The stream.
         stream: StreamId,
-        /// What.
+        /// The message.
         message: &'a v1::ClientMessage,
     },
-    /// A lock state took a command that a node submitted for a stream.
-    Submitted(Asked),
-    /// A lock state decided a command. The node's edge has not heard it yet.
+    /// A lock state accepted a command that a node submitted for a stream.
+    Submitted(StreamCommand),
+    /// A lock state decided a command. Reported before the node's edge hears of it.
     Decided {
         /// The command.
-        asked: Asked,
+        command: StreamCommand,
         /// The entry that decided it.
         position: LogPosition,
-        /// What came of it.
+        /// The decision.
         reply: &'a Reply,
     },
-    /// A lock state tells a session something unasked. The node's edge has not heard it yet.
+    /// A lock state pushes a message to a session. Reported before the node's edge hears of it.
     Pushed {
-        /// At which node.
+        /// The node.
         node: u64,
-        /// Which lock state of the node.
+        /// The lock state of the node.
         tier: Tier,
         /// The entry that caused it.
         position: LogPosition,
-        /// What.
+        /// The push.
         push: &'a Push,
     },
-    /// A message has left a node.
+    /// A message left a node.
     Sent {
-        /// On which stream.
+        /// The stream.
         stream: StreamId,
-        /// What it says.
+        /// The message.
         message: &'a v1::ServerMessage,
     },
-    /// The node's end of a stream is gone.
+    /// The node's end of a stream is closed.
     StreamOver {
-        /// Which.
+        /// The stream.
         stream: StreamId,
     },
-    /// A node serves in another term from now on, or not any more. Streams belong to a term: those of the node end now.
+    /// A node stopped serving, or serves in another term. Streams belong to a term: those of the node end now.
     TermOver {
-        /// Which node.
+        /// The node.
         node: u64,
     },
-    /// Something happened to a user of the efficiency tier. Only `Asked`, `Told` and `Acts` are told so.
+    /// A fact about a user of the efficiency tier. Wraps only `Asked`, `Told` and `Acts`.
     InMemory {
-        /// The cluster and the group that the user's process was greeted with last: each term has a group of its own.
+        /// The cluster and the group of the last greeting that the user's process received. Each term has its own group.
         group: (u128, u64),
-        /// What happened.
+        /// The fact.
         fact: &'a Fact<'a>,
     },
     /// The run is over.
     Over,
 }
 
-/// What somebody did at the guarded store, and what the store said.
+/// One access to the guarded store, with the store's decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
     /// The protected resource.
     pub name: Name,
-    /// Whose grant.
+    /// The session of the grant.
     pub session: SessionId,
     /// The token that was presented.
     pub token: Token,
-    /// What was done.
+    /// The kind of access.
     pub what: AccessKind,
-    /// Whether the guard let it through.
+    /// Whether the guard accepted it.
     pub accepted: bool,
 }
 
-/// What was done at the store.
+/// The kind of an access to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessKind {
     /// A read with a shared grant's token.
     Read,
-    /// An exclusive holder claimed before its first read.
+    /// A claim of an exclusive holder, before its first read.
     Claim,
-    /// A write of a value that was decided from a read of this version.
+    /// A write of a value that is based on an earlier read.
     Write {
-        /// The version of the value that the writer had read.
+        /// The version that the writer had read.
         based_on: u64,
-        /// The version that is there after it, if it was accepted.
+        /// The version after the write, if it was accepted.
         makes: u64,
     },
 }

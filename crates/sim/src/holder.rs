@@ -1,7 +1,7 @@
-//! A user for runs that are about leases: it takes one lock, looks at its guard now and then, and gives the lock back late.
+//! A user for lease runs: it takes one lock, checks its guard now and then, and releases the lock late.
 //!
-//! It says little, so that the cluster is idle and time is the only reason for most entries. Chance makes it silent: its process is
-//! cut off, stopped or killed, and its leases must end by time.
+//! It sends few requests, so that the cluster is idle and most log entries exist only because a deadline passed. Faults make it
+//! silent: its process is cut off, paused or crashed, and then its leases must end by time.
 
 use std::time::Duration;
 
@@ -16,22 +16,22 @@ use crate::random::Random;
 use crate::user::new_session;
 use crate::worker::Hands;
 
-/// Few, so that holders wait for each other and waits end by time, too.
+/// Number of lock names. Few, so that holders wait for each other and waits time out, too.
 const NAMES: u64 = 2;
-/// How much longer than the cluster it waits before it gives up by itself.
+/// How much longer than the cluster it waits before it gives up.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 #[derive(Debug)]
 enum Doing {
-    /// Nothing, until then.
+    /// Does nothing until then.
     Idle { until: Nanos },
     /// Waits for the answer to a request.
     Asked { request: RequestKey },
-    /// Holds a lock until then, and looks at its guard next at `look_at`.
+    /// Holds a lock until `until`, and checks its guard next at `look_at`.
     Holding { grant: GrantId, token: Token, look_at: Nanos, until: Nanos },
 }
 
-/// One user.
+/// A user of a lease run.
 #[derive(Debug)]
 pub(crate) struct Holder {
     ttl: Ttl,
@@ -52,13 +52,13 @@ impl Holder {
         self.session
     }
 
-    /// The process died and started again: it knows nothing any more.
+    /// The process restarted: the user forgets everything.
     pub(crate) fn forget(&mut self, now: Nanos) {
         self.session = None;
         self.rest(now);
     }
 
-    /// When it wants to act again, if nothing happens before.
+    /// When the user acts next, if nothing happens before.
     pub(crate) fn next_at(&self) -> Option<Nanos> {
         match &self.doing {
             Doing::Idle { until } => Some(*until),
@@ -75,7 +75,7 @@ impl Holder {
         now.after(Duration::from_millis(self.random.between(least_ms, most_ms)))
     }
 
-    /// Time has passed.
+    /// Does what is due.
     pub(crate) fn handle_time(&mut self, hands: &mut Hands<'_>) {
         match self.doing {
             Doing::Idle { until } if until <= hands.local => self.ask(hands),
@@ -94,7 +94,7 @@ impl Holder {
         }
     }
 
-    /// A request of this user is over.
+    /// A request of this user was answered.
     pub(crate) fn handle_answer(&mut self, request: RequestKey, answer: &Answer, hands: &mut Hands<'_>) {
         hands.tell(&Fact::Told { request, answer });
         if !matches!(self.doing, Doing::Asked { request: asked } if asked == request) {

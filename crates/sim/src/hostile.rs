@@ -1,9 +1,9 @@
-//! A client that means harm. It knows every session id, every hash of a secret and every epoch, as a thief of backups does, and no
-//! secret but its own.
+//! A hostile client. It knows every session id, every secret hash and every epoch, like a thief of backups, but no secret except its own.
 //!
-//! It speaks to nodes as it likes: it opens and attaches sessions of others, keeps them alive and asks in their name, in epochs that
-//! were, are and may come. It sends what is not valid and what it sent before, and floods a node without reading. It also has sessions
-//! of its own, whose old streams go on as if they were bound.
+//! It tries to open and attach sessions of other clients, keeps them alive and makes requests for them, in past, current and future
+//! epochs. It sends invalid messages, repeats earlier messages, and floods a node without reading the answers. It also has sessions of
+//! its own, and goes on using their old streams after it has moved them. None of this may touch the sessions of other
+//! clients; I27 checks that.
 
 use std::collections::VecDeque;
 
@@ -21,16 +21,17 @@ use crate::random::Random;
 use crate::user::new_session;
 use crate::world::address;
 
-/// Sessions of others that it remembers: the newest, which are most likely alive.
+/// Sessions of other clients that it remembers: the newest ones, because they are most likely alive.
 const KNOWN_MAX: usize = 24;
-/// Streams that it has at a time.
+/// Streams that it keeps open at a time.
 const STREAMS_MAX: usize = 3;
-/// Its request numbers begin here, so that no user ever asks for the same one. It may get the id of a session that is over before its
-/// user knows.
+/// Its first request number. High, so that no user makes a request with the same number: the hostile client may open a session with the
+/// id of an ended session before the user knows that its session ended.
 const FIRST_NUMBER: u64 = 1 << 40;
-/// Keep-alives in one message of a flood, and messages. Each is refused with a text, and all texts together are more than may wait.
+/// Keep-alives in each message of a flood, and number of messages. Each keep-alive is refused with a text, and all these texts together
+/// exceed the node's send buffer.
 const FLOOD: (usize, usize) = (5_000, 16);
-/// How long it does not read, in milliseconds.
+/// How long it does not read after a flood, in milliseconds.
 const BLIND_MS: u64 = 2_000;
 
 /// What it knows of a session of another client.
@@ -57,11 +58,11 @@ pub(crate) struct Hostile {
     known: VecDeque<Known>,
     streams: Vec<(StreamId, Tier)>,
     own: Vec<Own>,
-    /// Grants that it has heard of, of any session.
+    /// Grants that it has heard of, of all sessions.
     grants: VecDeque<GrantId>,
     last: Option<v1::ClientMessage>,
     last_number: u64,
-    /// It has not flooded yet, and this run is one in which it does.
+    /// This run includes a flood, and it has not happened yet.
     may_flood: bool,
 }
 
@@ -80,7 +81,7 @@ impl Hostile {
         }
     }
 
-    /// A session was opened or attached: everything about it but the secret.
+    /// Learns everything about a session that was opened or attached, except its secret.
     pub(crate) fn learn(&mut self, tier: Tier, session: SessionId, hash: SecretHash, epoch: Epoch) {
         if let Some(own) = self.own.iter_mut().find(|own| own.tier == tier && own.new.id == session) {
             own.epoch = epoch;
@@ -93,7 +94,7 @@ impl Hostile {
         }
     }
 
-    /// A lock was granted to some session.
+    /// Learns the id of a grant of any session.
     pub(crate) fn learn_grant(&mut self, grant: GrantId) {
         self.grants.push_back(grant);
         if self.grants.len() > KNOWN_MAX {
@@ -101,19 +102,19 @@ impl Hostile {
         }
     }
 
-    /// Something reaches it. It reads no answer, and only notes which streams are up.
+    /// Takes what reaches it. It ignores answers and only notes which streams ended.
     pub(crate) fn hear(&mut self, arrival: &Arrival) {
         if let Arrival::Ended(stream, _) = arrival {
             self.streams.retain(|(up, _)| up != stream);
         }
     }
 
-    /// It has done enough.
+    /// Ends its streams for good.
     pub(crate) fn hang_up(&mut self) -> Vec<Deed> {
         self.streams.drain(..).map(|(stream, _)| Deed::HangUp(stream)).collect()
     }
 
-    /// What it does next.
+    /// Its next attack, as deeds for the world.
     pub(crate) fn act(&mut self, nodes: &[u64], next_stream: &mut u64) -> Vec<Deed> {
         if self.streams.len() < STREAMS_MAX && self.random.percent(60) {
             *next_stream += 1;
@@ -140,7 +141,7 @@ impl Hostile {
         }
     }
 
-    /// A session of its own goes from one stream to another, while the old one asks on, in the epoch that comes next.
+    /// Moves a session of its own to another stream, while the old streams send requests in the current and the next epochs.
     fn moves_its_own(&mut self, stream: StreamId, tier: Tier) -> Vec<Deed> {
         let Some(at) = self.own.iter().position(|own| own.tier == tier) else {
             let new = new_session(Ttl::new(5_000).expect("in bounds"), &mut self.random);
@@ -170,7 +171,7 @@ impl Hostile {
         deeds
     }
 
-    /// Asks so much that the refusals are more than may wait, and does not read them.
+    /// Causes more refusals than the node's send buffer may hold, and does not read them.
     fn floods(&mut self, stream: StreamId) -> Vec<Deed> {
         let Some(known) = self.known.back().cloned() else { return Vec::new() };
         self.may_flood = false;
@@ -182,7 +183,7 @@ impl Hostile {
         deeds
     }
 
-    /// Any of the things that must not help it.
+    /// A message with random attacks.
     fn message(&mut self, tier: Tier) -> v1::ClientMessage {
         let mut message = v1::ClientMessage::default();
         for _ in 0..self.random.between(1, 4) {
@@ -190,7 +191,7 @@ impl Hostile {
             let foreign = if of_tier.is_empty() { None } else { Some(self.random.pick(&of_tier).clone()) };
             match (self.random.below(10), foreign) {
                 (0..=2, Some(foreign)) => {
-                    // The id is taken, so the open is refused, and what stands behind it must be, too.
+                    // The id is in use, so the open is refused. The request behind it must be refused, too.
                     message.opens.push(self.open(&foreign));
                     let epoch = self.guess(foreign.epoch);
                     message.requests.push(self.act_for(foreign.session, epoch));
@@ -212,7 +213,7 @@ impl Hostile {
         message
     }
 
-    /// A secret that may be believed: the hash of the right one, or any other.
+    /// A wrong secret: the hash of the right one, random bytes, or zeros.
     fn wrong_secret(&mut self, foreign: &Known) -> SessionSecret {
         let secret = match self.random.below(4) {
             0..=1 => foreign.hash.0,
@@ -240,7 +241,7 @@ impl Hostile {
         }
     }
 
-    /// Something that would hurt the session if it were done.
+    /// A request that would harm the session if it were carried out.
     fn act_for(&mut self, session: SessionId, epoch: Epoch) -> v1::Request {
         let action = match (self.random.below(3), self.grants.back()) {
             (0, _) => Action::Close,
@@ -262,7 +263,7 @@ impl Hostile {
         api::request_to_wire(&Request { session, epoch, number, seen, action })
     }
 
-    /// What no client of ours says.
+    /// Adds an invalid part to a message.
     fn say_nonsense(&mut self, session: SessionId, message: &mut v1::ClientMessage) {
         let mut request = self.acquire(session, Epoch(1), "account-0");
         match self.random.below(7) {

@@ -1,36 +1,38 @@
-//! The simulated network: which ways are cut, how long they take, and how much they lose.
+//! The simulated network: which links are cut, how long messages take, and how many are lost or doubled.
+//!
+//! It only answers when, and whether, a message arrives. The world keeps the messages in flight, and keeps each stream in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::fact::WorldTime;
 use crate::random::Random;
 
-/// An end of a way.
+/// One end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Place {
+pub(crate) enum Endpoint {
     /// A node, by its id.
     Node(u64),
     /// A client's process.
     Client(usize),
     /// The store that the locks protect.
     Store,
-    /// A single Redis, of those that Redlock asks.
+    /// One of the Redis masters of Redlock.
     Master(usize),
 }
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
-/// All ways between all places.
+/// The links between all endpoints. A link has a direction.
 #[derive(Debug)]
 pub(crate) struct Network {
-    cut: BTreeSet<(Place, Place)>,
-    slow: BTreeSet<(Place, Place)>,
-    /// Ways on which everything is held up for so many nanoseconds.
-    held_up: BTreeMap<(Place, Place), u64>,
-    /// Of a hundred messages between nodes, so many are lost, and as many arrive twice.
+    cut: BTreeSet<(Endpoint, Endpoint)>,
+    slow: BTreeSet<(Endpoint, Endpoint)>,
+    /// Additional delay of a link, in nanoseconds.
+    held_up: BTreeMap<(Endpoint, Endpoint), u64>,
+    /// Percentage of messages between nodes that are lost. The same percentage of the rest arrives twice.
     pub(crate) loss_percent: u64,
-    /// How long a message takes at most, when the way is not slow.
+    /// Longest delay of a link that is not slow, in nanoseconds.
     pub(crate) delay_max: u64,
 }
 
@@ -47,32 +49,32 @@ impl Default for Network {
 }
 
 impl Network {
-    /// Nothing gets from one to the other any more.
-    pub(crate) fn cut(&mut self, from: Place, to: Place) {
+    /// Cuts a link in one direction.
+    pub(crate) fn cut(&mut self, from: Endpoint, to: Endpoint) {
         self.cut.insert((from, to));
     }
 
-    /// Messages from one to the other take up to a second and overtake each other.
-    pub(crate) fn slow_down(&mut self, from: Place, to: Place) {
+    /// Makes a link slow in one direction: messages take up to a second and overtake each other.
+    pub(crate) fn slow_down(&mut self, from: Endpoint, to: Endpoint) {
         self.slow.insert((from, to));
     }
 
-    /// What is sent from one to the other from now on arrives so much later.
-    pub(crate) fn hold_up(&mut self, from: Place, to: Place, by_ms: u64) {
+    /// Delays all future messages on a link, in one direction.
+    pub(crate) fn hold_up(&mut self, from: Endpoint, to: Endpoint, by_ms: u64) {
         self.held_up.insert((from, to), by_ms * MS);
     }
 
-    /// Whether nothing gets through.
-    pub(crate) fn is_cut(&self, from: Place, to: Place) -> bool {
+    /// Whether a link is cut in this direction.
+    pub(crate) fn is_cut(&self, from: Endpoint, to: Endpoint) -> bool {
         self.cut.contains(&(from, to))
     }
 
-    /// Nothing is cut any more between this place and others.
-    pub(crate) fn reconnect(&mut self, place: Place) {
-        self.cut.retain(|(from, to)| *from != place && *to != place);
+    /// Restores all cut links of an endpoint, in both directions.
+    pub(crate) fn reconnect(&mut self, endpoint: Endpoint) {
+        self.cut.retain(|(from, to)| *from != endpoint && *to != endpoint);
     }
 
-    /// Every way works, and well.
+    /// Restores every link to normal.
     pub(crate) fn heal(&mut self) {
         self.cut.clear();
         self.slow.clear();
@@ -80,8 +82,8 @@ impl Network {
         (self.loss_percent, self.delay_max) = (0, 2 * MS);
     }
 
-    /// How long a message takes that does get through.
-    pub(crate) fn delay(&self, from: Place, to: Place, random: &mut Random) -> u64 {
+    /// The delay of a message, in nanoseconds, if it gets through.
+    pub(crate) fn delay(&self, from: Endpoint, to: Endpoint, random: &mut Random) -> u64 {
         let held_up = self.held_up.get(&(from, to)).copied().unwrap_or(0);
         held_up
             + match self.slow.contains(&(from, to)) {
@@ -90,8 +92,8 @@ impl Network {
             }
     }
 
-    /// When the copies of a message between nodes arrive: none if it is lost, two if it is doubled. Each goes its own way.
-    pub(crate) fn datagram(&self, from: Place, to: Place, now: WorldTime, random: &mut Random) -> Vec<WorldTime> {
+    /// When the copies of a message between nodes arrive: no copy if it is lost, two if it is doubled, each with its own delay.
+    pub(crate) fn datagram(&self, from: Endpoint, to: Endpoint, now: WorldTime, random: &mut Random) -> Vec<WorldTime> {
         if self.is_cut(from, to) || random.percent(self.loss_percent) {
             return Vec::new();
         }

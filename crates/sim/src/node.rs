@@ -1,4 +1,6 @@
-//! A simulated node: a real replica with a simulated disk, clock and edge.
+//! A simulated node: a real replica, a real edge and a real efficiency tier, with a simulated disk and clock.
+//!
+//! This file owns the state of a node. What happens to it is in `world/nodes.rs`, and its streams are in `world/door.rs`.
 
 use fencepost_core::{KnownVersions, Nanos};
 use std::collections::VecDeque;
@@ -15,17 +17,17 @@ use crate::port::{Port, Submitted};
 
 /// Something that reaches a node.
 pub(crate) enum NodeArrival {
-    /// A message of a peer, and what that peer said in its hello.
+    /// A message of a peer, perhaps a snapshot, and the format versions that the peer announced.
     Peer(Box<Message>, Option<Arc<[u8]>>, KnownVersions),
     /// A client dials.
     Dial(StreamId),
-    /// A client says something.
+    /// A message of a client.
     Said(StreamId, Box<v1::ClientMessage>),
-    /// A client is gone.
+    /// A client closed its stream.
     Gone(StreamId),
 }
 
-/// Everything at a node that has to do with its streams.
+/// The parts of a node that serve streams. A crash loses them.
 pub(crate) struct Doorway {
     pub(crate) edge: Edge,
     pub(crate) efficiency: EfficiencyTier,
@@ -33,47 +35,45 @@ pub(crate) struct Doorway {
 }
 
 impl Default for Doorway {
-    /// That of a node that starts. Every run hashes alike.
+    /// The doorway of a node that starts. The hash seed of the edge is fixed, so that every run is the same.
     fn default() -> Doorway {
         Doorway { edge: Edge::new(0), efficiency: EfficiencyTier::default(), submitted: Submitted::default() }
     }
 }
 
 impl Doorway {
-    /// The edge, and the port to submit through while it takes something of this stream.
+    /// The edge, and the port through which it submits commands of this stream.
     pub(crate) fn open<'a>(&'a mut self, replica: &'a mut Replica, stream: StreamId) -> (&'a mut Edge, Port<'a>) {
         let (efficiency, submitted) = (self.efficiency.of_term(), &mut self.submitted);
         (&mut self.edge, Port { replica, efficiency, stream, submitted })
     }
 }
 
-/// A node.
+/// A simulated node.
 pub(crate) struct SimNode {
     /// The format versions that its release knows.
     pub(crate) known: KnownVersions,
-    /// None while it is down.
+    /// `None` while the node is down.
     pub(crate) replica: Option<Replica>,
-    /// Its streams.
     pub(crate) door: Doorway,
-    /// Its disk.
     pub(crate) disk: Disk,
-    /// Its clock, which counts while it is paused.
+    /// Its clock. It runs on while the node is paused.
     pub(crate) clock: Clock,
-    /// The process is stopped; what arrives waits.
+    /// While paused the process does nothing; arrivals go to `waiting`.
     pub(crate) paused: bool,
-    /// What has arrived meanwhile.
+    /// What arrived during the pause.
     pub(crate) waiting: VecDeque<NodeArrival>,
-    /// Which of its lives this is: what was begun in an earlier one does not count.
+    /// Counts starts and crashes. Syncs and snapshots that were begun in an earlier life are ignored.
     pub(crate) life: u64,
-    /// The turn that counts.
+    /// The serial of the valid turn timer. Timers with other serials are ignored.
     pub(crate) serial: u64,
-    /// The last entry that it has applied.
+    /// The index of the last entry that the world has compared.
     pub(crate) applied: u64,
-    /// Snapshots are not made.
+    /// Snapshots are not made for now.
     pub(crate) snapshots_stalled: bool,
-    /// Its disk is damaged: it must not come back.
+    /// Its snapshot is damaged: it must refuse to start.
     pub(crate) damaged: bool,
-    /// How far its wall clock is off, in milliseconds.
+    /// Offset of its wall clock, in milliseconds.
     pub(crate) wall_off_ms: i64,
 }
 
@@ -97,22 +97,22 @@ impl SimNode {
         }
     }
 
-    /// Whether it is up and runs.
+    /// Whether it is up and not paused.
     pub(crate) fn runs(&self) -> bool {
         self.replica.is_some() && !self.paused
     }
 
-    /// What its wall clock shows, in milliseconds since some noon.
+    /// What its wall clock shows, in milliseconds since an arbitrary epoch.
     pub(crate) fn wall_ms(&self, now: WorldTime) -> u64 {
         (1_u64 << 40).saturating_add_signed(self.wall_off_ms) + now.ms()
     }
 
-    /// What its clock shows.
+    /// What its monotonic clock shows.
     pub(crate) fn local(&self, now: WorldTime) -> Nanos {
         Nanos(self.clock.shows(now))
     }
 
-    /// How it is, for people.
+    /// Its state in words, for violations.
     pub(crate) fn tell(&self, id: u64) -> String {
         let Some(replica) = &self.replica else {
             return format!("node {id} is down{}", if self.damaged { ", its disk is damaged" } else { "" });

@@ -1,4 +1,6 @@
-//! Who looks on: the checkers, the trace, and the figures of a run.
+//! The observer of a run: hands every fact to the checkers, writes the trace, and counts.
+//!
+//! It has no influence on a run. Trace lines are worded only if a trace was requested, and they are not part of the trace hash.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +11,12 @@ use crate::check::Checkers;
 use crate::fact::{Fact, WorldTime};
 use crate::telling::Telling;
 
-/// Looks on.
+/// The observer of one run.
 pub struct Observer {
-    /// What must hold.
+    /// The checkers of the invariants.
     pub checkers: Checkers,
     hash: Xxh3,
-    /// What happened, for people; none if nobody reads it, and then nothing is worded.
+    /// The lines for people. `None` if no trace was requested; then no line is worded.
     trace: Option<Trace>,
     /// Faults by kind.
     pub faults: BTreeMap<&'static str, u64>,
@@ -22,9 +24,9 @@ pub struct Observer {
     pub operations: u64,
     /// Entries of the log.
     pub entries: u64,
-    /// What sessions were told unasked.
+    /// Pushes to sessions.
     pub pushes: u64,
-    /// Locks that went from one to another in one step: entries in which a grant ended and another was made.
+    /// Entries that handed a lock over: a grant ended and another was made in the same entry.
     pub hand_overs: u64,
 }
 
@@ -32,7 +34,7 @@ pub struct Observer {
 struct Trace {
     lines: Vec<Line>,
     telling: Telling,
-    /// What the trace calls zero.
+    /// The world time that the trace shows as zero.
     begun: WorldTime,
 }
 
@@ -45,16 +47,17 @@ impl Trace {
 /// One line of a trace.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Line {
-    /// Milliseconds of the world's time.
+    /// World time in milliseconds, since the beginning of the trace.
     pub at_ms: f64,
-    /// Whose doing it is: a node, a client, the store, the log, or the world's.
+    /// Who did it: a node, a session, a client, the store, the log, or the world.
     pub who: String,
     /// What happened.
     pub what: String,
 }
 
 impl Observer {
-    /// With or without a trace for people. If administrators break grants, holders cannot know at once that they have lost them.
+    /// An observer with or without a trace. `administered` says that administrators may break grants: holders then act for a while after
+    /// they lost them.
     pub fn new(traces: bool, administered: bool) -> Observer {
         Observer {
             checkers: Checkers::new(administered),
@@ -68,7 +71,7 @@ impl Observer {
         }
     }
 
-    /// A fact: everybody sees it.
+    /// Takes a fact: counts it, traces it and has it checked.
     pub fn fact(&mut self, at: WorldTime, fact: &Fact<'_>) {
         self.count(at, fact);
         if let Some(trace) = &mut self.trace {
@@ -100,33 +103,33 @@ impl Observer {
             Fact::Told { request, .. } => self.mark(at, 5, request.session.0 as u64, request.number.0),
             Fact::Acts { session, token, .. } => self.mark(at, 6, session.0 as u64, token.0),
             Fact::InMemory { fact, .. } => self.count(at, fact),
-            Fact::Submitted(asked) => self.mark(at, 7, asked.stream.0, asked.session.0 as u64),
+            Fact::Submitted(command) => self.mark(at, 7, command.stream.0, command.session.0 as u64),
             Fact::Sent { stream, message } => self.mark(at, 8, stream.0, message.decided.len() as u64),
             _ => {}
         }
     }
 
-    /// Takes something that happened into the one number for all of it.
+    /// Adds something to the trace hash.
     fn mark(&mut self, at: WorldTime, what: u64, one: u64, other: u64) {
         for number in [at.0, what, one, other] {
             self.hash.update(&number.to_le_bytes());
         }
     }
 
-    /// A fault that was made.
+    /// Counts and traces a fault.
     pub fn fault(&mut self, at: WorldTime, kind: &'static str, who: impl FnOnce() -> String) {
         *self.faults.entry(kind).or_default() += 1;
         self.line(at, "fault", || format!("{kind}: {}", who()));
     }
 
-    /// A line for people.
+    /// Writes a line to the trace.
     pub fn line(&mut self, at: WorldTime, who: &str, what: impl FnOnce() -> String) {
         if let Some(trace) = &mut self.trace {
             trace.write(at, who.to_owned(), what());
         }
     }
 
-    /// A line for people that speaks of sessions.
+    /// Writes a line to the trace that names sessions.
     pub(crate) fn line_with(&mut self, at: WorldTime, who: &str, what: impl FnOnce(&mut Telling) -> String) {
         if let Some(trace) = &mut self.trace {
             let what = what(&mut trace.telling);
@@ -134,14 +137,14 @@ impl Observer {
         }
     }
 
-    /// A session of somebody who has a name.
+    /// Names a session after its user in the trace.
     pub(crate) fn introduce(&mut self, session: SessionId, name: &str) {
         if let Some(trace) = &mut self.trace {
             trace.telling.introduce(session, name);
         }
     }
 
-    /// What happened up to now is not worth telling: the trace begins here, at zero.
+    /// Drops the trace up to now. It begins here, at time zero.
     pub(crate) fn begin_trace(&mut self, now: WorldTime) {
         if let Some(trace) = &mut self.trace {
             trace.lines.clear();
@@ -149,7 +152,7 @@ impl Observer {
         }
     }
 
-    /// One number for all that happened.
+    /// A hash of everything that happened up to now.
     pub fn trace_hash(&self) -> u64 {
         self.hash.digest()
     }

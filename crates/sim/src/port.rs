@@ -1,5 +1,7 @@
-//! Where the edge of a simulated node submits: its replica, and beside it the efficiency tier of the term. What it submits is noted
-//! here, with the stream that asked for it, so that the world need not believe what the edge remembers.
+//! The port through which the edge of a simulated node submits commands: to its replica, or to the efficiency tier of the term.
+//!
+//! It notes every command with the stream that asked for it. So the world knows which stream a reply is for without trusting the edge,
+//! which is under test.
 
 use std::collections::BTreeMap;
 
@@ -8,31 +10,31 @@ use fencepost_replica::{Replica, Unreplicated};
 use fencepost_session::edge::{Command, Lead, StreamId, Submit};
 use fencepost_session::{End, NotTaken, Tier};
 
-use crate::fact::{Asked, Kind};
+use crate::fact::{Kind, StreamCommand};
 use crate::world::address;
 
-/// What the edge of a node has submitted.
+/// The commands that the edge of a node submitted.
 #[derive(Debug, Default)]
 pub(crate) struct Submitted {
-    /// What is not decided yet.
-    pub(crate) undecided: BTreeMap<(Tier, Ticket), (Asked, Option<SecretHash>)>,
-    /// What was taken since the world last looked, in order.
-    pub(crate) news: Vec<Asked>,
+    /// The commands that are not decided yet. With the secret's hash for an open or an attach.
+    pub(crate) undecided: BTreeMap<(Tier, Ticket), (StreamCommand, Option<SecretHash>)>,
+    /// The commands that were accepted since the world last looked, in order.
+    pub(crate) news: Vec<StreamCommand>,
 }
 
-/// Both lock states of a node, as the edge sees them while it takes something that a stream said.
+/// Both lock states of a node, for the edge while it handles one stream.
 pub(crate) struct Port<'a> {
     pub(crate) replica: &'a mut Replica,
-    /// None while this node does not lead.
+    /// `None` while this node does not lead.
     pub(crate) efficiency: Option<&'a mut Unreplicated>,
-    /// The stream that is listened to.
+    /// The stream that the edge handles.
     pub(crate) stream: StreamId,
     pub(crate) submitted: &'a mut Submitted,
 }
 
 impl Submit for Port<'_> {
     fn submit(&mut self, tier: Tier, command: Command) -> Result<Ticket, NotTaken> {
-        let (asked, secret_hash) = asked(self.stream, &command);
+        let (noted, secret_hash) = stream_command(self.stream, &command);
         let submitted = match (tier, command, &mut self.efficiency) {
             (Tier::Correctness, Command::Operation(operation), _) => self.replica.submit(operation),
             (Tier::Correctness, Command::Renewal(renewal), _) => self.replica.submit_renewal(renewal),
@@ -45,25 +47,25 @@ impl Submit for Port<'_> {
             fencepost_replica::NotTaken::NotLeader { .. } => NotTaken::NotLeader,
             _ => NotTaken::Overloaded,
         })?;
-        self.submitted.undecided.insert((tier, ticket), (asked, secret_hash));
-        self.submitted.news.push(asked);
+        self.submitted.undecided.insert((tier, ticket), (noted, secret_hash));
+        self.submitted.news.push(noted);
         Ok(ticket)
     }
 }
 
-/// What a stream asks for with a command, and the hash in it.
-fn asked(stream: StreamId, command: &Command) -> (Asked, Option<SecretHash>) {
+/// The note for a command, and the hash of the secret in it.
+fn stream_command(stream: StreamId, command: &Command) -> (StreamCommand, Option<SecretHash>) {
     let (session, kind, secret_hash) = match command {
         Command::Operation(Operation::Open(open)) => (open.session, Kind::Open, Some(open.secret_hash)),
         Command::Operation(Operation::Request(request)) => (request.session, Kind::Request(request.number), None),
-        Command::Operation(other) => unreachable!("no stream asks for {other:?}"),
+        Command::Operation(other) => unreachable!("a stream cannot submit {other:?}"),
         Command::Renewal(Renewal::Attach { session, secret_hash, .. }) => (*session, Kind::Attach, Some(*secret_hash)),
         Command::Renewal(Renewal::KeepAlive { session, .. }) => (*session, Kind::KeepAlive, None),
     };
-    (Asked { stream, session, kind }, secret_hash)
+    (StreamCommand { stream, session, kind }, secret_hash)
 }
 
-/// The lead, if this node has it, or where to ask instead.
+/// The leadership of this node, or the refusal that names the leader.
 pub(crate) fn lead(replica: &Replica) -> Result<Lead, End> {
     match replica.serves() {
         true => {
@@ -74,7 +76,7 @@ pub(crate) fn lead(replica: &Replica) -> Result<Lead, End> {
     }
 }
 
-/// Why this node does not serve.
+/// The refusal of a node that does not serve. Names the leader if the node knows it.
 pub(crate) fn not_leader(replica: &Replica) -> End {
     match replica.leader().filter(|leader| *leader != replica.id()) {
         Some(leader) => End::not_leader(address(leader)),

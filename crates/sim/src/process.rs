@@ -1,4 +1,7 @@
-//! A client's process: the real machines of the client library, with the users whose sessions they carry.
+//! A client's process: the real machines of the client library, and the users whose sessions they carry.
+//!
+//! It drives the machines as the library's own driver does: it dials, sends, receives and wakes them up, and decides nothing itself.
+//! What it wants from the network it returns as deeds for the world.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,35 +21,23 @@ use crate::store::Reply;
 use crate::user::User;
 use crate::worker::{Errand, Hands, Worker};
 
-/// How long a dial may take.
+/// Timeout of a dial.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Something that reaches a process.
 #[derive(Clone, Debug)]
 pub(crate) enum Arrival {
-    /// The node took the stream.
+    /// The node accepted the stream.
     Connected(StreamId, v1::Hello),
-    /// It did not, or the stream has ended. If the node said so, who leads.
+    /// The node refused the stream, or the stream ended. Names the leader if the node did.
     Ended(StreamId, DialFailure),
-    /// A message.
+    /// A message of the node.
     Message(StreamId, v1::ServerMessage),
-    /// The store has answered a call of a worker.
-    Store {
-        /// Whose.
-        worker: usize,
-        /// Which.
-        call: u64,
-        /// What it said.
-        reply: Reply,
-    },
-    /// A scenario tells a user to do something.
-    Order {
-        /// Whom.
-        user: usize,
-        /// What.
-        order: Order,
-    },
-    /// Time has passed.
+    /// The store answered a call of a user.
+    Store { worker: usize, call: u64, reply: Reply },
+    /// An order of a scenario to a user.
+    Order { user: usize, order: Order },
+    /// The process's timer fired.
     Wake,
 }
 
@@ -56,47 +47,45 @@ enum Link {
     Up { stream: StreamId },
 }
 
-/// What the world is to do for a process.
+/// What the world has to do for a process.
 pub(crate) enum Deed {
     /// Dial this address.
     Dial(StreamId, Tier, String),
-    /// Send this.
+    /// Send this message.
     Send(StreamId, v1::ClientMessage),
-    /// Nobody reads this stream any more.
+    /// Close the client's end of this stream.
     HangUp(StreamId),
-    /// Leave this stream unread for so many milliseconds.
+    /// Leave this stream unread for this many milliseconds.
     StopReading(StreamId, u64),
-    /// Run an errand for a worker.
+    /// Call the store for a user.
     Errand(Errand),
 }
 
 /// A client's process.
 pub(crate) struct Process {
-    /// Which.
     pub(crate) id: usize,
-    /// Its clock, which counts while it is paused.
+    /// Its clock. It runs on while the process is paused.
     pub(crate) clock: Clock,
-    /// It neither reads nor acts; what arrives waits.
+    /// While paused the process neither reads nor acts; arrivals go to `waiting`.
     pub(crate) paused: bool,
-    /// What has arrived meanwhile.
+    /// What arrived during the pause.
     pub(crate) waiting: VecDeque<Arrival>,
-    /// What its locks are for. All of its streams are of this tier.
+    /// The tier of its locks, and of all its streams.
     tier: Tier,
-    /// The users in it.
     users: Vec<User>,
     machine: Connection,
     reconnect: Reconnect,
     link: Link,
-    /// The cluster and the group that answer on the stream that is up, or answered on the last one.
+    /// The cluster and the group of the last greeting.
     group: (u128, u64),
     addresses: Vec<String>,
-    /// The addresses are others than those that it began to dial with.
+    /// `addresses` changed since `reconnect` got them.
     moved: bool,
     random: Random,
 }
 
 impl Process {
-    /// A new process that knows these addresses, with so many users.
+    /// A new process that knows these addresses, with this many users.
     pub(crate) fn new(
         id: usize,
         tier: Tier,
@@ -125,7 +114,7 @@ impl Process {
         }
     }
 
-    /// The process dies and starts again: nothing is left of it but what the cluster knows.
+    /// The process crashes and restarts at once. It loses everything; the cluster still has its sessions.
     pub(crate) fn crash(&mut self, now: WorldTime) -> Option<Deed> {
         let local = self.local(now);
         self.machine = Connection::default();
@@ -135,23 +124,23 @@ impl Process {
         self.hang_up()
     }
 
-    /// Other nodes may have to be asked from now on.
+    /// Takes the current addresses of the nodes. Used at the next dial after a failure.
     pub(crate) fn learn_addresses(&mut self, addresses: Vec<String>) {
         self.moved |= self.addresses != addresses;
         self.addresses = addresses;
     }
 
-    /// Those of its users whom chance moves.
+    /// Its users that act by chance.
     pub(crate) fn workers(&self) -> impl Iterator<Item = &Worker> {
         self.users.iter().filter_map(|user| if let User::Worker(worker) = user { Some(worker) } else { None })
     }
 
-    /// Those of its users who do what a scenario says.
+    /// Its users that follow a scenario.
     pub(crate) fn scripted(&self) -> impl Iterator<Item = &ScriptedUser> {
         self.users.iter().filter_map(|user| if let User::Scripted(user) = user { Some(user) } else { None })
     }
 
-    /// What people call it: by those who use it, if they have names.
+    /// Its name for people: from its users' names if they have any, otherwise its number.
     pub(crate) fn tell(&self) -> String {
         let names: Vec<&str> = self.scripted().map(|user| user.name.as_str()).collect();
         match names[..] {
@@ -172,12 +161,12 @@ impl Process {
         Nanos(self.clock.shows(now))
     }
 
-    /// Who answered last, for a process of the efficiency tier.
+    /// The group of the last greeting, for a process of the efficiency tier; `None` for the correctness tier.
     fn in_memory(&self) -> Option<(u128, u64)> {
         (self.tier == Tier::Efficiency).then_some(self.group)
     }
 
-    /// Something arrived: takes it, lets everybody act, and says what is to be done and when to wake it.
+    /// Takes an arrival and lets the machines and all users act. Returns deeds for the world, and when to wake the process.
     pub(crate) fn handle(
         &mut self,
         arrival: Arrival,
@@ -210,7 +199,7 @@ impl Process {
             }
             Arrival::Message(stream, message) => {
                 if matches!(self.link, Link::Up { stream: ours } if ours == stream) {
-                    // What the efficiency tier says stands in no log.
+                    // Answers of the efficiency tier are in no log, so the checkers of the log do not see them.
                     if self.tier == Tier::Correctness {
                         hear(self.group.0, &message, now, observer);
                     }
@@ -263,7 +252,7 @@ impl Process {
         self.machine.handle_reachable(!self.reconnect.is_open());
     }
 
-    /// Does everything that is due.
+    /// Lets the machines and users do everything that is due, then sends.
     fn act(
         &mut self,
         now: WorldTime,
@@ -280,7 +269,7 @@ impl Process {
                 &mut Hands { client: self.id, in_memory, machine: &mut self.machine, observer, now, local, errands };
             self.users[at].handle_time(hands);
         }
-        // What a worker does may end something for another one, and so on.
+        // A user that handles an answer may cause further answers.
         while let Some(event) = self.machine.poll_event() {
             let Event::Answered(request, answer) = event else { continue };
             let user = self.users.iter_mut().find(|user| user.session() == Some(request.session));
@@ -322,20 +311,20 @@ impl Process {
         let link = match &self.link {
             Link::Down => match self.reconnect.poll(local) {
                 Step::WaitUntil(at) => Some(at),
-                Step::Dial(_) => unreachable!("whoever is due to dial has dialled"),
+                Step::Dial(_) => unreachable!("`act` has dialled if a dial was due"),
             },
             Link::Dialling { until, .. } => Some(*until),
             Link::Up { .. } => None,
         };
         let users = self.users.iter().filter_map(User::next_at);
         let machine = self.machine.poll_timeout();
-        // At the latest after a second, as the driver does it.
+        // At the latest after a second, as in the library's driver.
         let latest = local.after(Duration::from_secs(1));
         users.chain(machine).chain(link).fold(latest, Nanos::min).max(Nanos(local.0 + 1))
     }
 }
 
-/// Tells what a message says.
+/// Reports the answers and ended waits in a message as facts.
 fn hear(cluster: u128, message: &v1::ServerMessage, now: WorldTime, observer: &mut Observer) {
     for decided in &message.decided {
         let position = LogPosition { index: decided.index, term: decided.term };

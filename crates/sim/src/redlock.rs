@@ -1,53 +1,53 @@
-//! Redlock, small but faithful, to stand beside ours in a story: one key on each of several single masters, a majority of them,
-//! and a validity by the clock. <https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>
+//! A small model of Redlock, for scenarios that compare it with Fencepost: one key on each of several independent masters, a majority
+//! of them, and a validity by the clock. <https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>
 //!
-//! A master's keys end by its wall clock, as those of Redis do; that is the point of the story. The clients count with a
-//! monotonic clock that does not drift, which is better than Redlock asks for. There is no token, so what the lock protects is a
-//! store without a guard, and that is here, too.
+//! A master's keys expire by its wall clock, as in Redis; the scenarios show what follows from that. The clients measure time with a
+//! monotonic clock that does not drift, which is better than Redlock requires. Redlock has no token, so the store that it protects
+//! has no guard. That store is modelled here, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use fencepost_core::Name;
 
 use crate::fact::WorldTime;
-use crate::network::{Network, Place};
+use crate::network::{Endpoint, Network};
 use crate::random::Random;
 
 /// How long a client waits for the masters' answers.
 const PATIENCE_MS: u64 = 50;
 
-/// Something of Redlock that is going to happen.
+/// A Redlock message that arrives, or a timer.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     /// `SET lock value NX PX ttl` reaches a master.
     Set { client: usize, master: usize, lock: Name, value: u64, ttl_ms: u64 },
     /// A master's answer to it reaches the client.
     Answered { client: usize, value: u64, master: usize, taken: bool },
-    /// The client counts the answers that it has.
+    /// The client stops waiting and counts the answers.
     Count { client: usize, value: u64 },
     /// The script that deletes the key if it still has this value reaches a master.
     Delete { master: usize, lock: Name, value: u64 },
     /// A read reaches the store.
     Read { client: usize, lock: Name },
-    /// What was read reaches the client.
+    /// The answer to a read reaches the client.
     Seen { client: usize, lock: Name, version: u64 },
-    /// A write of what was made of this version reaches the store.
-    Write { client: usize, lock: Name, made_of: u64 },
+    /// A write that is based on this version reaches the store.
+    Write { client: usize, lock: Name, based_on: u64 },
 }
 
-/// What Redlock's parts need to act, and what they did.
+/// What the model needs from the world to act, and what it returns to the world.
 pub(crate) struct Ways<'a> {
     pub(crate) now: WorldTime,
     pub(crate) network: &'a Network,
     pub(crate) random: &'a mut Random,
-    /// What comes of it, and when.
+    /// Events to schedule.
     pub(crate) later: Vec<(WorldTime, Event)>,
-    /// What is worth a line in the trace: who, and what.
+    /// Lines for the trace: who, and what.
     pub(crate) told: Vec<(String, String)>,
 }
 
 impl Ways<'_> {
-    fn send(&mut self, from: Place, to: Place, event: Event) {
+    fn send(&mut self, from: Endpoint, to: Endpoint, event: Event) {
         if !self.network.is_cut(from, to) {
             let delay = self.network.delay(from, to, self.random);
             self.later.push((WorldTime(self.now.0 + delay), event));
@@ -88,7 +88,7 @@ impl Master {
     }
 }
 
-/// A client's try, or what it believes to hold.
+/// A client's attempt, and the lock that it believes it holds after it.
 #[derive(Debug)]
 struct Try {
     lock: Name,
@@ -97,12 +97,12 @@ struct Try {
     begun: WorldTime,
     taken: BTreeSet<usize>,
     answers: usize,
-    /// Until when it believes to hold the lock; none while it counts, and if it did not get it.
+    /// Until when the client believes that it holds the lock. `None` while answers are outstanding, and if the attempt failed.
     valid_until: Option<WorldTime>,
     is_over: bool,
 }
 
-/// The masters, and what clients do with them.
+/// The masters, the clients' attempts, and the store that Redlock protects.
 #[derive(Debug, Default)]
 pub(crate) struct Redlock {
     masters: Vec<Master>,
@@ -110,17 +110,17 @@ pub(crate) struct Redlock {
     tries: BTreeMap<usize, Try>,
     read: BTreeMap<(usize, Name), u64>,
     store: BTreeMap<Name, u64>,
-    /// Writes that undid others.
+    /// Writes that overwrote a newer value.
     pub(crate) corrupted: u64,
 }
 
 impl Redlock {
-    /// So many masters, for clients with these names.
+    /// A model with this many masters, for clients with these names.
     pub(crate) fn new(masters: usize, names: Vec<String>) -> Redlock {
         Redlock { masters: (0..masters).map(|_| Master::default()).collect(), names, ..Redlock::default() }
     }
 
-    /// Whether a client believes to hold the lock now.
+    /// Whether a client believes that it holds the lock now.
     pub(crate) fn holds(&self, client: usize, lock: &Name, now: WorldTime) -> bool {
         let tried = self.tries.get(&client).filter(|tried| tried.lock == *lock);
         tried.and_then(|tried| tried.valid_until).is_some_and(|until| now < until)
@@ -147,33 +147,33 @@ impl Redlock {
         ways.tell(&self.names[client], format!("asks the masters of Redlock for {lock}, for {ttl_ms} ms"));
         for master in 0..self.masters.len() {
             let set = Event::Set { client, master, lock: lock.clone(), value, ttl_ms };
-            ways.send(Place::Client(client), Place::Master(master), set);
+            ways.send(Endpoint::Client(client), Endpoint::Master(master), set);
         }
         ways.later.push((ways.now.after_ms(PATIENCE_MS), Event::Count { client, value }));
     }
 
     /// A client reads what the lock protects.
     pub(crate) fn read(&mut self, client: usize, lock: Name, ways: &mut Ways<'_>) {
-        ways.send(Place::Client(client), Place::Store, Event::Read { client, lock });
+        ways.send(Endpoint::Client(client), Endpoint::Store, Event::Read { client, lock });
     }
 
-    /// A client that believes to hold the lock writes what it made of what it read.
+    /// A client writes, based on the version that it read last, if it believes that it holds the lock.
     pub(crate) fn write(&mut self, client: usize, lock: Name, ways: &mut Ways<'_>) {
         if !self.holds(client, &lock, ways.now) {
-            ways.tell(&self.names[client], format!("does not write {lock}: its Redlock is over"));
+            ways.tell(&self.names[client], format!("does not write {lock}: its Redlock has expired"));
             return;
         }
-        let made_of = self.read.get(&(client, lock.clone())).copied().unwrap_or(0);
-        ways.send(Place::Client(client), Place::Store, Event::Write { client, lock, made_of });
+        let based_on = self.read.get(&(client, lock.clone())).copied().unwrap_or(0);
+        ways.send(Endpoint::Client(client), Endpoint::Store, Event::Write { client, lock, based_on });
     }
 
-    /// Something happens.
+    /// Handles a scheduled event.
     pub(crate) fn handle(&mut self, event: Event, ways: &mut Ways<'_>) {
         match event {
             Event::Set { client, master, lock, value, ttl_ms } => {
                 let taken = self.masters[master].set(lock, value, ttl_ms, ways.now);
                 let answer = Event::Answered { client, value, master, taken };
-                ways.send(Place::Master(master), Place::Client(client), answer);
+                ways.send(Endpoint::Master(master), Endpoint::Client(client), answer);
             }
             Event::Answered { client, value, master, taken } => {
                 let Some(tried) = self.tries.get_mut(&client).filter(|tried| tried.value == value) else { return };
@@ -198,24 +198,24 @@ impl Redlock {
             }
             Event::Read { client, lock } => {
                 let version = self.store.get(&lock).copied().unwrap_or(0);
-                ways.send(Place::Store, Place::Client(client), Event::Seen { client, lock, version });
+                ways.send(Endpoint::Store, Endpoint::Client(client), Event::Seen { client, lock, version });
             }
             Event::Seen { client, lock, version } => {
                 self.read.insert((client, lock), version);
             }
-            Event::Write { client, lock, made_of } => {
+            Event::Write { client, lock, based_on } => {
                 let who = &self.names[client];
                 let version = self.store.entry(lock.clone()).or_default();
-                let undoes = made_of != *version;
+                let corrupts = based_on != *version;
                 *version += 1;
-                self.corrupted += u64::from(undoes);
-                let said = if undoes { ": CORRUPTED, the write undid another" } else { "" };
-                ways.tell("redlock", format!("{who} writes {lock}, made of version {made_of}{said}"));
+                self.corrupted += u64::from(corrupts);
+                let said = if corrupts { ": CORRUPTED, the write overwrote a newer value" } else { "" };
+                ways.tell("redlock", format!("{who} writes {lock}, based on version {based_on}{said}"));
             }
         }
     }
 
-    /// A majority, while the lock is still valid, or else everything is given back.
+    /// Ends an attempt: the client holds the lock if a majority granted it and it is still valid, otherwise it deletes its keys.
     fn count(&mut self, client: usize, ways: &mut Ways<'_>) {
         let Some(tried) = self.tries.get_mut(&client).filter(|tried| !tried.is_over) else { return };
         tried.is_over = true;
@@ -234,7 +234,7 @@ impl Redlock {
         let (lock, value) = (tried.lock.clone(), tried.value);
         for master in 0..self.masters.len() {
             let delete = Event::Delete { master, lock: lock.clone(), value };
-            ways.send(Place::Client(client), Place::Master(master), delete);
+            ways.send(Endpoint::Client(client), Endpoint::Master(master), delete);
         }
     }
 }
@@ -243,7 +243,7 @@ impl Redlock {
 mod tests {
     use super::*;
 
-    /// Lets everything happen that comes of what was begun.
+    /// Runs `begin` and then every event that follows from it.
     fn settle(
         redlock: &mut Redlock,
         begin: impl FnOnce(&mut Redlock, &mut Ways<'_>),
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_two_gets_the_lock_until_its_time_is_over() {
+    fn one_of_two_clients_holds_the_lock_until_it_expires() {
         let lock = Name::new("account").expect("a plain name");
         let mut redlock = Redlock::new(5, vec!["first".to_owned(), "second".to_owned()]);
         let network = Network::default();

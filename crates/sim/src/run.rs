@@ -1,4 +1,6 @@
-//! One run from beginning to end, whatever happens in it: a panic is a finding like any other, with the seed that repeats it.
+//! One run from beginning to end, random or of a scenario. A panic in it becomes a violation, with the seed that repeats it.
+//!
+//! It also searches a shorter run that still fails. It knows nothing about what happens inside a run.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,21 +10,21 @@ use crate::observer::Line;
 use crate::scenario::{BadScenario, Scenario};
 use crate::world::{Outcome, Plan, World};
 
-/// What is run.
+/// What to run.
 #[derive(Clone, Copy, Debug)]
 pub enum Subject<'a> {
-    /// Chance decides.
+    /// A random run with this plan.
     Chance(Plan),
-    /// A story.
+    /// A scenario.
     Scenario(&'a Scenario),
 }
 
-/// A run that is over.
+/// A completed run.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// What came of it.
+    /// Its result.
     pub outcome: Outcome,
-    /// The trace, if one was asked for.
+    /// The trace; empty if none was requested.
     pub lines: Vec<Line>,
 }
 
@@ -31,10 +33,10 @@ thread_local! {
     static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Runs it, with or without a trace.
+/// Runs a subject, with or without a trace.
 ///
 /// # Errors
-/// [`BadScenario`] if the scenario says something that cannot be.
+/// [`BadScenario`] if the scenario cannot be played.
 pub fn run(subject: Subject<'_>, seed: u64, traces: bool) -> Result<Run, BadScenario> {
     match subject {
         Subject::Chance(plan) => finish(World::new(seed, &plan, traces), |world| Ok(world.run(&plan))),
@@ -47,7 +49,7 @@ pub fn run(subject: Subject<'_>, seed: u64, traces: bool) -> Result<Run, BadScen
 fn finish(mut world: World, act: impl FnOnce(&mut World) -> Result<Outcome, BadScenario>) -> Result<Run, BadScenario> {
     listen_to_panics();
     RUNS.set(true);
-    // A world that has panicked is only looked at: what it has seen up to then is true.
+    // After a panic the world is only read: its observations up to then are valid.
     let ran = catch_unwind(AssertUnwindSafe(|| act(&mut world)));
     RUNS.set(false);
     let outcome = match ran {
@@ -62,8 +64,8 @@ fn finish(mut world: World, act: impl FnOnce(&mut World) -> Result<Outcome, BadS
     Ok(Run { outcome, lines: world.observer.lines().to_vec() })
 }
 
-/// How many seconds of faults are enough for this seed to fail, if fewer than the plan has: halves are tried, each a run of
-/// its own. A shorter run has the same beginning, but need not fail the same way.
+/// A number of seconds of faults with which this seed still fails, at most that of the plan. Found by bisection, where each step is a
+/// run, so it is not always the least. A shorter run has the same beginning, but may fail in another way.
 pub fn shortest_failing_seconds(plan: Plan, seed: u64) -> u64 {
     shortest(plan.seconds, |seconds| {
         let ran = run(Subject::Chance(Plan { seconds, ..plan }), seed, false);
@@ -71,7 +73,7 @@ pub fn shortest_failing_seconds(plan: Plan, seed: u64) -> u64 {
     })
 }
 
-/// The end of a search by halves for the least number that fails. The greatest is known to.
+/// Bisects for the least number that fails. `known` is known to fail.
 fn shortest(known: u64, mut fails: impl FnMut(u64) -> bool) -> u64 {
     let (mut passes, mut failing) = (0, known);
     while failing - passes > 1 {
@@ -84,7 +86,7 @@ fn shortest(known: u64, mut fails: impl FnMut(u64) -> bool) -> u64 {
     failing
 }
 
-/// From now on a panic inside a run is kept to be reported with it, instead of being printed.
+/// Installs a panic hook, once: the text of a panic inside a run is kept for the report instead of being printed.
 fn listen_to_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -92,7 +94,7 @@ fn listen_to_panics() {
         std::panic::set_hook(Box::new(move |panic| match RUNS.get() {
             true => {
                 let place = panic.location().map_or(String::new(), |at| format!(" at {}:{}", at.file(), at.line()));
-                let what = panic.payload_as_str().unwrap_or("something that is no text");
+                let what = panic.payload_as_str().unwrap_or("(not a text)");
                 PANIC.set(format!("panicked{place}: {what}"));
             }
             false => others(panic),
@@ -105,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_search_by_halves_ends_at_the_least_that_fails() {
+    fn bisection_finds_the_least_number_that_fails() {
         for least in 1..=60 {
             let mut tried = 0;
             let found = shortest(60, |seconds| {
@@ -118,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_found_with_the_place_where_it_was() {
+    fn a_panic_becomes_a_violation_with_its_location() {
         let world = World::new(1, &Plan::of_seed(1), true);
         let run = finish(world, |_| panic!("an invariant is broken")).expect("no scenario, so no bad one");
         let [violation] = &run.outcome.violations[..] else { panic!("one violation: {:?}", run.outcome.violations) };

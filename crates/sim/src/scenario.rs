@@ -1,7 +1,8 @@
-//! Scenarios: stories of the field as data. Who there is, what happens when, and what must come of it.
+//! Scenarios: well-known failure stories as data. Which nodes and clients there are, what happens when, and what is expected.
 //!
-//! A scenario decides nothing about how the cluster behaves: it gives orders to clients, hurts nodes and ways, and looks at what
-//! became of it. The replicas, the client's machines and the checkers are those of every other run.
+//! A scenario gives orders to clients, causes faults of nodes and links, and states expectations. It cannot change how the cluster
+//! behaves: the replicas, the client machines and the checkers are those of every other run. This file owns the TOML format and its
+//! checks; `world/play.rs` carries out the deeds and `world/expect.rs` checks the expectations.
 
 use std::fmt;
 
@@ -10,17 +11,17 @@ use serde::Deserialize;
 
 use crate::scripted::Visit;
 
-/// A story.
+/// A scenario.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Scenario {
-    /// In one line.
+    /// Its title, in one line.
     pub title: String,
-    /// What it tells, in a few sentences.
+    /// The story, in a few sentences.
     pub tells: String,
-    /// How many nodes the cluster has.
+    /// Number of nodes.
     pub nodes: u64,
-    /// How many masters a Redlock beside it has, if there is one.
+    /// Number of masters of the Redlock model; 0 if the scenario has none.
     #[serde(default)]
     pub masters: usize,
     #[serde(rename = "client")]
@@ -29,17 +30,17 @@ pub struct Scenario {
     pub(crate) steps: Vec<Step>,
 }
 
-/// Somebody in the story, or many of the same kind.
+/// A client of the scenario, or several of the same kind.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Client {
     pub(crate) name: String,
-    /// How long its sessions live without a sign of life.
+    /// TTL of its sessions.
     pub(crate) ttl_ms: u64,
     /// Processes of this kind.
     #[serde(default = "one")]
     pub(crate) processes: usize,
-    /// Users in each.
+    /// Users in each process.
     #[serde(default = "one")]
     pub(crate) users: usize,
 }
@@ -48,98 +49,98 @@ fn one() -> usize {
     1
 }
 
-/// Something that happens, or that must be so, at a time after the cluster has begun to serve.
+/// What happens, and what is expected, at a time after the cluster began to serve.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Step {
     pub(crate) at_ms: u64,
-    /// For the reader.
+    /// A line for the trace.
     pub(crate) say: Option<String>,
     #[serde(rename = "do")]
     pub(crate) deed: Option<Deed>,
     pub(crate) expect: Option<Expectation>,
 }
 
-/// Something that is done. `who` is a client's name, `node 2`, `leader`, `follower 1` (the first node that does not lead), or
-/// `old leader` (the one that a deed last found leading).
+/// An action of a step. `who` is a client's name, `node 2`, `leader`, `follower 1` (the first node that does not lead), or
+/// `old leader` (the node that led when a step last named `leader`).
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub(crate) enum Deed {
-    /// Asks for a lock, and waits; gives it back so long after it got it, if that is said.
+    /// Requests a lock, and waits. With `hold-ms` the client releases it that long after the grant.
     Acquire { who: String, lock: String, owner: Option<String>, wait_ms: Option<u64>, hold_ms: Option<u64> },
-    /// Asks for a lock, and does not wait.
+    /// Requests a lock, without waiting.
     Try { who: String, lock: String },
-    /// Gives a lock back.
+    /// Releases a lock.
     Release { who: String, lock: String },
-    /// Looks at its guard.
+    /// Checks its guard.
     Check { who: String, lock: String },
     /// Claims at the store, and reads.
     Claim { who: String, lock: String },
     /// Reads at the store.
     Read { who: String, lock: String },
-    /// Writes at the store what it made of what it read.
+    /// Writes at the store, based on its last read.
     Write { who: String, lock: String },
     /// Ends its session.
     Close { who: String },
-    /// Stands still. What a client is told meanwhile it does when it wakes up.
+    /// Pauses a process. A client carries out the orders of this time when it resumes.
     Pause { who: String },
-    /// Wakes up.
+    /// Ends a pause.
     Resume { who: String },
-    /// Dies. A client's process starts again at once and knows nothing; a node stays down.
+    /// Crashes a process. A client's process restarts at once with empty memory; a node stays down.
     Crash { who: String },
-    /// A node starts again.
+    /// Starts a crashed node again.
     Restart { who: String },
-    /// The leader hands the lead to this node.
+    /// The leader hands the leadership over to this node.
     HandOver { to: String },
-    /// Nothing gets from any of these to any of those, nor back.
+    /// Cuts the links between the two groups, in both directions.
     Cut { between: Vec<String>, and: Vec<String> },
-    /// Nothing gets from these to any other node or client, nor back. The store is within everybody's reach.
+    /// Cuts the links between these and all other nodes and clients, in both directions. All clients still reach the store.
     Partition { apart: Vec<String> },
-    /// What is sent from one to the other from now on arrives so much later.
+    /// Delays all later messages of this link, in this direction.
     HoldUp { from: String, to: String, by_ms: u64 },
-    /// Every way works, and well.
+    /// Restores every link.
     Heal,
-    /// Wall clocks jump: of these, or of `everybody`.
+    /// Makes wall clocks jump: the named ones, or with `["all"]` those of all nodes and Redlock masters.
     JumpClock { of: Vec<String>, by_ms: i64 },
-    /// Asks for a lock by Redlock.
+    /// Requests a lock by Redlock.
     RedlockAcquire { who: String, lock: String, ttl_ms: u64 },
     /// Reads at the store that Redlock protects.
     RedlockRead { who: String, lock: String },
-    /// Writes there.
+    /// Writes at the store that Redlock protects.
     RedlockWrite { who: String, lock: String },
 }
 
-/// Something that must be so.
+/// Something that a step expects.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub(crate) enum Expectation {
-    /// By the log, this one and nobody else holds the lock.
+    /// According to the log, this client is the only holder of the lock.
     Holder { lock: String, who: String },
-    /// By the log, nobody holds the lock.
+    /// According to the log, the lock has no holder.
     Free { lock: String },
-    /// By the log, so many wait for the lock.
+    /// According to the log, this many requests wait for the lock.
     Waiters { lock: String, count: usize },
-    /// What the guard said when it was last looked at.
+    /// What the guard said at the last check.
     Guard { who: String, lock: String, says: GuardSays },
-    /// What it was told last about a lock that it asked for.
+    /// The answer to the client's last request for a lock.
     Answer { who: String, is: AnswerIs },
-    /// It was refused because of this cycle, itself first.
+    /// The client was refused because of this cycle, which begins with the client itself.
     Cycle { who: String, through: Vec<String> },
-    /// What the stores said to its last visit of this kind.
+    /// The result of the client's last visit of this kind at the stores.
     Store { who: String, did: Visit, guarded: Guarded, unguarded: Option<Unguarded> },
-    /// The last token of one is above the last token of the other.
+    /// The last token of `to` is above the last token of `from`.
     TokenRose { lock: String, from: String, to: String },
-    /// So often they were given a lock, all together.
+    /// How many grants these users got in total.
     Served { who: String, count: u64 },
-    /// So many entries have handed a lock from one to another, and so often was anybody told anything unasked.
+    /// How many entries handed a lock over, and how many pushes were sent in total.
     HandOvers { entries: u64, pushes: u64 },
-    /// Another node than the old leader leads and serves.
+    /// A node other than the old leader leads and serves.
     NewLeader,
     /// This node does not serve.
     DoesNotServe { who: String },
-    /// By Redlock, each of these believes to hold the lock at this moment.
+    /// According to Redlock, exactly these clients believe now that they hold the lock.
     RedlockHolders { lock: String, who: Vec<String> },
-    /// So many writes have undone others where Redlock protects.
+    /// How many writes overwrote a newer value at the store that Redlock protects.
     RedlockCorrupted { count: u64 },
 }
 
@@ -160,7 +161,7 @@ pub(crate) enum AnswerIs {
     Unknown,
     Failed,
     SessionEnded,
-    /// It still waits.
+    /// The request is still pending.
     None,
 }
 
@@ -178,7 +179,7 @@ pub(crate) enum Unguarded {
     Corrupted,
 }
 
-/// What is wrong with a scenario that cannot be played.
+/// Why a scenario cannot be played.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadScenario(pub(crate) String);
 
@@ -190,7 +191,7 @@ impl fmt::Display for BadScenario {
 
 impl std::error::Error for BadScenario {}
 
-/// Somebody or something that a scenario names.
+/// A participant that a scenario names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Actor {
     Leader,
@@ -200,11 +201,11 @@ pub(crate) enum Actor {
     Node(u64),
     Master(usize),
     Store,
-    /// Users: the process, and the place in it.
+    /// Users: the index of the process, and the index in it.
     Users(Vec<(usize, usize)>),
 }
 
-/// The scenarios that come with the program: name and text.
+/// The built-in scenarios: name and text.
 pub const SCENARIOS: [(&str, &str); 9] = [
     ("paused-holder", include_str!("../scenarios/paused-holder.toml")),
     ("delayed-write", include_str!("../scenarios/delayed-write.toml")),
@@ -218,10 +219,10 @@ pub const SCENARIOS: [(&str, &str); 9] = [
 ];
 
 impl Scenario {
-    /// One of those that come with the program.
+    /// A built-in scenario.
     ///
     /// # Errors
-    /// [`BadScenario`] if there is none of this name.
+    /// [`BadScenario`] if there is no scenario with this name.
     pub fn named(name: &str) -> Result<Scenario, BadScenario> {
         let names = SCENARIOS.map(|(name, _)| name).join(", ");
         let found = SCENARIOS.iter().find(|(known, _)| *known == name);
@@ -230,10 +231,10 @@ impl Scenario {
         Scenario::parse(text)
     }
 
-    /// Reads a scenario.
+    /// Parses a scenario.
     ///
     /// # Errors
-    /// [`BadScenario`] if it is none.
+    /// [`BadScenario`] if the text is not a valid scenario.
     pub fn parse(text: &str) -> Result<Scenario, BadScenario> {
         let scenario: Scenario = toml::from_str(text).map_err(|wrong| BadScenario(wrong.to_string()))?;
         if !(1..=9).contains(&scenario.nodes) {
@@ -241,9 +242,7 @@ impl Scenario {
         }
         if let Some(pair) = scenario.steps.windows(2).find(|pair| pair[0].at_ms > pair[1].at_ms) {
             let (later, earlier) = (pair[0].at_ms, pair[1].at_ms);
-            return Err(BadScenario(format!(
-                "the step at {earlier} ms stands behind the one at {later} ms: sort them"
-            )));
+            return Err(BadScenario(format!("the step at {earlier} ms comes after the one at {later} ms: sort them")));
         }
         for client in &scenario.clients {
             ttl(client.ttl_ms)?;
@@ -251,7 +250,7 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// Whom or what a name means.
+    /// The participant with this name.
     pub(crate) fn actor(&self, name: &str) -> Result<Actor, BadScenario> {
         let number = |prefix: &str| name.strip_prefix(prefix).and_then(|number| number.parse::<u64>().ok());
         if let Some(node) = number("node ").filter(|node| (1..=self.nodes).contains(node)) {
@@ -281,13 +280,13 @@ impl Scenario {
         let known: Vec<&str> = self.clients.iter().map(|client| client.name.as_str()).collect();
         let known = known.join(", ");
         Err(BadScenario(format!(
-            "nobody is called {name:?} here: say {known}, leader, old leader, follower N, node N, master N or store"
+            "{name:?} is unknown: use {known}, leader, old leader, follower N, node N, master N or store"
         )))
     }
 }
 
 impl Client {
-    /// What a user of this kind is called.
+    /// The name of a user of this kind: with a number if there are several.
     pub(crate) fn user_name(&self, process: usize, user: usize) -> String {
         match self.processes * self.users {
             1 => self.name.clone(),

@@ -1,6 +1,7 @@
-//! A user who does what a scenario says, when it says it, and keeps notes of what came of it.
+//! A user that carries out the orders of a scenario and notes the results.
 //!
-//! It decides nothing. What the process forgets in a crash it forgets, too; the notes are the reader's, and stay.
+//! It decides nothing. When its process crashes it forgets its session and its locks. The notes stay: they are for the scenario's
+//! expectations, not for the user.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,25 +18,25 @@ use crate::store::{Call, CallKind, Reply, Versions};
 use crate::user::new_session;
 use crate::worker::{Errand, Hands};
 
-/// How much longer than the cluster it waits before it gives up by itself.
+/// How much longer than the cluster it waits before it gives up.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// Something that a user is told to do. A process that is paused does it when it wakes up.
+/// An order of a scenario to a user. A paused process carries it out when it wakes up.
 #[derive(Clone, Debug)]
 pub(crate) enum Order {
-    /// Asks for a lock, and gives it back so long after it got it, if that is said.
+    /// Requests a lock. With `hold_ms` the user releases it that long after the grant.
     Acquire { lock: Name, owner: Option<OwnerName>, wait: Wait, hold_ms: Option<u64> },
-    /// Gives a lock back.
+    /// Releases a lock.
     Release { lock: Name },
-    /// Looks at its guard.
+    /// Checks its guard.
     Check { lock: Name },
-    /// Goes to the store with the token of this lock.
+    /// Calls the store with the token of this lock.
     Go { lock: Name, to: Visit },
     /// Ends its session.
     Close,
 }
 
-/// What it does at the store.
+/// What a user does at the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Visit {
@@ -43,7 +44,7 @@ pub(crate) enum Visit {
     Read,
     /// Claims, and reads.
     Claim,
-    /// Writes what it made of what it read last.
+    /// Writes, based on its last read.
     Write,
 }
 
@@ -55,35 +56,34 @@ struct Hold {
     release_at: Option<Nanos>,
 }
 
-/// What came of what it did.
+/// The results of a user's orders.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
-    /// What it was told last about a request for a lock.
+    /// The answer to its last request for a lock; `None` while the request is pending.
     pub(crate) answer: Option<Answer>,
-    /// What its guard said when it last looked, for each lock.
+    /// The state of its guard at the last check, for each lock; `None` if it did not hold the lock.
     pub(crate) guard: BTreeMap<Name, Option<GrantState>>,
-    /// What the store said last, for each kind of visit.
+    /// The last reply of the store, for each kind of visit.
     pub(crate) store: Vec<(Visit, Reply)>,
-    /// The token that it was given last, for each lock.
+    /// The last token, for each lock.
     pub(crate) tokens: BTreeMap<Name, Token>,
-    /// How often it got a lock.
+    /// How often it was granted a lock.
     pub(crate) served: u64,
 }
 
-/// One user.
+/// A user of a scenario.
 #[derive(Debug)]
 pub(crate) struct ScriptedUser {
     id: usize,
-    /// What the scenario calls it.
+    /// Its name in the scenario.
     pub(crate) name: String,
     ttl: Ttl,
     session: Option<SessionId>,
     asked: BTreeMap<RequestKey, (Name, Option<u64>)>,
     holds: BTreeMap<Name, Hold>,
-    /// Where it was going with each call, and for which lock.
+    /// The pending calls to the store, by number: for which lock, and what kind of visit.
     calls: BTreeMap<u64, (Name, Visit)>,
     random: Random,
-    /// What came of it all.
     pub(crate) notes: Notes,
 }
 
@@ -99,19 +99,19 @@ impl ScriptedUser {
         self.session
     }
 
-    /// The process died.
+    /// The process restarted: the user forgets its session and its locks.
     pub(crate) fn forget(&mut self) {
         self.session = None;
         self.asked.clear();
         self.holds.clear();
     }
 
-    /// When it has to give something back.
+    /// When the user next has to release a lock.
     pub(crate) fn next_at(&self) -> Option<Nanos> {
         self.holds.values().filter_map(|hold| hold.release_at).min()
     }
 
-    /// Time has passed.
+    /// Releases the locks whose hold time is over.
     pub(crate) fn handle_time(&mut self, hands: &mut Hands<'_>) {
         let due = self.holds.iter().filter(|(_, hold)| hold.release_at.is_some_and(|at| at <= hands.local));
         for lock in due.map(|(lock, _)| lock.clone()).collect::<Vec<_>>() {
@@ -119,7 +119,7 @@ impl ScriptedUser {
         }
     }
 
-    /// It is told to do something.
+    /// Carries out an order.
     pub(crate) fn handle_order(&mut self, order: Order, hands: &mut Hands<'_>) {
         match order {
             Order::Acquire { lock, owner, wait, hold_ms } => {
@@ -147,7 +147,7 @@ impl ScriptedUser {
         }
     }
 
-    /// A request is over.
+    /// A request of this user was answered.
     pub(crate) fn handle_answer(&mut self, request: RequestKey, answer: &Answer, hands: &mut Hands<'_>) {
         hands.tell(&Fact::Told { request, answer });
         let Some((lock, hold_ms)) = self.asked.remove(&request) else { return };
@@ -160,7 +160,7 @@ impl ScriptedUser {
         }
     }
 
-    /// The store has answered.
+    /// The store answered a call.
     pub(crate) fn handle_store(&mut self, call: u64, reply: Reply) {
         let Some((lock, visit)) = self.calls.remove(&call) else { return };
         self.notes.store.retain(|(noted, _)| *noted != visit);
@@ -170,7 +170,7 @@ impl ScriptedUser {
         }
     }
 
-    /// The session that there is, or a new one.
+    /// The current session if it is alive, or a new one.
     fn living_session(&mut self, hands: &mut Hands<'_>) -> SessionId {
         if let Some(session) = self.session.filter(|session| hands.machine.is_alive(*session)) {
             return session;
@@ -220,7 +220,7 @@ impl ScriptedUser {
             Visit::Claim => CallKind::Claim,
             Visit::Write => CallKind::Write(hold.read),
         };
-        // Not counted from the calls that are open: a late answer must find the call that it belongs to.
+        // Random rather than a count of the pending calls: a late answer must find the call that it belongs to.
         let call = self.random.number();
         let what = Call { name: lock.clone(), session, token: hold.token, what };
         hands.errands.push(Errand { user: self.id, call, what });

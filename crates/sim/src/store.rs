@@ -1,7 +1,8 @@
-//! What the locks are there to protect: a store with a guard that checks tokens, and the same store without one.
+//! The store that the locks protect, twice: with a guard that checks tokens, and without one.
 //!
-//! Every holder reads a value, works on it, and writes what it made of it. Whoever writes something that was made from an old
-//! value undoes what others wrote in between. The guarded store refuses that by the token alone; the other one cannot.
+//! Every holder reads a value, works on it, and writes a new value that is based on it. A writer that read an old version overwrites
+//! what others wrote in between. The guarded store refuses such a write by its token alone; the unguarded store accepts it and is
+//! corrupted. Having both in every run shows what the guard prevents.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use crate::fact::{Access, AccessKind};
 /// Both stores.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
-    /// The guard: the very rules that the guards of real stores follow.
+    /// The guard. Uses the rules of `fencepost-fence`, which the guards of real stores follow.
     marks: MarkTable,
     guarded: BTreeMap<Name, u64>,
     unguarded: BTreeMap<Name, u64>,
@@ -21,18 +22,18 @@ pub(crate) struct Store {
     pub(crate) tally: StoreTally,
 }
 
-/// What happened at the stores.
+/// What happened at the stores in one run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StoreTally {
-    /// Writes that came.
+    /// Writes that arrived.
     pub writes: u64,
     /// Writes that the guard refused.
     pub refused: u64,
-    /// Writes that undid others at the store without a guard.
+    /// Writes that overwrote a newer value at the store without a guard.
     pub corrupted: u64,
 }
 
-/// What somebody asks of the stores.
+/// A call of a user to both stores.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     /// The resource.
@@ -41,43 +42,40 @@ pub(crate) struct Call {
     pub(crate) session: SessionId,
     /// The token of the grant.
     pub(crate) token: Token,
-    /// What.
     pub(crate) what: CallKind,
 }
 
-/// What is asked.
+/// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallKind {
-    /// Read, as a reader among others.
+    /// A read with a shared grant's token.
     Read,
-    /// Claim and read, as one that means to write.
+    /// A claim and a read, by a holder that will write.
     Claim,
-    /// Write what was made of these versions.
+    /// A write that is based on these versions.
     Write(Versions),
 }
 
-/// What was read: of the store with a guard, and of the one without.
+/// The version of a value in each store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Versions {
-    /// With a guard.
     pub(crate) guarded: u64,
-    /// Without.
     pub(crate) unguarded: u64,
 }
 
-/// What the guard said, and what was read.
+/// The answer to a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reply {
     /// The guard let it through.
     pub(crate) accepted: bool,
-    /// At the store without a guard, it was a write that undid another.
+    /// The call was a write that overwrote a newer value at the store without a guard.
     pub(crate) corrupted: bool,
-    /// What is there now.
+    /// The versions after the call.
     pub(crate) versions: Versions,
 }
 
 impl Store {
-    /// Does it, and says what the guarded store's record has about it.
+    /// Performs the call at both stores. The `Access` is the guarded store's own record of it.
     // Rule: fence
     pub(crate) fn call(&mut self, call: &Call) -> (Reply, Access) {
         let used_to = match call.what {
@@ -98,7 +96,7 @@ impl Store {
                 self.tally.refused += u64::from(!accepted);
                 corrupted = based_on.unguarded != *unguarded;
                 self.tally.corrupted += u64::from(corrupted);
-                // It writes what it made of what it read, whatever has been written since.
+                // Without a guard the write succeeds, whatever was written since the read.
                 *unguarded += 1;
                 AccessKind::Write { based_on: based_on.guarded, makes: *guarded }
             }

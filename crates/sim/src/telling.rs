@@ -1,6 +1,6 @@
-//! How a trace speaks: what happened, in the words that people have for it, with short names for sessions.
+//! The words of a trace: turns facts into readable lines, with short names for sessions.
 //!
-//! Nothing here decides anything or is part of a run's hash. It is asked only when somebody reads the trace.
+//! It decides nothing, and its texts are not part of a run's hash. It runs only when a trace was requested.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,16 @@ use fencepost_session::client::{Answer, Failure};
 
 use crate::fact::{Access, AccessKind, Fact};
 
-/// The names that this trace has for sessions.
+/// The words of one trace, and its names for sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Telling {
     names: BTreeMap<SessionId, String>,
-    /// Names that were given by somebody, and to how many sessions.
+    /// How many sessions each scenario user has introduced, by the user's name.
     given: BTreeMap<String, u64>,
 }
 
 impl Telling {
-    /// A session of somebody who has a name. A second session of the same one is told apart by a number.
+    /// Names a session after its user. Later sessions of the same user get a number: `first#2`.
     pub(crate) fn introduce(&mut self, session: SessionId, name: &str) {
         let times = self.given.entry(name.to_owned()).or_default();
         *times += 1;
@@ -29,20 +29,23 @@ impl Telling {
         self.names.insert(session, name);
     }
 
-    /// What a session is called here: `s1`, `s2` in the order of appearance, if nobody has introduced it.
+    /// The name of a session: that of its user if it was introduced, otherwise `s1`, `s2`, ... in order of appearance.
     pub(crate) fn session(&mut self, session: SessionId) -> String {
         let next = self.names.len() + 1;
         self.names.entry(session).or_insert_with(|| format!("s{next}")).clone()
     }
 
-    /// Who did what, for facts that are worth a line; several for an entry with several events.
+    /// The lines for a fact, each as who and what: none for most facts, one for each event of an entry.
     pub(crate) fn tell(&mut self, fact: &Fact<'_>) -> Vec<(String, String)> {
         match fact {
             Fact::Logged(entry) => {
                 let index = entry.position.index;
                 let grace = entry.batch.failover_grace.then(|| {
                     let term = entry.position.term;
-                    ("log".to_owned(), format!("[{index}] a new leader begins term {term} and gives everybody grace"))
+                    (
+                        "log".to_owned(),
+                        format!("[{index}] a new leader begins term {term}; every lease gets the fail-over grace"),
+                    )
                 });
                 let events = entry.effects.events.iter();
                 let told = events.map(|event| ("log".to_owned(), format!("[{index}] {}", self.event(event))));
@@ -67,7 +70,7 @@ impl Telling {
                     (None, _) => "no node leads".to_owned(),
                     (Some((node, term)), false) => format!("node {node} leads in term {term}"),
                     (Some((node, term)), true) => {
-                        format!("node {node} leads in term {term}: the lead was handed to it")
+                        format!("node {node} leads in term {term}, after a planned hand-over")
                     }
                 };
                 vec![("world".to_owned(), what)]
@@ -107,13 +110,13 @@ impl Telling {
             }
             Event::RestEnded { names, waived, .. } => {
                 let why = if *waived { " (waived)" } else { "" };
-                format!("{} rests no more{why}", list(names))
+                format!("{} no longer rests{why}", list(names))
             }
             Event::Converted { token, session, owner, held: what, .. } => {
                 let whose = self.owner(*session, owner.as_ref());
                 format!("{whose} now holds {}, token {}", held(what), token.0)
             }
-            Event::Contended { grant, names } => format!("somebody waits for {} of grant {}", list(names), grant.0),
+            Event::Contended { grant, names } => format!("a request waits for {} of grant {}", list(names), grant.0),
             Event::ValueSet { name, value, .. } => {
                 format!("the value of {name} is now \"{}\"", String::from_utf8_lossy(value.as_bytes()).escape_debug())
             }
@@ -130,12 +133,12 @@ impl Telling {
             ActFacts::LimitChanged { name, limit: Some(limit) } => {
                 format!("set the limit of {name} to {}", limit.get())
             }
-            ActFacts::LimitChanged { name, limit: None } => format!("took the limit of {name} away"),
+            ActFacts::LimitChanged { name, limit: None } => format!("removed the limit of {name}"),
             ActFacts::WaivedRest { names, .. } => format!("waived the rest of {}", list(names)),
         }
     }
 
-    /// What an administrator asks for.
+    /// The line for an administrator's request.
     pub(crate) fn act(&mut self, act: &Act) -> String {
         match act {
             Act::Break { grant } => format!("asks to break grant {}", grant.0),
@@ -143,8 +146,8 @@ impl Telling {
             Act::WaiveRest { grant } => format!("asks to waive the rest of grant {}", grant.0),
             Act::Freeze { scope: what, .. } => format!("asks to freeze {}", scope(what)),
             Act::Thaw { .. } => "asks to thaw".to_owned(),
-            Act::SetLimit { name, limit: Some(limit) } => format!("asks for the limit {} of {name}", limit.get()),
-            Act::SetLimit { name, limit: None } => format!("asks for no limit of {name}"),
+            Act::SetLimit { name, limit: Some(limit) } => format!("asks to set the limit of {name} to {}", limit.get()),
+            Act::SetLimit { name, limit: None } => format!("asks to remove the limit of {name}"),
         }
     }
 
@@ -163,10 +166,10 @@ impl Telling {
             Answer::Decided(outcome) => self.outcome(outcome),
             Answer::Failed(Failure::Unreachable) => "failed, no node can be reached".to_owned(),
             Answer::Failed(Failure::NotTaken { message, .. }) => {
-                format!("failed, the cluster did not take it: {message}")
+                format!("failed, the cluster did not accept it: {message}")
             }
-            Answer::Failed(Failure::GrantedTooLate) => "failed, it was granted but its time was over".to_owned(),
-            Answer::Failed(Failure::TooManyPending) => "failed, too many requests are not over".to_owned(),
+            Answer::Failed(Failure::GrantedTooLate) => "failed, the grant had expired when the answer came".to_owned(),
+            Answer::Failed(Failure::TooManyPending) => "failed, too many requests are pending".to_owned(),
             Answer::Failed(Failure::ShutDown) => "failed, the client is shut down".to_owned(),
             Answer::Unknown => "the outcome is unknown".to_owned(),
             Answer::SessionEnded { how: Some(how), .. } => format!("the session has ended: {}", session_end(*how)),
@@ -178,7 +181,7 @@ impl Telling {
         match outcome {
             Outcome::Opened { .. } => "the session is open".to_owned(),
             Outcome::Renewed => "renewed".to_owned(),
-            Outcome::Attached(_) => "the session goes on here".to_owned(),
+            Outcome::Attached(_) => "the session is attached".to_owned(),
             Outcome::Closed => "the session is closed".to_owned(),
             Outcome::Granted { grant, token, .. } => format!("granted, grant {}, token {}", grant.0, token.0),
             Outcome::Queued { arrival, .. } => format!("waits as arrival {}", arrival.0),
@@ -192,14 +195,14 @@ impl Telling {
             Outcome::Released { count_left: 0 } => "released".to_owned(),
             Outcome::Released { count_left } => format!("released once, {count_left} more to release"),
             Outcome::NotOwner => "not the owner".to_owned(),
-            Outcome::AlreadyReleased => "was released before".to_owned(),
+            Outcome::AlreadyReleased => "already released".to_owned(),
             Outcome::Expired(how) => format!("the grant had ended: {}", grant_end(*how)),
             Outcome::Extended { .. } => "extended".to_owned(),
             Outcome::ValueSet => "the value is set".to_owned(),
             Outcome::CancelTooLate(_) => "too late to cancel".to_owned(),
-            Outcome::CancelReleased { .. } => "cancelled after the grant, which was given back".to_owned(),
+            Outcome::CancelReleased { .. } => "cancelled after the grant, which was released".to_owned(),
             Outcome::Done => "done".to_owned(),
-            Outcome::NotFound => "there is no such thing".to_owned(),
+            Outcome::NotFound => "not found".to_owned(),
             Outcome::Refused(why) => format!("refused, {why}"),
         }
     }
@@ -212,7 +215,9 @@ impl Telling {
             BusyWhy::Queued => "waited for",
         };
         let holder = busy.holders.first().map(|holder| {
-            let who = holder.session.map_or("nobody".to_owned(), |session| self.owner(session, holder.owner.as_ref()));
+            let who = holder
+                .session
+                .map_or("an ended grant".to_owned(), |session| self.owner(session, holder.owner.as_ref()));
             let takes = match holder.takes {
                 Takes::Mode(mode) => format!("{mode:?}"),
                 Takes::Permits(permits) => format!("{} permits", permits.get()),
@@ -226,13 +231,13 @@ impl Telling {
         format!("busy, {} is {why}{}{others}", busy.name, holder.unwrap_or_default())
     }
 
-    /// Who waits for whom, and around to the first.
+    /// The links of a deadlock cycle: each request waits for the next one, and the last for the first.
     fn cycle(&mut self, cycle: &Cycle) -> String {
         let next = cycle.links.iter().cycle().skip(1);
         let links = cycle.links.iter().zip(next).map(|(link, next)| {
             let who = self.owner(link.session, link.owner.as_ref());
             let whom = self.owner(next.session, next.owner.as_ref());
-            let has = if link.blocked_by.is_some() { "holds" } else { "was there for earlier" };
+            let has = if link.blocked_by.is_some() { "holds" } else { "queued for earlier" };
             format!("{who} waits for {}, which {whom} {has}", link.waits_for)
         });
         format!("refused as a deadlock: {}", links.collect::<Vec<_>>().join("; "))
@@ -241,11 +246,11 @@ impl Telling {
     fn access(&mut self, access: &Access) -> String {
         let Access { name, token, .. } = access;
         let who = self.session(access.session);
-        let said = if access.accepted { "accepted" } else { "REFUSED, a higher token was here" };
+        let said = if access.accepted { "accepted" } else { "REFUSED, a higher token came before" };
         let what = match access.what {
             AccessKind::Read => format!("{who} reads {name}"),
             AccessKind::Claim => format!("{who} claims {name}"),
-            AccessKind::Write { based_on, .. } => format!("{who} writes {name}, made of version {based_on}"),
+            AccessKind::Write { based_on, .. } => format!("{who} writes {name}, based on version {based_on}"),
         };
         format!("{what}, with token {}: guarded {said}", token.0)
     }
@@ -327,7 +332,7 @@ fn grant_end(how: GrantEnd) -> &'static str {
         GrantEnd::Session(SessionEnd::Evicted) => "its session was evicted",
         GrantEnd::Session(SessionEnd::Restored) => "the cluster was restored from a backup",
         GrantEnd::Ttl => "its own TTL ran out",
-        GrantEnd::MaxHold => "its longest hold was over",
+        GrantEnd::MaxHold => "its maximum hold time was over",
         GrantEnd::Broken => "broken by an administrator",
     }
 }

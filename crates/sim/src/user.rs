@@ -1,4 +1,6 @@
-//! Whoever uses a client's process: somebody whose deeds chance decides, or somebody who does what a scenario says.
+//! The user of a client's session: a worker or a holder, which act by chance, or a scripted user, which follows a scenario.
+//!
+//! An enum rather than a trait, because the three kinds are all there are. It forwards every call and decides nothing.
 
 use fencepost_core::{Metadata, Nanos, SessionId, Ttl};
 use fencepost_session::client::{Answer, NewSession, RequestKey};
@@ -11,11 +13,11 @@ use crate::worker::{Hands, Worker};
 
 /// A user.
 pub(crate) enum User {
-    /// Chance decides what it does.
+    /// Acts by chance, often.
     Worker(Worker),
-    /// It takes a lock now and then, and says little.
+    /// Takes a lock now and then. Used in lease runs.
     Holder(Holder),
-    /// It does what it is told.
+    /// Follows a scenario.
     Scripted(ScriptedUser),
 }
 
@@ -29,7 +31,7 @@ impl User {
         }
     }
 
-    /// The process died and started again: it knows nothing any more.
+    /// The process restarted: the user forgets everything.
     pub(crate) fn forget(&mut self, now: Nanos) {
         match self {
             User::Worker(worker) => worker.forget(now),
@@ -38,7 +40,7 @@ impl User {
         }
     }
 
-    /// When it wants to act again, if nothing happens before.
+    /// When the user acts next, if nothing happens before.
     pub(crate) fn next_at(&self) -> Option<Nanos> {
         match self {
             User::Worker(worker) => worker.next_at(),
@@ -47,7 +49,7 @@ impl User {
         }
     }
 
-    /// Time has passed.
+    /// Does what is due.
     pub(crate) fn handle_time(&mut self, hands: &mut Hands<'_>) {
         match self {
             User::Worker(worker) => worker.handle_time(hands),
@@ -56,7 +58,7 @@ impl User {
         }
     }
 
-    /// A request of this user is over.
+    /// A request of this user was answered.
     pub(crate) fn handle_answer(&mut self, request: RequestKey, answer: &Answer, hands: &mut Hands<'_>) {
         match self {
             User::Worker(worker) => worker.handle_answer(request, answer, hands),
@@ -65,7 +67,7 @@ impl User {
         }
     }
 
-    /// The store has answered a call.
+    /// The store answered a call of this user.
     pub(crate) fn handle_store(&mut self, call: u64, reply: Reply, hands: &mut Hands<'_>) {
         match self {
             User::Worker(worker) => worker.handle_store(call, reply, hands),
@@ -75,7 +77,7 @@ impl User {
     }
 }
 
-/// A session with an id and a secret drawn by chance.
+/// A new session with a random id and secret.
 pub(crate) fn new_session(ttl: Ttl, random: &mut Random) -> NewSession {
     let id = SessionId(u128::from(random.number()) << 64 | u128::from(random.number()));
     let mut secret = [0; 32];

@@ -1,4 +1,6 @@
-//! Somebody who watches events, now at one node and now at another, and resumes from where it was.
+//! A watcher: reads the events of a prefix, each time at another node, and resumes where it stopped.
+//!
+//! It reports what it receives as facts. The checker of I14 judges whether anything is missing, repeated or wrong.
 
 use fencepost_core::Position;
 use fencepost_replica::{GROUP_BEGINS, Replica};
@@ -6,10 +8,10 @@ use fencepost_replica::{GROUP_BEGINS, Replica};
 use crate::fact::{Fact, WorldTime};
 use crate::observer::Observer;
 
-/// Everything comes after this.
+/// The position before the first event.
 const LOG_BEGINS: Position = Position { index: GROUP_BEGINS.index, ordinal: u32::MAX };
 
-/// A watcher.
+/// A watcher of one prefix.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     id: u64,
@@ -18,21 +20,21 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Of this prefix, from the beginning.
+    /// A watcher of this prefix, from the beginning of the log.
     pub(crate) fn new(id: u64, prefix: &'static str) -> Watcher {
         Watcher { id, prefix, after: LOG_BEGINS }
     }
 
-    /// The cluster is another one now: its log begins anew.
-    pub(crate) fn begin_anew(&mut self) {
+    /// The cluster was restored and has a new log: starts from its beginning.
+    pub(crate) fn restart(&mut self) {
         self.after = LOG_BEGINS;
     }
 
-    /// Looks at what is new at a node.
+    /// Reads up to `count` new events from a node.
     pub(crate) fn look(&mut self, replica: &Replica, count: usize, now: WorldTime, observer: &mut Observer) {
         let (watcher, prefix) = (self.id, self.prefix);
         let index = replica.applied().index;
-        // A node that is behind has nothing to say.
+        // This node is behind the watcher: it has no new events.
         if index < self.after.index {
             return;
         }

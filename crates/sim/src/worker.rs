@@ -1,5 +1,7 @@
-//! What users of the lock service do, each with a session of its own: take locks of every kind, work at the store that they
-//! protect, convert, nest, give up, elect, and let go. Chance decides; the world carries it out.
+//! A worker: a user that acts by chance, with a session of its own.
+//!
+//! It takes locks of every kind, works at the store that they protect, converts, nests, gives up, elects and releases. It uses the real
+//! client machine, and asks the store through errands that the world carries out. It never checks the cluster: the checkers do.
 
 use fencepost_core::{
     Acquire, Action, GrantId, Lock, LockDelay, LockMode, Locks, Millis, Name, Nanos, Outcome, OwnerName, Permits,
@@ -14,25 +16,25 @@ use crate::random::Random;
 use crate::store::{Call, CallKind, Reply, Versions};
 use crate::user::new_session;
 
-/// Names that workers fight for: few, so that they meet.
+/// Number of account names. Few, so that workers compete.
 const ACCOUNTS: u64 = 4;
 const PATHS: [&str; 6] = ["/a", "/a/b", "/a/b/c", "/a/b/d", "/a/e", "/f/g"];
 const SEMAPHORE_LIMIT: u32 = 3;
-/// How much longer than the cluster a client waits before it gives up by itself.
+/// How much longer than the cluster a client waits before it gives up.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// What a worker has been given.
+/// A grant that a worker holds.
 #[derive(Clone, Debug)]
 struct Hold {
     grant: GrantId,
     token: Token,
-    /// What it asked for.
+    /// The lock, if the grant is of a single lock.
     lock: Option<Lock>,
-    /// What it has read at the store.
+    /// The versions that it read at the store.
     read: Option<Versions>,
 }
 
-/// What a worker does with what it gets.
+/// What a worker does with its next grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Task {
     /// Reads, works, writes.
@@ -41,87 +43,86 @@ enum Task {
     Read,
     /// Reads with an update lock, then upgrades, writes, and perhaps weakens.
     Upgrade,
-    /// Only holds.
+    /// Only holds it.
     Keep,
-    /// Takes a second lock while it holds the first, in any order, as a named owner.
+    /// Takes a second lock while it holds the first, in any order, as a named owner. May deadlock.
     Nest,
     /// Enters the same lock twice.
     Enter,
-    /// Holds for long, and sets a value.
+    /// Holds it for long, and sets a value.
     Elect,
-    /// Tries to give back what others hold.
+    /// Tries to release a grant of another session.
     Steal,
 }
 
 #[derive(Clone, Debug)]
 enum Doing {
-    /// Nothing, until then.
+    /// Does nothing until then.
     Idle { until: Nanos },
-    /// Waits for the answer to a request. If it is impatient it gives up then.
+    /// Waits for the answer to a request, at most until `give_up_at`.
     Asked { request: RequestKey, give_up_at: Option<Nanos> },
     /// Waits for the store.
     Called { call: u64 },
-    /// Works, until then.
+    /// Works until then.
     Working { until: Nanos },
-    /// Has looked at its guard and is about to write. A process that is paused here writes when it wakes up.
+    /// Has checked its guard and is about to write. If its process is paused here, it writes when it wakes up.
     AboutToWrite { at: Nanos },
-    /// Gives back what it has, one after the other.
+    /// Releases its grants one after the other, and waits for this answer.
     LettingGo { request: RequestKey },
 }
 
-/// One user.
+/// A user that acts by chance.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    /// Which of all workers.
+    /// Its number within its process.
     pub(crate) id: usize,
     ttl: Ttl,
     session: Option<SessionId>,
     doing: Doing,
     task: Task,
-    /// The one lock that it asks for, or asked for last, and for which owner.
+    /// The single lock of its current or last request, and the owner. `None` for several locks or permits.
     wanted: Option<(Lock, Option<OwnerName>)>,
     holds: Vec<Hold>,
     last_grant: GrantId,
-    /// Whether it asks its guard before it writes. Some users do not.
+    /// Whether it checks its guard before it writes. Some users do not.
     careful: bool,
     calls: u64,
     random: Random,
-    /// When it last had an answer of the cluster, whatever the answer.
+    /// When it last got an answer of the cluster, of any kind.
     pub(crate) served_at: WorldTime,
-    /// How often.
+    /// How many answers of the cluster it got.
     pub(crate) served: u64,
 }
 
-/// What a user wants to be asked of the store, which the machine cannot do.
+/// A call to the store that the world makes for a user.
 pub(crate) struct Errand {
-    /// Who waits for the answer.
+    /// The user that waits for the answer.
     pub(crate) user: usize,
-    /// The number of the call that it waits for.
+    /// The user's number for this call.
     pub(crate) call: u64,
-    /// What to ask.
     pub(crate) what: Call,
 }
 
-/// What a worker needs to act.
+/// What a user needs to act.
 pub(crate) struct Hands<'a> {
     /// Its process.
     pub(crate) client: usize,
-    /// For a process of the efficiency tier: the cluster and the group that answered it last.
+    /// In a process of the efficiency tier: the cluster and the group of the last greeting.
     pub(crate) in_memory: Option<(u128, u64)>,
-    /// The machine of its process.
+    /// The client machine of its process.
     pub(crate) machine: &'a mut Connection,
-    /// Who looks on.
     pub(crate) observer: &'a mut Observer,
-    /// The world's time.
+    /// The world's time, for facts only.
     pub(crate) now: WorldTime,
-    /// The process's own.
+    /// The time that the process's clock shows.
     pub(crate) local: Nanos,
-    /// What is to be done outside.
+    /// Calls to the store for the world to make.
     pub(crate) errands: &'a mut Vec<Errand>,
 }
 
 impl Hands<'_> {
-    /// Tells a fact of a user. The checkers of the log see nothing of the efficiency tier.
+    /// Reports a fact about a user. Facts of the efficiency tier are wrapped: they are in no log, so the checkers of the log must not
+    /// see them.
     pub(crate) fn tell(&mut self, fact: &Fact<'_>) {
         match self.in_memory {
             None => self.observer.fact(self.now, fact),
@@ -157,14 +158,14 @@ impl Worker {
         self.session
     }
 
-    /// The process died and started again: it knows nothing any more.
+    /// The process restarted: the user forgets everything.
     pub(crate) fn forget(&mut self, now: Nanos) {
         self.session = None;
         self.holds.clear();
         self.rest(now);
     }
 
-    /// When it wants to act again, if nothing happens before.
+    /// When the user acts next, if nothing happens before.
     pub(crate) fn next_at(&self) -> Option<Nanos> {
         match &self.doing {
             Doing::Idle { until } | Doing::Working { until } => Some(*until),
@@ -179,12 +180,12 @@ impl Worker {
         self.doing = Doing::Idle { until: now.after(Duration::from_millis(ms)) };
     }
 
-    /// Time has passed.
+    /// Does what is due.
     pub(crate) fn handle_time(&mut self, hands: &mut Hands<'_>) {
         match self.doing {
             Doing::Idle { until } if until <= hands.local => self.begin(hands),
             Doing::Asked { request, give_up_at: Some(at) } if at <= hands.local => {
-                // It drops the future, as an impatient caller does: no answer will come.
+                // Like a caller that drops the future: no answer will come.
                 hands.machine.abandon(request);
                 self.let_go(hands);
             }
@@ -194,13 +195,13 @@ impl Worker {
         }
     }
 
-    /// A request of this worker is over.
+    /// A request of this worker was answered.
     pub(crate) fn handle_answer(&mut self, request: RequestKey, answer: &Answer, hands: &mut Hands<'_>) {
         hands.tell(&Fact::Told { request, answer });
         match self.doing.clone() {
             Doing::Asked { request: asked, .. } if asked == request => self.answered(answer, hands),
             Doing::LettingGo { request: asked } if asked == request => self.let_go(hands),
-            // Something that it has given up, or that a dead process had asked for.
+            // An answer to a request that the worker abandoned, or made before its process crashed.
             _ => {}
         }
     }
@@ -222,7 +223,7 @@ impl Worker {
                 }
                 match self.task {
                     Task::Upgrade => self.call(CallKind::Claim, hands),
-                    // It has weakened, and is done.
+                    // It has weakened its lock, and is done.
                     _ => self.let_go(hands),
                 }
             }
@@ -230,7 +231,7 @@ impl Worker {
         }
     }
 
-    /// It has been given a lock, and goes on with its task.
+    /// Continues its task after a grant.
     fn go_on(&mut self, hands: &mut Hands<'_>) {
         match (self.task, self.holds.len()) {
             (Task::Write, _) => self.call(CallKind::Claim, hands),
@@ -255,7 +256,7 @@ impl Worker {
         self.doing = Doing::Working { until: hands.local.after(Duration::from_millis(ms)) };
     }
 
-    /// The store has answered.
+    /// The store answered a call.
     pub(crate) fn handle_store(&mut self, call: u64, reply: Reply, hands: &mut Hands<'_>) {
         if !matches!(self.doing, Doing::Called { call: waited } if waited == call) {
             return;
@@ -291,7 +292,7 @@ impl Worker {
             hands.tell(&Fact::Acts { session, grant: hold.grant, token: hold.token });
         }
         if writes {
-            // However little lies between the look at the guard and the write: a process can be paused there.
+            // However short the time between the check of the guard and the write is, a process can be paused in it.
             let us = self.random.delay(1, 20_000);
             self.doing = Doing::AboutToWrite { at: hands.local.after(Duration::from_micros(us)) };
         } else if matches!(self.task, Task::Keep) && self.random.one_in(8) && hold.lock.is_some() {
@@ -306,7 +307,7 @@ impl Worker {
     fn write(&mut self, hands: &mut Hands<'_>) {
         let read = self.holds.last().and_then(|hold| hold.read).unwrap_or_default();
         self.call(CallKind::Write(read), hands);
-        // The answer to the write is all that is left to wait for.
+        // The only thing left is to wait for the answer to the write.
         self.task = Task::Keep;
     }
 
@@ -319,7 +320,7 @@ impl Worker {
         self.doing = Doing::Called { call: self.calls };
     }
 
-    /// Gives back the newest thing that it has; when there is nothing left it rests.
+    /// Releases its newest grant; when none is left it idles, and perhaps closes its session.
     fn let_go(&mut self, hands: &mut Hands<'_>) {
         let Some(session) = self.session else { return self.rest(hands.local) };
         while let Some(hold) = self.holds.pop() {
@@ -358,7 +359,7 @@ impl Worker {
         account(self.random.below(ACCOUNTS))
     }
 
-    /// Begins with something new.
+    /// Chooses a new task, and requests what it needs.
     fn begin(&mut self, hands: &mut Hands<'_>) {
         if self.session.is_none_or(|session| !hands.machine.is_alive(session)) {
             self.open(hands);
@@ -399,7 +400,7 @@ impl Worker {
             _ => (Task::Enter, self.account(), LockMode::Exclusive, Some(owner)),
         };
         self.task = match task {
-            // Without a token there is nothing to show to the store.
+            // Grants of the efficiency tier have no token for the store.
             Task::Write | Task::Read | Task::Upgrade if hands.in_memory.is_some() => Task::Keep,
             task => task,
         };
@@ -419,7 +420,7 @@ impl Worker {
         self.ask(Action::Acquire(Acquire { locks, owner, wait, terms }), Some(wait_ms), hands);
     }
 
-    /// The same owner asks for the same lock once more, or for another.
+    /// The same owner requests the same lock once more, or a second lock.
     fn ask_for_more(&mut self, hands: &mut Hands<'_>) {
         let Some((mut lock, owner)) = self.wanted.clone() else { return self.work(hands) };
         if self.task == Task::Nest {
@@ -429,7 +430,7 @@ impl Worker {
         self.acquire(lock, owner, (wait, 3_000), Terms::default(), hands);
     }
 
-    /// All accounts but one, each in any mode, together or not at all.
+    /// Requests all accounts but one as a multi-lock, each in a random mode.
     fn take_several(&mut self, wait: Wait, wait_ms: u64, terms: Terms, hands: &mut Hands<'_>) {
         (self.task, self.wanted) = (Task::Keep, None);
         let without = self.random.below(ACCOUNTS);
@@ -439,7 +440,7 @@ impl Worker {
         self.ask(Action::Acquire(Acquire { locks, owner: None, wait, terms }), Some(wait_ms), hands);
     }
 
-    /// Asks to release a grant that it does not have: one whose number is near the last that it knows.
+    /// Tries to release a grant that it does not hold: one with an id slightly above the last one it knows.
     fn steal(&mut self, hands: &mut Hands<'_>) {
         (self.task, self.wanted) = (Task::Steal, None);
         let grant = GrantId(self.last_grant.0 + self.random.between(1, 4));

@@ -1,4 +1,7 @@
-//! The world: nodes, clients, the store, and everything that is on its way between them. One seed decides what happens.
+//! The world of one run: the nodes, the clients, the store, and everything in flight between them.
+//!
+//! This file owns the state and the event loop. It takes the next happening from the agenda, sets the time, and hands it to the file in
+//! `world/` that handles it. All randomness comes from one seed and all time from the agenda, so equal seeds give equal runs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,7 +17,7 @@ use crate::agenda::Agenda;
 use crate::fact::{Fact, WorldTime};
 use crate::holder::Holder;
 use crate::hostile::Hostile;
-use crate::network::{Network, Place};
+use crate::network::{Endpoint, Network};
 use crate::node::SimNode;
 use crate::observer::Observer;
 use crate::process::{Arrival, Process};
@@ -39,70 +42,70 @@ mod upgrades;
 pub use faults::Faults;
 pub use phases::{Outcome, Plan, SEEDS_DEFAULT};
 
-/// When a run begins: not at zero, so that nothing works by accident.
+/// World time at the start of a run. Not zero, so that no code works only because time 0 is the default.
 const BEGINNING: WorldTime = WorldTime(1_000_000_000);
 
-/// Users of a process of the efficiency tier. Two meet often enough, and what they do costs no entry.
+/// Users in each process of the efficiency tier. Two are enough to compete for locks. Their requests cost no log entries.
 const EFFICIENCY_WORKERS: usize = 2;
 
-/// Something that is going to happen.
+/// A scheduled happening.
 #[derive(Debug)]
 enum Happening {
     /// A message of a peer arrives, perhaps with a snapshot.
     Peer { message: Box<Message>, snapshot: Option<Arc<[u8]>>, known: KnownVersions },
-    /// A node's own time to turn.
+    /// A node's timer for its next turn fires.
     Turn { node: u64, serial: u64 },
-    /// A sync is done.
+    /// A sync of a node's disk completes.
     Synced { node: u64, life: u64 },
-    /// The snapshot that was asked for is made.
+    /// A requested snapshot is due to be made.
     SnapshotMade { node: u64, life: u64 },
-    /// A client's dial arrives.
+    /// A client's dial arrives at the node.
     Dialled { stream: StreamId },
-    /// What a client sent arrives.
+    /// A client's message arrives at the node.
     FromClient { stream: StreamId, message: Box<v1::ClientMessage> },
-    /// A client's end of a stream is gone, and the node hears it.
+    /// The node learns that the client closed the stream.
     HungUp { stream: StreamId },
     /// Something reaches a client.
     ToClient { client: usize, arrival: Box<Arrival> },
-    /// A client's own time to act.
+    /// A client's timer fires.
     Wake { client: usize, serial: u64 },
-    /// The hostile client's time to act.
+    /// The hostile client's timer fires.
     Hostile,
-    /// A stream that was not read for a while is read again.
+    /// The hostile client reads a stream again that it left unread.
     ReadsAgain { stream: StreamId },
     /// A call reaches the store.
     Store { client: usize, worker: usize, call: u64, what: Box<Call> },
-    /// The next fault, or the next thing that administrators, readers and watchers do.
+    /// The next chance for a fault, and for administrators, readers and watchers to act.
     Chance,
-    /// A node gets the newer release.
+    /// A node is upgraded to the newer release.
     Upgrade { node: u64 },
-    /// A fault is over.
+    /// A fault ends.
     Undo(faults::Undo),
-    /// Something of the Redlock that a scenario shows beside ours.
+    /// An event of the Redlock model in a scenario.
     Redlock(redlock::Event),
 }
 
-/// A stream between a client and a node. Each way is in order.
+/// A stream between a client and a node. Each direction keeps its order.
 #[derive(Debug)]
 struct Wire {
     client: usize,
     node: u64,
     tier: Tier,
-    /// When the last message on each way arrives.
+    /// When the last message in each direction arrives. Later messages arrive no earlier.
     to_node: WorldTime,
     to_client: WorldTime,
-    /// Nothing is read of it before.
+    /// The client reads nothing before this time.
     read_from: WorldTime,
-    /// The ends that are still there.
+    /// Whether each end is still open. The stream is forgotten when both are closed.
     client_holds: bool,
     node_holds: bool,
 }
 
-/// Everything.
+/// The state of one run.
 pub struct World {
-    /// The time.
+    /// The true time.
     pub now: WorldTime,
-    /// Who looks on.
+    /// The checkers, the trace and the figures.
     pub observer: Observer,
     random: Random,
     agenda: Agenda<Happening>,
@@ -110,15 +113,15 @@ pub struct World {
     nodes: BTreeMap<u64, SimNode>,
     clients: Vec<Process>,
     hostile: Option<Hostile>,
-    /// The wake-up that counts, for each client.
+    /// The serial of the valid timer, for each client. Timers with other serials are ignored.
     wakes: Vec<u64>,
     streams: BTreeMap<StreamId, Wire>,
     next_stream: u64,
     store: Store,
     settings: Settings,
-    /// What the first node to apply each entry found in it.
+    /// The position and content hash of each entry, from the first node that applied it. Other nodes are compared with it.
     log: VecDeque<(LogPosition, u64)>,
-    /// The state that follows from the log, on no node.
+    /// The lock state that follows from `log`, computed by the world itself. The states of the nodes are compared with it.
     witness: LockState,
     faults: Faults,
     lead: leases::Lead,
@@ -129,11 +132,11 @@ pub struct World {
     /// How often the format version was raised.
     raises: u64,
     redlock: Redlock,
-    /// A node stopped by itself, which it must not.
+    /// Why a node stopped itself. It must not, so the run ends as a violation.
     stopped: Option<String>,
 }
 
-/// How clients dial a node.
+/// The address under which clients dial a node.
 pub fn address(node: u64) -> String {
     format!("n{node}")
 }
@@ -143,11 +146,11 @@ fn node_of(address: &str) -> Option<u64> {
 }
 
 impl World {
-    /// A world of so many nodes and clients, in which nothing has happened yet.
+    /// A world with the nodes and clients of a plan, in which nothing has happened yet.
     pub fn new(seed: u64, plan: &Plan, traces: bool) -> World {
         let (mut world, mut random) = World::without_clients(seed, plan, traces);
         for _ in 0..plan.clients {
-            // The sessions of one process are alike, as they are with real users, and so they end together when it does.
+            // The sessions of one process have the same TTL, as with real users, so they expire together when the process dies.
             let ttl_ms = match plan.leases {
                 true => *random.pick(&[5_000, 10_000, 20_000, 60_000]),
                 false => *random.pick(&[1_500, 4_000, 8_000, 15_000]),
@@ -169,13 +172,13 @@ impl World {
         world
     }
 
-    /// The nodes of a plan, and the chance that is left for its clients.
+    /// A world with the nodes of a plan, and the random generator for its clients.
     fn without_clients(seed: u64, plan: &Plan, traces: bool) -> (World, Random) {
         let mut random = Random::new(seed);
         let group = GroupId { cluster: 0xC0, group: 1 };
         let mut settings = Settings::new(0, group, 0);
         (settings.snapshot_every_entries, settings.entries_kept) = (random.between(30, 300), random.between(2, 40));
-        // Few ask at a time here, and several entries are to be under way all the same.
+        // A run has few concurrent requests. With this setting several entries are in flight all the same.
         settings.further_entry_min = 1 + (seed % 3) as usize;
         let mut world = World {
             now: BEGINNING,
@@ -226,7 +229,7 @@ impl World {
         self.reach(id, Arrival::Wake);
     }
 
-    /// Lets time pass until then.
+    /// Runs everything that is scheduled up to this time.
     fn run_until(&mut self, until: WorldTime) {
         while self.stopped.is_none()
             && let Some((at, what)) = self.agenda.next(until)
@@ -262,10 +265,11 @@ impl World {
                 let (reply, access) = self.store.call(&what);
                 self.observer.fact(self.now, &Fact::Store(&access));
                 if reply.corrupted {
-                    let line = || format!("without a guard {} is CORRUPTED: the write undid another", what.name);
+                    let line =
+                        || format!("without a guard {} is CORRUPTED: the write overwrote a newer value", what.name);
                     self.observer.line(self.now, "store", line);
                 }
-                let delay = self.network.delay(Place::Store, Place::Client(client), &mut self.random);
+                let delay = self.network.delay(Endpoint::Store, Endpoint::Client(client), &mut self.random);
                 let arrival = Box::new(Arrival::Store { worker, call, reply });
                 self.agenda.put(WorldTime(self.now.0 + delay), Happening::ToClient { client, arrival });
             }
@@ -281,8 +285,8 @@ impl World {
         wire.node_holds = false;
         let (client, node) = (wire.client, wire.node);
         self.observer.fact(self.now, &Fact::StreamOver { stream });
-        if !self.network.is_cut(Place::Node(node), Place::Client(client)) {
-            let delay = self.network.delay(Place::Node(node), Place::Client(client), &mut self.random);
+        if !self.network.is_cut(Endpoint::Node(node), Endpoint::Client(client)) {
+            let delay = self.network.delay(Endpoint::Node(node), Endpoint::Client(client), &mut self.random);
             let wire = self.streams.get_mut(&stream).expect("just seen");
             wire.to_client = wire.to_client.max(WorldTime(self.now.0 + delay));
             let arrival = Box::new(Arrival::Ended(stream, failure));

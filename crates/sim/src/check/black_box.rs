@@ -1,8 +1,8 @@
-//! The clients' own story, without a word about positions: who acts, under which token, on which name.
+//! The black-box checker: uses only what clients see, never the log. Who acts, under which token, on which name.
 //!
-//! Once somebody has acted under a token, nobody acts under a smaller one that does not go with it: its guard would have said that it
-//! is lost. An administrator who breaks a grant or evicts a session is the one exception, since the old holder learns of it later; a
-//! run with such acts is not judged. Names come from what was asked and told, never from the log.
+//! After a user has acted under a token, no user may act under a smaller token that conflicts with it: the guard of that grant would have
+//! said that it is lost. The one exception is an administrator who breaks a grant or evicts a session, because the old holder learns
+//! of it later. So runs with administrators are not judged. Names come from requests and answers.
 
 use fencepost_core::{Action, GrantId, LockMode, Locks, Name, Outcome, OwnerName, SessionId, Token};
 use fencepost_session::client::{Answer, RequestKey};
@@ -11,23 +11,24 @@ use super::findings::Findings;
 use super::ledger::Map;
 use super::recent::Recent;
 
-/// Requests that were not answered yet, and grants, as far as they are remembered.
+/// How many pending requests, and how many grants, are remembered.
 const REMEMBERED_MAX: usize = 500_000;
 
-/// What clients asked for, hold and did.
+/// The requests, grants and acts of the clients.
 #[derive(Debug)]
 pub(super) struct BlackBox {
     administered: bool,
-    asked: Recent<RequestKey, Asked>,
+    asked: Recent<RequestKey, PendingRequest>,
     grants: Recent<(SessionId, GrantId), Belief>,
     names: Map<((u128, u64), Name), Acted>,
     last_token: u64,
-    /// Tokens up to this one were given before a restore, of which their holders cannot know.
+    /// Tokens up to this one are from before a restore. Their holders cannot know of the restore, so they are not judged.
     restored_after: u64,
 }
 
+/// A request that was not answered yet.
 #[derive(Debug)]
-enum Asked {
+enum PendingRequest {
     Acquire(Locks, Option<OwnerName>),
     Convert(Name, LockMode),
 }
@@ -39,14 +40,14 @@ struct Belief {
     owner: Option<OwnerName>,
 }
 
-/// The newest that was done on a name.
+/// The newest acts on a name, by mode.
 #[derive(Debug, Default)]
 struct Acted {
     exclusively: Option<Actor>,
     otherwise: Option<Actor>,
 }
 
-/// Who acted, under which token.
+/// A user that acted, and its token.
 #[derive(Clone, Debug)]
 struct Actor {
     token: u64,
@@ -56,7 +57,7 @@ struct Actor {
 }
 
 impl Actor {
-    /// Whether the two are one owner, whose grants never conflict.
+    /// Whether both have the same owner. Grants of one owner never conflict.
     fn is_same_owner(&self, other: &Actor) -> bool {
         self.session == other.session
             && (self.grant == other.grant || (self.owner.is_some() && self.owner == other.owner))
@@ -78,12 +79,12 @@ impl BlackBox {
     pub(super) fn asked(&mut self, request: RequestKey, action: &Action) {
         match action {
             Action::Acquire(acquire) => {
-                self.asked.note(request, Asked::Acquire(acquire.locks.clone(), acquire.owner.clone()));
+                self.asked.note(request, PendingRequest::Acquire(acquire.locks.clone(), acquire.owner.clone()));
             }
             Action::Convert { grant, name, mode, .. } => {
-                // A weakening may be done long before its answer is heard.
+                // A weakening may take effect long before the client hears the answer.
                 self.weaken(request.session, *grant, name, *mode);
-                self.asked.note(request, Asked::Convert(name.clone(), *mode));
+                self.asked.note(request, PendingRequest::Convert(name.clone(), *mode));
             }
             _ => {}
         }
@@ -99,11 +100,11 @@ impl BlackBox {
     pub(super) fn told(&mut self, request: RequestKey, answer: &Answer) {
         let asked = self.asked.take(&request);
         match (asked, answer) {
-            (Some(Asked::Acquire(locks, owner)), Answer::Decided(Outcome::Granted { grant, token, .. })) => {
+            (Some(PendingRequest::Acquire(locks, owner)), Answer::Decided(Outcome::Granted { grant, token, .. })) => {
                 self.last_token = self.last_token.max(token.0);
                 self.grants.note((request.session, *grant), Belief { locks, owner });
             }
-            (Some(Asked::Convert(name, mode)), Answer::Decided(Outcome::Converted { grant, token })) => {
+            (Some(PendingRequest::Convert(name, mode)), Answer::Decided(Outcome::Converted { grant, token })) => {
                 self.last_token = self.last_token.max(token.0);
                 let belief = self.grants.get_mut(&(request.session, *grant));
                 if let Some(lock) = belief.and_then(|belief| belief.locks.iter_mut().find(|lock| lock.name == name)) {
@@ -118,7 +119,7 @@ impl BlackBox {
         self.restored_after = self.last_token;
     }
 
-    /// Somebody acts under a grant of this group. Names and tokens of different groups have nothing to do with each other.
+    /// A user acts under a grant of this group. Names and tokens of different groups are independent.
     pub(super) fn acts(
         &mut self,
         group: (u128, u64),
@@ -139,7 +140,7 @@ impl BlackBox {
                 others.into_iter().find(|other| other.token > actor.token && !other.is_same_owner(&actor))
             {
                 findings.found("black box", || {
-                    format!("{actor:?} acts on {} in {:?} after {newer:?} has acted there", lock.name, lock.mode)
+                    format!("{actor:?} acts on {} in {:?} after {newer:?} acted there", lock.name, lock.mode)
                 });
             }
             let newest = if is_exclusive { &mut acted.exclusively } else { &mut acted.otherwise };

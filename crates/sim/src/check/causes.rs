@@ -1,8 +1,8 @@
-//! Which operation of an entry caused which event.
+//! Finds the operation of an entry that caused an event.
 //!
-//! Events do not name their operation, but an operation that was answered with success causes exactly one event that can be told by
-//! its kind and its request, grant or session. What an event has no operation for happened by itself: by time, or because somebody
-//! else made room. What an answer has no event for did not happen.
+//! Events do not name their operation. But a successful operation causes exactly one event that can be recognized by its kind and its
+//! request, grant or session. An event without an operation happened by itself: a deadline passed, or another request made room. A
+//! successful answer without an event is a violation, which `mod.rs` reports.
 
 use fencepost_core::{
     Action, Event, GrantEnd, GrantId, Held, Lock, LockMode, Name, Operation, Outcome, RequestNumber, SessionEnd,
@@ -27,11 +27,12 @@ enum Cause {
     Administers,
 }
 
-/// The operations of one entry, by what they cause.
+/// The successful operations of one entry, by what they cause.
 #[derive(Debug, Default)]
 pub(super) struct Causes {
-    /// In order. Each is used once.
+    /// Cause and index of the operation, sorted.
     list: Vec<(Cause, usize)>,
+    /// Whether an event was found for each item of `list`. Each item is used once.
     used: Vec<bool>,
 }
 
@@ -51,7 +52,7 @@ impl Causes {
         self.used.resize(self.list.len(), false);
     }
 
-    /// The operation that caused an event, if one did.
+    /// The index of the operation that caused an event, if any. Marks it as used.
     pub(super) fn of(&mut self, event: &Event, entry: &LoggedEntry, ledger: &Ledger) -> Option<usize> {
         let cause = match event {
             Event::SessionOpened { session, .. } => Cause::Opens(*session),
@@ -85,7 +86,7 @@ impl Causes {
         let replies = &entry.effects.replies[entry.batch.renewals.len()..];
         let is_it = |at: usize| match (event, &entry.batch.operations[at]) {
             (Event::Administered { act, .. }, Operation::Admin(admin)) => is_told_by(admin, act),
-            // Another conversion of the same grant in this entry may have been silent.
+            // Another conversion of the same grant in this entry may have no event.
             (Event::Converted { grant, token, held: Held::Locks(locks), .. }, Operation::Request(request)) => {
                 let told = replies[at].outcome == Outcome::Converted { grant: *grant, token: *token };
                 let changes = |name: &Name, mode: LockMode| {
@@ -106,7 +107,8 @@ impl Causes {
         Some(operation)
     }
 
-    /// The operation whose event is still to come, if this is the end of an upgrade that goes with its grant: it is told first.
+    /// When a release ends a grant with a waiting upgrade, the end of the upgrade is reported before the end of the grant. For such an
+    /// event this returns the release, whose own event is still to come.
     pub(super) fn of_what_follows(&self, event: &Event) -> Option<usize> {
         let Event::NotGranted { request, outcome: Outcome::GrantEnded(GrantEnd::Released) } = event else {
             return None;
@@ -117,14 +119,14 @@ impl Causes {
         same.filter(|(_, used)| !**used).map(|((_, operation), _)| *operation).next()
     }
 
-    /// Operations that were answered with success, and no event tells of it.
+    /// Successful operations that must have an event, but have none.
     pub(super) fn unused<'a>(&'a self, entry: &'a LoggedEntry) -> impl Iterator<Item = usize> + 'a {
         let replies = &entry.effects.replies[entry.batch.renewals.len()..];
         self.list.iter().zip(&self.used).filter(|(_, used)| !**used).filter_map(move |((cause, at), _)| {
             let must = match cause {
                 Cause::Opens(_) | Cause::Closes(_) | Cause::GivesBack(_) | Cause::SetsValue(_) => true,
                 Cause::Asks(..) => matches!(replies[*at].outcome, Outcome::Granted { .. } | Outcome::Queued { .. }),
-                // A conversion to the mode that is there, a cancel of what had not come, and an act that was done before are silent.
+                // These may have no event: a conversion to the same mode, a cancel that comes before its request, a repeated act.
                 Cause::Converts(_) | Cause::Cancels(..) | Cause::Administers => false,
             };
             must.then_some(*at)

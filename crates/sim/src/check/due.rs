@@ -1,7 +1,7 @@
-//! When things end by time: what the ledger knows of deadlines.
+//! The deadlines in the ledger.
 //!
-//! Deadlines mostly move later, by a sign of life or a fail-over, so they are not moved in the order when that happens: whatever comes
-//! up too early is asked again when its time comes.
+//! A keep-alive or a fail-over moves a deadline later. The queue is not updated then: an item that comes up before its real deadline is
+//! put back with that deadline.
 
 use std::cmp::Reverse;
 
@@ -9,7 +9,7 @@ use fencepost_core::{Arrival, GrantId, LogicalMs, SessionId, Ttl, bounds};
 
 use super::ledger::{Grant, Ledger};
 
-/// Something that ends by time.
+/// Something with a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Due {
     Session(SessionId),
@@ -23,7 +23,7 @@ impl Ledger {
         self.due.push(Reverse((at, due)));
     }
 
-    /// When a lease ends that was renewed last then.
+    /// When a lease ends, from its last renewal and its TTL.
     // Rule: failover-grace
     pub(super) fn lease_ends(&self, renewed_at: LogicalMs, ttl: Ttl) -> LogicalMs {
         let ttl_ms = ttl.millis().get();
@@ -36,14 +36,14 @@ impl Ledger {
         })
     }
 
-    /// When the TTL of a grant's own ends it.
+    /// When a grant ends by its own TTL; `None` if it has none.
     // Rule: ttl
     pub(super) fn ttl_ends(&self, grant: &Grant) -> Option<LogicalMs> {
         let session = self.sessions.get(&grant.session)?;
         grant.lasts.ttl.map(|ttl| self.lease_ends(grant.granted_at.max(session.renewed_at), ttl))
     }
 
-    /// When something ends by time, as things are.
+    /// The current deadline of something; `None` if it does not exist or has no deadline.
     pub(super) fn deadline(&self, due: Due) -> Option<LogicalMs> {
         match due {
             Due::Session(id) => self.session(id).map(|session| self.lease_ends(session.renewed_at, session.ttl)),
@@ -56,7 +56,7 @@ impl Ledger {
         }
     }
 
-    /// Whatever should have ended at the stamp of this entry and has not.
+    /// Everything that should have ended at the stamp of this entry and has not.
     pub(super) fn overdue(&mut self) -> Vec<Due> {
         let (mut overdue, mut not_yet) = (Vec::new(), Vec::new());
         while let Some(Reverse((at, due))) = self.due.peek().copied()

@@ -1,19 +1,22 @@
-//! What the checkers found, and how much they looked at.
+//! The findings of the checkers: violations, and how much was checked.
+//!
+//! The counts matter as much as the violations: a checker that checked nothing proves nothing. The tests require that no count is
+//! zero, except `heard_too_late`, which must be.
 
 use crate::fact::WorldTime;
 
-/// Something that must not be.
+/// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which invariant.
+    /// The name of the invariant.
     pub invariant: &'static str,
     /// When, in the world's time.
     pub at: WorldTime,
-    /// What is wrong.
+    /// What is wrong, in words.
     pub what: String,
 }
 
-/// How much was looked at. A check that looked at nothing has found nothing, either.
+/// How much was checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Report {
     /// Entries of the log.
@@ -24,9 +27,9 @@ pub struct Report {
     pub operations: u64,
     /// New grants, of locks or permits.
     pub grants: u64,
-    /// Those of them that had waited.
+    /// New grants of requests that had waited.
     pub hand_overs: u64,
-    /// Further entries into a grant.
+    /// Re-entries into a grant.
     pub re_entries: u64,
     /// Grants of permits.
     pub permits: u64,
@@ -40,71 +43,71 @@ pub struct Report {
     pub time_outs: u64,
     /// Grants that rested after their end.
     pub rests: u64,
-    /// How long after its deadline the latest of what ended by time did so, in logical time, while nothing was disturbed.
+    /// The longest delay between a deadline and the end, in logical milliseconds, in an undisturbed world.
     pub latest_ms: u64,
     /// Requests refused because they would have closed a cycle.
     pub deadlocks: u64,
-    /// Waiters from which a cycle was searched and not found.
+    /// Searches for a cycle that is left, each from one waiter.
     pub cycle_searches: u64,
-    /// Waiters that were looked at, whether anything keeps them back, because something was freed.
+    /// Checks whether a waiter can be granted.
     pub looks: u64,
-    /// Operations that were answered as before.
+    /// Repeated answers to retried operations.
     pub repeats: u64,
     /// Answers that reached a client and were compared with the log.
     pub heard: u64,
     /// Answers that reached a client too late to be compared.
     pub heard_too_late: u64,
-    /// Requests whose order in the log was compared with when they were asked.
+    /// Requests whose order in the log was compared with the real time of sending.
     pub ordered_requests: u64,
     /// Linearizable reads.
     pub reads: u64,
-    /// Events that a watcher was given.
+    /// Events that watchers received.
     pub watched: u64,
     /// Times that a watcher was told that events are compacted.
     pub compacted: u64,
-    /// State hashes that were compared with one that was told before.
+    /// State hashes that were compared with an earlier one.
     pub hashes_compared: u64,
-    /// Stamps that were compared with what the requests before them prove.
+    /// Stamps that were compared with the times of earlier requests.
     pub proved_stamps: u64,
-    /// Times that somebody acted in the belief that it holds a grant.
+    /// Acts of users that believed they held a grant.
     pub acts: u64,
-    /// Times that the order of acts was compared without looking at the log.
+    /// Acts that the black-box checker compared, without the log.
     pub acts_ordered: u64,
-    /// Times that somebody acted in the belief that it holds a lock of the efficiency tier.
+    /// Acts of users that believed they held a lock of the efficiency tier.
     pub acts_in_memory: u64,
     /// Accesses to the guarded store.
     pub accesses: u64,
-    /// Those with a token that it has to refuse.
+    /// Accesses with a token that the store must refuse.
     pub stale_accesses: u64,
-    /// Sessions, holds, waits and rests of which it was checked how long they lasted in real time.
+    /// Sessions, grants, waits and rests whose duration in real time was checked.
     pub timed_leases: u64,
-    /// Changes of the lead in those runs.
+    /// Leader changes in lease runs.
     pub lead_changes: u64,
-    /// Those of them that were planned.
+    /// Planned leader changes in lease runs.
     pub planned_lead_changes: u64,
     /// Commands that nodes submitted for streams.
     pub door_commands: u64,
     /// Times that a session was bound to a stream.
     pub door_bindings: u64,
-    /// Answers that left on a stream.
+    /// Answers that nodes sent on streams.
     pub door_answers: u64,
-    /// Pushes that left on a stream.
+    /// Pushes that nodes sent on streams.
     pub door_pushes: u64,
     /// Times that a stream was told that its session is attached elsewhere.
     pub door_detached: u64,
-    /// Times that a stream was told that something is not taken.
+    /// Refusals that the edges themselves sent on streams.
     pub door_refusals: u64,
-    /// Bytes of the largest message that left on a stream.
+    /// Bytes of the largest message on a stream.
     pub door_bytes_max: u64,
-    /// Nodes that said whether they serve.
+    /// Nodes of which it was checked whether they serve.
     pub serves: u64,
-    /// Members that a leader showed as up or not.
+    /// Members that a leader showed as up or down.
     pub shown: u64,
-    /// Waiters that were looked at in the end.
+    /// Waiters that were checked at the end of a run.
     pub waiters_at_end: u64,
 }
 
-/// Collects violations, up to a bound: the first ones tell the story.
+/// Collects violations up to a bound. The first ones matter: later ones are often consequences.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) now: WorldTime,

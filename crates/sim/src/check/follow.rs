@@ -1,7 +1,7 @@
-//! How the ledger follows the log: signs of life, events, and the few things that no event tells.
+//! How the ledger follows the log: renewals, events, and the few things that no event reports.
 //!
-//! Terms, limits and time-outs stand only in the request, so an event comes with the operation that caused it. What an event says
-//! besides what the ledger knows is not believed here; the checkers compare the two before it is followed.
+//! Terms, limits and timeouts are only in the request, so an event comes with the operation that caused it. Nothing is judged here: the
+//! checkers compare an event with the ledger before the ledger follows it.
 
 use fencepost_core::{
     Act, ActFacts, Action, Admin, Arrival, Event, GrantId, Held, LogicalMs, Millis, Open, Operation, Outcome, Renewal,
@@ -14,7 +14,7 @@ use super::due::Due;
 use super::ledger::{Grant, Lasts, Ledger, Semaphore, Session};
 use super::place::needs_of;
 
-/// What a request says about its wait and its grant, and no event does.
+/// The part of a request that no event repeats.
 #[derive(Default)]
 struct Said {
     lasts: Lasts,
@@ -54,7 +54,7 @@ impl Ledger {
         }
     }
 
-    /// A sign of life was answered.
+    /// A keep-alive or an attach was answered.
     // Rule: session-ttl
     pub(super) fn renewed(&mut self, renewal: &Renewal, outcome: &Outcome) {
         let (Renewal::KeepAlive { session, .. } | Renewal::Attach { session, .. }) = renewal;
@@ -81,7 +81,7 @@ impl Ledger {
         }
     }
 
-    /// Something happened, by this operation of the entry or by none.
+    /// Follows an event. `cause` is the operation of the entry that caused it, if any.
     pub(super) fn follow(&mut self, event: &Event, cause: Option<&Operation>, unchecked: bool) {
         match event {
             Event::SessionOpened { session, .. } => self.opened(*session, cause),
@@ -212,7 +212,7 @@ pub(super) fn is_stronger(before: &Held, after: &Held) -> bool {
     }
 }
 
-/// Whether an administrator's act is the one that an event tells of.
+/// Whether an event reports this administrator's act.
 pub(super) fn is_told_by(admin: &Admin, facts: &ActFacts) -> bool {
     match (&admin.act, facts) {
         (Act::Break { grant }, ActFacts::Broke { grant: broke, .. }) => grant == broke,

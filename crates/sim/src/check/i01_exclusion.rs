@@ -1,21 +1,21 @@
 //! I1: held intervals on one resource that overlap have compatible modes, and permits out never exceed the limit at grant time.
 //!
-//! Judged where something is granted or made stronger: nothing else can make two holders conflict. A rest is a holder without a name,
-//! so this is also where it is seen that a grant that asked for a rest gets one.
+//! Checked at each grant and each upgrade: nothing else can make two holders conflict. A rest after a grant counts as a holder, so this
+//! file also checks that a grant with a lock delay rests as long as it asked for.
 
 use fencepost_core::{Action, Event, Held, LogicalMs, Millis, Name, Operation, Permits, Request};
 
 use super::findings::Findings;
-use super::step::{Asked, Step};
+use super::step::{GrantedRequest, Step};
 
-/// Nobody is granted what another owner holds.
-pub(super) fn nobody_else_holds_it(step: &Step<'_>, asked: &Asked<'_>, findings: &mut Findings) {
+/// A grant does not conflict with a holder of another owner, nor with permits.
+pub(super) fn no_other_owner_holds_it(step: &Step<'_>, granted: &GrantedRequest<'_>, findings: &mut Findings) {
     let ledger = step.ledger;
-    for (name, stance) in &asked.stands {
-        if let Some(place) = ledger.place(name) {
-            let against = place.is_held_against(*stance, ledger.own_modes(asked.whose, name));
+    for (name, stance) in &granted.stands {
+        if let Some(state) = ledger.name_state(name) {
+            let against = state.is_held_against(*stance, ledger.own_modes(granted.whose, name));
             findings.ensure(!against, "I1", || {
-                format!("{:?} on {name} beside {:?}: {:?}", stance.mode(), place.holders, step.event)
+                format!("{:?} on {name} beside {:?}: {:?}", stance.mode(), state.holders, step.event)
             });
         }
         let permits_out = ledger.semaphores.get(name).is_some_and(|semaphore| semaphore.out > 0);
@@ -23,7 +23,7 @@ pub(super) fn nobody_else_holds_it(step: &Step<'_>, asked: &Asked<'_>, findings:
     }
 }
 
-/// Permits out stay within the limit; rests count.
+/// Permits out stay within the limit. Rests count as permits out.
 // Rule: semaphore
 pub(super) fn permits_are_within_the_limit(step: &Step<'_>, findings: &mut Findings) {
     let Event::Granted { request, .. } = step.event else { return };
@@ -34,14 +34,14 @@ pub(super) fn permits_are_within_the_limit(step: &Step<'_>, findings: &mut Findi
         Some(limit) => findings.ensure(out <= u64::from(limit.get()), "I1", || {
             format!("{out} permits of {name} are out, the limit is {}: {:?}", limit.get(), step.event)
         }),
-        // A limit from before a restore is not known.
+        // A limit from before a restore is unknown here.
         None => findings.ensure(step.ledger.is_restored, "I1", || format!("permits without a limit: {:?}", step.event)),
     }
-    let is_lock = step.ledger.place(name).is_some_and(|place| !place.holders.is_empty());
+    let is_lock = step.ledger.name_state(name).is_some_and(|state| !state.holders.is_empty());
     findings.ensure(!is_lock, "I1", || format!("permits of {name} beside a lock: {:?}", step.event));
 }
 
-/// The limit that the request brought along.
+/// The limit in the request, if it takes permits of this semaphore.
 fn limit_said(operation: Option<&Operation>, semaphore: &Name) -> Option<Permits> {
     match operation {
         Some(Operation::Request(Request { action: Action::TakePermits(take), .. })) if take.name == *semaphore => {
@@ -51,7 +51,7 @@ fn limit_said(operation: Option<&Operation>, semaphore: &Name) -> Option<Permits
     }
 }
 
-/// A grant rests after an involuntary end as long as it asked for, and after no other.
+/// After an involuntary end a grant rests as long as it asked for. After any other end it does not rest.
 // Rule: lock-delay
 pub(super) fn it_rests_as_asked(step: &Step<'_>, findings: &mut Findings) {
     let Event::Ended { grant, how, count_left: 0, rests_until, .. } = step.event else { return };
@@ -60,6 +60,6 @@ pub(super) fn it_rests_as_asked(step: &Step<'_>, findings: &mut Findings) {
     let should: Option<LogicalMs> = (how.involuntary() && delay > Millis::ZERO).then(|| step.entry.stamp.after(delay));
     findings.report.rests += u64::from(rests_until.is_some());
     findings.ensure(*rests_until == should, "I1", || {
-        format!("rests until {rests_until:?}, should until {should:?} (rule lock-delay): {:?}", step.event)
+        format!("rests until {rests_until:?}, expected {should:?} (rule lock-delay): {:?}", step.event)
     });
 }

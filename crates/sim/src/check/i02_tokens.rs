@@ -1,4 +1,6 @@
-//! I2: tokens rise strictly with grant position, are unique, and never come back: not after deletion, fail-over or restore.
+//! I2: tokens rise strictly in the order of the grants. A token is never used again, not even after deletion, fail-over or restore.
+//!
+//! A new grant and an upgrade get a new token. A re-entry and a weakening keep the old one.
 
 use fencepost_core::{Event, Token};
 
@@ -6,7 +8,7 @@ use super::findings::Findings;
 use super::follow::is_stronger;
 use super::step::Step;
 
-/// The highest token so far. It outlives a restore.
+/// The highest token so far. Kept over a restore.
 // Rule: token-order
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
@@ -18,14 +20,11 @@ impl Tokens {
         match step.event {
             Event::Granted { grant, token, count, .. } => match step.ledger.grants.get(grant) {
                 Some(held) => findings.ensure(held.token == *token, "I2", || {
-                    format!(
-                        "a further entry into a grant with token {} has another one: {:?}",
-                        held.token.0, step.event
-                    )
+                    format!("a re-entry into a grant with token {} has another token: {:?}", held.token.0, step.event)
                 }),
                 None => {
                     findings.ensure(grant.0 == token.0 && *count == 1, "I2", || {
-                        format!("a new grant whose id is not its token, or with counts: {:?}", step.event)
+                        format!("a new grant whose id is not its token, or whose count is not 1: {:?}", step.event)
                     });
                     self.rises(*token, step, findings);
                 }

@@ -1,7 +1,8 @@
 //! I3: an acknowledged grant is in the log at its position, and held until an end event.
 //!
-//! So every answer that a client hears is what the log says for that request at that position; every end is the end of something that
-//! is held, as it is held; and what an operation was told to have done, an event tells, too.
+//! Every answer that a client hears is the answer in the log for that request at that position. Every end is of a grant that is held,
+//! with the same token, owner and locks. Every wait that ends is pushed to its session, as the events say. (That every successful
+//! operation has an event is checked in `mod.rs`.)
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
@@ -15,10 +16,10 @@ use crate::fact::LoggedEntry;
 use super::findings::Findings;
 use super::step::Step;
 
-/// Answers and entries that are remembered. A client that hears of an older one is not compared; the report says how many.
+/// Answers and entries that are remembered. Older answers are not compared; the report counts them as `heard_too_late`.
 const REMEMBERED_MAX: usize = 1_000_000;
 
-/// What ended was held, just like that.
+/// What ends, converts or rests is in the ledger, as the event describes it.
 pub(super) fn what_ends_is_held(step: &Step<'_>, findings: &mut Findings) {
     let ledger = step.ledger;
     match step.event {
@@ -36,31 +37,31 @@ pub(super) fn what_ends_is_held(step: &Step<'_>, findings: &mut Findings) {
         }
         Event::RestEnded { grant, .. } => {
             let known = ledger.rests.contains_key(grant) || ledger.is_restored;
-            findings.ensure(known, "I3", || format!("a rest ended that was none: {:?}", step.event));
+            findings.ensure(known, "I3", || format!("a rest ended that did not exist: {:?}", step.event));
         }
         Event::Converted { grant, .. } | Event::Contended { grant, .. } | Event::ValueSet { grant, .. } => {
             findings.ensure(ledger.grants.contains_key(grant), "I3", || {
-                format!("of a grant that is not held: {:?}", step.event)
+                format!("an event of a grant that is not held: {:?}", step.event)
             });
         }
         _ => {}
     }
 }
 
-/// What the log said to whom, by position.
+/// The answers in the log, by position.
 #[derive(Debug, Default)]
 pub(super) struct Acknowledged {
-    /// One number for each answer in the log: its index, its request and what was said.
+    /// A digest of each answer in the log: its index, its request and its outcome.
     answers: HashSet<u64, BuildHasherDefault<DefaultHasher>>,
-    /// The same in log order, to forget the oldest.
+    /// The index and digest of each answer in log order, to forget the oldest.
     in_order: VecDeque<(u64, u64)>,
     /// The entries, in order.
     entries: VecDeque<(LogPosition, LogicalMs)>,
-    /// How the waits that ended in this entry did so, by the events.
+    /// The waits that ended in this entry, according to the events, in order.
     ended_waits: Vec<(SessionId, RequestNumber, Outcome)>,
 }
 
-/// An answer, and what it says besides if it was given before.
+/// An answer. `Repeat` is set if it repeats an earlier one.
 type Answer<'a> = (&'a Outcome, Option<Repeat>);
 
 fn digest(index: u64, session: SessionId, number: Option<RequestNumber>, (outcome, repeat): Answer<'_>) -> u64 {
@@ -75,7 +76,7 @@ impl Acknowledged {
         self.ended_waits.push((session, number, outcome));
     }
 
-    /// Remembers what was said in an entry; and who waited is told what the events say.
+    /// Remembers the answers of an entry, and checks that its pushes agree with its events.
     pub(super) fn entry(&mut self, entry: &LoggedEntry, findings: &mut Findings) {
         let renewals = entry.batch.renewals.iter().map(|renewal| {
             let (Renewal::KeepAlive { session, .. } | Renewal::Attach { session, .. }) = renewal;
@@ -104,7 +105,7 @@ impl Acknowledged {
             }
         }
         for left in ended {
-            findings.found("I3", || format!("nobody was told that a wait ended: {left:?}"));
+            findings.found("I3", || format!("a wait ended without a push: {left:?}"));
         }
         self.entries.push_back((entry.position, entry.stamp));
         if self.entries.len() > REMEMBERED_MAX {
@@ -122,7 +123,7 @@ impl Acknowledged {
         }
     }
 
-    /// A client heard an answer: it is in the log, there.
+    /// A client heard an answer: the log must have the same answer at that position.
     pub(super) fn heard(
         &self,
         session: SessionId,
@@ -147,6 +148,6 @@ impl Acknowledged {
         let entry = self.entries.get(at).filter(|(it, _)| *it == position);
         findings.ensure(entry.is_some_and(|(_, of)| *of == stamp), "I3", || format!("no such entry: {}", what()));
         let is_in_log = self.answers.contains(&digest(index, session, number, answer));
-        findings.ensure(is_in_log, "I3", || format!("the log does not say so: {}", what()));
+        findings.ensure(is_in_log, "I3", || format!("the log has no such answer: {}", what()));
     }
 }

@@ -1,4 +1,6 @@
-//! I4: no grant without a log entry; none to a session that is dead there.
+//! I4: every grant has a log entry with its request, and no grant goes to a session that is dead at that position.
+//!
+//! The same holds for a place in a queue and for a conversion.
 
 use fencepost_core::{Event, GrantEnd, Outcome, SessionEnd};
 
@@ -6,7 +8,7 @@ use super::due::Due;
 use super::findings::Findings;
 use super::step::Step;
 
-/// Whoever gets something, or a place in a queue, lives; and a request in the log asked for it.
+/// A session that is granted something, or queued, lives, and a request in the log asked for it.
 // Rule: no-grant-to-the-dead
 pub(super) fn who_gets_something_lives_and_asked(step: &Step<'_>, findings: &mut Findings) {
     let ledger = step.ledger;
@@ -14,19 +16,21 @@ pub(super) fn who_gets_something_lives_and_asked(step: &Step<'_>, findings: &mut
     let session = match step.event {
         Event::Queued { request, arrival } => {
             let asked = matches!(said, Some(Outcome::Queued { arrival: said, .. }) if said == arrival);
-            findings.ensure(asked, "I4", || format!("queued without a request that was told so: {:?}", step.event));
+            findings.ensure(asked, "I4", || format!("queued without a request that was answered so: {:?}", step.event));
             request.session
         }
         Event::Granted { request, grant, token, count } => {
             let told = Outcome::Granted { grant: *grant, token: *token, count: *count };
             let asked = step.waiter.is_some() || said == Some(&told);
-            findings.ensure(asked, "I4", || format!("granted without a request that was told so: {:?}", step.event));
+            findings
+                .ensure(asked, "I4", || format!("granted without a request that was answered so: {:?}", step.event));
             request.session
         }
         Event::Converted { grant, token, session, .. } => {
             let told = Outcome::Converted { grant: *grant, token: *token };
             let asked = step.waiter.is_some() || said == Some(&told);
-            findings.ensure(asked, "I4", || format!("converted without a request that was told so: {:?}", step.event));
+            findings
+                .ensure(asked, "I4", || format!("converted without a request that was answered so: {:?}", step.event));
             *session
         }
         Event::SessionOpened { session, .. } => {
@@ -36,13 +40,13 @@ pub(super) fn who_gets_something_lives_and_asked(step: &Step<'_>, findings: &mut
         }
         _ => return,
     };
-    // What is due ends before anybody is granted anything, so who is due is dead already.
+    // Expiries come before grants within an entry, so a session that is due at this stamp is dead already.
     // Rule: within-an-entry
     let lives = ledger.deadline(Due::Session(session)).is_some_and(|deadline| deadline > step.entry.stamp);
     findings.ensure(lives, "I4", || format!("the session is dead here: {:?}", step.event));
 }
 
-/// Ends that only an end of the session can cause.
+/// How the session ended, if the grant ended together with it.
 pub(super) fn is_with_session(how: GrantEnd) -> Option<SessionEnd> {
     match how {
         GrantEnd::Session(how) => Some(how),

@@ -1,19 +1,19 @@
 //! I5: waiters are granted in order of arrival, as the rule `fifo` says.
 //!
-//! Nobody is granted past an earlier request that it conflicts with; a waiting conversion counts as earlier than every fresh request,
-//! and waits only for holders and earlier conversions; of a semaphore only the head of the queue is served. A freeze is the same to
-//! everyone: nobody is granted anything under it.
+//! A request is not granted before an earlier request that it conflicts with. A waiting conversion counts as earlier than every fresh
+//! request, and waits only for holders and earlier conversions. Of a semaphore only the head of the queue is served. Under a freeze
+//! nothing is granted.
 
 use fencepost_core::{Event, Held};
 
 use super::findings::Findings;
-use super::step::{Asked, Step};
+use super::step::{GrantedRequest, Step};
 
-/// Nobody is passed on any of the names.
+/// A grant passes no earlier waiter on any of its names.
 // Rule: fifo
-pub(super) fn nobody_is_passed(step: &Step<'_>, asked: &Asked<'_>, findings: &mut Findings) {
-    for (name, stance) in &asked.stands {
-        let passed = step.ledger.place(name).and_then(|place| place.ahead_of(*stance, asked.arrival));
+pub(super) fn no_waiter_is_passed(step: &Step<'_>, granted: &GrantedRequest<'_>, findings: &mut Findings) {
+    for (name, stance) in &granted.stands {
+        let passed = step.ledger.name_state(name).and_then(|state| state.ahead_of(*stance, granted.arrival));
         findings.ensure(passed.is_none(), "I5", || {
             let passed = passed.and_then(|arrival| step.ledger.waiters.get(&arrival)).map(|waiter| &waiter.request);
             format!("granted on {name} past {passed:?}: {:?}", step.event)
@@ -23,7 +23,7 @@ pub(super) fn nobody_is_passed(step: &Step<'_>, asked: &Asked<'_>, findings: &mu
     }
 }
 
-/// Permits go to the head of the queue only.
+/// Permits go only to the head of the queue.
 // Rule: semaphore
 pub(super) fn permits_go_to_the_head(step: &Step<'_>, findings: &mut Findings) {
     let Event::Granted { request, .. } = step.event else { return };
@@ -34,7 +34,7 @@ pub(super) fn permits_go_to_the_head(step: &Step<'_>, findings: &mut Findings) {
     findings.ensure(frozen.is_none(), "I5", || format!("granted under {frozen:?} (rule freeze): {:?}", step.event));
 }
 
-/// Arrival numbers rise over the whole group.
+/// Arrival numbers rise, over all names of the group.
 pub(super) fn arrivals_rise(step: &Step<'_>, findings: &mut Findings) {
     if let Event::Queued { arrival, .. } = step.event {
         let last = step.ledger.last_arrival;

@@ -1,15 +1,15 @@
-//! I6: after each entry no grantable waiter waits.
+//! I6: after each entry no waiter could be granted.
 //!
-//! Only those are looked at for whom something was freed since the last look, and those who are new: everybody else was found blocked
-//! before, at a place that nothing has touched. After a restore some reasons to wait are not known (rests, freezes), so a waiter is
-//! not judged while there may be any.
+//! Only new waiters, and waiters for which something was freed since the last look, are checked. Every other waiter was found blocked
+//! before, at a name or freeze that nothing has touched since. After a restore some reasons to wait are unknown (rests, freezes), so
+//! waiters are not judged while such reasons may exist.
 
 use super::findings::Findings;
 use super::ledger::Ledger;
 
-/// Looks at whoever may pass.
+/// Checks the waiters that may have become grantable.
 // Rule: no-missed-wake-up
-pub(super) fn nobody_waits_for_nothing(ledger: &mut Ledger, findings: &mut Findings) {
+pub(super) fn no_waiter_is_grantable(ledger: &mut Ledger, findings: &mut Findings) {
     let free = ledger.look();
     findings.report.looks = ledger.looks;
     if ledger.may_have_hidden_reasons() {
@@ -17,8 +17,9 @@ pub(super) fn nobody_waits_for_nothing(ledger: &mut Ledger, findings: &mut Findi
     }
     for arrival in free {
         if let Some(waiter) = ledger.waiters.get(&arrival) {
-            findings
-                .found("I6", || format!("nothing is in the way after entry {}: {:?}", ledger.index, waiter.request));
+            findings.found("I6", || {
+                format!("nothing blocks this waiter after entry {}: {:?}", ledger.index, waiter.request)
+            });
         }
     }
 }

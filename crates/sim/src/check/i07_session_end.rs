@@ -1,4 +1,6 @@
-//! I7: a session's end removes all its grants and waiters at one position.
+//! I7: the end of a session removes all its grants and waiters at the same position.
+//!
+//! The ends of its grants and waits must follow directly after the end of the session, before any other kind of event.
 
 use fencepost_core::{Event, Outcome};
 
@@ -7,12 +9,12 @@ use super::i04_living::is_with_session;
 use super::ledger::Ledger;
 use super::step::Step;
 
-/// Whether an event can stand between the end of a session and the ends of what it had. Before any other, all that must be gone.
+/// Whether an event can belong to the end of a session. Before any other event, everything of an ended session must be gone.
 fn may_follow_an_end(event: &Event) -> bool {
     matches!(event, Event::NotGranted { .. } | Event::Ended { .. })
 }
 
-/// Only a session that ended takes its grants and waits with it; and only one that lived can end.
+/// Only a living session can end, and only an ended session takes its grants and waits with it.
 // Rule: session-end
 pub(super) fn what_goes_with_a_session(step: &Step<'_>, findings: &mut Findings) {
     let (session, with_session) = match step.event {
@@ -28,7 +30,7 @@ pub(super) fn what_goes_with_a_session(step: &Step<'_>, findings: &mut Findings)
     findings.ensure(!with_session || is_dead, "I7", || format!("ended with a session that lives: {:?}", step.event));
 }
 
-/// What belonged to a session that ended is gone before anything else happens.
+/// Everything of an ended session is gone before the next event of another kind, or the end of the entry.
 pub(super) fn nothing_is_left(ledger: &mut Ledger, before: Option<&Event>, findings: &mut Findings) {
     if ledger.dying.is_empty() || before.is_some_and(may_follow_an_end) {
         return;
@@ -37,7 +39,7 @@ pub(super) fn nothing_is_left(ledger: &mut Ledger, before: Option<&Event>, findi
         if let Some(session) = ledger.sessions.get(&id) {
             let is_empty = session.grants.is_empty() && session.waits.is_empty();
             findings.ensure(is_empty, "I7", || {
-                format!("{id:?} has ended in entry {} and left {:?} {:?}", ledger.index, session.grants, session.waits)
+                format!("{id:?} ended in entry {} and left {:?} {:?}", ledger.index, session.grants, session.waits)
             });
         }
         ledger.forget_session(id);

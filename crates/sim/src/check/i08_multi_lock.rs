@@ -1,7 +1,7 @@
-//! I8: a multi-lock is granted at one position or not at all, and leaves no residue.
+//! I8: a multi-lock is granted at one position or not at all, and leaves nothing behind.
 //!
-//! A grant is one event, so what is left to see is that it holds exactly what was asked for, no more and no less, when it is queued,
-//! when it is granted, and when its mode changes. That all of it goes at once is seen where it ends (I3).
+//! A grant is one event, so it cannot be split. This checker verifies that it holds exactly what was requested when it is queued, when it
+//! is granted, and when its mode changes. I3 checks that all of it ends at once.
 
 use fencepost_core::{Action, Event, Held, Operation, OwnerName, Request, RequestFacts};
 
@@ -9,17 +9,17 @@ use super::findings::Findings;
 use super::follow::is_stronger;
 use super::step::Step;
 
-/// What is queued or held is what was asked for.
+/// What is queued or held is exactly what was requested.
 // Rule: multi-lock
 pub(super) fn exactly_what_was_asked(step: &Step<'_>, findings: &mut Findings) {
     match step.event {
         Event::Queued { request, .. } => findings.ensure(asks_for(step, request), "I8", || {
-            format!("queued for something else than was asked: {:?}", step.event)
+            format!("queued for something else than was requested: {:?}", step.event)
         }),
         Event::Granted { request, .. } => {
             let waited = step.waiter.and_then(|arrival| step.ledger.waiters.get(&arrival));
             let same = waited.map_or_else(|| asks_for(step, request), |waiter| waiter.request == *request);
-            findings.ensure(same, "I8", || format!("granted something else than was asked: {:?}", step.event));
+            findings.ensure(same, "I8", || format!("granted something else than was requested: {:?}", step.event));
         }
         Event::Converted { grant, held, session, owner, .. } => {
             let Some(before) = step.ledger.grants.get(grant) else { return };
@@ -31,14 +31,14 @@ pub(super) fn exactly_what_was_asked(step: &Step<'_>, findings: &mut Findings) {
                     wanted.is_some_and(|wanted| has_all(held, wanted)) && is_stronger(&before.held, held)
                 });
             findings.ensure(same, "I8", || {
-                format!("converted otherwise than was asked, from {before:?}: {:?}", step.event)
+                format!("converted in another way than was requested, from {before:?}: {:?}", step.event)
             });
         }
         _ => {}
     }
 }
 
-/// Whether the operation that caused an event asked for just this.
+/// Whether the operation that caused the event requested exactly this.
 fn asks_for(step: &Step<'_>, facts: &RequestFacts) -> bool {
     let Some(Operation::Request(Request { action, .. })) = step.operation() else { return false };
     match (action, &facts.wants) {
@@ -57,7 +57,7 @@ fn asks_for(step: &Step<'_>, facts: &RequestFacts) -> bool {
     }
 }
 
-/// Whether the same names are held, and one of them otherwise.
+/// Whether the same names are held, and exactly one of them in another mode.
 fn converts_one(before: &Held, after: &Held) -> bool {
     let (Held::Locks(before), Held::Locks(after)) = (before, after) else { return false };
     let same_names = before.len() == after.len() && before.iter().zip(after).all(|(a, b)| a.name == b.name);

@@ -1,12 +1,12 @@
-//! I9 and I10: nothing expires early, seen from the log and from any client; nothing later than 500 ms of logical time while there is
-//! a leader; and fail-over lifts a deadline by no more than `failover-grace` says.
+//! I9 and I10: nothing expires early, as seen from the log and from any client. While there is a leader, nothing expires more than 500 ms
+//! of logical time late. A fail-over extends a deadline by no more than the rule `failover-grace` allows.
 //!
-//! The ledger knows every deadline to the millisecond. Each entry must end everything that is due at its stamp and nothing else. How
-//! long after a deadline the next entry comes is only judged while the world is undisturbed. A holder never acts in the belief that it
-//! holds what the log has ended by time; what an administrator took from it, or a cancel of its own, it cannot know at once.
+//! The ledger knows every deadline to the millisecond. Each entry must end everything that is due at its stamp, and nothing else. How
+//! long after a deadline the next entry comes is judged only while the world is undisturbed. No holder acts on a grant that the log
+//! ended by time. It may act on a grant that an administrator or its own cancel ended, because it learns of that later.
 //!
-//! And whether or not a holder acts at the wrong moment: logical time is never ahead of what any client can prove. A request that was
-//! sent at S entered the log with the stamp L, so no entry has a stamp later than L and the time since S.
+//! Independently of acting holders, logical time never runs ahead of real time. If a request was sent at time S and entered the log with
+//! stamp L, then no entry at time T may have a stamp above L + (T - S), apart from clock drift.
 
 use fencepost_core::{Event, GrantEnd, GrantId, LogicalMs, Outcome, SessionEnd, SessionId, Token};
 use fencepost_session::client::RequestKey;
@@ -19,33 +19,33 @@ use super::ledger::Ledger;
 use super::recent::Recent;
 use super::step::Step;
 
-/// How late something may end, in logical time.
+/// How late something may end, in logical milliseconds.
 // Rule: bounded-late
 const LATE_MS_MAX: u64 = 500;
-/// The commit in flight when the deadline passed.
+/// Additional time for a commit that is in flight when the deadline passes.
 const IN_FLIGHT_MS: u64 = 1_000;
-/// How long after the last disturbance bounds on time hold again.
+/// Bounds on time hold again this long after the world is healed.
 const SETTLES_MS: u64 = 10_000;
-/// Grants that ended by time, remembered for those who act later.
+/// How many grants that ended by time are remembered.
 const ENDED_MAX: usize = 1_000_000;
-/// Requests that were asked and are not decided, as far as they are remembered.
+/// How many undecided requests are remembered.
 const ASKED_MAX: usize = 100_000;
-/// A leader's clock is ahead by one in so many at most.
+/// A leader's clock is fast by at most 1 in 200.
 const CLOCK_ONE_IN: i128 = 200;
 
-/// What is remembered about time.
+/// What the checker remembers.
 #[derive(Debug)]
 pub(super) struct Time {
-    /// Since when nothing is disturbed.
+    /// When the world was healed; `None` while it is disturbed.
     healed_at: Option<WorldTime>,
-    /// Grants that ended by time, with the entry that ended them.
+    /// Grants that ended by time, with the index of the entry that ended them.
     ended: Recent<GrantId, u64>,
-    /// Grants up to this one were given before a restore, of which their holders cannot know.
+    /// Grants up to this id were made before a restore. Their holders cannot know of the restore, so they are not judged.
     restored_after: u64,
     last_grant: u64,
-    /// When each request that is not decided was first sent.
+    /// When each undecided request was first sent.
     asked: Recent<RequestKey, WorldTime>,
-    /// The proof that says most: the least that any decided request lets the stamps be ahead.
+    /// The strictest bound so far on how far a stamp may be ahead: the minimum of `ahead` over all decided requests.
     ahead_max: Option<i128>,
 }
 
@@ -56,7 +56,8 @@ impl Default for Time {
     }
 }
 
-/// How far a stamp is ahead of an instant, by the fastest clock that a leader may have; only to be compared with others.
+/// How far a stamp is ahead of an instant, by the fastest clock that a leader may have. In nanoseconds times `CLOCK_ONE_IN`; only
+/// differences are meaningful.
 fn ahead(stamp: LogicalMs, at: WorldTime) -> i128 {
     i128::from(stamp.0) * 1_000_000 * CLOCK_ONE_IN - i128::from(at.0) * (CLOCK_ONE_IN + 1)
 }
@@ -89,18 +90,18 @@ impl Time {
         self.ahead_max = Some(self.ahead_max.map_or(ahead, |most| most.min(ahead)));
     }
 
-    /// The log has an entry with this stamp now.
+    /// A new entry has this stamp: it is not ahead of what the decided requests prove.
     // Rule: logical-time
     pub(super) fn is_not_ahead(&self, stamp: LogicalMs, findings: &mut Findings) {
         let Some(most) = self.ahead_max else { return };
         findings.report.proved_stamps += 1;
         let by_ms = (ahead(stamp, findings.now) - most) / CLOCK_ONE_IN / 1_000_000;
         findings.ensure(by_ms < 1, "I9", || {
-            format!("the stamp {} is {by_ms} ms later than a request proves that it can be", stamp.0)
+            format!("the stamp {} is {by_ms} ms later than the time of a decided request allows", stamp.0)
         });
     }
 
-    /// What ends by time was due.
+    /// What ends by time was due, and did not end too late.
     // Rule: never-early
     pub(super) fn ends_when_due(&mut self, step: &Step<'_>, findings: &mut Findings) {
         let ledger = step.ledger;
@@ -139,7 +140,7 @@ impl Time {
         let late_ms = now.0.saturating_sub(deadline.0);
         findings.report.latest_ms = findings.report.latest_ms.max(late_ms);
         findings.ensure(late_ms <= LATE_MS_MAX + IN_FLIGHT_MS, "I10", || {
-            format!("ended {late_ms} ms after its deadline while nothing was disturbed: {event:?}")
+            format!("ended {late_ms} ms after its deadline in an undisturbed world: {event:?}")
         });
     }
 
@@ -158,7 +159,7 @@ impl Time {
         }
     }
 
-    /// Somebody acts: its grant has not ended by time, and it is its own.
+    /// A user acts under a grant: the grant must be its own, and must not have ended by time.
     // Rule: holder-stops-first
     pub(super) fn acts(
         &self,
@@ -173,17 +174,17 @@ impl Time {
             return;
         }
         let what = || format!("{session:?} acts under grant {} with token {}", grant.0, token.0);
-        findings.ensure(grant.0 <= self.last_grant, "I4", || format!("the log knows no such grant: {}", what()));
+        findings.ensure(grant.0 <= self.last_grant, "I4", || format!("the log has no such grant: {}", what()));
         let ended = self.ended.get(&grant);
-        findings.ensure(ended.is_none(), "I9", || format!("entry {ended:?} has ended it by time: {}", what()));
+        findings.ensure(ended.is_none(), "I9", || format!("entry {ended:?} ended it by time: {}", what()));
         if let Some(held) = ledger.grants.get(&grant) {
             let is_its_own = held.session == session && (grant.0..=held.token.0).contains(&token.0);
-            findings.ensure(is_its_own, "I3", || format!("it is {held:?}: {}", what()));
+            findings.ensure(is_its_own, "I3", || format!("the grant is {held:?}: {}", what()));
         }
     }
 }
 
-/// Everything that is due at an entry's stamp is gone after it.
+/// After an entry, nothing is left that was due at its stamp.
 // Rule: within-an-entry
 pub(super) fn nothing_due_is_left(ledger: &mut Ledger, findings: &mut Findings) {
     for due in ledger.overdue() {

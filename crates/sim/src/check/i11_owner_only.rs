@@ -1,7 +1,7 @@
-//! I11: release, extend, convert and set-value work only for the session of the grant and with its current epoch; refused operations
-//! change nothing.
+//! I11: release, extend, convert and set-value work only for the session of the grant, and only with its current epoch. A refused
+//! operation changes nothing.
 //!
-//! That a refused operation changes nothing is seen from the events: each needs an operation that was told that it did it.
+//! The second part follows from the events: each event needs an operation whose answer says that it did this.
 
 use fencepost_core::{
     ActFacts, Action, Event, GrantEnd, GrantId, Operation, Outcome, Refusal, Renewal, Request, SessionEnd,
@@ -11,7 +11,7 @@ use super::findings::Findings;
 use super::ledger::Ledger;
 use super::step::Step;
 
-/// A sign of life counts only from the current connection, an attach only with the secret.
+/// A keep-alive counts only with the current epoch, an attach only with the right secret.
 // Rule: attach
 pub(super) fn who_renews(ledger: &Ledger, renewal: &Renewal, outcome: &Outcome, findings: &mut Findings) {
     let (id, is_entitled) = match renewal {
@@ -31,12 +31,12 @@ pub(super) fn who_renews(ledger: &Ledger, renewal: &Renewal, outcome: &Outcome, 
         }
         _ => false,
     };
-    findings.ensure(!done || is_entitled == Some(true), "I11", || format!("{renewal:?} is told {outcome:?}"));
+    findings.ensure(!done || is_entitled == Some(true), "I11", || format!("{renewal:?} is answered {outcome:?}"));
 }
 
-/// Nothing is done for an older epoch or a session that is not there.
+/// A request with another epoch, or of a session that does not live, is refused. Others are not refused for these reasons.
 pub(super) fn who_asks(ledger: &Ledger, request: &Request, outcome: &Outcome, findings: &mut Findings) {
-    let refused = |what: &str| format!("{what}, and is told {outcome:?}: {request:?}");
+    let refused = |what: &str| format!("{what}, but the answer is {outcome:?}: {request:?}");
     match (ledger.session(request.session), outcome) {
         (None, outcome) => {
             let is_refused = *outcome == Outcome::Refused(Refusal::NoSession);
@@ -47,26 +47,27 @@ pub(super) fn who_asks(ledger: &Ledger, request: &Request, outcome: &Outcome, fi
             findings.ensure(is_so, "I11", || refused("the epoch is right"));
         }
         (Some(session), outcome) => {
-            findings.ensure(request.epoch == session.epoch, "I11", || refused("the epoch is another"));
+            findings.ensure(request.epoch == session.epoch, "I11", || refused("the epoch is wrong"));
             findings.ensure(*outcome != Outcome::Refused(Refusal::NoSession), "I11", || refused("the session lives"));
         }
     }
 }
 
-/// Who holds a grant is not told that it does not.
+/// The holder of a grant is not told that it does not hold it. An extension is answered with the right deadline.
 pub(super) fn the_owner_is_known(ledger: &Ledger, request: &Request, outcome: &Outcome, findings: &mut Findings) {
     let Some(grant) = grant_named(&request.action) else { return };
     let is_its_own = ledger.grants.get(&grant).is_some_and(|grant| grant.session == request.session);
     let says_no = matches!(outcome, Outcome::NotOwner | Outcome::AlreadyReleased | Outcome::Expired(_));
-    findings
-        .ensure(!(is_its_own && says_no), "I11", || format!("it holds the grant and is told {outcome:?}: {request:?}"));
+    findings.ensure(!(is_its_own && says_no), "I11", || {
+        format!("it holds the grant, but the answer is {outcome:?}: {request:?}")
+    });
     if let Outcome::Extended { until } = outcome {
         let extends = match request.action {
             Action::Extend { max_hold, .. } => ledger.stamp.after(max_hold) == *until,
             _ => false,
         };
         let has_end = ledger.grants.get(&grant).is_some_and(|grant| grant.hold_until.is_some());
-        findings.ensure(is_its_own && extends && has_end, "I11", || format!("told {outcome:?}: {request:?}"));
+        findings.ensure(is_its_own && extends && has_end, "I11", || format!("answered {outcome:?}: {request:?}"));
     }
 }
 
@@ -80,7 +81,7 @@ fn grant_named(action: &Action) -> Option<GrantId> {
     }
 }
 
-/// Whatever is done to a grant is done by its session, or by an administrator who says so.
+/// Every change of a grant is made by its session, or by an administrator's act in the same entry.
 // Rule: owner-only
 pub(super) fn only_the_owner_acts(step: &Step<'_>, findings: &mut Findings) {
     let last_act = step.ledger.last_act.as_ref();
@@ -89,28 +90,33 @@ pub(super) fn only_the_owner_acts(step: &Step<'_>, findings: &mut Findings) {
             let said = step.reply().map(|reply| &reply.outcome);
             let counts = matches!(said, Some(Outcome::Released { count_left: said } | Outcome::CancelReleased { count_left: said, .. })
                 if said == count_left);
-            findings.ensure(counts, "I11", || format!("released, but told {said:?}: {:?}", step.event));
+            findings.ensure(counts, "I11", || format!("released, but answered {said:?}: {:?}", step.event));
             grant
         }
         Event::Converted { grant, .. } if step.waiter.is_none() => grant,
         Event::ValueSet { grant, .. } => grant,
         Event::Ended { grant, how: GrantEnd::Broken, .. } => {
             let by_act = matches!(last_act, Some(ActFacts::Broke { grant: broke, .. }) if broke == grant);
-            return findings.ensure(by_act, "I11", || format!("broken by nobody: {:?}", step.event));
+            return findings
+                .ensure(by_act, "I11", || format!("broken without an administrator's act: {:?}", step.event));
         }
         Event::SessionEnded { session, how: SessionEnd::Evicted } => {
             let by_act = last_act == Some(&ActFacts::Evicted(*session));
-            return findings.ensure(by_act, "I11", || format!("evicted by nobody: {:?}", step.event));
+            return findings
+                .ensure(by_act, "I11", || format!("evicted without an administrator's act: {:?}", step.event));
         }
         Event::RestEnded { grant, waived: true, .. } => {
             let by_act = matches!(last_act, Some(ActFacts::WaivedRest { grant: waived, .. }) if waived == grant);
-            return findings.ensure(by_act, "I11", || format!("waived by nobody: {:?}", step.event));
+            return findings
+                .ensure(by_act, "I11", || format!("waived without an administrator's act: {:?}", step.event));
         }
         Event::SessionEnded { how: SessionEnd::Closed, .. } | Event::Administered { .. } => {
-            return findings.ensure(step.cause.is_some(), "I11", || format!("nobody asked for it: {:?}", step.event));
+            return findings
+                .ensure(step.cause.is_some(), "I11", || format!("no operation caused it: {:?}", step.event));
         }
         Event::NotGranted { outcome, .. } if step.waiter.is_none() || *outcome == Outcome::Cancelled => {
-            return findings.ensure(step.cause.is_some(), "I11", || format!("nobody asked for it: {:?}", step.event));
+            return findings
+                .ensure(step.cause.is_some(), "I11", || format!("no operation caused it: {:?}", step.event));
         }
         _ => return,
     };
@@ -120,6 +126,6 @@ pub(super) fn only_the_owner_acts(step: &Step<'_>, findings: &mut Findings) {
     };
     let owner = step.ledger.grants.get(grant).map(|grant| grant.session);
     findings.ensure(asker.is_some() && asker == owner, "I11", || {
-        format!("{asker:?} does this to a grant of {owner:?}: {:?}", step.event)
+        format!("{asker:?} changes a grant of {owner:?}: {:?}", step.event)
     });
 }

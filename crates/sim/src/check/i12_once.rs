@@ -1,4 +1,6 @@
-//! I12: one effect for each request number of a session, and the same answer each time.
+//! I12: each request number of a session has one effect, and a retry gets the same answer.
+//!
+//! The checker remembers the first answer to each request, and compares every repeat with it.
 
 use std::collections::BTreeMap;
 
@@ -9,26 +11,26 @@ use fencepost_core::{
 use super::findings::Findings;
 use super::ledger::Map;
 
-/// Answers of one session that are remembered; the lowest numbers go first. More than a session may have unseen.
+/// How many answers of one session are remembered. The lowest numbers are forgotten first. More than a session may have unseen.
 const ANSWERS_MAX: usize = 4_096;
 
-/// What each request was told first.
+/// The first answer to each request.
 // Rule: exactly-once
 #[derive(Debug, Default)]
 pub(super) struct Once {
     sessions: Map<SessionId, BTreeMap<RequestNumber, Told>>,
 }
 
-/// What a request was told.
+/// The answers to one request.
 #[derive(Debug, Default)]
 struct Told {
     queued: Option<(Arrival, LogicalMs)>,
     answer: Option<(Outcome, LogicalMs)>,
-    /// The answer is one that a cancel gets whether it is performed or not: another performance is no second one.
+    /// A cancel gets this answer whether it was performed or not, so a later performance is not a second one.
     is_unsure: bool,
 }
 
-/// Whether this is said without performing the request.
+/// Whether the request was refused without being performed.
 pub(super) fn is_not_performed(outcome: &Outcome) -> bool {
     let Outcome::Refused(refusal) = outcome else { return false };
     match refusal {
@@ -43,7 +45,7 @@ pub(super) fn is_not_performed(outcome: &Outcome) -> bool {
 }
 
 impl Once {
-    /// A session has ended: its numbers mean nothing any more.
+    /// Forgets an ended session: its request numbers may be used again.
     pub(super) fn session_ended(&mut self, session: SessionId) {
         self.sessions.remove(&session);
     }
@@ -52,7 +54,7 @@ impl Once {
         self.sessions.clear();
     }
 
-    /// Whether a request was told anything.
+    /// Whether a request was answered.
     pub(super) fn knows(&self, session: SessionId, number: RequestNumber) -> bool {
         self.sessions.get(&session).is_some_and(|answers| answers.contains_key(&number))
     }
@@ -65,7 +67,7 @@ impl Once {
         answers.entry(number).or_default()
     }
 
-    /// An operation is answered. Says whether it was performed now, for the first time.
+    /// Checks the answer to a request. Returns whether it was performed now, for the first time.
     pub(super) fn replied(
         &mut self,
         request: &Request,
@@ -95,7 +97,7 @@ impl Once {
             _ => told.answer = Some((reply.outcome.clone(), stamp)),
         }
         told.is_unsure = is_unsure;
-        // A cancel of a request that has not come takes its number.
+        // A cancel that comes before its request uses up the request's number.
         // Rule: cancel
         if let Action::Cancel { request: target, .. } = request.action
             && reply.outcome == Outcome::Cancelled
@@ -113,17 +115,18 @@ impl Once {
         let answers = self.sessions.get(&request.session);
         let Some(told) = answers.and_then(|answers| answers.get(&request.number)) else {
             let is_forgotten = answers.is_some_and(|answers| answers.len() >= ANSWERS_MAX);
-            return findings.ensure(is_forgotten, "I12", || format!("a repeat of nothing, {outcome:?}: {request:?}"));
+            return findings
+                .ensure(is_forgotten, "I12", || format!("a repeat without a first answer, {outcome:?}: {request:?}"));
         };
         let same = match (outcome, &told.answer) {
             (Outcome::Queued { arrival, .. }, None) => told.queued == Some((*arrival, repeat.answered_at)),
             (outcome, Some((first, at))) => outcome == first && *at == repeat.answered_at,
             _ => false,
         };
-        findings.ensure(same, "I12", || format!("told {outcome:?}, {repeat:?}, but {told:?} before: {request:?}"));
+        findings.ensure(same, "I12", || format!("answered {outcome:?}, {repeat:?}, but {told:?} before: {request:?}"));
     }
 
-    /// A wait has ended like this.
+    /// A wait ended with this outcome.
     pub(super) fn wait_ended(
         &mut self,
         session: SessionId,
@@ -133,8 +136,9 @@ impl Once {
         findings: &mut Findings,
     ) {
         let told = self.told(session, number);
-        findings
-            .ensure(told.answer.is_none(), "I12", || format!("{session:?} {number:?} ends {outcome:?} after {told:?}"));
+        findings.ensure(told.answer.is_none(), "I12", || {
+            format!("{session:?} {number:?} ends with {outcome:?} after {told:?}")
+        });
         told.answer = Some((outcome, stamp));
     }
 }

@@ -1,8 +1,8 @@
-//! I13: a deadlock victim lay on a real cycle; no detectable cycle is left after an entry.
+//! I13: a request that is refused as a deadlock is on a real cycle, and no detectable cycle is left after an entry.
 //!
-//! A reported cycle is walked link by link. A cycle that is left can only run through a request that waits for more than before: one
-//! that is new, or one whose owner let go of something. From those a search goes along all edges, up to the bound that the service
-//! itself has.
+//! Every link of a reported cycle is compared with the ledger. A new cycle can only run through a request that waits for more than
+//! before: a new one, or one whose owner released something. The search starts from those and follows all edges, up to the bound that
+//! the service itself has.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -11,15 +11,15 @@ use fencepost_core::{Arrival, Cycle, CycleLink, Event, Held, Outcome, RequestFac
 use super::findings::Findings;
 use super::ledger::{Lasts, Ledger, Whose};
 
-/// Owners with more names than this are searched from without asking first whether anybody waits for those.
+/// For owners with more names than this, the search starts at once, without checking first whether any request waits for these names.
 const NAMES_ASKED_FIRST_MAX: usize = 64;
 
-/// The victim's cycle, each link against the ledger as it was just before.
+/// Compares each link of the reported cycle with the ledger just before the event.
 // Rule: deadlock
 pub(super) fn the_cycle_is_real(ledger: &mut Ledger, event: &Event, findings: &mut Findings) {
     let Event::NotGranted { request, outcome: Outcome::Deadlock(cycle) } = event else { return };
     findings.report.deadlocks += 1;
-    // A request that was refused at once never stood in a queue: it is put there for as long as it is looked at.
+    // A request that was refused at once was never queued. It is queued here only while its cycle is checked.
     let newcomer = match ledger.waiting(request.session, request.number) {
         Some(_) => None,
         None => Some(Arrival(u64::MAX)),
@@ -29,7 +29,7 @@ pub(super) fn the_cycle_is_real(ledger: &mut Ledger, event: &Event, findings: &m
         ledger.add_waiter(arrival, request.clone(), None, Lasts::default(), false);
     }
     if let Err(why) = walk(ledger, request, cycle) {
-        findings.found("I13", || format!("no cycle, {why}: {event:?}"));
+        findings.found("I13", || format!("not a cycle, {why}: {event:?}"));
     }
     if let Some(arrival) = newcomer {
         ledger.remove_waiter(arrival);
@@ -40,7 +40,7 @@ pub(super) fn the_cycle_is_real(ledger: &mut Ledger, event: &Event, findings: &m
 fn walk(ledger: &Ledger, refused: &RequestFacts, cycle: &Cycle) -> Result<(), String> {
     let first = cycle.links.first().ok_or("it has no links")?;
     if (first.session, first.number) != (refused.session, refused.number) {
-        return Err("it does not begin with the victim".to_string());
+        return Err("it does not begin with the refused request".to_string());
     }
     for (at, link) in cycle.links.iter().enumerate() {
         let next = &cycle.links[(at + 1) % cycle.links.len()];
@@ -59,12 +59,12 @@ fn is_link(ledger: &Ledger, link: &CycleLink, next: &CycleLink) -> bool {
     let waiter = &ledger.waiters[&from];
     let stands = waiter.stands.iter().find(|(name, stance)| *name == link.waits_for && stance.mode() == link.wants);
     let (Some((name, stance)), true) = (stands, waiter.request.owner == link.owner) else { return false };
-    let Some(place) = ledger.place(name) else { return false };
+    let Some(state) = ledger.name_state(name) else { return false };
     match link.blocked_by {
-        None => place.all_ahead_of(*stance, from).contains(&to),
+        None => state.all_ahead_of(*stance, from).contains(&to),
         Some(id) => {
             let Some(grant) = ledger.grants.get(&id) else { return false };
-            let conflicts = place.holders.get(&id).is_some_and(|mode| !mode.compatible(stance.mode()));
+            let conflicts = state.holders.get(&id).is_some_and(|mode| !mode.compatible(stance.mode()));
             conflicts
                 && Whose::grant(grant) != Whose::request(&waiter.request)
                 && ledger.waits_of(Whose::grant(grant)) == Some(to)
@@ -72,7 +72,7 @@ fn is_link(ledger: &Ledger, link: &CycleLink, next: &CycleLink) -> bool {
     }
 }
 
-/// No cycle is left among those who wait, as far as a search goes.
+/// No cycle is left among the waiters, as far as the search goes.
 pub(super) fn no_cycle_is_left(ledger: &mut Ledger, findings: &mut Findings) {
     let mut starts = std::mem::take(&mut ledger.further_back);
     starts.sort_unstable();
@@ -88,7 +88,7 @@ pub(super) fn no_cycle_is_left(ledger: &mut Ledger, findings: &mut Findings) {
     }
 }
 
-/// Whether anybody stands in a queue of what the owner of a waiter holds: else no edge leads back to it.
+/// Whether any request waits for something that the waiter's owner holds. If not, no edge leads back to the waiter.
 fn may_be_on_a_cycle(ledger: &Ledger, start: Arrival) -> bool {
     let Some(waiter) = ledger.waiters.get(&start).filter(|waiter| !waiter.unchecked) else { return false };
     if matches!(waiter.request.wants, Held::Permits { .. }) {
@@ -96,7 +96,7 @@ fn may_be_on_a_cycle(ledger: &Ledger, start: Arrival) -> bool {
     }
     let others_wait = |name: &fencepost_core::Name| {
         let stands_here = waiter.stands.iter().any(|(other, _)| other == name);
-        ledger.place(name).is_some_and(|place| place.waiter_count() > usize::from(stands_here))
+        ledger.name_state(name).is_some_and(|state| state.waiter_count() > usize::from(stands_here))
     };
     match Whose::request(&waiter.request) {
         Whose::Named(session, owner) => {
@@ -130,18 +130,18 @@ fn comes_back(ledger: &Ledger, start: Arrival) -> bool {
     false
 }
 
-/// The requests that a waiter waits for: those ahead of it, and those that the owners of grants in its way wait for.
+/// The requests that a waiter waits for: the requests ahead of it, and the pending requests of the owners that hold what it needs.
 fn waits_for(ledger: &Ledger, at: Arrival) -> Vec<Arrival> {
     let Some(waiter) = ledger.waiters.get(&at) else { return Vec::new() };
     let whose = Whose::request(&waiter.request);
     let mut requests = Vec::new();
     for (name, stance) in &waiter.stands {
-        let Some(place) = ledger.place(name) else { continue };
-        let in_the_way = place.holders.iter().filter(|(_, mode)| !mode.compatible(stance.mode()));
+        let Some(state) = ledger.name_state(name) else { continue };
+        let in_the_way = state.holders.iter().filter(|(_, mode)| !mode.compatible(stance.mode()));
         let owners =
             in_the_way.filter_map(|(id, _)| ledger.grants.get(id)).map(Whose::grant).filter(|owner| *owner != whose);
         requests.extend(owners.filter_map(|owner| ledger.waits_of(owner)));
-        requests.extend(place.all_ahead_of(*stance, at));
+        requests.extend(state.all_ahead_of(*stance, at));
     }
     requests
 }

@@ -1,6 +1,7 @@
-//! I14: watch streams rise strictly, without gap or repeat; resuming gives what follows, or says compacted.
+//! I14: the positions in a watch stream rise strictly, without gaps or repeats. A resumed watch gets what follows, or is told that it is
+//! compacted.
 //!
-//! A watcher's first fact says where it begins. From then on it is given exactly the events of its prefix, as the log has them.
+//! A watcher's first fact says where it begins. From then on it must receive exactly the events of its prefix, as the log has them.
 
 use std::collections::VecDeque;
 
@@ -11,15 +12,15 @@ use crate::fact::LoggedEntry;
 use super::findings::Findings;
 use super::ledger::Map;
 
-/// Events that are kept to compare with. A watcher that is further behind is compared from where they begin.
+/// How many events are remembered. A watcher that is further behind is compared only from the oldest remembered event on.
 const EVENTS_MAX: usize = 200_000;
 
-/// The events of the log, and how far each watcher has come.
+/// The events of the log, and the position of each watcher.
 // Rule: watch
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     events: VecDeque<PositionedEvent>,
-    /// Every event after this position is in `events`.
+    /// Invariant: every event after this position is in `events`.
     complete_after: Position,
     watchers: Map<u64, Position>,
 }
@@ -45,40 +46,41 @@ impl Watch {
         *self = Watch::default();
     }
 
-    /// A watcher was given an event: the next one of its prefix, as the log has it.
+    /// A watcher received an event: it must be the next one of its prefix, as the log has it.
     pub(super) fn given(&mut self, watcher: u64, prefix: &str, event: &PositionedEvent, findings: &mut Findings) {
         findings.report.watched += 1;
         let position = event.position;
-        let what = || format!("watcher {watcher} of {prefix:?} was given {event:?}");
+        let what = || format!("watcher {watcher} of {prefix:?} received {event:?}");
         if let Some(last) = self.watchers.get(&watcher).copied() {
             findings.ensure(position > last, "I14", || format!("not after {last:?}: {}", what()));
             let missed = self.between(last, position).find(|event| event.event.matches(prefix));
-            findings.ensure(missed.is_none(), "I14", || format!("without {missed:?} before it: {}", what()));
+            findings.ensure(missed.is_none(), "I14", || format!("{missed:?} is missing before it: {}", what()));
         }
         findings.ensure(event.event.matches(prefix), "I14", || format!("not of its prefix: {}", what()));
         if position > self.complete_after {
             let at = self.events.partition_point(|other| other.position < position);
-            findings.ensure(self.events.get(at) == Some(event), "I14", || format!("not what the log says: {}", what()));
+            findings.ensure(self.events.get(at) == Some(event), "I14", || format!("not as in the log: {}", what()));
         }
         self.moves_on(watcher, position);
     }
 
-    /// A watcher was told where to go on, because what comes before is compacted.
+    /// A watcher was told that earlier events are compacted, and where to continue.
     pub(super) fn compacted(&mut self, watcher: u64, oldest: Position, findings: &mut Findings) {
         findings.report.compacted += 1;
         let last = self.watchers.get(&watcher).copied();
         let is_ahead = last.is_none_or(|last| oldest > last);
-        findings.ensure(is_ahead, "I14", || format!("watcher {watcher} at {last:?} is told to go on after {oldest:?}"));
+        findings
+            .ensure(is_ahead, "I14", || format!("watcher {watcher} at {last:?} is told to continue after {oldest:?}"));
         self.moves_on(watcher, oldest);
     }
 
-    /// A watcher has seen everything up to this index.
+    /// A watcher has seen everything up to this index: it must not have missed an event.
     pub(super) fn through(&mut self, watcher: u64, prefix: &str, index: u64, findings: &mut Findings) {
         let end = Position { index, ordinal: u32::MAX };
         if let Some(last) = self.watchers.get(&watcher).copied() {
             let missed = self.between(last, end).find(|event| event.event.matches(prefix));
             findings.ensure(missed.is_none(), "I14", || {
-                format!("watcher {watcher} of {prefix:?} was never given {missed:?}")
+                format!("watcher {watcher} of {prefix:?} never received {missed:?}")
             });
         }
         self.moves_on(watcher, end);
@@ -89,7 +91,7 @@ impl Watch {
         *at = to.max(*at);
     }
 
-    /// The events after the one position and before the other.
+    /// The events between two positions, both excluded.
     fn between(&self, after: Position, before: Position) -> impl Iterator<Item = &PositionedEvent> {
         let start = self.events.partition_point(|event| event.position <= after);
         let end = self.events.partition_point(|event| event.position < before);

@@ -1,17 +1,17 @@
-//! I15 and I16: replicas at the same position have the same state hash, and so has one replica each time it comes there.
+//! I15 and I16: all replicas have the same state hash at the same position, and a replica has the same hash each time it reaches it.
 //!
-//! A node comes to a position again after a crash or from a snapshot. If it then says another hash than itself before, snapshot or
-//! replay have changed the state (I15); if it says another than somebody else, the replicas have parted (I16).
+//! A node reaches a position again after a crash or from a snapshot. If its hash then differs from its own earlier hash, the snapshot or
+//! the replay changed the state (I15). If it differs from the hash of another node, the replicas diverged (I16).
 
 use fencepost_core::LogPosition;
 use std::collections::BTreeMap;
 
 use super::findings::Findings;
 
-/// Positions that are remembered; the oldest go first.
+/// How many positions are remembered. The oldest are forgotten first.
 const POSITIONS_MAX: usize = 500_000;
 
-/// Who said which hash first, by index.
+/// The first reported hash of each index: node, term and hash.
 #[derive(Debug, Default)]
 pub(super) struct Hashes {
     by_index: BTreeMap<u64, (u64, u64, u64)>,

@@ -1,15 +1,15 @@
-//! I17 and I18: a linearizable read is at or after every position acknowledged before it began, and real-time order agrees with log
-//! order: what is asked after an answer was heard is decided after it.
+//! I17 and I18: a linearizable read includes every position that was acknowledged before it began (I17). Real-time order agrees with log
+//! order: a request that is sent after a client heard an answer is decided after that answer (I18).
 
 use fencepost_session::client::RequestKey;
 
 use super::findings::Findings;
 use super::recent::Recent;
 
-/// Requests and reads that were asked and not answered, as far as they are remembered.
+/// How many unanswered requests, and how many unanswered reads, are remembered.
 const ASKED_MAX: usize = 1_000_000;
 
-/// The highest index that anybody has heard of, and what it was when something began.
+/// The highest index that any client has heard of, and its value at the start of each pending read and request.
 #[derive(Debug)]
 pub(super) struct RealTime {
     heard: u64,
@@ -28,14 +28,14 @@ impl RealTime {
         *self = RealTime::default();
     }
 
-    /// Somebody heard an answer from this entry.
+    /// A client heard an answer from this entry.
     pub(super) fn heard(&mut self, index: u64) {
         self.heard = self.heard.max(index);
     }
 
-    /// A request is asked for the first time; the log cannot have decided it already.
+    /// A request is sent for the first time: the log must not have decided it already.
     pub(super) fn asked(&mut self, request: RequestKey, is_decided: bool, findings: &mut Findings) {
-        findings.ensure(!is_decided, "I18", || format!("{request:?} was decided before it was asked"));
+        findings.ensure(!is_decided, "I18", || format!("{request:?} was decided before it was sent"));
         self.asked.note(request, self.heard);
     }
 
@@ -44,7 +44,7 @@ impl RealTime {
         let Some(heard) = self.asked.take(&request) else { return };
         findings.report.ordered_requests += 1;
         findings.ensure(index > heard, "I18", || {
-            format!("{request:?} is decided at {index}, and was asked after an answer from {heard} was heard")
+            format!("{request:?} is decided at {index}, but was sent after an answer from {heard} was heard")
         });
     }
 
@@ -57,9 +57,9 @@ impl RealTime {
         let Some(heard) = self.reads.take(&read) else { return };
         findings.report.reads += 1;
         findings.ensure(index >= heard, "I17", || {
-            format!("read {read} is answered as of {index}, and began after {heard} was acknowledged")
+            format!("read {read} shows the state at {index}, but began after {heard} was acknowledged")
         });
-        // Who reads after this one reads no older state.
+        // A later read must not show an older state.
         self.heard(index);
     }
 }

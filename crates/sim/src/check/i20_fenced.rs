@@ -1,6 +1,6 @@
-//! I20: the guarded store accepts no stale write, in any run, whatever pauses.
+//! I20: the guarded store never accepts a stale write, whichever process pauses.
 //!
-//! Judged by the store's own record alone: by name and token, without asking who holds what.
+//! Judged by the store's own record alone, from names and tokens. The checker does not look at who holds which lock.
 
 use fencepost_core::Name;
 
@@ -9,7 +9,7 @@ use crate::fact::{Access, AccessKind};
 use super::findings::Findings;
 use super::ledger::Map;
 
-/// What the store has let through, by name.
+/// What the store has accepted, by name.
 // Rule: fence
 #[derive(Debug, Default)]
 pub(super) struct Fenced {
@@ -18,11 +18,11 @@ pub(super) struct Fenced {
 
 #[derive(Debug, Default)]
 struct Marks {
-    /// The highest token that was let through.
+    /// The highest accepted token. Claims and writes need at least this one.
     write_floor: u64,
-    /// The highest token that wrote.
+    /// The highest token that wrote. Reads need at least this one.
     read_floor: u64,
-    /// The version that is there, once somebody wrote.
+    /// The current version; `None` before the first write.
     version: Option<u64>,
 }
 
@@ -39,12 +39,13 @@ impl Fenced {
         if !access.accepted {
             return;
         }
-        findings.ensure(token >= floor, "I20", || format!("let through after token {floor}: {access:?}"));
+        findings.ensure(token >= floor, "I20", || format!("accepted after token {floor}: {access:?}"));
         marks.write_floor = marks.write_floor.max(token);
         if let AccessKind::Write { based_on, makes } = access.what {
             marks.read_floor = marks.read_floor.max(token);
             let is_based = marks.version.is_none_or(|version| version == based_on && makes > version);
-            findings.ensure(is_based, "I20", || format!("a lost update, {:?} was there: {access:?}", marks.version));
+            findings
+                .ensure(is_based, "I20", || format!("a lost update, the version was {:?}: {access:?}", marks.version));
             marks.version = Some(makes);
         }
     }

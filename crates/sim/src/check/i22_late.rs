@@ -1,9 +1,9 @@
-//! I22: in real time, whatever time ends is over by its deadline and what `bounded-late` allows, however often the lead changes.
+//! I22: in real time, everything with a deadline ends within what the rule `bounded-late` allows, however often the leader changes.
 //!
-//! A lease that is not renewed ends at the latest its TTL and 3 s after its last renewal, a longest hold, a wait and a rest without
-//! the 3 s; and 500 ms later, with the commit that is under way. To that is added all time without a leader, 1 s for each change of
-//! the lead that was not planned, with the commit that was under way then, and 0.5% for clocks. The world says who leads. Without
-//! its word nothing is judged: in most runs other things go wrong that hold up every commit.
+//! The bound for a lease that is not renewed is its TTL plus 3 s of grace after its last renewal. A maximum hold time, a wait and a rest
+//! have no grace. To each bound are added: 500 ms and one commit in flight, all time without a leader, 1 s and one commit for each
+//! unplanned leader change, and 0.5% for clock drift. The world reports who leads. In runs without these reports nothing is judged,
+//! because other faults there delay every commit.
 
 use std::collections::BTreeMap;
 
@@ -19,30 +19,29 @@ const MS: u64 = 1_000_000;
 /// How late something may end while there is a leader.
 // Rule: bounded-late
 const LATE_MS: u64 = 500;
-/// What a leader that did not hand over may take with it.
+/// Time that an unplanned leader change may cost: logical time that the old leader had not written into the log.
 const UNPLANNED_MS: u64 = 1_000;
-/// An entry is on the disks of a majority within this time where nothing goes wrong but the lead: two ways of up to 2 ms and two
-/// syncs of up to 4 ms, behind those that are under way.
+/// Longest commit in a lease run: two messages of up to 2 ms and two syncs of up to 4 ms, each perhaps behind one in flight.
 const COMMIT_MS: u64 = 30;
-/// Clocks run slow by one in so many at most.
+/// A clock is slow by at most 1 in 200.
 const CLOCK_ONE_IN: u64 = 200;
 
-/// Real time, as far as something may count on it.
+/// How much real time the leader changes allow.
 #[derive(Debug, Default)]
 pub(super) struct Late {
-    /// Whether the world says who leads.
+    /// Whether the world reports who leads.
     is_on: bool,
-    /// The last leader, by node and term.
+    /// The last leader: node and term.
     leader: Option<(u64, u64)>,
-    /// Since when there is none.
+    /// Since when no node leads; `None` while one leads.
     leaderless_since: Option<WorldTime>,
-    /// What all changes of the lead up to now allow, without the one that goes on.
+    /// The time that all completed leader changes allow together, in nanoseconds.
     allowed_ns: u64,
-    /// For the stamp of each entry: when the first entry with it was in the log, and what was allowed up to then.
+    /// For each stamp: when its first entry was in the log, and the time that leader changes allowed up to then.
     logged: BTreeMap<LogicalMs, (WorldTime, u64)>,
 }
 
-/// Something that ends by time: the stamp that it counts from, how long it may last, and whether a fail-over lifts it.
+/// Something with a deadline: the stamp at which it begins, how long it may last, and whether a fail-over extends it.
 #[derive(Clone, Copy, Debug)]
 struct Lasts {
     from: LogicalMs,
@@ -51,7 +50,7 @@ struct Lasts {
 }
 
 impl Late {
-    /// From now on this node leads in this term, or none does.
+    /// The world reports a leader change.
     pub(super) fn leads(&mut self, leader: Option<(u64, u64)>, planned: bool, findings: &mut Findings) {
         self.is_on = true;
         let Some(leader) = leader else {
@@ -69,7 +68,7 @@ impl Late {
         self.leader = Some(leader);
     }
 
-    /// The log has an entry with this stamp.
+    /// The log has a new entry with this stamp.
     pub(super) fn entry(&mut self, stamp: LogicalMs, now: WorldTime) {
         if self.is_on {
             let allowed = self.allowed_up_to(now);
@@ -77,7 +76,7 @@ impl Late {
         }
     }
 
-    /// What ends by time has not lasted too long.
+    /// What ends by time did not last too long.
     // Rule: bounded-late
     pub(super) fn ends_in_time(&self, step: &Step<'_>, findings: &mut Findings) {
         let ledger = step.ledger;
@@ -99,14 +98,14 @@ impl Late {
         }
     }
 
-    /// The run is over: nothing is left that should have ended.
+    /// At the end of the run nothing is left that should have ended.
     pub(super) fn nothing_is_left(&self, ledger: &Ledger, findings: &mut Findings) {
         let sessions = ledger.sessions.keys().filter_map(|session| session_lasts(ledger, *session));
         let grants = ledger.grants.keys();
         let grants = grants.flat_map(|grant| [ttl_lasts(ledger, *grant), hold_lasts(ledger, *grant)]).flatten();
         let waits = ledger.waiters.values().filter_map(|waiter| until(waiter.queued_at, waiter.until));
         let rests = ledger.rests.values().filter_map(|rest| until(rest.began_at, Some(rest.until)));
-        // The order of hash maps is not to be seen.
+        // Sorted, because the order of hash maps must not be visible.
         let mut left: Vec<Lasts> = sessions.chain(grants).chain(waits).chain(rests).collect();
         left.sort_by_key(|lasts| (lasts.from, lasts.ms));
         for lasts in left {
@@ -114,7 +113,7 @@ impl Late {
         }
     }
 
-    /// A new log begins.
+    /// The cluster was restored: a new log begins.
     pub(super) fn restored(&mut self) {
         self.logged.clear();
     }
@@ -128,7 +127,7 @@ impl Late {
         findings.report.timed_leases += 1;
         findings.ensure(lasted_ns <= allowed_ns, "I22", || {
             let (lasted, allowed, changes) = (lasted_ns / MS, allowed_ns / MS, changes_ns / MS);
-            format!("lasted {lasted} ms, not {allowed} ms at most ({changes} for changes of the lead): {}", what())
+            format!("lasted {lasted} ms, at most {allowed} ms are allowed ({changes} for leader changes): {}", what())
         });
     }
 
@@ -154,7 +153,7 @@ fn hold_lasts(ledger: &Ledger, id: fencepost_core::GrantId) -> Option<Lasts> {
     until(grant.granted_at, grant.hold_until)
 }
 
-/// Something that a fail-over does not lift.
+/// A deadline that a fail-over does not extend.
 fn until(from: LogicalMs, until: Option<LogicalMs>) -> Option<Lasts> {
     Some(Lasts { from, ms: until?.0.saturating_sub(from.0), is_lifted: false })
 }

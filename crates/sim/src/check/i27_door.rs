@@ -1,13 +1,13 @@
-//! I27: every command of a session came from the stream bound last with its secret; its answers and pushes reach that stream, or that
-//! stream ends; no other stream hears them.
+//! I27: every command of a session comes from the stream that was bound last with the session's secret. Its answers and pushes reach that
+//! stream, or that stream ends. No other stream gets them.
 //!
-//! This is the door once more, written for obviousness: who is bound follows from what the lock states decided and from which stream had
-//! asked, never from what a node's edge remembers. Each stream is owed what was decided for it, in order. A message takes everything
-//! that waits, so each message must be exactly what is owed.
+//! This is a second, simple model of the edge. Which stream is bound follows from the decisions of the lock states and from the stream
+//! that asked, never from what a node's edge remembers. Each stream is owed what was decided for it, in order. A message takes the whole
+//! send buffer, so each message must contain exactly what the stream is owed.
 //!
-//! Only the client that made a session knows its secret. So every stream that is bound to the session must be of that client, the
-//! hostile one included: what it makes is its own. The two lock states of a node, and each term of the efficiency tier, are apart: the
-//! same id in another one is another session.
+//! Only the client that made a session knows its secret, so every stream bound to the session must belong to that client. This holds for
+//! the hostile client and its own sessions, too. The two lock states of a node are separate, and so is each term of the efficiency
+//! tier: the same session id in another lock state is another session.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -20,17 +20,17 @@ use prost::Message;
 
 use super::findings::Findings;
 use super::ledger::Map;
-use crate::fact::{Asked, Kind};
+use crate::fact::{Kind, StreamCommand};
 
-/// Bindings of one session that are remembered. Nodes that are behind may still speak of earlier ones.
+/// How many bindings of one session are remembered. More than the last one, because a node that is behind may still use an earlier one.
 const BINDINGS_MAX: usize = 16;
 
-/// Everything about streams and sessions, as the facts tell it.
+/// The model of the edges of all nodes: streams, sessions and bindings.
 #[derive(Debug, Default)]
 pub(super) struct Door {
     streams: Map<StreamId, Stream>,
     sessions: Map<(Locks, SessionId), Session>,
-    /// How often each node began or ended to serve.
+    /// How often each node began or stopped serving, or changed its term.
     terms: Map<u64, u64>,
 }
 
@@ -38,14 +38,14 @@ pub(super) struct Door {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Locks {
     Replicated,
-    /// The efficiency tier of a node, by how many of its terms were over before.
+    /// The efficiency tier of a node, and how many of its terms were over before.
     InMemory(u64, u64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
     Served,
-    /// Its term is over. What it was owed before may still leave, and nothing else happens on it.
+    /// Its term is over. What it was owed before may still be sent; nothing else may happen on it.
     Ending,
     Over,
 }
@@ -56,21 +56,21 @@ struct Stream {
     node: u64,
     locks: Locks,
     life: Life,
-    /// The sessions that the client has spoken of here.
+    /// The sessions that the client named on this stream.
     spoken_of: BTreeSet<SessionId>,
-    /// The answers that it is owed: to which session and number, from which entry.
+    /// The answers that it is owed: session, request number, and index of the entry.
     answers: VecDeque<(SessionId, u64, u64)>,
-    /// The pushes that it is owed, with their entries.
+    /// The pushes that it is owed, with the index of the entry.
     pushes: VecDeque<(v1::Push, u64)>,
-    /// The detached sessions that it must hear of, with the epochs of the streams that have them now.
+    /// The sessions that moved to another stream, with the new epoch. This stream must be told.
     detached: VecDeque<(SessionId, u64)>,
 }
 
 #[derive(Debug)]
 struct Session {
-    /// The client that made it. None if no open of it was seen decided: its node died before.
+    /// The client that opened it. `None` if the decision of the open was never reported, because the node crashed before.
     made_by: Option<usize>,
-    /// The newest last, as the nodes heard of them.
+    /// In the order in which the nodes heard of them, the newest last.
     bindings: VecDeque<Binding>,
 }
 
@@ -80,7 +80,7 @@ struct Binding {
     index: u64,
     stream: StreamId,
     node: u64,
-    /// Whether that entry made the session. Then another session with this id may have ended in it.
+    /// Whether that entry opened the session. The same entry may also have ended an older session with this id.
     is_first: bool,
 }
 
@@ -91,19 +91,19 @@ impl Binding {
 }
 
 impl Session {
-    /// The stream that was bound last, in the order of the lock state, when this entry was applied.
+    /// The last binding up to this entry, in the order of the log.
     fn bound_at(&self, index: u64) -> Option<Binding> {
         self.bindings.iter().filter(|binding| binding.index <= index).max_by_key(|binding| binding.index).copied()
     }
 
-    /// The stream that was bound last, as this node has heard.
+    /// The stream that is bound according to what this node has heard.
     fn bound_by(&self, node: u64) -> Option<StreamId> {
         self.bindings.iter().rev().find(|binding| binding.node == node).map(|binding| binding.stream)
     }
 }
 
 impl Door {
-    /// Nothing is left of the old cluster.
+    /// The cluster was restored: forgets everything.
     pub(super) fn restored(&mut self) {
         *self = Door::default();
     }
@@ -139,29 +139,35 @@ impl Door {
         stream.spoken_of.extend(all.map(|(high, low)| SessionId(api::whole(high, low))));
     }
 
-    /// A node submits only what a stream may ask for.
-    pub(super) fn submitted(&mut self, asked: Asked, findings: &mut Findings) {
+    /// A node may submit a command only for a stream of this term that is bound to the session. Opens and attaches need no binding.
+    pub(super) fn submitted(&mut self, command: StreamCommand, findings: &mut Findings) {
         findings.report.door_commands += 1;
-        let Some(stream) = self.streams.get(&asked.stream) else {
-            return findings.found("I27", || format!("{asked:?} is submitted for a stream that never was"));
+        let Some(stream) = self.streams.get(&command.stream) else {
+            return findings.found("I27", || format!("{command:?} is submitted for a stream that never existed"));
         };
         findings.ensure(stream.life == Life::Served, "I27", || {
-            format!("{asked:?} is submitted for a stream whose term is over: {stream:?}")
+            format!("{command:?} is submitted for a stream whose term is over: {stream:?}")
         });
-        if let Kind::Open | Kind::Attach = asked.kind {
+        if let Kind::Open | Kind::Attach = command.kind {
             return;
         }
-        let bound = self.sessions.get(&(stream.locks, asked.session)).and_then(|it| it.bound_by(stream.node));
-        findings.ensure(bound == Some(asked.stream), "I27", || {
-            format!("{asked:?} is submitted by node {} for a session that is bound to {bound:?}", stream.node)
+        let bound = self.sessions.get(&(stream.locks, command.session)).and_then(|it| it.bound_by(stream.node));
+        findings.ensure(bound == Some(command.stream), "I27", || {
+            format!("{command:?} is submitted by node {} for a session that is bound to {bound:?}", stream.node)
         });
     }
 
-    /// A command was decided: what that means for who is bound, and what its stream is owed.
-    pub(super) fn decided(&mut self, asked: Asked, position: LogPosition, reply: &Reply, findings: &mut Findings) {
+    /// A command was decided: updates the binding, and what the streams are owed.
+    pub(super) fn decided(
+        &mut self,
+        command: StreamCommand,
+        position: LogPosition,
+        reply: &Reply,
+        findings: &mut Findings,
+    ) {
         let index = position.index;
-        let Some(stream) = self.streams.get(&asked.stream) else { return };
-        let (key, client, node) = ((stream.locks, asked.session), stream.client, stream.node);
+        let Some(stream) = self.streams.get(&command.stream) else { return };
+        let (key, client, node) = ((stream.locks, command.session), stream.client, stream.node);
         let is_first = matches!(reply.outcome, Outcome::Opened { .. }) && reply.repeat.is_none();
         let epoch = match &reply.outcome {
             Outcome::Opened { epoch } if is_first => {
@@ -171,55 +177,57 @@ impl Door {
             }
             // Rule: attach
             Outcome::Opened { epoch } => {
-                self.it_is_its_own(key, client, asked, findings);
+                self.it_is_its_own(key, client, command, findings);
                 let bound = self.served_by(key, node);
-                let binds = bound.map_or(epoch.0 == 1, |bound| bound == asked.stream);
+                let binds = bound.map_or(epoch.0 == 1, |bound| bound == command.stream);
                 if !binds {
-                    // It is told to attach instead.
+                    // The edge tells the client to attach instead.
                     return;
                 }
-                // If it is bound already, nothing changes.
+                // If this stream is bound already, nothing changes.
                 bound.is_none().then_some(*epoch)
             }
             Outcome::Attached(attached) => {
-                self.it_is_its_own(key, client, asked, findings);
+                self.it_is_its_own(key, client, command, findings);
                 Some(attached.epoch)
             }
             outcome => {
-                if matches!(asked.kind, Kind::KeepAlive | Kind::Request(_)) && !is_turned_away(outcome) {
+                if matches!(command.kind, Kind::KeepAlive | Kind::Request(_)) && !is_turned_away(outcome) {
                     let bound = self.sessions.get(&key).and_then(|session| session.bound_at(index));
                     let is_bound = bound.is_some_and(|binding| {
-                        // A client that makes a session of an old id while its old stream asks on harms itself alone.
+                        // A client that opens a session with an old id while its old stream still sends requests harms only itself.
                         let is_its_own = self.streams.get(&binding.stream).is_some_and(|it| it.client == client);
-                        binding.stream == asked.stream || binding.is_first && is_its_own
+                        binding.stream == command.stream || binding.is_first && is_its_own
                     });
                     findings.ensure(is_bound, "I27", || {
-                        format!("{asked:?} is carried out at {position:?} ({outcome:?}), and {bound:?} was bound last")
+                        format!(
+                            "{command:?} is carried out at {position:?} ({outcome:?}), but {bound:?} was bound last"
+                        )
                     });
                 }
                 None
             }
         };
-        let before = self.served_by(key, node).filter(|before| *before != asked.stream && epoch.is_some());
+        let before = self.served_by(key, node).filter(|before| *before != command.stream && epoch.is_some());
         if let Some((epoch, before)) = epoch.zip(before)
             && let Some(before) = self.streams.get_mut(&before)
         {
-            before.detached.push_back((asked.session, epoch.0));
+            before.detached.push_back((command.session, epoch.0));
         }
         if epoch.is_some() {
             findings.report.door_bindings += 1;
-            self.bind(key, Binding { index, stream: asked.stream, node, is_first });
+            self.bind(key, Binding { index, stream: command.stream, node, is_first });
         }
         if reply.outcome == Outcome::Closed {
             self.ended(key, |binding| binding.node == node);
         }
-        let stream = self.streams.get_mut(&asked.stream).expect("just seen");
+        let stream = self.streams.get_mut(&command.stream).expect("just seen");
         if stream.life == Life::Served {
-            stream.answers.push_back((asked.session, number_of(asked.kind), index));
+            stream.answers.push_back((command.session, number_of(command.kind), index));
         }
     }
 
-    /// A session is to be told something: the stream that is bound to it is owed it, if it is one of this node.
+    /// A lock state pushes to a session: the bound stream is owed the push, if it is a stream of this node.
     pub(super) fn pushed(&mut self, node: u64, tier: Tier, position: LogPosition, push: &Push) {
         let key = (self.locks(node, tier), api::push_session(push));
         let Some(session) = self.sessions.get(&key) else { return };
@@ -230,16 +238,16 @@ impl Door {
             stream.pushes.push_back((api::push_to_wire(push), position.index));
         }
         if let Push::SessionEnded { .. } = push {
-            // Not the one that was made in the same entry.
+            // Not a session with this id that was opened in the same entry.
             self.ended(key, |binding| binding.node == node && !binding.is_made_in(position.index));
         }
     }
 
-    /// A message is all that its stream is owed, and nothing else.
+    /// A message contains all that its stream is owed, and nothing else.
     pub(super) fn sent(&mut self, id: StreamId, message: &v1::ServerMessage, findings: &mut Findings) {
         is_within_the_bound(id, message, findings);
         let Some(stream) = self.streams.get_mut(&id) else {
-            return findings.found("I27", || format!("a message for {id:?}, which never was"));
+            return findings.found("I27", || format!("a message for {id:?}, which never existed"));
         };
         for decided in &message.decided {
             for answer in &decided.answers {
@@ -247,7 +255,7 @@ impl Door {
                 let session = SessionId(api::whole(answer.session_high, answer.session_low));
                 let (heard, owed) = ((session, answer.number, decided.index), stream.answers.pop_front());
                 findings.ensure(owed == Some(heard), "I27", || {
-                    format!("{id:?} of client {} hears the answer {heard:?}, and is owed {owed:?}", stream.client)
+                    format!("{id:?} of client {} gets the answer {heard:?}, but is owed {owed:?}", stream.client)
                 });
             }
             for push in &decided.pushes {
@@ -256,7 +264,7 @@ impl Door {
                 let is_owed = owed.as_ref().is_some_and(|owed| owed.0 == *push && owed.1 == decided.index);
                 findings.ensure(is_owed, "I27", || {
                     format!(
-                        "{id:?} of client {} hears {push:?} of {}, and is owed {owed:?}",
+                        "{id:?} of client {} gets {push:?} of {}, but is owed {owed:?}",
                         stream.client, decided.index
                     )
                 });
@@ -267,19 +275,20 @@ impl Door {
             let heard = (SessionId(api::whole(detached.session_high, detached.session_low)), detached.epoch);
             let owed = stream.detached.pop_front();
             findings.ensure(owed == Some(heard), "I27", || {
-                format!("{id:?} hears that {heard:?} is attached elsewhere, and is owed {owed:?}")
+                format!("{id:?} is told that {heard:?} is attached elsewhere, but is owed {owed:?}")
             });
         }
         for not_taken in &message.not_taken {
             findings.report.door_refusals += 1;
             let session = SessionId(api::whole(not_taken.session_high, not_taken.session_low));
             findings.ensure(stream.spoken_of.contains(&session), "I27", || {
-                format!("{id:?} hears of {session:?}, which it never spoke of: {not_taken:?}")
+                format!("{id:?} gets a refusal for {session:?}, which it never named: {not_taken:?}")
             });
         }
         let is_left = !stream.answers.is_empty() || !stream.pushes.is_empty() || !stream.detached.is_empty();
-        findings
-            .ensure(!is_left, "I27", || format!("{id:?} is sent a message without all that it is owed: {stream:?}"));
+        findings.ensure(!is_left, "I27", || {
+            format!("a message to {id:?} leaves out something that it is owed: {stream:?}")
+        });
         stream.forget_owed();
     }
 
@@ -290,18 +299,24 @@ impl Door {
         }
     }
 
-    /// The stream that is bound at this node, if it is there and its term is not over.
+    /// The stream that is bound at this node, if it is still served.
     fn served_by(&self, key: (Locks, SessionId), node: u64) -> Option<StreamId> {
         let bound = self.sessions.get(&key)?.bound_by(node)?;
         self.streams.get(&bound).filter(|stream| stream.life == Life::Served).map(|_| bound)
     }
 
-    /// Only the client that made a session has its secret.
-    fn it_is_its_own(&mut self, key: (Locks, SessionId), client: usize, asked: Asked, findings: &mut Findings) {
+    /// A session is attached, or opened again, only by the client that opened it first: no other client has its secret.
+    fn it_is_its_own(
+        &mut self,
+        key: (Locks, SessionId),
+        client: usize,
+        command: StreamCommand,
+        findings: &mut Findings,
+    ) {
         let session = self.sessions.entry(key).or_insert_with(Session::unknown);
         let made_by = *session.made_by.get_or_insert(client);
         findings.ensure(made_by == client, "I27", || {
-            format!("client {client} takes a session of client {made_by} over, without its secret: {asked:?}")
+            format!("client {client} takes over a session of client {made_by} without its secret: {command:?}")
         });
     }
 
@@ -313,7 +328,7 @@ impl Door {
         }
     }
 
-    /// A node has heard that a session is over, and with it these bindings. Its id may be used again, by any client.
+    /// A node heard that a session ended: removes the bindings that ended with it. Any client may use the id again.
     fn ended(&mut self, key: (Locks, SessionId), is_over: impl Fn(&Binding) -> bool) {
         if let Some(session) = self.sessions.get_mut(&key) {
             let last = session.bindings.back().copied();
@@ -339,24 +354,24 @@ impl Stream {
     }
 }
 
-/// What waited for a stream was at most the bound and one item more.
+/// The send buffer of a stream held at most the bound plus one item.
 fn is_within_the_bound(stream: StreamId, message: &v1::ServerMessage, findings: &mut Findings) {
     let bytes = message.encoded_len();
     findings.report.door_bytes_max = findings.report.door_bytes_max.max(bytes as u64);
     if bytes <= OUTBOX_BYTES_MAX {
         return;
     }
-    // What stands between the items does not count.
+    // The encoding between the items does not count.
     let decided = message.decided.iter().map(Message::encoded_len);
     let not_taken = message.not_taken.iter().map(Message::encoded_len);
     let items: Vec<usize> = decided.chain(not_taken).chain(message.detached.iter().map(Message::encoded_len)).collect();
     let (sum, largest) = (items.iter().sum::<usize>(), items.iter().max().copied().unwrap_or_default());
     findings.ensure(sum <= OUTBOX_BYTES_MAX + largest, "I27", || {
-        format!("{sum} bytes waited for {stream:?}, and the bound is {OUTBOX_BYTES_MAX}")
+        format!("{sum} bytes waited for {stream:?}, but the bound is {OUTBOX_BYTES_MAX}")
     });
 }
 
-/// Whether the lock state itself has refused to let the session act.
+/// Whether the lock state refused the command because of its session or epoch.
 fn is_turned_away(outcome: &Outcome) -> bool {
     use Refusal::{NoSession, WrongEpoch};
     matches!(outcome, Outcome::Refused(NoSession | WrongEpoch { .. }))

@@ -1,8 +1,8 @@
-//! The state as it follows from the log's entries and events alone: who lives, holds, rests and waits.
+//! The ledger: the lock state as it follows from the entries and events of the log alone. Sessions, grants, rests and waiters.
 //!
-//! It is kept event by event, so that checkers can look at it just before each event and after each entry. It judges nothing and
-//! believes nothing: an event that contradicts it is followed as far as it makes sense, and it is for the checkers to say so.
-//! How events change it stands in `follow`.
+//! It is updated event by event, so that the checkers can look at it just before each event and after each entry. It judges nothing:
+//! it follows an event that contradicts it as far as possible, and the checkers report the contradiction. How events change it is in
+//! `follow.rs`, deadlines are in `due.rs`, and which waiter could be granted is in `looking.rs`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
@@ -15,12 +15,12 @@ use fencepost_core::{
 
 use super::due::Due;
 use super::looking::Blocked;
-use super::place::{Modes, Place, Stance, Stands, needs_of};
+use super::place::{Modes, NameState, Stance, Stands, needs_of};
 
-/// A map that is only looked things up in, so that its order is never seen.
+/// A hash map with a fixed hasher. Use it only for lookups: its order must not be visible.
 pub(super) type Map<K, V> = HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 
-/// A session that lives, or that ended in this entry and whose grants and waits are still to go.
+/// A living session, or one that ended in this entry and whose grants and waits have not ended yet.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) lives: bool,
@@ -36,12 +36,12 @@ pub(super) struct Session {
 /// A named owner that holds something or waits.
 #[derive(Debug, Default)]
 pub(super) struct Owner {
-    /// What its grants take, name by name.
+    /// The modes of its grants, by name.
     pub(super) held: BTreeMap<Name, Modes>,
     pub(super) waits: Option<Arrival>,
 }
 
-/// How long a grant may last, as far as its request said.
+/// The time limits of a grant, from its request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lasts {
     pub(super) ttl: Option<Ttl>,
@@ -55,7 +55,7 @@ impl Lasts {
     }
 }
 
-/// A held lock or permits.
+/// A grant: held locks or permits.
 #[derive(Debug)]
 pub(super) struct Grant {
     pub(super) id: GrantId,
@@ -63,18 +63,18 @@ pub(super) struct Grant {
     pub(super) session: SessionId,
     pub(super) owner: Option<OwnerName>,
     pub(super) held: Held,
-    /// What it takes, name by name; nothing for permits.
+    /// The mode that it takes on each name, with intentions on ancestors; empty for permits.
     pub(super) needs: Vec<(Name, Mode)>,
     pub(super) count: u32,
     pub(super) granted_at: LogicalMs,
     pub(super) hold_until: Option<LogicalMs>,
-    /// The entry that granted or extended it last: what is due at once is not due in that entry.
+    /// The index of the entry that granted or extended it last. Even if it is due at once, it does not end in that entry.
     pub(super) timed_at_index: u64,
     pub(super) lasts: Lasts,
     pub(super) converting: Option<Arrival>,
 }
 
-/// What is left of a grant that ended against its holder's will.
+/// A rest: after an involuntary end a grant blocks others for its lock delay.
 #[derive(Debug)]
 pub(super) struct Rest {
     pub(super) held: Held,
@@ -93,14 +93,14 @@ pub(super) struct Waiter {
     /// The deadlock search gave up on it.
     pub(super) unchecked: bool,
     pub(super) stands: Stands,
-    /// Where it was blocked when it was last looked at. Invariant: it is parked there.
+    /// What blocked it when it was last checked. Invariant: the waiter is parked there.
     pub(super) parked: Option<Blocked>,
 }
 
-/// A name of which permits are taken.
+/// A semaphore: a name of which permits are taken.
 #[derive(Debug, Default)]
 pub(super) struct Semaphore {
-    /// None if it was set before a backup that this one was restored from.
+    /// `None` if it is unknown, because it was set before the backup that was restored.
     pub(super) limit: Option<Permits>,
     pub(super) administered: bool,
     pub(super) out: u64,
@@ -113,12 +113,12 @@ impl Semaphore {
     }
 }
 
-/// Whose a request or a grant is, as far as conflicts go.
+/// The owner of a request or a grant. What has the same owner does not conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose<'a> {
     Named(SessionId, &'a OwnerName),
     Grant(GrantId),
-    /// A new request without a named owner: nothing that exists is its own.
+    /// A new request without a named owner: it owns no grant yet.
     Its,
 }
 
@@ -139,14 +139,14 @@ impl<'a> Whose<'a> {
     }
 }
 
-/// The state by the log.
+/// The lock state according to the log.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     pub(super) index: u64,
     pub(super) stamp: LogicalMs,
     pub(super) grace_at: Option<LogicalMs>,
     pub(super) last_arrival: u64,
-    /// The last arrival before this entry.
+    /// The last arrival number before this entry.
     pub(super) arrivals_before: u64,
     pub(super) sessions: Map<SessionId, Session>,
     pub(super) grants: Map<GrantId, Grant>,
@@ -154,28 +154,29 @@ pub(super) struct Ledger {
     pub(super) waiters: BTreeMap<Arrival, Waiter>,
     pub(super) semaphores: BTreeMap<Name, Semaphore>,
     pub(super) freezes: BTreeMap<FreezeId, Scope>,
-    pub(super) places: Map<Name, Place>,
+    pub(super) name_states: Map<Name, NameState>,
     pub(super) parked_at_freeze: BTreeMap<FreezeId, BTreeSet<Arrival>>,
-    /// Earliest first. Invariant: whatever has a deadline stands here no later than it; entries of what is gone stay until then.
+    /// Deadlines, earliest first. Invariant: everything with a deadline has an item here at or before that deadline. Items of things that
+    /// are gone stay until their time.
     pub(super) due: BinaryHeap<Reverse<(LogicalMs, Due)>>,
 
-    /// Names where somebody may pass since the last look.
+    /// Names that changed since the last look, so that a waiter may have become grantable.
     pub(super) touched: BTreeSet<Name>,
     pub(super) touched_semaphores: BTreeSet<Name>,
-    /// How often a waiter was looked at.
+    /// How often a waiter was checked.
     pub(super) looks: u64,
-    /// Waiters that are parked nowhere yet.
+    /// Waiters that are not parked yet.
     pub(super) unparked: BTreeSet<Arrival>,
-    /// Waiters that wait for more than before since the last look: new ones, and those whose owner let go of something.
+    /// Waiters that wait for more than at the last cycle search: new ones, and those whose owner released something. Used by I13.
     pub(super) further_back: Vec<Arrival>,
-    /// Sessions that ended and were not settled yet.
+    /// Sessions that ended, and whose grants and waits were not checked yet. Used by I7.
     pub(super) dying: Vec<SessionId>,
-    /// What an administrator did last in this entry.
+    /// The last administrator's act in this entry.
     pub(super) last_act: Option<ActFacts>,
 
-    /// After a restore: rests that nobody told of may stand until this stamp.
+    /// After a restore: rests from the backup, which no event reported, may exist until this stamp.
     pub(super) unknown_rests_until: Option<LogicalMs>,
-    /// After a restore: freezes and limits that nobody told of may stand.
+    /// After a restore: freezes and limits from the backup, which no event reported, may exist.
     pub(super) is_restored: bool,
     pub(super) ever_froze: bool,
 }
@@ -195,15 +196,15 @@ impl Ledger {
         arrival.0 <= self.arrivals_before
     }
 
-    pub(super) fn place(&self, name: &Name) -> Option<&Place> {
-        self.places.get(name)
+    pub(super) fn name_state(&self, name: &Name) -> Option<&NameState> {
+        self.name_states.get(name)
     }
 
-    pub(super) fn place_mut(&mut self, name: &Name) -> &mut Place {
-        if !self.places.contains_key(name) {
-            self.places.insert(name.clone(), Place::default());
+    pub(super) fn name_state_mut(&mut self, name: &Name) -> &mut NameState {
+        if !self.name_states.contains_key(name) {
+            self.name_states.insert(name.clone(), NameState::default());
         }
-        self.places.get_mut(name).expect("it was put there")
+        self.name_states.get_mut(name).expect("inserted above if it was missing")
     }
 
     // Rule: freeze
@@ -211,7 +212,7 @@ impl Ledger {
         self.freezes.iter().find(|(_, scope)| scope.covers(name)).map(|(freeze, _)| *freeze)
     }
 
-    /// What an owner has on a name already.
+    /// The modes that an owner already holds on a name.
     pub(super) fn own_modes(&self, whose: Whose<'_>, name: &Name) -> Modes {
         match whose {
             Whose::Named(session, owner) => {
@@ -221,7 +222,7 @@ impl Ledger {
             Whose::Grant(grant) => {
                 let mut own = Modes::default();
                 if self.grants.contains_key(&grant)
-                    && let Some(mode) = self.places.get(name).and_then(|place| place.holders.get(&grant))
+                    && let Some(mode) = self.name_states.get(name).and_then(|state| state.holders.get(&grant))
                 {
                     own.add(*mode);
                 }
@@ -231,7 +232,7 @@ impl Ledger {
         }
     }
 
-    /// What would be held if the request were granted, name by name; nothing for permits.
+    /// The modes that the request would hold on each name if it were granted; empty for permits.
     pub(super) fn needs_of_request(&self, request: &RequestFacts) -> Vec<(Name, Mode)> {
         let Held::Locks(wanted) = &request.wants else { return Vec::new() };
         let Some(grant) = request.converts.and_then(|grant| self.grants.get(&grant)) else { return needs_of(wanted) };
@@ -240,7 +241,7 @@ impl Ledger {
         needs_of(&held.iter().map(converted).collect::<Vec<Lock>>())
     }
 
-    /// Where a request stands that is not queued.
+    /// The queues that a request would join now, with its stance in each.
     pub(super) fn stands_of(&self, request: &RequestFacts) -> Stands {
         let whose = Whose::request(request);
         let stance =
@@ -293,7 +294,7 @@ impl Ledger {
         let Some(waiter) = self.waiters.get(&arrival) else { return };
         let stands = self.stands_of(&waiter.request);
         for (name, stance) in &stands {
-            self.place_mut(name).stand(arrival, *stance);
+            self.name_state_mut(name).stand(arrival, *stance);
         }
         self.waiters.get_mut(&arrival).expect("it is there").stands = stands;
         self.unparked.insert(arrival);
@@ -304,7 +305,7 @@ impl Ledger {
         self.unpark(arrival);
         let Some(waiter) = self.waiters.get_mut(&arrival) else { return };
         for (name, stance) in std::mem::take(&mut waiter.stands) {
-            self.place_mut(&name).leave(arrival, stance);
+            self.name_state_mut(&name).leave(arrival, stance);
             self.touch(&name);
         }
         self.unparked.remove(&arrival);
@@ -333,7 +334,7 @@ impl Ledger {
         Some(waiter)
     }
 
-    /// The request that an owner waits for.
+    /// The pending request of an owner.
     // Rule: deadlock
     pub(super) fn waits_of(&self, whose: Whose<'_>) -> Option<Arrival> {
         match whose {
@@ -343,8 +344,8 @@ impl Ledger {
         }
     }
 
-    /// What an owner holds has changed: its waiting request may stand otherwise.
-    fn stand_anew(&mut self, session: SessionId, owner: Option<&OwnerName>, grant: GrantId) {
+    /// An owner's grants changed: its waiting request may need other queues or another stance.
+    fn update_stands(&mut self, session: SessionId, owner: Option<&OwnerName>, grant: GrantId) {
         let whose = owner.map_or(Whose::Grant(grant), |owner| Whose::Named(session, owner));
         let Some(arrival) = self.waits_of(whose) else { return };
         let Some(waiter) = self.waiters.get(&arrival) else { return };
@@ -363,7 +364,7 @@ impl Ledger {
             }
         }
         for (name, mode) in &grant.needs {
-            self.place_mut(name).hold(id, *mode);
+            self.name_state_mut(name).hold(id, *mode);
         }
         if let Held::Permits { name, permits } = &grant.held {
             self.semaphores.entry(name.clone()).or_default().out += u64::from(permits.get());
@@ -374,7 +375,7 @@ impl Ledger {
         }
     }
 
-    /// Ends a grant; until then, if that is said, it rests.
+    /// Ends a grant. With `rests_until` it rests until then.
     pub(super) fn remove_grant(&mut self, id: GrantId, rests_until: Option<LogicalMs>) {
         let Some(grant) = self.grants.remove(&id) else { return };
         if let Some(session) = self.sessions.get_mut(&grant.session) {
@@ -391,7 +392,7 @@ impl Ledger {
                 self.will_be_due(until, Due::Rest(id));
             }
         }
-        self.stand_anew(grant.session, grant.owner.as_ref(), id);
+        self.update_stands(grant.session, grant.owner.as_ref(), id);
     }
 
     pub(super) fn remove_rest(&mut self, id: GrantId) {
@@ -402,7 +403,7 @@ impl Ledger {
 
     fn vacate(&mut self, id: GrantId, held: &Held, needs: &[(Name, Mode)]) {
         for (name, _) in needs {
-            self.place_mut(name).let_go(id);
+            self.name_state_mut(name).let_go(id);
             self.touch(name);
         }
         if let Held::Permits { name, permits } = held {
@@ -413,7 +414,8 @@ impl Ledger {
         }
     }
 
-    /// A limit that came with a request lives while the name is in use.
+    /// Forgets a semaphore that is not in use. Its limit came with a request, and lives only while the name is in use; a limit set by an
+    /// administrator stays.
     pub(super) fn forget_unused(&mut self, name: &Name) {
         if self.semaphores.get(name).is_some_and(|it| !it.administered && it.out == 0 && it.queue.is_empty()) {
             self.semaphores.remove(name);
@@ -435,13 +437,13 @@ impl Ledger {
             session.let_go(owner, &before);
         }
         for (name, mode) in &needs {
-            self.place_mut(name).hold(id, *mode);
+            self.name_state_mut(name).hold(id, *mode);
             self.touch(name);
         }
-        self.stand_anew(session, owner.as_ref(), id);
+        self.update_stands(session, owner.as_ref(), id);
     }
 
-    /// Forgets a session that ended, with whatever should have gone with it.
+    /// Forgets an ended session, and everything that should have ended with it.
     pub(super) fn forget_session(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get(&id) else { return };
         let (waits, grants): (Vec<Arrival>, Vec<GrantId>) =
@@ -455,7 +457,7 @@ impl Ledger {
         self.sessions.remove(&id);
     }
 
-    /// A backup was restored: a new log, without sessions, and with rests, freezes and limits that nobody tells of.
+    /// The cluster was restored: a new log without sessions. Rests, freezes and limits from the backup exist, but no event reports them.
     pub(super) fn restored(&mut self) {
         *self = Ledger { is_restored: true, ever_froze: self.ever_froze, looks: self.looks, ..Ledger::default() };
     }

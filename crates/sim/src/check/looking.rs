@@ -1,14 +1,14 @@
-//! Who can be granted: what keeps a request back, and who must be looked at again when something is freed.
+//! Which waiters can be granted: what blocks a request, and which waiters must be checked again after a change.
 //!
-//! A waiter is parked at the first place where it was found blocked, a name or a freeze. Whatever touches that place looks at it
-//! again, and nothing else does; so an entry costs what it touches, however many wait.
+//! A waiter is parked at the first name or freeze that blocks it. It is checked again only when that name or freeze changes. So the cost
+//! of an entry depends on what it touches, not on how many requests wait.
 
 use fencepost_core::{Arrival, FreezeId, Held, Name};
 
 use super::ledger::{Ledger, Whose};
-use super::place::{Place, Stance, Stands};
+use super::place::{NameState, Stance, Stands};
 
-/// The first place where a request cannot pass, in name order.
+/// What blocks a request: the first one in name order.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Blocked {
     Freeze(FreezeId),
@@ -16,20 +16,20 @@ pub(super) enum Blocked {
 }
 
 impl Ledger {
-    /// The first thing that keeps a request for locks from being granted. `None` as its arrival is the newest of all.
+    /// What blocks a request for locks; `None` if nothing does. `None` as the arrival means the newest of all.
     pub(super) fn blocked(&self, whose: Whose<'_>, stands: &Stands, arrival: Option<Arrival>) -> Option<Blocked> {
         stands.iter().find_map(|(name, stance)| {
             if let Some(freeze) = self.freeze_over(name) {
                 return Some(Blocked::Freeze(freeze));
             }
-            let place = self.places.get(name)?;
-            let is_blocked = place.is_held_against(*stance, self.own_modes(whose, name))
-                || place.ahead_of(*stance, arrival).is_some();
+            let state = self.name_states.get(name)?;
+            let is_blocked = state.is_held_against(*stance, self.own_modes(whose, name))
+                || state.ahead_of(*stance, arrival).is_some();
             is_blocked.then(|| Blocked::At(name.clone()))
         })
     }
 
-    /// Whether the head of a semaphore's queue, which is this one, may be granted.
+    /// Whether this waiter is the head of a semaphore's queue and can be granted.
     // Rule: semaphore
     pub(super) fn permits_pass(&self, name: &Name, arrival: Arrival) -> bool {
         let Some(semaphore) = self.semaphores.get(name) else { return false };
@@ -39,7 +39,7 @@ impl Ledger {
         is_head && self.freeze_over(name).is_none()
     }
 
-    /// Whether nothing keeps a waiter from being granted.
+    /// Whether a waiter can be granted.
     pub(super) fn passes(&self, arrival: Arrival) -> bool {
         let Some(waiter) = self.waiters.get(&arrival) else { return false };
         match &waiter.request.wants {
@@ -48,13 +48,13 @@ impl Ledger {
         }
     }
 
-    /// Whether somebody may wait here for a reason that is older than a restore.
+    /// Whether a request may wait for a reason that is unknown here, because it is older than a restore.
     pub(super) fn may_have_hidden_reasons(&self) -> bool {
         self.is_restored && (self.ever_froze || self.unknown_rests_until.is_some_and(|until| self.stamp <= until))
     }
 
-    /// Waiters that nothing keeps back, among those that anything was done for since the last look. Everybody else was looked at
-    /// before, and stays where it was found blocked.
+    /// The waiters that can be granted, among new ones and those that a change since the last look may have unblocked. Every other waiter
+    /// was checked before, and stays parked.
     // Rule: no-missed-wake-up
     pub(super) fn look(&mut self) -> Vec<Arrival> {
         let mut free = Vec::new();
@@ -62,9 +62,9 @@ impl Ledger {
             self.look_at(arrival, &mut free);
         }
         while let Some(name) = self.touched.pop_first() {
-            // Who is found blocked elsewhere is parked there, and then the next one here is seen.
+            // A waiter that is blocked elsewhere is parked there. Then the next one is the first here.
             loop {
-                let waiting = self.places.get(&name).map(Place::may_pass).unwrap_or_default();
+                let waiting = self.name_states.get(&name).map(NameState::may_pass).unwrap_or_default();
                 let mut moved = false;
                 for arrival in waiting {
                     moved |= self.look_at(arrival, &mut free);
@@ -73,8 +73,8 @@ impl Ledger {
                     break;
                 }
             }
-            if self.places.get(&name).is_some_and(Place::is_free) {
-                self.places.remove(&name);
+            if self.name_states.get(&name).is_some_and(NameState::is_free) {
+                self.name_states.remove(&name);
             }
         }
         while let Some(name) = self.touched_semaphores.pop_first() {
@@ -84,7 +84,7 @@ impl Ledger {
         free
     }
 
-    /// Parks a waiter where it is blocked, or lists it as free. Says whether it has left the place where it was parked.
+    /// Parks a waiter where it is blocked, or adds it to `free`. Returns whether it left the place where it was parked.
     fn look_at(&mut self, arrival: Arrival, free: &mut Vec<Arrival>) -> bool {
         let Some(waiter) = self.waiters.get(&arrival) else { return false };
         if matches!(waiter.request.wants, Held::Permits { .. }) {
@@ -114,7 +114,7 @@ impl Ledger {
             Some(Blocked::Freeze(freeze)) => drop(self.parked_at_freeze.entry(*freeze).or_default().insert(arrival)),
             Some(Blocked::At(name)) => {
                 if let Some(stance) = self.stance_at(arrival, name) {
-                    self.place_mut(name).park(arrival, stance);
+                    self.name_state_mut(name).park(arrival, stance);
                 }
             }
         }
@@ -134,13 +134,13 @@ impl Ledger {
             }
             Some(Blocked::At(name)) => {
                 if let Some(stance) = self.stance_at(arrival, &name) {
-                    self.place_mut(&name).unpark(arrival, stance);
+                    self.name_state_mut(&name).unpark(arrival, stance);
                 }
             }
         }
     }
 
-    /// Everybody who was parked at a freeze is looked at again.
+    /// Ends a freeze: every waiter that was parked at it is checked again.
     pub(super) fn thaw(&mut self, freeze: FreezeId) {
         if let Some(scope) = self.freezes.remove(&freeze) {
             let semaphores = self.semaphores.keys().filter(|name| scope.covers(name));

@@ -1,8 +1,8 @@
-//! The checkers: one file an invariant. Each sees every fact of a run, in order, beside the ledger of what the log has said so far.
+//! The checkers, one file for each invariant. They see every fact of a run, in order, and a ledger of what the log has said so far.
 //!
-//! The log position is a witness of the order, so checking is one replay. An entry is walked event by event: the operations that
-//! caused nothing are judged where they stand between the events of those that did. What must hold at an event is asked just before it
-//! is followed, what must hold after an entry is asked at its end, and only of what the entry touched.
+//! The log gives the order of all operations, so one pass over it is enough. An entry is checked event by event. Operations without an
+//! event are judged in between, in the order of the operations. What must hold at an event is checked just before the ledger follows it.
+//! What must hold after an entry is checked at its end, and only for what the entry touched, so the cost does not grow with the state.
 
 mod black_box;
 mod causes;
@@ -48,19 +48,21 @@ use findings::Findings;
 use ledger::Ledger;
 use step::Step;
 
-/// The group of the replicated locks: their tokens rise over terms and restores.
+/// The group of the replicated locks for the black-box checker. One group for the whole run, because their tokens rise over all terms and
+/// restores.
 const REPLICATED: (u128, u64) = (0, 0);
 
 /// All checkers.
 pub struct Checkers {
     findings: Findings,
     ledger: Ledger,
-    /// The cluster, once it is another than in the beginning.
+    /// The current cluster after a restore; `None` before the first restore.
     cluster: Option<u128>,
-    /// Where the last entry stands.
+    /// The position of the last entry.
     last: LogPosition,
     causes: Causes,
-    /// Which operations of the entry were judged. Cancels of waits take effect before the others.
+    /// Which operations of the entry are already judged. Not always a prefix: cancels of older waits take effect before the other
+    /// operations.
     judged: Vec<bool>,
     tokens: i02_tokens::Tokens,
     acknowledged: i03_acknowledged::Acknowledged,
@@ -73,7 +75,7 @@ pub struct Checkers {
     late: i22_late::Late,
     door: i27_door::Door,
     black_box: black_box::BlackBox,
-    /// The users of the efficiency tier. Administrators do not reach it.
+    /// The black-box checker for users of the efficiency tier. Administrators cannot act there.
     // Rule: tier-efficiency
     in_memory: black_box::BlackBox,
 }
@@ -85,8 +87,8 @@ impl Default for Checkers {
 }
 
 impl Checkers {
-    /// Checkers of a new run. If an administrator may break grants or evict sessions in it, the clients alone cannot know why
-    /// somebody acts too late, and the black-box checker stays silent.
+    /// Checkers for a new run. `administered` says that administrators may break grants or evict sessions. A holder may then act after it
+    /// lost its lock, so the black-box checker, which does not see the log, is off.
     pub fn new(administered: bool) -> Checkers {
         Checkers {
             findings: Findings::default(),
@@ -147,20 +149,21 @@ impl Checkers {
             Fact::Restored { cluster } => self.restored(cluster),
             Fact::Connected { stream, client, node, tier } => self.door.connected(stream, client, node, tier),
             Fact::Said { stream, message } => self.door.said(stream, message),
-            Fact::Submitted(asked) => self.door.submitted(asked, findings),
-            Fact::Decided { asked, position, reply } => self.door.decided(asked, position, reply, findings),
+            Fact::Submitted(command) => self.door.submitted(command, findings),
+            Fact::Decided { command, position, reply } => self.door.decided(command, position, reply, findings),
             Fact::Pushed { node, tier, position, push } => self.door.pushed(node, tier, position, push),
             Fact::Sent { stream, message } => self.door.sent(stream, message, findings),
             Fact::StreamOver { stream } => self.door.stream_over(stream),
             Fact::TermOver { node } => self.door.term_over(node),
             Fact::Over => {
-                i19_liveness::nobody_waits_for_what_is_free(&self.ledger, findings);
+                i19_liveness::no_request_waits_for_what_is_free(&self.ledger, findings);
                 self.late.nothing_is_left(&self.ledger, findings);
             }
         }
     }
 
-    /// Within one term the efficiency tier keeps its holders apart as the replicated locks do. Between terms it promises nothing.
+    /// Checks a fact of the efficiency tier. Within one term its locks exclude each other like the replicated ones. Between terms it
+    /// promises nothing.
     // Rule: tier-efficiency
     fn in_memory(&mut self, group: (u128, u64), fact: &Fact<'_>) {
         match *fact {
@@ -174,23 +177,24 @@ impl Checkers {
         }
     }
 
-    /// The world itself has found something.
+    /// Notes a violation that the world itself found.
     pub fn found(&mut self, invariant: &'static str, at: WorldTime, what: String) {
         self.findings.now = at;
         self.findings.found(invariant, || what);
     }
 
-    /// What was found: the first hundred at most.
+    /// The violations found, at most the first hundred.
     pub fn violations(&self) -> &[Violation] {
         &self.findings.violations
     }
 
-    /// How much was looked at.
+    /// How much was checked.
     pub fn report(&self) -> &Report {
         &self.findings.report
     }
 
-    /// A new log begins. Tokens go on rising, and the store goes on guarding.
+    /// The cluster was restored: a new log begins. Tokens must go on rising (I2) and the store keeps its marks (I20), so these checkers
+    /// keep their state.
     fn restored(&mut self, cluster: u128) {
         self.cluster = Some(cluster);
         self.last = LogPosition::default();
@@ -255,17 +259,17 @@ impl Checkers {
         // Rule: failover-grace
         let lifts_rightly = entry.batch.failover_grace == (position.term > last.term) || last == LogPosition::default();
         self.findings.ensure(lifts_rightly, "I9", || {
-            format!("the first entry of a term lifts deadlines, and no other: {position:?} after {last:?}")
+            format!("only the first entry of a term may have the fail-over grace: {position:?} after {last:?}")
         });
         self.findings.ensure(rises, "I3", || format!("an entry at {position:?} after one at {last:?}"));
         let goes_on = last == LogPosition::default() || entry.stamp >= self.ledger.stamp;
         self.findings.ensure(goes_on, "I9", || {
-            format!("stamp {} at {position:?} after {}: time goes back", entry.stamp.0, self.ledger.stamp.0)
+            format!("stamp {} at {position:?} after {}: time went back", entry.stamp.0, self.ledger.stamp.0)
         });
         self.last = position;
     }
 
-    /// Judges the answer to one operation, as of just before it causes anything.
+    /// Judges the answer to one operation, against the ledger just before the operation's events.
     fn judge(&mut self, entry: &LoggedEntry, at: usize) {
         if std::mem::replace(&mut self.judged[at], true) {
             return;
@@ -289,14 +293,14 @@ impl Checkers {
         }
     }
 
-    /// Checks one event against the ledger as it is before it, and follows it.
+    /// Checks one event against the ledger before it, then lets the ledger follow it.
     fn event(&mut self, entry: &LoggedEntry, event: &Event, cause: Option<usize>) {
         i13_deadlock::the_cycle_is_real(&mut self.ledger, event, &mut self.findings);
         let step = Step::new(&self.ledger, entry, event, cause);
         let findings = &mut self.findings;
-        if let Some(asked) = step.asked() {
-            i01_exclusion::nobody_else_holds_it(&step, &asked, findings);
-            i05_order::nobody_is_passed(&step, &asked, findings);
+        if let Some(granted) = step.granted_request() {
+            i01_exclusion::no_other_owner_holds_it(&step, &granted, findings);
+            i05_order::no_waiter_is_passed(&step, &granted, findings);
         }
         i01_exclusion::permits_are_within_the_limit(&step, findings);
         i01_exclusion::it_rests_as_asked(&step, findings);
@@ -326,13 +330,13 @@ impl Checkers {
         self.ledger.follow(event, operation, unchecked);
     }
 
-    /// What must hold after an entry.
+    /// Checks what must hold after an entry.
     fn after(&mut self, entry: &LoggedEntry) {
         let findings = &mut self.findings;
         for at in self.causes.unused(entry) {
             findings.found("I3", || {
                 let reply = &entry.effects.replies[entry.batch.renewals.len() + at];
-                format!("told {:?}, and no event says so: {:?}", reply.outcome, entry.batch.operations[at])
+                format!("answered {:?} without an event: {:?}", reply.outcome, entry.batch.operations[at])
             });
         }
         i07_session_end::nothing_is_left(&mut self.ledger, None, findings);
@@ -343,7 +347,7 @@ impl Checkers {
                 self.once.session_ended(*session);
             }
         }
-        i06_wake_up::nobody_waits_for_nothing(&mut self.ledger, findings);
+        i06_wake_up::no_waiter_is_grantable(&mut self.ledger, findings);
         i09_time::nothing_due_is_left(&mut self.ledger, findings);
         i13_deadlock::no_cycle_is_left(&mut self.ledger, findings);
         self.acknowledged.entry(entry, findings);
@@ -351,7 +355,7 @@ impl Checkers {
     }
 }
 
-/// Whether an event is a cancel of what waited before this entry's operations: such a cancel is done before all of them.
+/// Whether an event cancels a request that waited before this entry. Such cancels take effect before all operations of the entry.
 // Rule: within-an-entry
 fn is_cancel_of_old_wait(ledger: &Ledger, event: &Event) -> bool {
     match event {
@@ -362,7 +366,7 @@ fn is_cancel_of_old_wait(ledger: &Ledger, event: &Event) -> bool {
     }
 }
 
-/// The wait that an event ends, and how.
+/// The wait that an event ends, and its outcome.
 fn wait_that_ends(step: &Step<'_>) -> Option<(SessionId, RequestNumber, Outcome)> {
     let waiter = step.ledger.waiters.get(&step.waiter?)?;
     let outcome = match step.event {
@@ -374,7 +378,7 @@ fn wait_that_ends(step: &Step<'_>) -> Option<(SessionId, RequestNumber, Outcome)
     Some((waiter.request.session, waiter.request.number, outcome))
 }
 
-/// Counts what was looked at.
+/// Counts what was checked.
 fn count(step: &Step<'_>, findings: &mut Findings) {
     let report = &mut findings.report;
     match step.event {

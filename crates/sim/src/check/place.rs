@@ -1,14 +1,14 @@
-//! One name as the ledger sees it: who holds it, and who stands in its queue.
+//! The state of one name in the ledger: its holders and its queue.
 //!
-//! Everything is counted and ordered by mode, so that "is somebody in the way" costs the same however many hold or wait. A waiter
-//! stands in every queue that it needs, but is parked at one place where it was last found blocked: only what touches that place can
-//! free it, so nobody else is looked at.
+//! Holders and waiters are counted and ordered by mode, so the check whether a request is blocked costs the same however many there are.
+//! A waiter stands in the queue of every name that it needs, but is parked at only one: where it was last found blocked. Only a change
+//! of that name can unblock it, so no other waiter has to be checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use fencepost_core::{Arrival, GrantId, Lock, Mode, ModeSet, Name};
 
-/// How many grants stand in each mode.
+/// Number of grants in each mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Modes([u32; 6]);
 
@@ -25,12 +25,12 @@ impl Modes {
         self.0.iter().all(|count| *count == 0)
     }
 
-    /// All of them in one.
+    /// The merge of all modes; `None` if there is none.
     pub(super) fn merged(&self) -> Option<Mode> {
         self.besides(Modes::default()).iter().reduce(Mode::merge)
     }
 
-    /// The modes that somebody else has.
+    /// The modes that remain without those of `own`.
     fn besides(&self, own: Modes) -> ModeSet {
         let mut others = ModeSet::EMPTY;
         for mode in Mode::ALL {
@@ -42,12 +42,12 @@ impl Modes {
     }
 }
 
-/// What a request is to a name of which its owner does not hold enough.
+/// How a request waits for a name of which its owner does not hold enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stance {
-    /// Its owner holds nothing there: it stands in the order of arrival.
+    /// Its owner holds nothing there: it waits in the order of arrival.
     Fresh(Mode),
-    /// Its owner holds something weaker there: it goes ahead of the queue.
+    /// Its owner holds a weaker mode there: it goes ahead of the queue. The mode is the merged one.
     Converting(Mode),
 }
 
@@ -58,7 +58,7 @@ impl Stance {
         }
     }
 
-    /// How a request that needs `need` stands where its owner holds `own`; not at all if that is enough.
+    /// The stance of a request that needs `need` where its owner holds `own`; `None` if `own` is enough.
     // Rule: conversion
     pub(super) fn of(need: Mode, own: Modes) -> Option<Stance> {
         match own.merged() {
@@ -69,10 +69,10 @@ impl Stance {
     }
 }
 
-/// Where a request stands, in name order.
+/// The queues of a request with its stance in each, in name order.
 pub(super) type Stands = Vec<(Name, Stance)>;
 
-/// What locks take, name by name, intentions on ancestors included.
+/// The modes that locks take on each name, with intentions on ancestors.
 // Rule: hierarchy
 pub(super) fn needs_of(locks: &[Lock]) -> Vec<(Name, Mode)> {
     if let [lock] = locks
@@ -90,14 +90,14 @@ pub(super) fn needs_of(locks: &[Lock]) -> Vec<(Name, Mode)> {
     needs.into_iter().collect()
 }
 
-/// A name that somebody holds or waits for.
+/// The holders and waiters of one name.
 #[derive(Debug, Default)]
-pub(super) struct Place {
-    /// Grants, and rests under the id of the grant that they are of.
+pub(super) struct NameState {
+    /// Grants, and rests under the id of their ended grant.
     pub(super) holders: BTreeMap<GrantId, Mode>,
-    /// Invariant: counts `holders`.
+    /// Invariant: counts the modes of `holders`.
     held: Modes,
-    /// Invariant: there is one exactly if somebody stands in it.
+    /// Invariant: `Some` exactly if a request waits here.
     queue: Option<Box<Queue>>,
 }
 
@@ -105,13 +105,13 @@ pub(super) struct Place {
 struct Queue {
     fresh: [BTreeSet<Arrival>; 6],
     converting: BTreeMap<Arrival, Mode>,
-    /// Invariant: part of `fresh`.
+    /// Invariant: a subset of `fresh`.
     parked_fresh: [BTreeSet<Arrival>; 6],
-    /// Invariant: part of `converting`.
+    /// Invariant: a subset of `converting`.
     parked_converting: BTreeSet<Arrival>,
 }
 
-impl Place {
+impl NameState {
     pub(super) fn hold(&mut self, grant: GrantId, mode: Mode) {
         if let Some(before) = self.holders.insert(grant, mode) {
             self.held.take(before);
@@ -171,13 +171,13 @@ impl Place {
         };
     }
 
-    /// Whether another owner holds this in a mode that does not go with the stance.
+    /// Whether another owner holds this name in a mode that conflicts with the stance.
     // Rule: exclusion
     pub(super) fn is_held_against(&self, stance: Stance, own: Modes) -> bool {
         self.held.besides(own).intersects(stance.mode().conflicts())
     }
 
-    /// Somebody in the queue whom a request of this arrival must not pass. `None` as the arrival is the newest of all.
+    /// A waiter that a request with this arrival must not pass, if any. `None` as the arrival means the newest of all.
     // Rule: fifo
     pub(super) fn ahead_of(&self, stance: Stance, arrival: Option<Arrival>) -> Option<Arrival> {
         let queue = self.queue.as_ref()?;
@@ -196,7 +196,7 @@ impl Place {
         }
     }
 
-    /// Everybody in the queue whom a request that stands here must not pass.
+    /// All waiters that a request in this queue must not pass.
     pub(super) fn all_ahead_of(&self, stance: Stance, arrival: Arrival) -> Vec<Arrival> {
         let Some(queue) = &self.queue else { return Vec::new() };
         let conflicts = stance.mode().conflicts();
@@ -213,8 +213,9 @@ impl Place {
         }
     }
 
-    /// The parked waiters that may pass here now. Of each mode only the first is looked at: where it is barred, so are those behind
-    /// it. Conversions are few, since who means to upgrade takes U and U stands alone, so all of them are named.
+    /// The parked waiters that may be granted now, as far as this name is concerned. Of each mode only the first is checked: if it is
+    /// blocked, so are those behind it. All parked conversions are returned. They are few: a client that wants to upgrade takes mode U, and
+    /// U conflicts with itself.
     pub(super) fn may_pass(&self) -> Vec<Arrival> {
         let Some(queue) = &self.queue else { return Vec::new() };
         let fresh = Mode::ALL.into_iter().filter_map(|mode| {

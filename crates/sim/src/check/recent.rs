@@ -1,6 +1,6 @@
-//! A map with a bound: what was put in first is forgotten first.
+//! A map with a bound that forgets its oldest entries first.
 //!
-//! A run can be long, and most of what it tells is asked for soon or never. Each user says how much it remembers.
+//! A run can be long, and most facts are needed soon or never. Each checker chooses how much it remembers.
 
 use std::collections::VecDeque;
 use std::hash::Hash;
@@ -11,7 +11,7 @@ use super::ledger::Map;
 #[derive(Debug)]
 pub(super) struct Recent<K, V> {
     map: Map<K, V>,
-    /// In the order in which they came; keys that were taken out stay until their turn.
+    /// Keys in the order of insertion. A key that was taken out stays here until its turn.
     order: VecDeque<K>,
     max: usize,
 }
@@ -21,7 +21,7 @@ impl<K: Copy + Eq + Hash, V> Recent<K, V> {
         Recent { map: Map::default(), order: VecDeque::new(), max }
     }
 
-    /// Puts something in, unless the key is there already.
+    /// Inserts an entry, unless the key exists already.
     pub(super) fn note(&mut self, key: K, value: V) {
         if self.map.contains_key(&key) {
             return;

@@ -1,4 +1,4 @@
-//! One event of an entry as the checkers see it: beside the ledger as it was just before, with the operation that caused it.
+//! One event of an entry as the checkers see it: with the ledger just before it, and the operation that caused it.
 
 use fencepost_core::{Arrival, Event, Held, Operation, Outcome, Reply};
 
@@ -8,22 +8,22 @@ use super::follow::is_stronger;
 use super::ledger::{Ledger, Whose};
 use super::place::{Stance, Stands, needs_of};
 
-/// One event, before it is followed.
+/// One event, before the ledger follows it.
 pub(super) struct Step<'a> {
     pub(super) ledger: &'a Ledger,
     pub(super) entry: &'a LoggedEntry,
     pub(super) event: &'a Event,
-    /// The place of the operation that caused it, if one did.
+    /// The index of the operation that caused it, if any.
     pub(super) cause: Option<usize>,
-    /// The request that it ends the wait of, if one waited.
+    /// The waiter whose wait it ends, if any.
     pub(super) waiter: Option<Arrival>,
 }
 
-/// How somebody who is granted locks, or a stronger mode, stood just before.
-pub(super) struct Asked<'a> {
+/// A request that is granted locks or a stronger mode, and its queues just before the grant.
+pub(super) struct GrantedRequest<'a> {
     pub(super) whose: Whose<'a>,
     pub(super) stands: Stands,
-    /// None as the newest of all.
+    /// `None` if it did not wait: then it is the newest of all.
     pub(super) arrival: Option<Arrival>,
 }
 
@@ -49,17 +49,18 @@ impl<'a> Step<'a> {
         self.cause.and_then(|at| self.entry.effects.replies.get(self.entry.batch.renewals.len() + at))
     }
 
-    /// Whether the search for a deadlock gave up on the request that is queued here.
+    /// Whether the service's deadlock search gave up on the request that is queued here.
     pub(super) fn is_unchecked(&self) -> bool {
         matches!(self.reply().map(|reply| &reply.outcome), Some(Outcome::Queued { unchecked: true, .. }))
     }
 
-    /// Who is granted locks or a stronger mode here; none for a re-entry, a weakening, permits and everything else.
-    pub(super) fn asked(&self) -> Option<Asked<'a>> {
+    /// The request that is granted locks or a stronger mode here. `None` for a re-entry, a weakening and everything else. Permits give a
+    /// request without queues.
+    pub(super) fn granted_request(&self) -> Option<GrantedRequest<'a>> {
         let waiter = self.waiter.and_then(|arrival| self.ledger.waiters.get(&arrival));
         let waiting = waiter.map(|waiter| waiter.stands.clone());
         match self.event {
-            Event::Granted { request, grant, .. } if !self.ledger.grants.contains_key(grant) => Some(Asked {
+            Event::Granted { request, grant, .. } if !self.ledger.grants.contains_key(grant) => Some(GrantedRequest {
                 whose: Whose::request(request),
                 stands: waiting.unwrap_or_else(|| self.ledger.stands_of(request)),
                 arrival: self.waiter,
@@ -70,7 +71,7 @@ impl<'a> Step<'a> {
                 let stance =
                     |(name, need)| Stance::of(need, self.ledger.own_modes(whose, &name)).map(|stance| (name, stance));
                 let stands = waiting.unwrap_or_else(|| needs_of(locks).into_iter().filter_map(stance).collect());
-                Some(Asked { whose, stands, arrival: self.waiter })
+                Some(GrantedRequest { whose, stands, arrival: self.waiter })
             }
             _ => None,
         }

@@ -1,5 +1,6 @@
-//! Each invariant with a story that is told twice: as it happened, when nothing is found, and with one lie in it, when the checker of
-//! that invariant speaks up. The entries come from the real state machine; the lies are put into what it said.
+//! A test for each invariant: the same facts are reported twice, once unchanged and once with one lie. The checkers must find nothing in
+//! the first, and the checker of that invariant must find the lie in the second. The entries come from the real state machine; a lie
+//! changes what it said.
 
 mod door;
 
@@ -21,7 +22,7 @@ const ANN: SessionId = SessionId(1);
 const BOB: SessionId = SessionId(2);
 const CAT: SessionId = SessionId(3);
 
-/// A lock state with three sessions, and checkers that are told of it.
+/// A lock state with three sessions, and the checkers that get its facts.
 struct World {
     state: LockState,
     position: LogPosition,
@@ -43,7 +44,7 @@ impl World {
         world
     }
 
-    /// Applies an entry, and says nothing of it yet.
+    /// Applies an entry, without reporting it.
     fn apply(&mut self, operations: impl IntoIterator<Item = Operation>) -> LoggedEntry {
         self.apply_batch(Batch { operations: operations.into_iter().collect(), ..Batch::default() })
     }
@@ -55,14 +56,14 @@ impl World {
         LoggedEntry { position: self.position, stamp, batch, effects }
     }
 
-    /// Applies an entry and tells it as it is.
+    /// Applies an entry and reports it unchanged.
     fn log(&mut self, operations: impl IntoIterator<Item = Operation>) -> LoggedEntry {
         let entry = self.apply(operations);
         self.tell(&Fact::Logged(&entry));
         entry
     }
 
-    /// Applies an entry, and tells it with this change if it is to be a lie.
+    /// Applies an entry and reports it, with this change if `lie` is set.
     fn log_or_lie(
         &mut self,
         operations: impl IntoIterator<Item = Operation>,
@@ -133,7 +134,7 @@ fn granted(entry: &LoggedEntry) -> GrantId {
     grants.next_back().expect("something was granted")
 }
 
-/// Tells that a request which was queued, last in the entry, was granted.
+/// Changes the last event of the entry: its request was granted instead of queued.
 fn grant_instead_of_queue(entry: &mut LoggedEntry) {
     let Some(Event::Queued { request, .. }) = entry.effects.events.pop() else {
         panic!("the last event is of a queued request")
@@ -143,11 +144,11 @@ fn grant_instead_of_queue(entry: &mut LoggedEntry) {
     entry.effects.replies.last_mut().expect("an answer").outcome = Outcome::Granted { grant, token, count: 1 };
 }
 
-/// Tells the story rightly and wrongly.
+/// Reports the facts without and with the lie, and checks what is found.
 fn story(invariant: &str, tell: impl Fn(&mut World, bool)) {
     let mut right = World::new();
     tell(&mut right, false);
-    assert_eq!(right.checkers.violations(), [], "{invariant}: found in a right story");
+    assert_eq!(right.checkers.violations(), [], "{invariant}: violations without a lie");
     let mut wrong = World::new();
     tell(&mut wrong, true);
     let found = wrong.checkers.violations();
@@ -200,7 +201,7 @@ fn i1_a_missing_rest_is_seen() {
 }
 
 #[test]
-fn i2_a_token_that_comes_back_is_seen() {
+fn i2_a_reused_token_is_seen() {
     story("I2", |world, lie| {
         let ann = world.lock(ANN, &["a"], LockMode::Exclusive);
         let grant = granted(&world.log([ann]));
@@ -215,7 +216,7 @@ fn i2_a_token_that_comes_back_is_seen() {
 }
 
 #[test]
-fn i2_a_restore_without_a_jump_is_seen() {
+fn i2_a_restore_without_a_token_jump_is_seen() {
     story("I2", |world, lie| {
         let backup: Vec<_> = world.state.records().collect();
         let ann = world.lock(ANN, &["a"], LockMode::Exclusive);
@@ -249,7 +250,7 @@ fn i3_an_answer_that_is_not_in_the_log_is_seen() {
 }
 
 #[test]
-fn i3_an_end_of_nothing_is_seen() {
+fn i3_an_end_of_a_grant_that_is_not_held_is_seen() {
     story("I3", |world, lie| {
         let ann = world.lock(ANN, &["a"], LockMode::Exclusive);
         let grant = granted(&world.log([ann]));
@@ -263,7 +264,7 @@ fn i3_an_end_of_nothing_is_seen() {
 }
 
 #[test]
-fn i4_a_grant_that_nobody_asked_for_is_seen() {
+fn i4_a_grant_without_a_request_is_seen() {
     story("I4", |world, lie| {
         let ann = world.lock(ANN, &["a"], LockMode::Exclusive);
         world.log_or_lie([ann], lie, |entry| {
@@ -274,7 +275,7 @@ fn i4_a_grant_that_nobody_asked_for_is_seen() {
 }
 
 #[test]
-fn i4_a_grant_to_the_dead_is_seen() {
+fn i4_a_grant_to_a_dead_session_is_seen() {
     story("I4", |world, lie| {
         let ann = world.lock(ANN, &["a"], LockMode::Exclusive);
         world.stamp += 9_999;
@@ -289,7 +290,7 @@ fn i5_a_waiter_that_is_passed_is_seen() {
         let grant = granted(&world.log([ann]));
         world.log([bob]);
         let cats = world.log([cat]);
-        let Some(Event::Queued { request: of_cat, .. }) = cats.effects.events.first() else { panic!("she waits") };
+        let Some(Event::Queued { request: of_cat, .. }) = cats.effects.events.first() else { panic!("Cat waits") };
         let release = world.release(ANN, grant);
         world.log_or_lie([release], lie, |entry| {
             if let Some(Event::Granted { request, .. }) = entry.effects.events.last_mut() {
@@ -363,7 +364,7 @@ fn i9_a_holder_that_acts_after_its_lock_expired_is_seen() {
 }
 
 #[test]
-fn i9_a_holder_of_something_broken_may_act_until_it_hears() {
+fn i9_a_holder_of_a_broken_grant_may_act_until_it_hears_of_it() {
     let mut world = World::new();
     let ann = world.lock(ANN, &["a"], LockMode::Exclusive);
     let grant = granted(&world.log([ann]));
@@ -377,8 +378,8 @@ fn i9_a_holder_of_something_broken_may_act_until_it_hears() {
 }
 
 #[test]
-fn i9_a_fail_over_lifts_deadlines() {
-    // Right with the grace, and early without.
+fn i9_a_fail_over_extends_deadlines() {
+    // The session ends exactly at its extended deadline; with the lie, 1 ms before it.
     story("I9", |world, lie| {
         world.stamp += 9_000;
         world.position.term += 1;
@@ -388,7 +389,7 @@ fn i9_a_fail_over_lifts_deadlines() {
         entry = world.apply([]);
         assert!(
             entry.effects.events.iter().any(|event| matches!(event, Event::SessionEnded { .. })),
-            "due at nine plus three"
+            "the deadline is 3 s after the fail-over"
         );
         entry.stamp.0 -= u64::from(lie);
         world.tell(&Fact::Logged(&entry));
@@ -396,7 +397,7 @@ fn i9_a_fail_over_lifts_deadlines() {
 }
 
 #[test]
-fn i10_what_is_due_and_stays_is_seen() {
+fn i10_an_overdue_session_that_stays_is_seen() {
     story("I10", |world, lie| {
         world.stamp += 10_000;
         world.log_or_lie([], lie, |entry| entry.effects = Default::default());
@@ -404,7 +405,7 @@ fn i10_what_is_due_and_stays_is_seen() {
 }
 
 #[test]
-fn i10_what_ends_late_is_seen_while_nothing_is_disturbed() {
+fn i10_a_late_end_in_an_undisturbed_world_is_seen() {
     story("I10", |world, lie| {
         world.stamp = 0;
         world.tell(&Fact::Healed);
@@ -420,11 +421,11 @@ fn i9_a_stamp_that_runs_ahead_of_a_request_is_seen() {
         let Operation::Request(Request { session, number, action, .. }) = ask.clone() else { panic!("a request") };
         let request = RequestKey { session, number };
         world.tell(&Fact::Asked { request, action: &action });
-        // The leader rewound two seconds before it took the request, which only makes leases longer.
+        // Logical time is two seconds behind real time when the request enters the log. That only makes leases longer.
         let real_ms = world.stamp + 2_000;
         let entry = world.apply([ask]);
         world.checkers.see(WorldTime::default().after_ms(real_ms), &Fact::Logged(&entry));
-        // The next one leads on from there, or from what it has heard of the time before.
+        // The next entry catches up these two seconds, which is the most that the request allows. With the lie its stamp is too late.
         let later_ms = 1_000;
         world.stamp += later_ms + if lie { 2_020 } else { 2_000 };
         let entry = world.apply([]);
@@ -432,7 +433,7 @@ fn i9_a_stamp_that_runs_ahead_of_a_request_is_seen() {
     });
 }
 
-/// What is found in a world with a leader and sessions of ten seconds, after it was told more.
+/// The violations in a world with a leader and sessions of ten seconds, after more facts.
 fn led(tell: impl Fn(&mut World)) -> Vec<String> {
     let mut world = World::new();
     let lead = |world: &mut World, leader, planned| world.tell(&Fact::Leads { leader, planned });
@@ -442,13 +443,13 @@ fn led(tell: impl Fn(&mut World)) -> Vec<String> {
     world.checkers.violations().iter().map(|violation| violation.what.clone()).collect()
 }
 
-/// When, who leads from then on, and whether that was planned.
+/// A leader change: when, the new leader and term, and whether it was planned.
 type LeadAt = (u64, Option<(u64, u64)>, bool);
 
 #[test]
-fn i22_what_lasts_too_long_is_seen_whatever_the_stamps_say() {
+fn i22_a_lease_that_lasts_too_long_in_real_time_is_seen() {
     let max_hold = |ms| Terms { max_hold: Some(Millis::new(ms).expect("valid")), ..Terms::default() };
-    // Stamps and real time part when the lead changes: the stamp that ends it is right, and the instant is told.
+    // After a leader change stamps and real time differ. The stamp of the end is right; `real_ms` is the real time of the end.
     let ends_after = |real_ms: u64, changes: &[LeadAt]| {
         let changes = changes.to_vec();
         led(move |world| {
@@ -471,14 +472,14 @@ fn i22_what_lasts_too_long_is_seen_whatever_the_stamps_say() {
     };
     is_fine(6_550, &[]);
     is_late(6_650, &[]);
-    // A planned change allows nothing but the time without a leader.
+    // A planned change allows only the time without a leader.
     is_fine(6_600, &[(1_000, None, false), (1_050, Some((2, 2)), true)]);
     is_late(6_700, &[(1_000, None, false), (1_050, Some((2, 2)), true)]);
     is_late(7_500, &[(1_000, Some((2, 2)), true)]);
-    // One that was not planned allows a second more, once.
+    // An unplanned change allows one second more.
     is_fine(9_500, &[(1_000, None, false), (3_000, Some((2, 2)), false)]);
     is_late(9_700, &[(1_000, None, false), (3_000, Some((2, 2)), false)]);
-    // The same leader goes on: it has taken nothing with it.
+    // The same leader continues, so no logical time is lost: only the time without a leader is allowed.
     is_fine(8_500, &[(1_000, None, false), (3_000, Some((1, 1)), false)]);
     is_late(8_700, &[(1_000, None, false), (3_000, Some((1, 1)), false)]);
 }
@@ -493,13 +494,13 @@ fn i22_a_lease_that_never_ends_is_seen_when_the_run_is_over() {
             world.checkers.see(at, &Fact::Over);
         })
     };
-    // Ten seconds, three for a fail-over, and what is late.
+    // 10 s of TTL, 3 s of grace, and about 0.6 s of lateness and drift.
     assert_eq!(over_after(13_500), Vec::<String>::new());
     assert!(over_after(13_700).iter().any(|what| what.contains("still there")), "{:?}", over_after(13_700));
 }
 
 #[test]
-fn i11_a_release_by_another_is_seen() {
+fn i11_a_release_by_another_session_is_seen() {
     story("I11", |world, lie| {
         let ann = world.lock(ANN, &["a"], LockMode::Exclusive);
         let grant = granted(&world.log([ann]));
@@ -513,7 +514,7 @@ fn i11_a_release_by_another_is_seen() {
 }
 
 #[test]
-fn i11_an_older_epoch_that_acts_is_seen() {
+fn i11_an_accepted_request_with_an_older_epoch_is_seen() {
     story("I11", |world, lie| {
         let ann = world.lock(ANN, &["a"], LockMode::Exclusive);
         world.log_or_lie([ann], lie, |entry| {
@@ -548,8 +549,8 @@ fn i12_a_second_performance_is_seen() {
     });
 }
 
-/// Ann holds a and waits for b, Bob holds b and would wait for a.
-fn embrace(world: &mut World) -> Operation {
+/// Ann holds a and waits for b, and Bob holds b. Returns Bob's request for a, which closes the cycle.
+fn closes_a_cycle(world: &mut World) -> Operation {
     for (session, text) in [(ANN, "a"), (BOB, "b"), (ANN, "b")] {
         let ask = world.ask(session, acquire(&[text], LockMode::Exclusive, Some("o"), Terms::default()));
         world.log([ask]);
@@ -560,7 +561,7 @@ fn embrace(world: &mut World) -> Operation {
 #[test]
 fn i13_a_cycle_that_is_left_is_seen() {
     story("I13", |world, lie| {
-        let closes = embrace(world);
+        let closes = closes_a_cycle(world);
         world.log_or_lie([closes], lie, |entry| {
             let arrival = fencepost_core::Arrival(50);
             if let Some(Event::NotGranted { request, .. }) = entry.effects.events.pop() {
@@ -572,9 +573,9 @@ fn i13_a_cycle_that_is_left_is_seen() {
 }
 
 #[test]
-fn i13_a_cycle_that_is_none_is_seen() {
+fn i13_a_false_cycle_is_seen() {
     story("I13", |world, lie| {
-        let closes = embrace(world);
+        let closes = closes_a_cycle(world);
         world.log_or_lie([closes], lie, |entry| {
             if let Some(Event::NotGranted { outcome: Outcome::Deadlock(cycle), .. }) = entry.effects.events.last_mut() {
                 cycle.links[1].waits_for = name("c");
@@ -616,7 +617,7 @@ fn i14_a_gap_a_repeat_and_a_changed_event_are_seen() {
 }
 
 #[test]
-fn i14_a_watcher_goes_on_after_what_is_compacted() {
+fn i14_a_watcher_that_is_sent_back_is_seen() {
     story("I14", |world, lie| {
         let index = world.position.index;
         world.tell(&Fact::WatchedThrough { watcher: 1, prefix: "", index });
@@ -630,7 +631,7 @@ fn i14_a_watcher_goes_on_after_what_is_compacted() {
 }
 
 #[test]
-fn i15_and_i16_a_state_that_parts_is_seen() {
+fn i15_and_i16_a_diverged_state_is_seen() {
     for (invariant, node) in [("I15", 1), ("I16", 2)] {
         story(invariant, |world, lie| {
             let position = world.position;
@@ -641,7 +642,7 @@ fn i15_and_i16_a_state_that_parts_is_seen() {
 }
 
 #[test]
-fn i17_a_read_of_the_past_is_seen() {
+fn i17_a_stale_read_is_seen() {
     story("I17", |world, lie| {
         let ann = world.lock(ANN, &["a"], LockMode::Exclusive);
         let entry = world.log([ann]);
@@ -661,7 +662,7 @@ fn i17_a_read_of_the_past_is_seen() {
 }
 
 #[test]
-fn i18_a_request_that_is_decided_before_it_is_asked_is_seen() {
+fn i18_a_request_that_is_decided_before_it_is_sent_is_seen() {
     story("I18", |world, lie| {
         let action = acquire(&["a"], LockMode::Exclusive, None, Terms::default());
         let asked = Fact::Asked { request: RequestKey { session: ANN, number: RequestNumber(1) }, action: &action };
@@ -682,7 +683,7 @@ fn i19_a_node_that_does_not_serve_is_seen() {
 }
 
 #[test]
-fn i19_a_dead_node_that_looks_healthy_and_a_living_one_that_looks_dead_are_seen() {
+fn i19_a_dead_node_shown_as_up_and_a_live_node_shown_as_down_are_seen() {
     let hears = |up| if up { Hears::Yes } else { Hears::Silent { ms: 8_000 } };
     for lives in [true, false] {
         story("I19", |world, lie| world.tell(&Fact::Shown { node: 1, lives, hears: hears(lives != lie) }));
@@ -739,7 +740,7 @@ fn black_box_acts_out_of_token_order_are_seen() {
 }
 
 #[test]
-fn a_restore_leaves_no_trace_but_the_tokens() {
+fn after_a_restore_old_sessions_and_grants_do_not_count() {
     let mut world = World::new();
     let [ann, bob] = [ANN, BOB].map(|session| world.lock(session, &["a"], LockMode::Exclusive));
     world.log([ann]);
@@ -757,7 +758,7 @@ fn a_restore_leaves_no_trace_but_the_tokens() {
 }
 
 #[test]
-fn violations_stop_being_collected() {
+fn at_most_a_hundred_violations_are_kept() {
     let mut world = World::new();
     for _ in 0..1_000 {
         world.tell(&Fact::Serves { node: 1, ready: false });
@@ -767,7 +768,7 @@ fn violations_stop_being_collected() {
 }
 
 #[test]
-fn a_keep_alive_and_an_attach_are_followed() {
+fn the_ledger_follows_a_keep_alive_and_an_attach() {
     let mut world = World::new();
     world.stamp += 9_000;
     let keep_alive = Renewal::KeepAlive { session: ANN, epoch: Epoch(1), seen: Seen::default() };
@@ -775,7 +776,7 @@ fn a_keep_alive_and_an_attach_are_followed() {
     let entry = world.apply_batch(Batch { renewals: vec![keep_alive, attach], ..Batch::default() });
     world.tell(&Fact::Logged(&entry));
     world.stamp += 9_000;
-    // Cat, who gave no sign of life, is gone; the others live, and Bob's first connection may no longer act.
+    // Cat sent no keep-alive and has expired. The others live, and requests in Bob's first epoch are refused.
     let bob = world.lock(BOB, &["a"], LockMode::Exclusive);
     let ann = world.lock(ANN, &["a"], LockMode::Exclusive);
     let entry = world.log([bob, ann]);

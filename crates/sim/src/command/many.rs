@@ -1,4 +1,6 @@
-//! Many seeds: how far it is on standard error, and a summary on standard output.
+//! Runs many seeds: progress on standard error, failed seeds and a summary on standard output.
+//!
+//! This file only adds up and prints. How a failed seed is run again is the business of `replay.rs`.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -8,11 +10,11 @@ use std::time::{Duration, Instant};
 use fencepost_sim::world::Outcome;
 
 use super::replay;
-use crate::Asked;
+use crate::RunOptions;
 
-/// How many seeds that fail are looked at more closely. Each costs a few runs.
+/// For this many failed seeds a shorter failing run is searched. Each search costs a few runs.
 const SEARCHED_MAX: u64 = 5;
-/// How often the progress is told to a terminal, and to anybody else.
+/// Pause between two progress reports, on a terminal and elsewhere.
 const TERMINAL_EVERY: Duration = Duration::from_millis(100);
 const OTHERS_EVERY: Duration = Duration::from_secs(10);
 const BAR_WIDTH: u64 = 30;
@@ -22,7 +24,7 @@ struct Sums {
     seeds: u64,
     failed: u64,
     simulated_ms: u64,
-    /// What was simulated a second time.
+    /// Time simulated in the second runs of `--twice`.
     again_ms: u64,
     operations: u64,
     entries: u64,
@@ -57,7 +59,7 @@ impl Sums {
         (self.simulated_ms + self.again_ms) as f64 / 1_000.0 / took.as_secs_f64().max(1e-9)
     }
 
-    /// The rows of the summary: what, and how much.
+    /// The rows of the summary: label and value.
     fn rows(&self, took: Duration) -> Vec<(String, String)> {
         let row = |what: &str, count: u64| (what.to_owned(), count.to_string());
         let hours = self.simulated_ms as f64 / 3_600_000.0;
@@ -80,7 +82,7 @@ impl Sums {
     }
 }
 
-/// Tells how far it is.
+/// Reports progress on standard error.
 struct Progress {
     seeds: u64,
     is_terminal: bool,
@@ -99,7 +101,7 @@ impl Progress {
         let speed = sums.speed(self.begun.elapsed());
         let text = format!("{done} of {seeds} seeds, {failed} failed, {speed:.0} simulated seconds a second");
         let mut err = std::io::stderr().lock();
-        // Standard error may be closed, and that is nobody's fault.
+        // Standard error may be closed. That is not an error of the run.
         let _ = match self.is_terminal {
             true => {
                 let full = (done * BAR_WIDTH / seeds) as usize;
@@ -110,7 +112,7 @@ impl Progress {
         };
     }
 
-    /// Makes room for a line.
+    /// Clears the progress line, so that other output does not mix with it.
     fn clear(&self) {
         if self.is_terminal {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
@@ -118,19 +120,19 @@ impl Progress {
     }
 }
 
-/// Runs them and prints the summary.
-pub(crate) fn run(asked: &Asked, first: u64, seeds: u64) -> ExitCode {
+/// Runs the seeds and prints the summary.
+pub(crate) fn run(options: &RunOptions, first: u64, seeds: u64) -> ExitCode {
     let begun = Instant::now();
     let mut sums = Sums::default();
     let mut progress = Progress { seeds, is_terminal: std::io::stderr().is_terminal(), begun, told: begun };
     for seed in (first..=u64::MAX).take(usize::try_from(seeds).unwrap_or(usize::MAX)) {
-        let run = replay::run_seed(asked, seed, false);
+        let run = replay::run_seed(options, seed, false);
         sums.add(&run.outcome);
-        sums.again_ms += if asked.twice { run.outcome.simulated_ms } else { 0 };
+        sums.again_ms += if options.twice { run.outcome.simulated_ms } else { 0 };
         if !run.outcome.violations.is_empty() {
             progress.clear();
             let search = sums.failed <= SEARCHED_MAX;
-            print!("{}", replay::explain(asked, seed, &run.outcome.violations, search));
+            print!("{}", replay::explain(options, seed, &run.outcome.violations, search));
         }
         progress.tell(&sums);
     }

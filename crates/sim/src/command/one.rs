@@ -1,4 +1,6 @@
-//! One seed with its trace: what happened on standard output, and as JSON for a viewer.
+//! Runs one seed and prints its trace on standard output; on request also writes it as JSON, for a viewer.
+//!
+//! This file owns the text form and the JSON form of a trace. It does not word the lines: `telling.rs` does.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
@@ -10,9 +12,9 @@ use fencepost_sim::run::Run;
 use serde::Serialize;
 
 use super::replay;
-use crate::{Asked, refuse};
+use crate::{RunOptions, refuse};
 
-/// A trace as a viewer reads it.
+/// The JSON form of a trace.
 #[derive(Serialize)]
 struct Page<'a> {
     title: String,
@@ -32,7 +34,7 @@ struct PageOutcome<'a> {
     writes: u64,
     guarded_refusals: u64,
     unguarded_corruptions: u64,
-    /// In hexadecimal, since not every reader of JSON has numbers of 64 bits.
+    /// In hexadecimal, because many JSON readers cannot hold 64-bit integers.
     trace_hash: String,
     violations: Vec<PageViolation<'a>>,
 }
@@ -44,22 +46,22 @@ struct PageViolation<'a> {
     what: &'a str,
 }
 
-/// Runs it and prints it.
-pub(crate) fn run(asked: &Asked, seed: u64, json: Option<&Path>) -> ExitCode {
-    let run = replay::run_seed(asked, seed, true);
-    // Whoever reads only the beginning has closed the pipe, and that is nobody's fault.
-    let _ = print(asked, seed, &run);
+/// Runs the seed and prints its trace.
+pub(crate) fn run(options: &RunOptions, seed: u64, json: Option<&Path>) -> ExitCode {
+    let run = replay::run_seed(options, seed, true);
+    // The reader of the pipe may have closed it, as `head` does. That is not an error.
+    let _ = print(options, seed, &run);
     if let Some(path) = json
-        && let Err(wrong) = write(asked, seed, &run, path)
+        && let Err(wrong) = write(options, seed, &run, path)
     {
         refuse(&format!("{} cannot be written: {wrong}", path.display()));
     }
     ExitCode::from(u8::from(!run.outcome.violations.is_empty()))
 }
 
-fn print(asked: &Asked, seed: u64, run: &Run) -> std::io::Result<()> {
+fn print(options: &RunOptions, seed: u64, run: &Run) -> std::io::Result<()> {
     let mut out = BufWriter::new(std::io::stdout().lock());
-    if let Some((_, scenario)) = &asked.story {
+    if let Some((_, scenario)) = &options.story {
         writeln!(out, "{}\n\n{}\n", scenario.title, scenario.tells.trim())?;
     }
     let width = run.lines.iter().map(|line| line.who.chars().count()).max().unwrap_or(0);
@@ -73,17 +75,17 @@ fn print(asked: &Asked, seed: u64, run: &Run) -> std::io::Result<()> {
         outcome.simulated_ms, outcome.operations, outcome.entries, outcome.trace_hash
     )?;
     match outcome.violations.is_empty() {
-        true => writeln!(out, "everything was as it must be")?,
-        false => write!(out, "{}", replay::explain(asked, seed, &outcome.violations, true))?,
+        true => writeln!(out, "no violations")?,
+        false => write!(out, "{}", replay::explain(options, seed, &outcome.violations, true))?,
     }
     out.flush()
 }
 
-fn write(asked: &Asked, seed: u64, run: &Run, path: &Path) -> std::io::Result<()> {
+fn write(options: &RunOptions, seed: u64, run: &Run, path: &Path) -> std::io::Result<()> {
     let outcome = &run.outcome;
     let violations = outcome.violations.iter();
     let violations = violations.map(|it| PageViolation { invariant: it.invariant, at_ms: it.at.ms(), what: &it.what });
-    let scenario = asked.story.as_ref().map(|(_, scenario)| scenario);
+    let scenario = options.story.as_ref().map(|(_, scenario)| scenario);
     let page = Page {
         title: scenario.map_or(format!("seed {seed}"), |scenario| scenario.title.clone()),
         tells: scenario.map(|scenario| scenario.tells.trim()),

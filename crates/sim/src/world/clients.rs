@@ -1,4 +1,6 @@
-//! What happens at clients.
+//! The clients of the world: what reaches them, pauses and crashes, and the deeds that they want done.
+//!
+//! It moves messages between client processes and the network. What a client does is decided in `process.rs` and by its users.
 
 use fencepost_session::Tier;
 use fencepost_session::client::DialFailure;
@@ -7,12 +9,12 @@ use fencepost_session::edge::StreamId;
 use super::hostile::HOSTILE;
 use super::{Happening, Wire, World, node_of};
 use crate::fact::WorldTime;
-use crate::network::Place;
+use crate::network::Endpoint;
 use crate::process::{Arrival, Deed};
 use crate::worker::Errand;
 
 impl World {
-    /// Something reaches a client.
+    /// Hands an arrival to a client. If its process is paused, the arrival waits.
     pub(super) fn reach(&mut self, client: usize, arrival: Arrival) {
         if let Some(process) = self.clients.get_mut(client).filter(|process| process.paused) {
             process.waiting.push_back(arrival);
@@ -36,14 +38,14 @@ impl World {
         self.agenda.put(wake, Happening::Wake { client, serial: self.wakes[client] });
     }
 
-    /// A client that was paused runs again, with all that has arrived meanwhile.
+    /// Ends the pause of a client. It takes everything that arrived meanwhile.
     pub(super) fn resume_client(&mut self, client: usize) {
         if !std::mem::replace(&mut self.clients[client].paused, false) {
             return;
         }
         let process = &self.clients[client];
         self.observer.line(self.now, "world", || format!("{} wakes up", process.tell()));
-        // A process that wakes up first looks at its timers, then at its sockets.
+        // A process that wakes up handles its timers first, then its sockets.
         self.reach(client, Arrival::Wake);
         for arrival in std::mem::take(&mut self.clients[client].waiting) {
             self.reach(client, arrival);
@@ -76,7 +78,7 @@ impl World {
             }
             Deed::StopReading(stream, for_ms) => self.stop_reading(stream, for_ms),
             Deed::Errand(Errand { user: worker, call, what }) => {
-                let delay = self.network.delay(Place::Client(client), Place::Store, &mut self.random);
+                let delay = self.network.delay(Endpoint::Client(client), Endpoint::Store, &mut self.random);
                 let at = WorldTime(self.now.0 + delay);
                 self.agenda.put(at, Happening::Store { client, worker, call, what: Box::new(what) });
             }
@@ -85,7 +87,7 @@ impl World {
 
     fn dial(&mut self, client: usize, stream: StreamId, tier: Tier, address: &str) {
         let node = node_of(address).unwrap_or_default();
-        let (from, to) = (Place::Client(client), Place::Node(node));
+        let (from, to) = (Endpoint::Client(client), Endpoint::Node(node));
         let at = WorldTime(self.now.0 + self.network.delay(from, to, &mut self.random));
         if !self.nodes.contains_key(&node) {
             let arrival = Box::new(Arrival::Ended(stream, DialFailure::Unreachable));
@@ -103,19 +105,19 @@ impl World {
             node_holds: true,
         };
         self.streams.insert(stream, wire);
-        // Nobody answers on a way that is cut, and the client's patience ends.
+        // On a cut link the dial gets no answer and runs into the client's timeout.
         if !self.network.is_cut(from, to) {
             self.agenda.put(at, Happening::Dialled { stream });
         }
     }
 
-    /// When the next thing on this stream arrives at the node, behind what is under way.
+    /// When the next message on this stream arrives at the node: not before those in flight.
     fn on_the_way_to_node(&mut self, stream: StreamId) -> Option<WorldTime> {
         let wire = self.streams.get_mut(&stream)?;
-        let (from, to) = (Place::Client(wire.client), Place::Node(wire.node));
+        let (from, to) = (Endpoint::Client(wire.client), Endpoint::Node(wire.node));
         let mut delay = self.network.delay(from, to, &mut self.random);
         if self.network.is_cut(from, to) {
-            // It waits in buffers on the way, and may arrive when nobody expects it any more.
+            // It waits in buffers on the way, and may arrive long after the client gave up.
             delay += self.random.between(1, 20_000) * 1_000_000;
         }
         wire.to_node = wire.to_node.max(WorldTime(self.now.0 + delay));

@@ -1,7 +1,7 @@
-//! What passes through a node's door: streams that come and go, what clients say on them, and what the two lock states have for them.
+//! The driver of a node's edge: streams that open and close, the messages of clients, and the replies and pushes of the two lock states.
 //!
-//! A driver of the real edge that decides nothing, as the server's engine is. It tells the checkers what it sees on both sides of the
-//! edge: which stream asked for which command, what the lock states said, and which message left on which stream.
+//! Like the server's engine it drives the real edge and decides nothing. It reports what happens on both sides of the edge as facts:
+//! which stream asked for which command, what the lock states decided, and which message left on which stream.
 
 use fencepost_core::{Nanos, Principal};
 use fencepost_replica::Output;
@@ -12,7 +12,7 @@ use fencepost_wire::v1;
 
 use super::{Happening, Wire, World};
 use crate::fact::{Fact, WorldTime};
-use crate::network::Place;
+use crate::network::Endpoint;
 use crate::node::{NodeArrival, SimNode};
 use crate::port::{lead, not_leader};
 use crate::process::Arrival;
@@ -27,7 +27,7 @@ impl World {
         let Some(wire) = self.streams.get(&stream) else { return };
         let node = wire.node;
         if !message.requests.is_empty() && self.faults.doubles(&mut self.random) {
-            // Somebody asks again what was not answered at once. Only requests have numbers, so only they may be repeated.
+            // As if the client retried. Only requests have numbers, so only they may be repeated.
             self.observer.fault(self.now, "request doubled", || format!("to node {node}"));
             let at = self.now.after_ms(self.random.delay(1, 3_000));
             let again = v1::ClientMessage { requests: message.requests.clone(), ..Default::default() };
@@ -44,13 +44,13 @@ impl World {
         self.forget_if_over(stream);
     }
 
-    /// Sends something down a stream, behind what is under way.
+    /// Sends something to a client. It arrives no earlier than what is already in flight on this stream.
     fn send_to_client(&mut self, stream: StreamId, arrival: Arrival) {
         let Some(wire) = self.streams.get_mut(&stream) else { return };
-        let (from, to) = (Place::Node(wire.node), Place::Client(wire.client));
+        let (from, to) = (Endpoint::Node(wire.node), Endpoint::Client(wire.client));
         let mut delay = self.network.delay(from, to, &mut self.random);
         if self.network.is_cut(from, to) {
-            // It waits in buffers on the way. Perhaps it gets through when the way is open again; perhaps long after.
+            // It waits in buffers on the way, and may arrive long after the link works again.
             delay += self.random.between(1, 20_000) * 1_000_000;
         }
         wire.to_client = wire.to_client.max(WorldTime(self.now.0 + delay));
@@ -69,7 +69,7 @@ impl World {
                 self.observer.fact(self.now, &Fact::Connected { stream, client, node: id, tier });
                 self.send_to_client(stream, Arrival::Connected(stream, hello));
             }
-            Ok(other) => panic!("a stream that is served begins with a greeting, not with {other:?}"),
+            Ok(other) => panic!("the first message on a stream must be a greeting, not {other:?}"),
             Err(End { leader, .. }) => self.end_stream(stream, DialFailure::NotLeader { leader }),
         }
     }
@@ -87,17 +87,17 @@ impl World {
         self.nodes.get_mut(&id).expect("it was told something").door.edge.handle_disconnected(stream);
     }
 
-    /// Hands the edge what a lock state of its node has for a stream.
+    /// Hands an output of a lock state to the node's edge.
     pub(super) fn hand_out(&mut self, id: u64, tier: Tier, output: Output) {
         let node = self.nodes.get_mut(&id).expect("it has turned");
         match output {
             Output::Reply { ticket, position, stamp, reply } => {
-                // What no stream has asked for is an administrator's.
-                let Some((asked, hash)) = node.door.submitted.undecided.remove(&(tier, ticket)) else { return };
-                self.observer.fact(self.now, &Fact::Decided { asked, position, reply: &reply });
-                self.tell_hostile(tier, asked, hash, &reply);
+                // A command without a stream is an administrator's.
+                let Some((command, hash)) = node.door.submitted.undecided.remove(&(tier, ticket)) else { return };
+                self.observer.fact(self.now, &Fact::Decided { command, position, reply: &reply });
+                self.tell_hostile(tier, command, hash, &reply);
                 let node = self.nodes.get_mut(&id).expect("it has turned");
-                let (edge, mut port) = node.door.open(node.replica.as_mut().expect("it has turned"), asked.stream);
+                let (edge, mut port) = node.door.open(node.replica.as_mut().expect("it has turned"), command.stream);
                 edge.handle_reply((tier, ticket), (position, stamp), reply, &mut port);
                 self.tell_submitted(id);
             }
@@ -109,18 +109,18 @@ impl World {
                 node.door.submitted.undecided.remove(&(tier, ticket));
                 node.door.edge.handle_abandoned(tier, ticket);
             }
-            other => unreachable!("{other:?} is no stream's"),
+            other => unreachable!("{other:?} is not for the edge"),
         }
     }
 
     fn tell_submitted(&mut self, id: u64) {
         let submitted = &mut self.nodes.get_mut(&id).expect("it has a door").door.submitted;
-        for asked in submitted.news.drain(..) {
-            self.observer.fact(self.now, &Fact::Submitted(asked));
+        for command in submitted.news.drain(..) {
+            self.observer.fact(self.now, &Fact::Submitted(command));
         }
     }
 
-    /// The efficiency tier and the streams belong to a term.
+    /// Lets the efficiency tier and the edge follow a change of leader or term: both belong to one term.
     // Rule: tier-efficiency
     pub(super) fn follow_lead(&mut self, id: u64, local: Nanos) {
         let node = self.nodes.get_mut(&id).expect("it has turned");
@@ -133,7 +133,7 @@ impl World {
         }
     }
 
-    /// Sends what the edge of a node has for its streams, if they are read.
+    /// Sends the messages that the edge has ready, except on streams that the client leaves unread.
     pub(super) fn transmit(&mut self, id: u64) {
         let edge = &mut self.nodes.get_mut(&id).expect("it has turned").door.edge;
         let mut ready: Vec<StreamId> = std::iter::from_fn(|| edge.poll_ready()).collect();

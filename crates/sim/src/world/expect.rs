@@ -1,14 +1,16 @@
-//! What a scenario expects, held against what is so: by the log, by what users noted, and by what the stores did.
+//! Checks what a scenario expects against the log, the notes of its users, and the results at the stores.
+//!
+//! It only looks and words the result. An expectation that is not met becomes a violation in `play.rs`.
 
 use fencepost_core::{Name, Outcome, Record, SessionId};
 use fencepost_session::client::{Answer, GrantState};
 
 use super::play::Player;
-use crate::network::Place;
+use crate::network::Endpoint;
 use crate::scenario::{AnswerIs, BadScenario, Expectation, GuardSays, Guarded, Unguarded, lock_name};
 use crate::scripted::ScriptedUser;
 
-/// What is so, if it is as expected; otherwise what is so instead.
+/// `Ok(description)` if the expectation is met, `Err(expected and actual)` if not.
 type Found = Result<String, String>;
 
 fn found(is_so: bool, so: String, but: impl FnOnce() -> String) -> Found {
@@ -16,7 +18,7 @@ fn found(is_so: bool, so: String, but: impl FnOnce() -> String) -> Found {
 }
 
 impl Player<'_> {
-    /// Looks whether it is as expected.
+    /// Checks one expectation.
     pub(super) fn look(&mut self, expectation: &Expectation) -> Result<Found, BadScenario> {
         Ok(match expectation {
             Expectation::Holder { lock, who } => {
@@ -30,7 +32,7 @@ impl Player<'_> {
             Expectation::Free { lock } => {
                 let holders = self.holders(&lock_name(lock)?);
                 let but = || format!("it is held by {}", self.told_sessions(&holders));
-                found(holders.is_empty(), format!("nobody holds {lock}"), but)
+                found(holders.is_empty(), format!("no session holds {lock}"), but)
             }
             Expectation::Waiters { lock, count } => {
                 let waiting = self.waiting(&lock_name(lock)?);
@@ -68,7 +70,7 @@ impl Player<'_> {
                 let cycle: Vec<SessionId> =
                     cycle.iter().flat_map(|cycle| &cycle.links).map(|link| link.session).collect();
                 let so = format!("{who} was refused because of the cycle {}", through.join(", "));
-                found(cycle == expected, so, || format!("the cycle was {}", self.told_sessions(&cycle)))
+                found(cycle == expected, so, || format!("the cycle was of {}", self.told_sessions(&cycle)))
             }
             Expectation::Store { who, did, guarded, unguarded } => {
                 let users = self.notes_of(who)?;
@@ -115,9 +117,9 @@ impl Player<'_> {
                 found(is_so, "another node leads".to_owned(), || format!("{new:?} leads, and {old:?} did"))
             }
             Expectation::DoesNotServe { who } => {
-                let places = self.places(who)?;
-                let serves = places.iter().any(|place| match place {
-                    Place::Node(node) => {
+                let endpoints = self.endpoints(who)?;
+                let serves = endpoints.iter().any(|endpoint| match endpoint {
+                    Endpoint::Node(node) => {
                         self.world.nodes[node].replica.as_ref().is_some_and(|replica| replica.serves())
                     }
                     _ => false,
@@ -138,12 +140,12 @@ impl Player<'_> {
                 }
                 expected.sort_unstable();
                 let verb = if who.len() == 1 { "believes" } else { "all believe" };
-                let so = format!("by Redlock {} {verb} to hold {lock}", who.join(" and "));
+                let so = format!("{} {verb} to hold {lock} by Redlock", who.join(" and "));
                 found(holding == expected, so, || format!("it is the clients {holding:?}"))
             }
             Expectation::RedlockCorrupted { count } => {
                 let corrupted = self.world.redlock.corrupted;
-                let so = format!("under Redlock {count} writes have undone others");
+                let so = format!("under Redlock {count} writes overwrote a newer value");
                 found(corrupted == *count, so, || format!("it was {corrupted}"))
             }
         })
@@ -174,7 +176,7 @@ impl Player<'_> {
             user.map_or("an old session".to_owned(), |user| user.name.clone())
         };
         match sessions {
-            [] => "nobody".to_owned(),
+            [] => "no session".to_owned(),
             _ => sessions.iter().map(name).collect::<Vec<_>>().join(", "),
         }
     }

@@ -1,4 +1,7 @@
-//! What goes wrong, and what administrators, readers and watchers do meanwhile. Chance decides what, when and for how long.
+//! Random faults, and the random acts of administrators, readers and watchers.
+//!
+//! Chance decides what happens, when, and for how long. Every fault ends by itself after a while, or at the latest when the world is
+//! healed. Lease runs have their own faults in `leases.rs`.
 
 use fencepost_core::{
     Act, Admin, FreezeId, GrantId, LogPosition, Name, Operation, Permits, Principal, Reason, Record, Scope, SessionId,
@@ -11,15 +14,15 @@ use super::upgrades::NEW_RELEASE;
 use super::{Happening, Plan, World, address};
 use crate::disk::{Durable, Speed};
 use crate::fact::{Fact, WorldTime};
-use crate::network::Place;
+use crate::network::Endpoint;
 use crate::process::Arrival;
 use crate::random::Random;
 
-/// How far a restored cluster counts its tokens on.
+/// How much higher the tokens of a restored cluster begin.
 // Rule: token-order
 const TOKEN_JUMP: u64 = 1_000_000_000_000;
 
-/// What goes wrong is undone by itself after a while.
+/// The end of a fault: what to restore, and where.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Undo {
     Crash(u64),
@@ -31,15 +34,15 @@ pub(super) enum Undo {
     Network,
 }
 
-/// What the world does to its nodes and clients.
+/// Which faults are on, and what is pending.
 pub struct Faults {
-    /// So many voters there are, or one more.
+    /// The intended number of voters. Member changes may make it one more for a while.
     size: u64,
-    /// Whether anything goes wrong at all.
+    /// Whether there are faults now.
     pub(super) is_on: bool,
     /// Whether administrators act.
     pub(super) administers: bool,
-    /// Whether the run is about leases alone.
+    /// Whether this is a lease run.
     pub(super) leases: bool,
     /// Whether nodes are upgraded.
     pub(super) upgrades: bool,
@@ -62,20 +65,20 @@ impl Faults {
 }
 
 impl Faults {
-    /// Whether a message of a client arrives twice.
+    /// Whether the requests in a client's message arrive twice. Drawn for each message.
     pub(super) fn doubles(&self, random: &mut Random) -> bool {
         self.is_on && random.one_in(60)
     }
 }
 
 impl World {
-    /// From now on things go wrong.
+    /// Begins the phase with faults.
     pub(super) fn disturb(&mut self) {
         self.faults.is_on = true;
         self.observer.fact(self.now, &Fact::Disturbed);
     }
 
-    /// From now on nothing goes wrong any more, and everything that did is undone.
+    /// Ends the phase with faults, and undoes all faults that are still there.
     pub(super) fn heal(&mut self) {
         self.faults.is_on = false;
         self.network.heal();
@@ -115,7 +118,7 @@ impl World {
                 }
             }
             Undo::ClientPause(client) => self.resume_client(client),
-            Undo::ClientCut(client) => self.network.reconnect(Place::Client(client)),
+            Undo::ClientCut(client) => self.network.reconnect(Endpoint::Client(client)),
             Undo::Network => self.network.heal(),
         }
     }
@@ -125,7 +128,7 @@ impl World {
         self.agenda.put(at, Happening::Undo(undo));
     }
 
-    /// Something may happen now, and something else a little later.
+    /// Draws what happens now, and schedules the next draw.
     pub(super) fn chance(&mut self) {
         let next = self.now.after_ms(self.random.between(20, 1_000));
         self.agenda.put(next, Happening::Chance);
@@ -148,14 +151,14 @@ impl World {
         self.nodes.keys().copied().collect()
     }
 
-    /// The node that leads and serves; of several that think so, the one of the highest term.
+    /// The node that leads and serves; if several believe so, the one with the highest term.
     pub(super) fn leader(&self) -> Option<u64> {
         let up = self.nodes.iter().filter(|(_, node)| node.runs());
         let serving = up.filter_map(|(id, node)| Some((*id, node.replica.as_ref()?)));
         serving.filter(|(_, replica)| replica.serves()).max_by_key(|(_, replica)| replica.term()).map(|(id, _)| id)
     }
 
-    /// Whether one more node may be hurt: mostly a minority, but not always.
+    /// Whether a fault may hit one more node. Usually at most a minority is hit; one time in fifteen more.
     fn may_hurt(&mut self) -> bool {
         let well = |node: &&crate::node::SimNode| node.runs() && node.disk.speed != Speed::Stalled;
         let hurt = (self.nodes.len() - self.nodes.values().filter(well).count()) as u64;
@@ -164,7 +167,7 @@ impl World {
 
     fn go_wrong(&mut self) {
         let ids = self.ids();
-        // What happens to leaders is the most telling.
+        // Faults of the leader find the most, so it is chosen more often.
         let leader = self.leader().filter(|_| self.random.percent(35));
         let id = leader.unwrap_or(*self.random.pick(&ids));
         let other = *self.random.pick(&ids);
@@ -204,23 +207,23 @@ impl World {
             }
             8 => {
                 self.observer.fault(now, "one-way cut", || format!("from node {id} to node {other}"));
-                self.network.cut(Place::Node(id), Place::Node(other));
+                self.network.cut(Endpoint::Node(id), Endpoint::Node(other));
                 self.undo_later(200, 8_000, Undo::Network);
             }
             9..=10 if self.may_hurt() => {
                 self.observer.fault(now, "node isolated", || format!("node {id}"));
                 for peer in ids.iter().filter(|peer| **peer != id) {
-                    self.network.cut(Place::Node(id), Place::Node(*peer));
-                    self.network.cut(Place::Node(*peer), Place::Node(id));
+                    self.network.cut(Endpoint::Node(id), Endpoint::Node(*peer));
+                    self.network.cut(Endpoint::Node(*peer), Endpoint::Node(id));
                 }
                 self.undo_later(200, 8_000, Undo::Network);
             }
             11 => {
-                self.observer.fault(now, "partition", || "nodes fall into two parts".to_owned());
+                self.observer.fault(now, "partition", || "the nodes are split into two parts".to_owned());
                 let parts: Vec<bool> = ids.iter().map(|_| self.random.percent(50)).collect();
                 for (one, part) in ids.iter().zip(&parts) {
                     for (another, _) in ids.iter().zip(&parts).filter(|(_, other_part)| *other_part != part) {
-                        self.network.cut(Place::Node(*one), Place::Node(*another));
+                        self.network.cut(Endpoint::Node(*one), Endpoint::Node(*another));
                     }
                 }
                 self.undo_later(200, 8_000, Undo::Network);
@@ -228,19 +231,19 @@ impl World {
             12 => {
                 self.observer.fault(now, "client cut off", || format!("client {client} and node {id}"));
                 if self.random.percent(70) {
-                    self.network.cut(Place::Client(client), Place::Node(id));
+                    self.network.cut(Endpoint::Client(client), Endpoint::Node(id));
                 }
-                self.network.cut(Place::Node(id), Place::Client(client));
+                self.network.cut(Endpoint::Node(id), Endpoint::Client(client));
                 self.undo_later(200, 8_000, Undo::Network);
             }
             13 => {
                 self.observer.fault(now, "slow link", || format!("node {id} to node {other}"));
-                self.network.slow_down(Place::Node(id), Place::Node(other));
+                self.network.slow_down(Endpoint::Node(id), Endpoint::Node(other));
                 self.undo_later(200, 8_000, Undo::Network);
             }
             14 => {
-                self.observer.fault(now, "slow way to the store", || format!("client {client}"));
-                self.network.slow_down(Place::Client(client), Place::Store);
+                self.observer.fault(now, "slow link to the store", || format!("client {client}"));
+                self.network.slow_down(Endpoint::Client(client), Endpoint::Store);
                 self.undo_later(500, 15_000, Undo::Network);
             }
             15 => {
@@ -252,7 +255,7 @@ impl World {
             16..=18 => {
                 self.observer.fault(now, "client paused", || format!("client {client}"));
                 self.clients[client].paused = true;
-                // Now and then longer than any session lives.
+                // One time in three up to a minute, which is longer than any session lives.
                 let most_ms = if self.random.one_in(3) { 60_000 } else { 15_000 };
                 self.undo_later(500, most_ms, Undo::ClientPause(client));
             }
@@ -280,9 +283,9 @@ impl World {
         }
     }
 
-    /// A bit of a node's newest snapshot flips. The node must notice when it starts again, and is replaced by a new one.
+    /// Flips a bit of a node's newest snapshot. The node must notice at its next start, and is replaced by a new one.
     fn damage(&mut self, id: u64) {
-        // One of a few that are all well: more would be more than any cluster survives.
+        // Only if at least three voters are there and all nodes are well: a cluster need not survive more damage.
         let voters = self.leader().map_or(0, |leader| self.voters_of(leader).len());
         if voters < 3 || !self.nodes.values().all(|node| node.runs() && !node.damaged) {
             return;
@@ -299,13 +302,13 @@ impl World {
         }
     }
 
-    /// Who votes, as this node knows it.
+    /// The voters, according to this node.
     fn voters_of(&self, id: u64) -> Vec<u64> {
         let members = self.nodes[&id].replica.as_ref().map(|replica| replica.members()).unwrap_or_default();
         members.iter().filter(|view| view.role == Role::Voter).map(|view| view.node).collect()
     }
 
-    /// Asks the leader for a change of the members, if one can be made.
+    /// Asks the leader for a random member change.
     fn change_members(&mut self) {
         let Some(leader) = self.leader() else { return };
         let members = self.nodes[&leader].replica.as_ref().expect("it leads").members();
@@ -325,7 +328,7 @@ impl World {
                 let new = self.next_node;
                 let known = self.release_of_new(new, self.witness.version());
                 let replica = self.nodes.get_mut(&leader).and_then(|node| node.replica.as_mut()).expect("it leads");
-                // A node that asks to be added says what it knows.
+                // A node that asks to be added sends its known versions first.
                 replica.handle_hello(new, known);
                 if self.ask_for_change(leader, &[MemberChange::AddLearner(member(new))]) {
                     self.next_node += 1;
@@ -347,7 +350,7 @@ impl World {
         taken
     }
 
-    /// Nodes that the members have taken out and that are down are forgotten; clients learn who is there.
+    /// Forgets nodes that are down and no longer members, and tells the clients the addresses of the members.
     pub(super) fn tidy_members(&mut self) {
         let Some(leader) = self.leader() else { return };
         let members: Vec<u64> =
@@ -357,7 +360,7 @@ impl World {
         self.clients.iter_mut().for_each(|client| client.learn_addresses(addresses.clone()));
     }
 
-    /// Everything is lost, and a new cluster is made of a backup: an old snapshot of any node.
+    /// All nodes are lost, and a new cluster is founded from a backup: a snapshot of a random node.
     fn restore(&mut self) {
         let backups =
             self.nodes.values().filter(|node| !node.damaged).filter_map(|node| node.disk.durable().snapshot.clone());
@@ -384,7 +387,7 @@ impl World {
         self.witness = state;
         self.faults.reads.clear();
         self.observer.fact(self.now, &Fact::Restored { cluster: group.cluster });
-        self.watchers.iter_mut().for_each(crate::watcher::Watcher::begin_anew);
+        self.watchers.iter_mut().for_each(crate::watcher::Watcher::restart);
         self.put_node(
             founder,
             Durable { log: fencepost_replica::Log::new(&[founder]), snapshot: Some(restored.into()) },
@@ -393,7 +396,7 @@ impl World {
         self.clients.iter_mut().for_each(|client| client.learn_addresses(vec![address(founder)]));
     }
 
-    /// Readers read and watchers watch.
+    /// Lets every watcher read events from a random node, and submits a read to every node.
     fn look_on(&mut self) {
         self.tidy_members();
         let ids = self.ids();
@@ -404,7 +407,7 @@ impl World {
                 self.watchers[at].look(replica, count, self.now, &mut self.observer);
             }
         }
-        // Whoever believes that it leads takes a read.
+        // Every node that believes that it leads accepts the read.
         for id in ids {
             let node = self.nodes.get_mut(&id).expect("listed");
             if node.runs()
@@ -468,12 +471,12 @@ impl World {
         let reason = Reason::new("chance").expect("a plain word");
         self.observer.line_with(self.now, "admin", |telling| telling.act(&act));
         let replica = self.nodes.get_mut(&leader).and_then(|node| node.replica.as_mut()).expect("it leads");
-        // It may be lost with the leader; nobody asks again.
+        // The act may be lost with the leader; it is not retried.
         let _ = replica.submit(Operation::Admin(Admin { by, reason, act }));
         self.turn(leader);
     }
 
-    /// Everything that is frozen is thawed, whoever froze it.
+    /// Thaws all freezes, and stops the administrators.
     pub(super) fn thaw_everything(&mut self) {
         self.faults.administers = false;
         let records = self.witness.records();
@@ -485,8 +488,8 @@ impl World {
         }
     }
 
-    /// Everybody looks at the time: for clients that have only just begun to run again.
-    pub(super) fn wake_everybody(&mut self) {
+    /// Wakes every client, so that those that were paused until now act at once.
+    pub(super) fn wake_all_clients(&mut self) {
         for client in 0..self.clients.len() {
             self.reach(client, Arrival::Wake);
         }
@@ -495,9 +498,9 @@ impl World {
 
 fn changed(changes: &[MemberChange]) -> String {
     let words = changes.iter().map(|change| match change {
-        MemberChange::AddLearner(member) => format!("node {} comes to learn", member.node()),
-        MemberChange::Promote(node) => format!("node {node} votes"),
-        MemberChange::Remove(node) => format!("node {node} leaves"),
+        MemberChange::AddLearner(member) => format!("node {} becomes a learner", member.node()),
+        MemberChange::Promote(node) => format!("node {node} becomes a voter"),
+        MemberChange::Remove(node) => format!("node {node} is removed"),
         MemberChange::Describe(member) => format!("node {} has other addresses", member.node()),
     });
     words.collect::<Vec<_>>().join(", ")

@@ -1,16 +1,18 @@
-//! The hostile client in its world: when it acts, what it learns, and what it leaves unread.
+//! The hostile client's place in the world: when it acts, what it learns, and which streams it leaves unread.
+//!
+//! What it does is decided in `hostile.rs`. Here the world carries it out and shows it everything except secrets.
 
 use fencepost_core::{Epoch, Outcome, Reply, SecretHash};
 use fencepost_session::Tier;
 use fencepost_session::edge::StreamId;
 
 use super::{Happening, World};
-use crate::fact::Asked;
+use crate::fact::StreamCommand;
 use crate::hostile::Hostile;
 use crate::process::Arrival;
 use crate::random::Random;
 
-/// Its number among the clients. It is none of the processes.
+/// Its client number. It is not an index into `World::clients`.
 pub(super) const HOSTILE: usize = usize::MAX;
 
 impl World {
@@ -19,7 +21,7 @@ impl World {
         self.agenda.put(self.now, Happening::Hostile);
     }
 
-    /// It acts, and again a little later. When everything is healed it hangs up for good.
+    /// Lets it act, and schedules its next turn. After the world is healed it hangs up for good.
     pub(super) fn hostile_acts(&mut self) {
         let (nodes, now) = (self.ids(), self.now);
         let Some(hostile) = &mut self.hostile else { return };
@@ -41,8 +43,8 @@ impl World {
         }
     }
 
-    /// Nothing that a lock state decides is hidden from it, but the secrets.
-    pub(super) fn tell_hostile(&mut self, tier: Tier, asked: Asked, hash: Option<SecretHash>, reply: &Reply) {
+    /// Shows it every decision of a lock state. Secrets stay hidden; their hashes do not.
+    pub(super) fn tell_hostile(&mut self, tier: Tier, command: StreamCommand, hash: Option<SecretHash>, reply: &Reply) {
         let Some(hostile) = &mut self.hostile else { return };
         let epoch: Option<Epoch> = match &reply.outcome {
             Outcome::Opened { epoch } => Some(*epoch),
@@ -54,11 +56,11 @@ impl World {
             _ => None,
         };
         if let Some((epoch, hash)) = epoch.zip(hash) {
-            hostile.learn(tier, asked.session, hash, epoch);
+            hostile.learn(tier, command.session, hash, epoch);
         }
     }
 
-    /// Nobody reads a stream for so long.
+    /// Leaves a stream unread for this long.
     pub(super) fn stop_reading(&mut self, stream: StreamId, for_ms: u64) {
         if let Some(wire) = self.streams.get_mut(&stream) {
             self.observer.fault(self.now, "answers left unread", || format!("by the hostile client, for {for_ms} ms"));

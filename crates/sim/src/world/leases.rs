@@ -1,28 +1,30 @@
-//! A run that is about leases: the lead changes all the time, holders go silent, and nothing else goes wrong. So whatever time ends
-//! must end within the bound of `bounded-late`, in real time.
+//! Lease runs: the leader changes often, holders go silent, and nothing else fails.
+//!
+//! So everything with a deadline must end within the bound of the rule `bounded-late`, in real time. This file makes these faults and
+//! reports who leads; the checker of I22 judges.
 
 use super::World;
 use super::faults::Undo;
 use crate::fact::{Fact, WorldTime};
-use crate::network::Place;
+use crate::network::Endpoint;
 use fencepost_replica::Role;
 
-/// How long a lead lasts, before chance has something happen to it.
+/// Time between two faults of the leader, in milliseconds: at least and at most.
 const CHANGE_EVERY_MS: (u64, u64) = (2_000, 10_000);
 
-/// Who leads, as the world sees it, and what it has told of it.
+/// What the world knows about the leadership, and what it has reported.
 #[derive(Debug, Default)]
 pub(super) struct Lead {
-    /// When something happens to the lead next.
+    /// When the leader gets its next fault.
     change_at: WorldTime,
-    /// What was told last.
+    /// The leader and term that were reported last; the outer `None` before the first report.
     told: Option<Option<(u64, u64)>>,
-    /// A hand-over that is under way, or was when the leader was last seen: from this node to that.
+    /// The hand-over that is in progress, or was when a leader was last seen: from the first node to the second.
     hand_over: Option<(u64, u64)>,
 }
 
 impl World {
-    /// Something may happen to the lead, or to a holder.
+    /// Causes a fault of the leader if one is due, and perhaps silences a client.
     pub(super) fn chance_of_leases(&mut self) {
         if self.now >= self.lead.change_at {
             let (least_ms, most_ms) = CHANGE_EVERY_MS;
@@ -56,7 +58,7 @@ impl World {
                     self.undo_later(50, 3_000, Undo::Crash(id));
                 }
             }
-            // A leader dies alone, or together with others.
+            // The leader crashes alone, or together with others.
             at => {
                 let dies_too = |random: &mut crate::random::Random| at > 7 && random.percent(50);
                 let dying: Vec<u64> = others.into_iter().filter(|_| dies_too(&mut self.random)).collect();
@@ -71,7 +73,7 @@ impl World {
         }
     }
 
-    /// Asks a node to hand the lead to another. One that does not lead refuses, and so does one whose successor would have no vote.
+    /// Asks a node to transfer the leadership to another. It refuses if it does not lead or if the other one is not a voter.
     pub(super) fn hand_over(&mut self, from: u64, to: u64) {
         let replica = self.nodes.get_mut(&from).and_then(|node| node.replica.as_mut());
         if replica.is_some_and(|replica| replica.transfer_lead(to).is_ok()) {
@@ -80,19 +82,19 @@ impl World {
         }
     }
 
-    /// A client's process says nothing for a while: the cluster cannot tell why.
+    /// Silences a client's process for a while. The cluster cannot tell whether it is cut off, paused or crashed.
     fn silence_a_client(&mut self) {
         let client = self.random.below(self.clients.len() as u64) as usize;
         match self.random.below(4) {
-            // It looks at its guard meanwhile, and trusts it as long as it may.
+            // While cut off it still checks its guard, and trusts it until the guard's own deadline.
             0..=1 => {
                 let ids = self.ids();
                 let some: Vec<u64> = ids.iter().copied().filter(|_| self.random.percent(50)).collect();
                 let nodes = if some.is_empty() { ids } else { some };
                 self.observer.fault(self.now, "client cut off", || format!("client {client} and nodes {nodes:?}"));
                 for id in nodes {
-                    self.network.cut(Place::Client(client), Place::Node(id));
-                    self.network.cut(Place::Node(id), Place::Client(client));
+                    self.network.cut(Endpoint::Client(client), Endpoint::Node(id));
+                    self.network.cut(Endpoint::Node(id), Endpoint::Client(client));
                 }
                 self.undo_later(5_000, 60_000, Undo::ClientCut(client));
             }
@@ -108,7 +110,7 @@ impl World {
         }
     }
 
-    /// Tells who leads, if it has changed. To be asked whenever a node has turned, died, been stopped or woken.
+    /// Reports who leads, if it changed. Must be called whenever a node turned, crashed, paused or resumed.
     pub(super) fn tell_lead(&mut self) {
         if !self.faults.leases {
             return;
@@ -122,7 +124,7 @@ impl World {
         self.follow_hand_over();
     }
 
-    /// Whether the last leader hands over. One that dies, or is stopped, in the middle of it has not.
+    /// Notes whether the last leader hands over. A leader that crashes or is paused in the middle has not handed over.
     fn follow_hand_over(&mut self) {
         let serving = self.leader().and_then(|id| Some((id, self.nodes[&id].replica.as_ref()?)));
         if let Some((id, replica)) = serving {
@@ -135,15 +137,15 @@ impl World {
         }
     }
 
-    /// The node that leads, and its term: it runs, serves, takes entries and reaches a majority of the voters.
+    /// The leader and its term: a node that runs, serves, accepts entries and reaches a majority of the voters.
     fn who_leads(&self) -> Option<(u64, u64)> {
         let id = self.leader()?;
         let replica = self.nodes[&id].replica.as_ref()?;
         let members = replica.members();
         let voters: Vec<u64> = members.iter().filter(|it| it.role == Role::Voter).map(|it| it.node).collect();
-        let (me, network) = (Place::Node(id), &self.network);
+        let (me, network) = (Endpoint::Node(id), &self.network);
         let reached = |voter: &&u64| {
-            let other = Place::Node(**voter);
+            let other = Endpoint::Node(**voter);
             self.nodes.get(*voter).is_some_and(crate::node::SimNode::runs)
                 && !network.is_cut(me, other)
                 && !network.is_cut(other, me)

@@ -1,4 +1,7 @@
-//! What happens at nodes.
+//! The nodes of the world: start, crash, pause, turns, syncs, snapshots, and messages between nodes.
+//!
+//! It drives real replicas as the server's engine does, and decides nothing for them. After each turn it compares the entries that the
+//! node applied, and its state, with those of the other nodes, and reports new entries as facts.
 
 use fencepost_core::{KnownVersions, LogPosition};
 use std::sync::Arc;
@@ -17,25 +20,25 @@ use super::{Happening, World, address};
 use crate::clock::Clock;
 use crate::disk::{Disk, Durable};
 use crate::fact::{Fact, LoggedEntry, WorldTime};
-use crate::network::Place;
+use crate::network::Endpoint;
 use crate::node::{Doorway, NodeArrival, SimNode};
 
-/// Entries that the world remembers, to compare what other nodes apply later.
+/// Entries that the world remembers, to compare with what other nodes apply later.
 const LOG_KEPT: usize = 20_000;
 
-/// How the world calls a node.
+/// The member record of a node.
 pub(super) fn member(id: u64) -> Member {
     Member::new(id, &address(id), &format!("n{id}:7422"), &address(id)).expect("a plain member")
 }
 
 impl World {
-    /// A node that is there from the beginning.
+    /// Adds a node that is a founding voter.
     pub(super) fn found(&mut self, id: u64, voters: &[u64]) {
         let durable = Durable { log: Log::new(voters), snapshot: None };
         self.put_node(id, durable, OLD_RELEASE);
     }
 
-    /// A new node that knows nothing but its id and its release.
+    /// Adds a new, empty node, which joins later.
     pub(super) fn join(&mut self, id: u64, known: KnownVersions) {
         self.put_node(id, Durable { log: Log::joining(), snapshot: None }, known);
     }
@@ -46,7 +49,7 @@ impl World {
         self.start(id);
     }
 
-    /// The process starts from what is durable.
+    /// Starts a node's process from its durable state.
     pub(super) fn start(&mut self, id: u64) {
         let seed = self.random.number();
         let node = self.nodes.get_mut(&id).expect("a node that exists");
@@ -54,7 +57,7 @@ impl World {
         let Durable { log, snapshot } = node.disk.durable().clone();
         let replica = match Replica::new(settings, log, snapshot.as_deref(), node.local(self.now)) {
             Ok(replica) => replica,
-            // The node says that its disk is damaged, and stays down.
+            // Correct: the node notices that its snapshot is damaged, and stays down.
             Err(Stop::BadSnapshot { .. }) if node.damaged => return,
             Err(stop) => {
                 self.stopped = Some(format!("node {id} does not start: {stop}"));
@@ -65,14 +68,14 @@ impl World {
             self.stopped = Some(format!("node {id} did not notice that its snapshot is damaged"));
             return;
         }
-        // Not what it has applied: it has applied the committed rest of its log while it started, and nobody has seen that yet.
+        // Not `replica.applied()`: on start the replica applies the committed rest of its log, and those entries are not compared yet.
         node.applied = replica.newest_snapshot().map_or(1, |snapshot| snapshot.index).min(replica.applied().index);
         (node.replica, node.door, node.paused) = (Some(replica), Doorway::default(), false);
         node.life += 1;
         self.turn(id);
     }
 
-    /// The process dies. What was not synced may be lost, and every stream breaks.
+    /// Crashes a node's process. Unsynced writes may be lost, and all its streams break.
     pub(super) fn crash(&mut self, id: u64) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         (node.replica, node.door, node.paused) = (None, Doorway::default(), false);
@@ -87,7 +90,7 @@ impl World {
         }
     }
 
-    /// A node that was paused runs again, with all that has arrived meanwhile.
+    /// Ends the pause of a node. It takes everything that arrived meanwhile.
     pub(super) fn resume(&mut self, id: u64) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         if !std::mem::replace(&mut node.paused, false) {
@@ -136,7 +139,7 @@ impl World {
         }
     }
 
-    /// A node that must not go on has said why. The disks and states of the world are sound, so this is a fault of ours.
+    /// Notes that a node stopped itself. The disks of running nodes are sound here, so this is always a bug.
     fn stop(&mut self, id: u64, stop: &Stop) {
         self.stopped.get_or_insert(format!("node {id} stopped: {stop}"));
     }
@@ -168,14 +171,14 @@ impl World {
             return;
         }
         let Some((through, _)) = node.disk.making.clone() else { return };
-        // Now and then there is no room for it.
+        // Now and then the disk has no room for the snapshot.
         if self.random.one_in(20) {
             node.disk.making = None;
             replica.handle_snapshot_put_off(through);
         } else {
             let made = match node.disk.make_snapshot(group, node.known) {
                 None => return,
-                // A peer's snapshot took the place of the log in the middle of it.
+                // A peer's snapshot replaced the log in the meantime.
                 Some(Err(Stop::SnapshotIncomplete { .. })) => {
                     replica.handle_snapshot_put_off(through);
                     Ok(())
@@ -194,7 +197,7 @@ impl World {
         self.turn(id);
     }
 
-    /// One turn of a node, and everything that comes of it.
+    /// Runs one turn of a node, carries out its outputs, and schedules its next turn.
     pub(super) fn turn(&mut self, id: u64) {
         let now = self.now;
         let Some(node) = self.nodes.get_mut(&id).filter(|node| node.runs()) else { return };
@@ -253,25 +256,26 @@ impl World {
         let next_turn = node.door.efficiency.next_turn().map_or(replica.next_turn(), |at| at.min(replica.next_turn()));
         node.serial += 1;
         let (next, serial) = (node.clock.when(next_turn.0), node.serial);
-        // Not at the same instant for ever, should somebody want to turn again at once.
+        // At least 1 us later: a node that always wants to turn at once must not stop the world's time.
         self.agenda.put(next.max(WorldTime(now.0 + 1_000)), Happening::Turn { node: id, serial });
         self.transmit(id);
     }
 
     fn send_to_peer(&mut self, message: Message, snapshot: Option<Arc<[u8]>>) {
-        // As over a real network: nothing that has no form in bytes gets through.
+        // Encoded and decoded, as over a real network, so that only what the format carries arrives.
         let (cluster, group) = (self.settings.group.cluster, self.settings.group.group);
         let bytes = encode_peer(&PeerMessage { cluster, group, message }).expect("a message for a peer");
         let message = decode_peer(&bytes).expect("what was written can be read").message;
         let known = self.nodes.get(&message.from).map_or(OLD_RELEASE, |node| node.known);
-        let (from, to) = (Place::Node(message.from), Place::Node(message.to));
+        let (from, to) = (Endpoint::Node(message.from), Endpoint::Node(message.to));
         for at in self.network.datagram(from, to, self.now, &mut self.random) {
             let snapshot = snapshot.clone();
             self.agenda.put(at, Happening::Peer { message: Box::new(message.clone()), snapshot, known });
         }
     }
 
-    /// What a node has applied since it was last looked at: new entries are told, old ones must be the same as elsewhere.
+    /// Looks at the entries that a node applied since the last look. New entries are reported; known ones must be the same as on the
+    /// node that applied them first.
     fn look_at_log(&mut self, id: u64) {
         let node = self.nodes.get_mut(&id).expect("it has turned");
         let replica = node.replica.as_ref().expect("it runs");
@@ -287,7 +291,8 @@ impl World {
             if entry.index <= newest {
                 let known = self.log.iter().rev().nth((newest - entry.index) as usize);
                 if known.is_some_and(|known| *known != (position, hash)) {
-                    self.stopped = Some(format!("node {id} applied another entry {position:?} than {known:?}"));
+                    self.stopped =
+                        Some(format!("node {id} applied an entry at {position:?} that differs from {known:?}"));
                     return;
                 }
                 continue;
@@ -314,7 +319,7 @@ impl World {
         self.observer.fact(self.now, &Fact::Applied { node: id, position: applied, state_hash });
         let newest = self.log.back().map_or(1, |(position, _)| position.index);
         if applied.index == newest && state_hash != self.witness.state_hash() {
-            let what = format!("node {id} has another state at {applied:?} than the log gives");
+            let what = format!("node {id} has at {applied:?} a state that does not follow from the log");
             self.observer.checkers.found("I16", self.now, what);
         }
         raises.into_iter().for_each(|(index, version)| self.look_at_raise(id, index, version));

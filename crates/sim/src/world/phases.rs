@@ -1,54 +1,56 @@
-//! One run: a phase in which things go wrong and nothing wrong may be said, then one in which everything works and everybody
-//! must be served.
+//! The plan and the two phases of a random run: first faults, in which safety must hold; then a healed world, in which every node must
+//! serve and every worker must get an answer.
+//!
+//! It owns how long each phase lasts and what is checked at its end. Which faults happen is decided in `faults.rs` and `leases.rs`.
 
 use super::{Happening, World};
 use crate::check::{Report, Violation};
 use crate::fact::{Fact, WorldTime};
 use crate::store::StoreTally;
 
-/// Seeds of a default test run: at least three times what the slowest of the planted bugs takes to be found.
+/// Seeds of a default test run: at least three times as many as it takes to find any planted bug.
 pub const SEEDS_DEFAULT: u64 = 1_000;
 
-/// How long after healing nodes must serve.
+/// Time after healing within which every node must serve.
 pub(super) const SERVES_WITHIN_MS: u64 = 5_000;
-/// How long after healing everybody must have been served: sessions of the dead live for up to 15 s and their locks rest for
-/// up to 3 s, and a queue of workers takes a while.
+/// Time after healing within which every worker must get an answer. Sessions of crashed clients live for up to 15 s, their locks rest for
+/// up to 3 s, and then a queue of workers has to be served.
 const SERVED_WITHIN_MS: u64 = 60_000;
 
-/// What a run is like.
+/// The parameters of a random run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// How many nodes there are in the beginning.
+    /// Nodes at the start.
     pub nodes: u64,
-    /// How many processes of clients.
+    /// Client processes of the correctness tier.
     pub clients: usize,
-    /// How many users in each.
+    /// Users in each of these processes.
     pub workers: usize,
-    /// How many more processes, whose locks are for efficiency.
+    /// Client processes of the efficiency tier.
     pub efficiency_clients: usize,
-    /// Whether a client that means harm is there.
+    /// Whether there is a hostile client.
     pub hostile: bool,
-    /// How long things go wrong, in seconds of the world.
+    /// Length of the phase with faults, in seconds of the world.
     pub seconds: u64,
-    /// Whether anything goes wrong.
+    /// Whether there are faults.
     pub faults: bool,
     /// Whether administrators break grants, evict sessions and freeze names.
     pub administered: bool,
-    /// Whether nothing is disturbed but the lead, all the time, and the holders of locks: then everything that time ends must end
-    /// in time.
+    /// Whether this is a lease run: only the leadership, very often, and the holders of locks are disturbed. Then everything with a
+    /// deadline must end within a bound of real time.
     pub leases: bool,
-    /// Whether the nodes begin with an older release and are upgraded one by one.
+    /// Whether the nodes start with an older release and are upgraded one by one.
     pub upgrades: bool,
 }
 
 impl Plan {
-    /// What a seed runs unless the command line says otherwise: every eighth is about leases alone.
+    /// The default plan of a seed: every eighth is a lease run.
     pub fn of_seed(seed: u64) -> Plan {
         if seed % 8 == 7 { Plan::of_leases(seed) } else { Plan::usual(seed) }
     }
 
-    /// Every third has five nodes, every second administrators, every other pair locks for efficiency, and of every eight the first four
-    /// a hostile client.
+    /// Every third seed has five nodes, every second has administrators, two of every four have a client of the efficiency tier, and four of
+    /// every eight have a hostile client.
     fn usual(seed: u64) -> Plan {
         Plan {
             nodes: if seed.is_multiple_of(3) { 5 } else { 3 },
@@ -62,7 +64,7 @@ impl Plan {
         }
     }
 
-    /// Nobody is there, and nothing happens by chance.
+    /// No nodes, no clients, no administrators. The base of all other plans.
     pub(super) fn quiet() -> Plan {
         Plan {
             nodes: 0,
@@ -78,30 +80,30 @@ impl Plan {
         }
     }
 
-    /// A run about leases, with one, three or five nodes.
+    /// A lease run, with one, three or five nodes.
     pub fn of_leases(seed: u64) -> Plan {
         let nodes = [3, 1, 3, 5][(seed / 8 % 4) as usize];
         let (clients, workers, seconds) = (2, 1, 150);
         Plan { nodes, clients, workers, seconds, leases: true, ..Plan::quiet() }
     }
 
-    /// A run as any other, in which the nodes are upgraded one by one.
+    /// A usual run in which the nodes are also upgraded one by one.
     #[cfg(feature = "made-up-version")]
     pub fn of_upgrades(seed: u64) -> Plan {
         Plan { upgrades: true, ..Plan::usual(seed) }
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What was wrong.
+    /// Violated invariants.
     pub violations: Vec<Violation>,
-    /// One number for everything that happened.
+    /// A hash of everything that happened. Two runs of the same seed must have the same.
     pub trace_hash: u64,
-    /// How long the run was, in the world's time.
+    /// Length of the run in the world's time.
     pub simulated_ms: u64,
-    /// Operations that were decided.
+    /// Operations that the log decided.
     pub operations: u64,
     /// Entries of the log.
     pub entries: u64,
@@ -109,18 +111,18 @@ pub struct Outcome {
     pub faults: std::collections::BTreeMap<&'static str, u64>,
     /// What happened at the stores.
     pub store: StoreTally,
-    /// How often workers came to an end with something.
+    /// Answers of the cluster that workers got.
     pub served: u64,
-    /// Snapshots that nodes made of themselves.
+    /// Snapshots that nodes made.
     pub snapshots: u64,
     /// How often the format version was raised.
     pub raises: u64,
-    /// How much the checkers have looked at.
+    /// How much the checkers checked.
     pub checked: Report,
 }
 
 impl World {
-    /// Runs a whole plan.
+    /// Runs both phases of a plan.
     pub fn run(&mut self, plan: &Plan) -> Outcome {
         let begun = self.now;
         self.agenda.put(self.now, Happening::Chance);
@@ -131,12 +133,12 @@ impl World {
         self.run_until(begun.after_ms(plan.seconds * 1_000));
         let healed_at = self.now;
         self.heal();
-        self.wake_everybody();
+        self.wake_all_clients();
         self.run_until(healed_at.after_ms(SERVES_WITHIN_MS));
         self.thaw_everything();
         self.tell_who_serves();
         let served_by = healed_at.after_ms(SERVED_WITHIN_MS);
-        let is_unfinished = |world: &World| world.is_anybody_unserved(healed_at) || world.is_raise_due();
+        let is_unfinished = |world: &World| world.is_a_worker_unserved(healed_at) || world.is_raise_due();
         while self.stopped.is_none() && self.now < served_by && is_unfinished(self) {
             self.run_until(self.now.after_ms(1_000).min(served_by));
         }
@@ -154,7 +156,7 @@ impl World {
         }
     }
 
-    /// What has come of it up to now.
+    /// The result up to now.
     pub fn outcome(&self) -> Outcome {
         Outcome {
             violations: self.observer.checkers.violations().to_vec(),
@@ -174,7 +176,7 @@ impl World {
     pub(super) fn tell_who_serves(&mut self) {
         let Some(leader) = self.leader() else {
             let nodes: Vec<String> = self.nodes.iter().map(|(id, node)| node.tell(*id)).collect();
-            let what = format!("nobody leads though everything works: {}", nodes.join("; "));
+            let what = format!("no node leads though everything is healed: {}", nodes.join("; "));
             self.observer.checkers.found("I19", self.now, what);
             return;
         };
@@ -182,14 +184,14 @@ impl World {
         for view in members {
             let lives = self.nodes.get(&view.node).is_some_and(|node| node.runs());
             self.observer.fact(self.now, &Fact::Shown { node: view.node, lives, hears: view.hears });
-            // One that was damaged stays down until it is replaced.
+            // A damaged node stays down until it is replaced.
             let Some(node) = self.nodes.get(&view.node).filter(|node| !node.damaged) else { continue };
             let ready = node.replica.as_ref().is_some_and(|replica| replica.serves() || replica.leader().is_some());
             self.observer.fact(self.now, &Fact::Serves { node: view.node, ready });
         }
     }
 
-    fn is_anybody_unserved(&self, since: WorldTime) -> bool {
+    fn is_a_worker_unserved(&self, since: WorldTime) -> bool {
         self.clients.iter().flat_map(|client| client.workers()).any(|worker| worker.served_at <= since)
     }
 

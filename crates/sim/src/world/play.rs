@@ -1,4 +1,7 @@
-//! Plays a scenario: a quiet world in which nothing goes wrong but what the story says.
+//! Plays a scenario: a world without random faults, in which only the scenario's steps cause faults.
+//!
+//! This file carries out the deeds of the steps. What a step expects is checked in `expect.rs`. The world, the machines and the
+//! checkers are those of every other run.
 
 use fencepost_core::{Millis, Wait};
 use fencepost_session::Tier;
@@ -6,14 +9,14 @@ use fencepost_session::Tier;
 use super::phases::SERVES_WITHIN_MS;
 use super::{Happening, Outcome, Plan, World};
 use crate::fact::{Fact, WorldTime};
-use crate::network::Place;
+use crate::network::Endpoint;
 use crate::process::Arrival;
 use crate::redlock::{self, Redlock, Ways};
 use crate::scenario::{Actor, BadScenario, Deed, Scenario, Step, lock_name, owner_name, ttl};
 use crate::scripted::{Order, ScriptedUser, Visit};
 use crate::user::User;
 
-/// How long a cluster may take to begin, and how much longer its clients have to reach it.
+/// Longest wait for the first leader, and additional time for the clients to connect.
 const BEGINS_WITHIN_MS: u64 = 20_000;
 const REACHED_WITHIN_MS: u64 = 1_000;
 
@@ -21,7 +24,7 @@ const REACHED_WITHIN_MS: u64 = 1_000;
 pub(super) struct Player<'a> {
     pub(super) world: &'a mut World,
     pub(super) scenario: &'a Scenario,
-    /// The node that a deed last found leading.
+    /// The node that led when a deed last named `leader`.
     pub(super) old_leader: Option<u64>,
 }
 
@@ -29,9 +32,9 @@ impl World {
     /// The world of a scenario, in which nothing has happened yet.
     ///
     /// # Errors
-    /// [`BadScenario`] if it says something that cannot be.
+    /// [`BadScenario`] if the scenario is not valid.
     pub fn of_scenario(seed: u64, scenario: &Scenario, traces: bool) -> Result<World, BadScenario> {
-        // Somebody may be hurt, but nobody by chance.
+        // No random faults: only the steps cause faults.
         let quiet = Plan { nodes: scenario.nodes, ..Plan::quiet() };
         let (mut world, mut random) = World::without_clients(seed, &quiet, traces);
         let mut names = Vec::new();
@@ -48,10 +51,10 @@ impl World {
         Ok(world)
     }
 
-    /// Plays it. An expectation that is not met is a violation like any other.
+    /// Plays a scenario. An expectation that is not met is a violation.
     ///
     /// # Errors
-    /// [`BadScenario`] if a step says something that cannot be.
+    /// [`BadScenario`] if a step cannot be carried out.
     pub fn play(&mut self, scenario: &Scenario) -> Result<Outcome, BadScenario> {
         self.observer.fact(self.now, &Fact::Disturbed);
         let begins_by = self.now.after_ms(BEGINS_WITHIN_MS);
@@ -61,7 +64,7 @@ impl World {
         self.run_until(self.now.after_ms(REACHED_WITHIN_MS));
         let begun = self.now;
         self.observer.begin_trace(begun);
-        let leader = self.leader().map_or("nobody leads".to_owned(), |leader| format!("node {leader} leads"));
+        let leader = self.leader().map_or("no node leads".to_owned(), |leader| format!("node {leader} leads"));
         self.observer.line(begun, "world", || format!("{} nodes, {leader}", scenario.nodes));
         let mut player = Player { world: self, scenario, old_leader: None };
         for step in &scenario.steps {
@@ -69,7 +72,7 @@ impl World {
             player.step(step)?;
         }
         self.heal();
-        self.wake_everybody();
+        self.wake_all_clients();
         self.run_until(self.now.after_ms(SERVES_WITHIN_MS));
         self.tell_who_serves();
         self.end_run();
@@ -110,9 +113,9 @@ impl Player<'_> {
             let found = self.look(expectation)?;
             let now = self.now();
             match found {
-                Ok(so) => self.world.observer.line(now, "expect", || format!("{so}, as it must be")),
+                Ok(so) => self.world.observer.line(now, "expect", || format!("{so}, as expected")),
                 Err(but) => {
-                    self.world.observer.line(now, "expect", || format!("NOT SO: {but}"));
+                    self.world.observer.line(now, "expect", || format!("NOT MET: {but}"));
                     self.world.observer.checkers.found("expectation", now, but);
                 }
             }
@@ -141,70 +144,70 @@ impl Player<'_> {
             Deed::Read { who, lock } => self.order(who, &go(lock, Visit::Read)?),
             Deed::Write { who, lock } => self.order(who, &go(lock, Visit::Write)?),
             Deed::Close { who } => self.order(who, &Order::Close),
-            Deed::Pause { who } => self.hurt(who, "paused", |world, place| match place {
-                Place::Node(node) => world.nodes.get_mut(&node).expect("named").paused = true,
-                Place::Client(client) => world.clients[client].paused = true,
-                Place::Store | Place::Master(_) => {}
+            Deed::Pause { who } => self.hurt(who, "paused", |world, endpoint| match endpoint {
+                Endpoint::Node(node) => world.nodes.get_mut(&node).expect("named").paused = true,
+                Endpoint::Client(client) => world.clients[client].paused = true,
+                Endpoint::Store | Endpoint::Master(_) => {}
             }),
-            Deed::Crash { who } => self.hurt(who, "crashed", |world, place| match place {
-                Place::Node(node) => world.crash(node),
-                Place::Client(client) => world.crash_client(client),
-                Place::Store | Place::Master(_) => {}
+            Deed::Crash { who } => self.hurt(who, "crashed", |world, endpoint| match endpoint {
+                Endpoint::Node(node) => world.crash(node),
+                Endpoint::Client(client) => world.crash_client(client),
+                Endpoint::Store | Endpoint::Master(_) => {}
             }),
             Deed::Resume { who } => {
-                for place in self.places(who)? {
-                    match place {
-                        Place::Node(node) => self.world.resume(node),
-                        Place::Client(client) => self.world.resume_client(client),
-                        Place::Store | Place::Master(_) => {}
+                for endpoint in self.endpoints(who)? {
+                    match endpoint {
+                        Endpoint::Node(node) => self.world.resume(node),
+                        Endpoint::Client(client) => self.world.resume_client(client),
+                        Endpoint::Store | Endpoint::Master(_) => {}
                     }
                 }
                 Ok(())
             }
             Deed::Restart { who } => {
-                for place in self.places(who)? {
-                    if let Place::Node(node) = place {
+                for endpoint in self.endpoints(who)? {
+                    if let Endpoint::Node(node) = endpoint {
                         self.world.undo(super::faults::Undo::Crash(node));
                     }
                 }
                 Ok(())
             }
             Deed::HandOver { to } => {
-                let (from, to) = (self.places("leader")?, self.places(to)?);
-                let ([Place::Node(from)], [Place::Node(to)]) = (&from[..], &to[..]) else {
-                    return Err(BadScenario("the lead can only be handed to a node: name one".to_owned()));
+                let (from, to) = (self.endpoints("leader")?, self.endpoints(to)?);
+                let ([Endpoint::Node(from)], [Endpoint::Node(to)]) = (&from[..], &to[..]) else {
+                    return Err(BadScenario("leadership can only be handed over to a node: name one".to_owned()));
                 };
                 self.world.hand_over(*from, *to);
                 Ok(())
             }
             Deed::Cut { between, and } => {
-                let (these, those) = (self.all_places(between)?, self.all_places(and)?);
+                let (these, those) = (self.all_endpoints(between)?, self.all_endpoints(and)?);
                 let line = || format!("nothing gets through between {} and {}", between.join(", "), and.join(", "));
                 self.world.observer.fault(self.now(), "cut", line);
                 self.cut(&these, &those);
                 Ok(())
             }
             Deed::Partition { apart } => {
-                let these = self.all_places(apart)?;
-                let everybody = self.everybody();
-                let those: Vec<Place> = everybody.into_iter().filter(|place| !these.contains(place)).collect();
-                let line = || format!("{} cut off from everybody else", apart.join(" and "));
+                let these = self.all_endpoints(apart)?;
+                let all = self.nodes_and_clients();
+                let those: Vec<Endpoint> = all.into_iter().filter(|endpoint| !these.contains(endpoint)).collect();
+                let line = || format!("{} cut off from all other nodes and clients", apart.join(" and "));
                 self.world.observer.fault(self.now(), "partition", line);
                 self.cut(&these, &those);
                 Ok(())
             }
             Deed::HoldUp { from, to, by_ms } => {
-                let line = || format!("what {from} sends to {to} takes {by_ms} ms longer from now on");
+                let line = || format!("messages from {from} to {to} take {by_ms} ms longer from now on");
                 self.world.observer.fault(self.now(), "held up", line);
-                for from in self.places(from)? {
-                    for to in self.places(to)? {
+                for from in self.endpoints(from)? {
+                    for to in self.endpoints(to)? {
                         self.world.network.hold_up(from, to, *by_ms);
                     }
                 }
                 Ok(())
             }
             Deed::Heal => {
-                self.world.observer.line(self.now(), "world", || "every way works again".to_owned());
+                self.world.observer.line(self.now(), "world", || "every link works again".to_owned());
                 self.world.network.heal();
                 Ok(())
             }
@@ -224,7 +227,7 @@ impl Player<'_> {
         }
     }
 
-    /// Tells users to do something. Those whose process is paused do it when it wakes up.
+    /// Gives an order to users. A user whose process is paused carries it out when the process wakes up.
     fn order(&mut self, who: &str, order: &Order) -> Result<(), BadScenario> {
         for (client, user) in self.users(who)? {
             self.world.reach(client, Arrival::Order { user, order: order.clone() });
@@ -232,25 +235,25 @@ impl Player<'_> {
         Ok(())
     }
 
-    fn hurt(&mut self, who: &str, how: &str, hurt: impl Fn(&mut World, Place)) -> Result<(), BadScenario> {
-        for place in self.places(who)? {
-            let kind = match (place, how) {
-                (Place::Node(_), "paused") => "node paused",
-                (Place::Node(_), _) => "node crashed",
-                (Place::Client(_), "paused") => "client paused",
-                (Place::Client(_), _) => "client crashed",
-                (Place::Store | Place::Master(_), _) => {
+    fn hurt(&mut self, who: &str, how: &str, hurt: impl Fn(&mut World, Endpoint)) -> Result<(), BadScenario> {
+        for endpoint in self.endpoints(who)? {
+            let kind = match (endpoint, how) {
+                (Endpoint::Node(_), "paused") => "node paused",
+                (Endpoint::Node(_), _) => "node crashed",
+                (Endpoint::Client(_), "paused") => "client paused",
+                (Endpoint::Client(_), _) => "client crashed",
+                (Endpoint::Store | Endpoint::Master(_), _) => {
                     return Err(BadScenario(format!("{who:?} cannot be {how}: name a node or a client")));
                 }
             };
-            let told = self.told(place);
+            let told = self.told(endpoint);
             self.world.observer.fault(self.now(), kind, || told);
-            hurt(self.world, place);
+            hurt(self.world, endpoint);
         }
         Ok(())
     }
 
-    fn cut(&mut self, these: &[Place], those: &[Place]) {
+    fn cut(&mut self, these: &[Endpoint], those: &[Endpoint]) {
         for this in these {
             for that in those {
                 self.world.network.cut(*this, *that);
@@ -259,26 +262,26 @@ impl Player<'_> {
         }
     }
 
-    /// Nodes write their wall clock into the log, as a remark; clients have none.
+    /// Nodes write their wall clock into the log for information only. Clients do not read one, so theirs need not jump.
     fn jump_clocks(&mut self, of: &[String], by_ms: i64) -> Result<(), BadScenario> {
-        let places = match of {
-            [all] if all == "everybody" => {
-                let masters = (0..self.world.redlock.masters()).map(Place::Master);
-                self.everybody().into_iter().chain(masters).collect()
+        let endpoints = match of {
+            [all] if all == "all" => {
+                let masters = (0..self.world.redlock.masters()).map(Endpoint::Master);
+                self.nodes_and_clients().into_iter().chain(masters).collect()
             }
-            _ => self.all_places(of)?,
+            _ => self.all_endpoints(of)?,
         };
         let (by, whose) = (by_ms / 1_000, of.join(", "));
         self.world.observer.fault(self.now(), "wall clock jumped", || format!("{whose}, by {by} s"));
-        for place in places {
-            match place {
-                Place::Master(master) => self.world.redlock.jump(master, by_ms),
-                Place::Node(node) => {
+        for endpoint in endpoints {
+            match endpoint {
+                Endpoint::Master(master) => self.world.redlock.jump(master, by_ms),
+                Endpoint::Node(node) => {
                     if let Some(node) = self.world.nodes.get_mut(&node) {
                         node.wall_off_ms += by_ms;
                     }
                 }
-                Place::Client(_) | Place::Store => {}
+                Endpoint::Client(_) | Endpoint::Store => {}
             }
         }
         Ok(())
@@ -286,7 +289,7 @@ impl Player<'_> {
 
     fn by_redlock(&mut self, who: &str, act: impl Fn(&mut Redlock, usize, &mut Ways<'_>)) -> Result<(), BadScenario> {
         if self.world.redlock.masters() == 0 {
-            return Err(BadScenario("there is no Redlock here: say how many masters it has".to_owned()));
+            return Err(BadScenario("this scenario has no Redlock: set `masters`".to_owned()));
         }
         for (client, _) in self.users(who)? {
             self.world.with_redlock(|redlock, ways| act(redlock, client, ways));
@@ -294,62 +297,60 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// Every node and every client.
-    fn everybody(&self) -> Vec<Place> {
-        let nodes = self.world.nodes.keys().map(|node| Place::Node(*node));
-        nodes.chain((0..self.world.clients.len()).map(Place::Client)).collect()
+    fn nodes_and_clients(&self) -> Vec<Endpoint> {
+        let nodes = self.world.nodes.keys().map(|node| Endpoint::Node(*node));
+        nodes.chain((0..self.world.clients.len()).map(Endpoint::Client)).collect()
     }
 
     pub(super) fn users(&self, who: &str) -> Result<Vec<(usize, usize)>, BadScenario> {
         match self.scenario.actor(who)? {
             Actor::Users(users) => Ok(users),
-            _ => Err(BadScenario(format!("{who:?} is no client: only clients use locks"))),
+            _ => Err(BadScenario(format!("{who:?} is not a client: only clients use locks"))),
         }
     }
 
-    pub(super) fn places(&mut self, who: &str) -> Result<Vec<Place>, BadScenario> {
+    pub(super) fn endpoints(&mut self, who: &str) -> Result<Vec<Endpoint>, BadScenario> {
         Ok(match self.scenario.actor(who)? {
             Actor::Leader => {
-                let nobody = || BadScenario(format!("nobody leads at {} ms of the world", self.now().ms()));
-                let leader = self.world.leader().ok_or_else(nobody)?;
+                let leaderless = || BadScenario(format!("no node leads at {} ms of the world", self.now().ms()));
+                let leader = self.world.leader().ok_or_else(leaderless)?;
                 self.old_leader = Some(leader);
-                vec![Place::Node(leader)]
+                vec![Endpoint::Node(leader)]
             }
             Actor::OldLeader => {
-                let nobody =
-                    || BadScenario("there is no old leader before something was done to the leader".to_owned());
-                vec![Place::Node(self.old_leader.ok_or_else(nobody)?)]
+                let unknown = || BadScenario("there is no old leader: no earlier step names the leader".to_owned());
+                vec![Endpoint::Node(self.old_leader.ok_or_else(unknown)?)]
             }
             Actor::Follower(at) => {
                 let leader = self.world.leader();
                 let mut followers = self.world.nodes.keys().filter(|node| Some(**node) != leader);
-                followers.nth(at).map(|node| Place::Node(*node)).into_iter().collect()
+                followers.nth(at).map(|node| Endpoint::Node(*node)).into_iter().collect()
             }
-            Actor::Node(node) => vec![Place::Node(node)],
-            Actor::Master(master) => vec![Place::Master(master)],
-            Actor::Store => vec![Place::Store],
+            Actor::Node(node) => vec![Endpoint::Node(node)],
+            Actor::Master(master) => vec![Endpoint::Master(master)],
+            Actor::Store => vec![Endpoint::Store],
             Actor::Users(users) => {
                 let mut processes: Vec<usize> = users.into_iter().map(|(client, _)| client).collect();
                 processes.dedup();
-                processes.into_iter().map(Place::Client).collect()
+                processes.into_iter().map(Endpoint::Client).collect()
             }
         })
     }
 
-    fn all_places(&mut self, who: &[String]) -> Result<Vec<Place>, BadScenario> {
-        let mut places = Vec::new();
+    fn all_endpoints(&mut self, who: &[String]) -> Result<Vec<Endpoint>, BadScenario> {
+        let mut endpoints = Vec::new();
         for who in who {
-            places.extend(self.places(who)?);
+            endpoints.extend(self.endpoints(who)?);
         }
-        Ok(places)
+        Ok(endpoints)
     }
 
-    fn told(&self, place: Place) -> String {
-        match place {
-            Place::Node(node) => format!("node {node}"),
-            Place::Client(client) => self.world.clients[client].tell(),
-            Place::Store => "store".to_owned(),
-            Place::Master(master) => format!("master {}", master + 1),
+    fn told(&self, endpoint: Endpoint) -> String {
+        match endpoint {
+            Endpoint::Node(node) => format!("node {node}"),
+            Endpoint::Client(client) => self.world.clients[client].tell(),
+            Endpoint::Store => "store".to_owned(),
+            Endpoint::Master(master) => format!("master {}", master + 1),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The checkers against random logs of the real state machine: they find nothing in a right one, and every planted fault in a wrong one.
+//! The checkers against random logs of the real state machine: they find nothing in a correct log, and every planted bug that shows in
+//! the log.
 
 use fencepost_sim::check::Checkers;
 use fencepost_sim::fact::{Fact, WorldTime};
@@ -29,9 +30,9 @@ fn check(seed: u64, entries: usize) -> Checkers {
 }
 
 #[test]
-fn nothing_is_found_in_right_logs_and_everything_is_looked_at() {
+fn nothing_is_found_in_correct_logs_and_every_check_runs() {
     let mut total = [0; 12];
-    // In 959 a release ends the upgrade that an operation before it asks after again.
+    // In seed 959 a release ends an upgrade, and an earlier operation of the same entry retries that upgrade.
     for seed in (1..=400).chain([959]) {
         let checkers = check(seed, 400);
         assert!(checkers.violations().is_empty(), "seed {seed}: {:#?}", &checkers.violations()[0]);
@@ -54,11 +55,11 @@ fn nothing_is_found_in_right_logs_and_everything_is_looked_at() {
             *sum += count;
         }
     }
-    println!("looked at {total:?}");
+    println!("checked {total:?}");
     assert!(total.iter().all(|count| *count > 100), "{total:?}");
 }
 
-/// Each fault of the state machine that shows in the log is found from the log alone, by the checker of the rule that it breaks.
+/// Each planted bug of the state machine that shows in the log is found from the log alone.
 #[cfg(feature = "planted-bugs")]
 mod planted {
     use std::collections::BTreeMap;
@@ -70,7 +71,7 @@ mod planted {
 
     const SEEDS: u64 = 60;
 
-    /// How many seeds found a fault, by the checker that found it first. A seed on which the state machine itself stops counts for none.
+    /// How many seeds found a bug, by the checker that found it first. A seed that makes the state machine panic does not count.
     fn found_by(bug: Bug) -> BTreeMap<&'static str, u64> {
         let mut found = BTreeMap::new();
         for seed in 1..=SEEDS {
@@ -87,12 +88,12 @@ mod planted {
     }
 
     #[test]
-    fn every_fault_that_shows_in_the_log_is_found() {
-        // What a panic says is of no interest here: some faults make the state machine stop itself.
+    fn every_bug_that_shows_in_the_log_is_found() {
+        // Some bugs make the state machine panic. The texts of these panics would only be noise.
         std::panic::set_hook(Box::new(|_| {}));
         let mut missed = Vec::new();
         for bug in Bug::ALL.iter().copied() {
-            // These show only when a state is read from a snapshot or a backup.
+            // These show only when a state is restored from a snapshot or a backup.
             let is_hidden = matches!(bug, Bug::SnapshotWithoutQueue | Bug::RestoreWithoutTokenJump);
             let found = found_by(bug);
             println!("{bug:?}: of {SEEDS} seeds {found:?}");

@@ -1,5 +1,5 @@
-//! The simulation is tested: each deliberate fault in the core, the replica and the session protocol must be found, and within how many
-//! seeds is printed. The default run of the seeds must be three times as long as the slowest of them takes.
+//! Tests the simulation itself: it must find each planted bug in the core, the replica and the session protocol. Prints how many seeds
+//! each one takes. The default number of seeds must be at least three times the slowest of them.
 
 #![cfg(feature = "planted-bugs")]
 
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fencepost_sim::world::{Plan, SEEDS_DEFAULT, World};
 
-/// A fault of one of the crates.
+/// A planted bug of one of the crates.
 #[derive(Clone, Copy, Debug)]
 enum Planted {
     Core(fencepost_core::Bug),
@@ -36,7 +36,7 @@ fn all() -> Vec<Planted> {
     core.chain(replica).chain(client).collect()
 }
 
-/// What a run of this seed is like that can find the fault. Those of upgrades need one in which nodes are upgraded.
+/// The plan with which this seed can find the bug. Bugs of upgrades need an upgrade run.
 fn plan(bug: Planted, seed: u64) -> Plan {
     use fencepost_replica::Bug::{LearnersDoNotCount, RaisesWithoutAsking, RulesOfTheNewest};
     match bug {
@@ -45,7 +45,7 @@ fn plan(bug: Planted, seed: u64) -> Plan {
     }
 }
 
-/// What a seed finds. A node that notices by itself and panics has found it, too.
+/// The invariants that a seed finds violated. A panic of a node counts as found, too.
 fn found_by(bug: Planted, seed: u64) -> BTreeSet<&'static str> {
     let plan = plan(bug, seed);
     let run = catch_unwind(AssertUnwindSafe(|| World::new(seed, &plan, false).run(&plan)));
@@ -60,7 +60,7 @@ fn every_planted_bug_is_found() {
     // The panics are expected and would only be noise.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
-    // A fault is switched on for one thread, so several are looked for at a time.
+    // A bug is planted for one thread only, so several can be searched at the same time.
     let (all, next) = (all(), AtomicUsize::new(0));
     let work = || {
         let mut results = Vec::new();

@@ -1,7 +1,7 @@
-//! The default run of the simulation: many seeds, each twice. Nothing may be violated, the same seed must give the same run, and
-//! the faults must be such that a store without a guard is corrupted.
+//! The default run of the simulation: many seeds, each twice. No invariant may be violated, two runs of a seed must be equal, and the
+//! faults must be strong enough to corrupt a store without a guard.
 //!
-//! `FENCEPOST_SEEDS=N` runs more seeds. A seed that fails says how to replay it.
+//! `FENCEPOST_SEEDS=N` runs more seeds. The message of a failed seed includes the command that replays it.
 #![allow(clippy::disallowed_methods, reason = "how many seeds to run comes from the environment")]
 
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fencepost_sim::check::Report;
 use fencepost_sim::world::{Outcome, Plan, SEEDS_DEFAULT, World};
 
-/// Seeds that have found something once, whatever they find now.
+/// Seeds that once found a bug. They always run.
 const REGRESSIONS: &[u64] = &[2_080, 126, 381];
 
-/// How many ways there are in which things go wrong.
+/// Number of fault kinds. Each must occur at least once.
 const FAULT_KINDS: usize = 27;
 
 fn figures(report: &Report) -> impl Iterator<Item = (String, u64)> {
@@ -29,7 +29,7 @@ fn run(seed: u64) -> Outcome {
     World::new(seed, &plan, false).run(&plan)
 }
 
-/// Runs a seed twice, and gives back what came of it or why it failed.
+/// Runs a seed twice. Returns its outcome, or why it failed.
 fn check(seed: u64) -> Result<Outcome, String> {
     let replay = format!("replay with: cargo run --release -p fencepost-sim -- --seed {seed}");
     let [once, again] = [(); 2].map(|()| catch_unwind(AssertUnwindSafe(|| run(seed))));
@@ -80,8 +80,8 @@ fn nothing_is_violated_and_every_seed_repeats_itself() {
     }
     println!("{faults:#?}\n{checked:#?}");
     assert_eq!(faults.len(), FAULT_KINDS, "some fault never happened: {faults:?}");
-    // What came too late to be compared is the one figure that should be nothing.
+    // The one count that must be zero: answers that came too late to be compared.
     assert_eq!(checked.remove("heard_too_late"), Some(0));
     let never: Vec<_> = checked.iter().filter(|(_, count)| **count == 0).collect();
-    assert!(never.is_empty(), "a check that looks at nothing proves nothing: {never:?}");
+    assert!(never.is_empty(), "these checks never ran, so they prove nothing: {never:?}");
 }

@@ -1,4 +1,5 @@
-//! Every story plays as it says it does, however long messages and disks take; and one that does not is found out.
+//! Every built-in scenario meets its expectations, with any delays of messages and disks. An expectation that is not met is found, and a
+//! scenario that cannot be played is refused with a reason.
 
 use fencepost_sim::run::{Subject, run};
 use fencepost_sim::scenario::{SCENARIOS, Scenario};
@@ -29,7 +30,7 @@ fn a_fail_over_keeps_the_holder_the_queue_and_the_order_of_tokens() {
 }
 
 #[test]
-fn a_lead_that_changes_hands_all_the_time_keeps_no_lock_longer() {
+fn frequent_leader_changes_do_not_keep_a_lock_longer() {
     plays("restless-lead");
 }
 
@@ -49,12 +50,12 @@ fn a_hand_over_costs_one_entry_and_one_push_however_many_wait() {
 }
 
 #[test]
-fn the_request_that_closes_a_cycle_is_refused_with_it() {
+fn the_request_that_closes_a_cycle_is_refused_and_told_the_cycle() {
     plays("circular-wait");
 }
 
 #[test]
-fn one_clock_gives_redlock_two_holders_and_us_one() {
+fn one_clock_jump_gives_redlock_two_holders_and_fencepost_one() {
     plays("redlock-clock-jump");
 }
 
@@ -62,12 +63,12 @@ fn one_clock_gives_redlock_two_holders_and_us_one() {
 fn every_scenario_is_played_above() {
     let played = include_str!("stories.rs");
     for (name, _) in SCENARIOS {
-        assert!(played.contains(&format!("plays(\"{name}\")")), "nobody plays {name}");
+        assert!(played.contains(&format!("plays(\"{name}\")")), "no test plays {name}");
     }
 }
 
 #[test]
-fn the_same_seed_tells_the_same_story() {
+fn the_same_seed_gives_the_same_trace() {
     let scenario = Scenario::named("minority-partition").expect("a scenario that can be read");
     let once = || run(Subject::Scenario(&scenario), 7, true).expect("a scenario that can be played");
     let (one, other) = (once(), once());
@@ -76,7 +77,7 @@ fn the_same_seed_tells_the_same_story() {
     assert_eq!(words(&one), words(&other));
 }
 
-/// A story of two clients with these steps.
+/// A scenario with two clients and these steps.
 fn story(steps: &str) -> Result<Scenario, String> {
     let text = format!(
         "title = \"a test\"\ntells = \"nothing\"\nnodes = 3\n\
@@ -85,7 +86,7 @@ fn story(steps: &str) -> Result<Scenario, String> {
     Scenario::parse(&text).map_err(|wrong| wrong.to_string())
 }
 
-/// What is found in a story with these steps.
+/// The violations in a scenario with these steps.
 fn found(steps: &str) -> Vec<String> {
     let scenario = story(steps).expect("a story");
     let run = run(Subject::Scenario(&scenario), 1, false).expect("a story that can be played");
@@ -105,7 +106,7 @@ fn an_expectation_that_is_not_met_is_a_violation() {
         ("expect.guard = { who = \"first\", lock = \"account\", says = \"lost\" }", "it said [None]"),
         ("expect.store = { who = \"first\", did = \"write\", guarded = \"refused\" }", "what it said was None"),
         ("expect.token-rose = { lock = \"account\", from = \"first\", to = \"second\" }", "second None"),
-        ("expect.cycle = { who = \"first\", through = [\"first\"] }", "the cycle was nobody"),
+        ("expect.cycle = { who = \"first\", through = [\"first\"] }", "the cycle was of no session"),
         ("expect = \"new-leader\"", "leads, and None did"),
         ("expect.does-not-serve = { who = \"leader\" }", "it does"),
         ("expect.redlock-holders = { lock = \"account\", who = [\"first\"] }", "it is the clients []"),
@@ -118,15 +119,15 @@ fn an_expectation_that_is_not_met_is_a_violation() {
 }
 
 #[test]
-fn a_story_that_cannot_be_says_why() {
+fn a_bad_scenario_is_refused_with_a_reason() {
     let unknown =
         story("[[step]]\nat-ms = 0\ndo.aquire = { who = \"first\", lock = \"account\" }").expect_err("a typo");
     assert!(unknown.contains("aquire") && unknown.contains("acquire"), "{unknown}");
-    let unsorted = story("[[step]]\nat-ms = 2\n[[step]]\nat-ms = 1\n").expect_err("in disorder");
+    let unsorted = story("[[step]]\nat-ms = 2\n[[step]]\nat-ms = 1\n").expect_err("not sorted");
     assert!(unsorted.contains("sort them"), "{unsorted}");
-    let nobody = story("[[step]]\nat-ms = 0\ndo.pause = { who = \"third\" }").expect("names are looked up later");
-    let nobody = run(Subject::Scenario(&nobody), 1, false).expect_err("nobody has that name").to_string();
-    assert!(nobody.contains("third") && nobody.contains("first, second"), "{nobody}");
+    let stranger = story("[[step]]\nat-ms = 0\ndo.pause = { who = \"third\" }").expect("names are looked up later");
+    let stranger = run(Subject::Scenario(&stranger), 1, false).expect_err("no client has that name").to_string();
+    assert!(stranger.contains("third") && stranger.contains("first, second"), "{stranger}");
 }
 
 #[test]
@@ -138,6 +139,6 @@ fn the_story_in_the_guide_plays() {
     let run = run(Subject::Scenario(&scenario), 1, false).expect("a story that can be played");
     assert!(run.outcome.violations.is_empty(), "{:?}", run.outcome.violations);
     for (name, _) in SCENARIOS {
-        assert!(guide.contains(&format!("| `{name}` |")), "the guide does not tell of {name}");
+        assert!(guide.contains(&format!("| `{name}` |")), "the guide does not list {name}");
     }
 }

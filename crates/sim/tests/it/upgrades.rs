@@ -1,11 +1,11 @@
-//! Nodes are upgraded one by one, at random times, while everything goes wrong that goes wrong in other runs. No node may stop, no
-//! state may differ, the version must not be raised before every member knows it, and it must be raised in the end.
+//! Upgrade runs: nodes are upgraded one by one, at random times, with all the faults of other runs. No node may stop, no state may
+//! differ, the version must not be raised before every member knows it, and it must be raised in the end.
 
 #![cfg(feature = "made-up-version")]
 
 use fencepost_sim::world::{Outcome, Plan, World};
 
-/// Each is run once, and every tenth twice. Whatever finds a planted fault takes fewer.
+/// Each seed runs once, and every tenth twice. Every planted bug of upgrades is found with fewer seeds.
 const SEEDS: u64 = 150;
 
 fn run(seed: u64) -> Outcome {
@@ -14,7 +14,7 @@ fn run(seed: u64) -> Outcome {
 }
 
 #[test]
-fn a_cluster_is_upgraded_node_by_node_whatever_goes_wrong() {
+fn a_cluster_is_upgraded_node_by_node_despite_all_faults() {
     let (mut upgraded, mut raises, mut failed) = (0, 0, Vec::new());
     for seed in 1..=SEEDS {
         let outcome = run(seed);
@@ -31,5 +31,5 @@ fn a_cluster_is_upgraded_node_by_node_whatever_goes_wrong() {
     }
     println!("{SEEDS} seeds, {upgraded} nodes upgraded, {raises} raises of the version");
     assert!(failed.is_empty(), "{failed:#?}");
-    assert!(upgraded >= 3 * SEEDS && raises >= SEEDS * 3 / 4, "a run without an upgrade proves nothing");
+    assert!(upgraded >= 3 * SEEDS && raises >= SEEDS * 3 / 4, "too few upgrades or raises to prove anything");
 }

@@ -1,4 +1,4 @@
-//! The stories of the door.
+//! Tests of the checker of the edge (I27): each reports the same facts without and with a lie.
 
 use fencepost_core::{Attached, Refusal, Repeat, Reply, ReplyTo, SessionEnd};
 use fencepost_session::Tier;
@@ -7,14 +7,14 @@ use fencepost_session::edge::StreamId;
 use fencepost_wire::{api, v1};
 
 use super::*;
-use crate::fact::{Asked, Kind};
+use crate::fact::{Kind, StreamCommand};
 
 const NODE: u64 = 7;
 const ANNS: StreamId = StreamId(1);
 const ANNS_NEXT: StreamId = StreamId(2);
 const BOBS: StreamId = StreamId(3);
 
-/// Three streams of two clients, and a session of Ann's that is bound to her first stream by entry 10.
+/// Three streams of two clients. Ann's session is bound to her first stream by entry 10.
 fn with_a_session(world: &mut World) {
     for (stream, client) in [(ANNS, 1), (ANNS_NEXT, 1), (BOBS, 2)] {
         world.tell(&Fact::Connected { stream, client, node: NODE, tier: Tier::Correctness });
@@ -22,30 +22,30 @@ fn with_a_session(world: &mut World) {
     opens(world, ANNS, 10);
 }
 
-fn asks(world: &mut World, stream: StreamId, kind: Kind) -> Asked {
-    let asked = Asked { stream, session: ANN, kind };
-    world.tell(&Fact::Submitted(asked));
-    asked
+fn asks(world: &mut World, stream: StreamId, kind: Kind) -> StreamCommand {
+    let command = StreamCommand { stream, session: ANN, kind };
+    world.tell(&Fact::Submitted(command));
+    command
 }
 
-fn decides(world: &mut World, asked: Asked, index: u64, outcome: Outcome, repeat: Option<Repeat>) {
+fn decides(world: &mut World, command: StreamCommand, index: u64, outcome: Outcome, repeat: Option<Repeat>) {
     let reply = Reply { to: ReplyTo::Operation(0), outcome, repeat };
-    world.tell(&Fact::Decided { asked, position: LogPosition { index, term: 1 }, reply: &reply });
+    world.tell(&Fact::Decided { command, position: LogPosition { index, term: 1 }, reply: &reply });
 }
 
-/// A stream opens the session, and hears it.
+/// A stream opens the session and gets the answer.
 fn opens(world: &mut World, stream: StreamId, index: u64) {
-    let asked = asks(world, stream, Kind::Open);
-    decides(world, asked, index, Outcome::Opened { epoch: Epoch(1) }, None);
+    let command = asks(world, stream, Kind::Open);
+    decides(world, command, index, Outcome::Opened { epoch: Epoch(1) }, None);
     hears(world, stream, answer(0, index));
 }
 
-/// A stream attaches the session, and has not heard it yet.
+/// A stream attaches the session. The answer is not sent yet.
 fn attaches(world: &mut World, stream: StreamId, index: u64) {
-    let asked = asks(world, stream, Kind::Attach);
+    let command = asks(world, stream, Kind::Attach);
     let (grants, waits, unseen, lost) = Default::default();
     let attached = Attached { epoch: Epoch(2), grants, waits, unseen, lost };
-    decides(world, asked, index, Outcome::Attached(Box::new(attached)), None);
+    decides(world, command, index, Outcome::Attached(Box::new(attached)), None);
 }
 
 fn pushes(world: &mut World, index: u64) -> v1::ServerMessage {
@@ -79,7 +79,7 @@ fn hears(world: &mut World, stream: StreamId, message: v1::ServerMessage) {
 }
 
 #[test]
-fn i27_a_command_of_a_stream_that_is_not_bound_is_seen() {
+fn i27_a_command_of_an_unbound_stream_is_seen() {
     story("I27", |world, lie| {
         with_a_session(world);
         asks(world, if lie { BOBS } else { ANNS }, Kind::KeepAlive);
@@ -87,7 +87,7 @@ fn i27_a_command_of_a_stream_that_is_not_bound_is_seen() {
 }
 
 #[test]
-fn i27_a_command_of_another_term_is_seen() {
+fn i27_a_command_of_an_earlier_term_is_seen() {
     story("I27", |world, lie| {
         with_a_session(world);
         if lie {
@@ -98,18 +98,18 @@ fn i27_a_command_of_another_term_is_seen() {
 }
 
 #[test]
-fn i27_a_command_that_is_carried_out_behind_an_attach_is_seen() {
+fn i27_a_command_of_the_old_stream_after_an_attach_is_seen() {
     story("I27", |world, lie| {
         with_a_session(world);
-        let asked = asks(world, ANNS, Kind::Request(RequestNumber(1)));
+        let command = asks(world, ANNS, Kind::Request(RequestNumber(1)));
         attaches(world, ANNS_NEXT, 11);
         let refused = Outcome::Refused(Refusal::WrongEpoch { current: Epoch(2) });
-        decides(world, asked, 11, if lie { Outcome::NotOwner } else { refused }, None);
+        decides(world, command, 11, if lie { Outcome::NotOwner } else { refused }, None);
     });
 }
 
 #[test]
-fn i27_a_session_that_another_client_takes_is_seen() {
+fn i27_an_attach_by_another_client_is_seen() {
     story("I27", |world, lie| {
         with_a_session(world);
         attaches(world, if lie { BOBS } else { ANNS_NEXT }, 11);
@@ -120,8 +120,8 @@ fn i27_a_session_that_another_client_takes_is_seen() {
 fn i27_an_answer_on_another_stream_is_seen() {
     story("I27", |world, lie| {
         with_a_session(world);
-        let asked = asks(world, ANNS, Kind::Request(RequestNumber(1)));
-        decides(world, asked, 11, Outcome::NotOwner, None);
+        let command = asks(world, ANNS, Kind::Request(RequestNumber(1)));
+        decides(world, command, 11, Outcome::NotOwner, None);
         hears(world, if lie { BOBS } else { ANNS }, answer(1, 11));
     });
 }
@@ -131,8 +131,8 @@ fn i27_a_message_that_leaves_an_answer_out_is_seen() {
     story("I27", |world, lie| {
         with_a_session(world);
         for number in [1, 2] {
-            let asked = asks(world, ANNS, Kind::Request(RequestNumber(number)));
-            decides(world, asked, 10 + number, Outcome::NotOwner, None);
+            let command = asks(world, ANNS, Kind::Request(RequestNumber(number)));
+            decides(world, command, 10 + number, Outcome::NotOwner, None);
             if !lie || number == 2 {
                 hears(world, ANNS, answer(number, 10 + number));
             }
@@ -141,7 +141,7 @@ fn i27_a_message_that_leaves_an_answer_out_is_seen() {
 }
 
 #[test]
-fn i27_a_push_to_a_stream_that_has_lost_the_session_is_seen() {
+fn i27_a_push_to_the_old_stream_is_seen() {
     story("I27", |world, lie| {
         with_a_session(world);
         attaches(world, ANNS_NEXT, 11);
@@ -153,7 +153,7 @@ fn i27_a_push_to_a_stream_that_has_lost_the_session_is_seen() {
 }
 
 #[test]
-fn i27_a_push_that_is_dropped_is_seen() {
+fn i27_a_dropped_push_is_seen() {
     story("I27", |world, lie| {
         with_a_session(world);
         let ended = pushes(world, 11);
@@ -162,7 +162,7 @@ fn i27_a_push_that_is_dropped_is_seen() {
 }
 
 #[test]
-fn i27_a_stream_that_ends_is_owed_nothing() {
+fn i27_an_ended_stream_is_owed_nothing() {
     let mut world = World::new();
     with_a_session(&mut world);
     pushes(&mut world, 11);
@@ -171,7 +171,7 @@ fn i27_a_stream_that_ends_is_owed_nothing() {
 }
 
 #[test]
-fn i27_a_stream_that_is_not_told_of_its_loss_is_seen() {
+fn i27_an_old_stream_that_is_not_told_of_the_attach_is_seen() {
     story("I27", |world, lie| {
         with_a_session(world);
         attaches(world, ANNS_NEXT, 11);
@@ -183,9 +183,9 @@ fn i27_a_stream_that_is_not_told_of_its_loss_is_seen() {
 fn i27_a_repeated_open_that_takes_the_session_is_seen() {
     story("I27", |world, lie| {
         with_a_session(world);
-        let asked = asks(world, ANNS_NEXT, Kind::Open);
+        let command = asks(world, ANNS_NEXT, Kind::Open);
         let repeat = Some(Repeat { answered_at: LogicalMs(1), stands: false });
-        decides(world, asked, 11, Outcome::Opened { epoch: Epoch(1) }, repeat);
+        decides(world, command, 11, Outcome::Opened { epoch: Epoch(1) }, repeat);
         if lie {
             hears(world, ANNS_NEXT, answer(0, 11));
         }
@@ -207,7 +207,7 @@ fn i27_an_end_that_reaches_the_next_session_of_the_same_id_is_seen() {
 }
 
 #[test]
-fn i27_a_refusal_that_nobody_asked_for_is_seen() {
+fn i27_a_refusal_on_another_stream_is_seen() {
     story("I27", |world, lie| {
         with_a_session(world);
         let keep_alive = api::keep_alive_to_wire(ANN, Epoch(1), &Seen::default());
@@ -219,13 +219,13 @@ fn i27_a_refusal_that_nobody_asked_for_is_seen() {
 }
 
 #[test]
-fn i27_a_reader_that_may_leave_everything_unread_is_seen() {
+fn i27_an_unbounded_send_buffer_is_seen() {
     story("I27", |world, lie| {
         with_a_session(world);
         let keep_alive = api::keep_alive_to_wire(ANN, Epoch(1), &Seen::default());
         let message = v1::ClientMessage { keep_alives: vec![keep_alive], ..v1::ClientMessage::default() };
         world.tell(&Fact::Said { stream: BOBS, message: &message });
-        // The last one may be put where nearly as much waits as may.
+        // One item may exceed the bound: the buffer accepts an item while it is below the bound.
         let items = if lie { 3 } else { 1 };
         let refusals = vec![not_taken("x".repeat(OUTBOX_BYTES_MAX - 100)); items];
         hears(world, BOBS, v1::ServerMessage { not_taken: refusals, ..v1::ServerMessage::default() });

@@ -1,6 +1,6 @@
-//! Random logs for the checkers: a lock state that is asked for all kinds of things by clients who know what they hold.
+//! Random logs for the checkers: clients send all kinds of requests to a real lock state, and know what they hold.
 //!
-//! It knows the state only by its answers, like a client. The seed decides everything.
+//! The clients know the state only from its answers. The seed decides everything.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use fencepost_core::{
 };
 use fencepost_sim::fact::LoggedEntry;
 
-/// How much of everything there is.
+/// The size of a random log's world.
 #[derive(Clone, Copy)]
 pub(crate) struct Size {
     pub(crate) sessions: u64,
     pub(crate) names: u64,
     /// The most operations in one entry.
     pub(crate) operations: u64,
-    /// How much of what is asked is unusual (administrators, repeats, old epochs), in percent.
+    /// Percentage of unusual commands: administrators, retries, old epochs.
     pub(crate) unusual_percent: u64,
 }
 
@@ -101,7 +101,7 @@ impl World {
         if self.random.percent(30)
             && let Some(due) = self.state.next_deadline()
         {
-            // Just before a deadline and just at it: where mistakes are seen.
+            // Just before a deadline and exactly at it: most mistakes show there.
             let before = self.random.below(2);
             if due.0 < self.stamp + 3_000 {
                 self.stamp = self.stamp.max(due.0 - before.min(due.0));
@@ -150,7 +150,7 @@ impl World {
             return Operation::Open(Open {
                 session,
                 secret_hash: SecretHash([0; 32]),
-                principal: Principal::new("anybody").expect("valid"),
+                principal: Principal::new("tester").expect("valid"),
                 ttl: Ttl::new(ttl).expect("valid"),
                 metadata: Metadata::default(),
             });
@@ -216,7 +216,7 @@ impl World {
     }
 
     fn name(&mut self) -> Name {
-        // A few names are hot.
+        // A few names are requested more often.
         let bound = if self.random.percent(40) { self.size.names.min(6) } else { self.size.names };
         self.names[self.random.below(bound) as usize].clone()
     }
@@ -291,7 +291,7 @@ impl World {
         })
     }
 
-    /// What clients learn from an entry.
+    /// Lets the clients learn from the effects of an entry.
     fn learn(&mut self, batch: &Batch, effects: &Effects) {
         let base = u128::from(self.size.sessions);
         let place = |session: SessionId| ((session.0 - 1) % base) as usize;
