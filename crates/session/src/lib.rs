@@ -1,8 +1,8 @@
-//! The session protocol without I/O, both ends: what a client decides ([`client`]), and what a node decides at its door ([`edge`]).
+//! The session protocol without I/O: the client's side ([`client`]) and the node's side ([`edge`]).
 //!
-//! There is no socket here, no clock, no randomness and no `async`. What happens goes in by `handle_*`, what is to be sent comes out
-//! by `poll_*`. The client library, the server and the simulation drive the same machines. The two ends share words, bounds and
-//! errors, and never call each other.
+//! This crate has no socket, no clock, no randomness and no `async`. A driver passes input to `handle_*` and takes output from `poll_*`.
+//! The client library, the server and the simulation drive the same machines. The two sides share types, bounds and errors, and never
+//! call each other.
 
 pub mod anchor;
 pub mod bounds;

@@ -1,8 +1,9 @@
 //! Which stream acts for which session, and in which epoch.
 //!
 //! A session is bound to the stream that showed its secret last: by the open that made it, or by an attach. The binding keeps the epoch
-//! that this open or attach was answered with, and the stream acts in no later one. Without that, a stream that lost its session could
-//! guess the next epoch: in one entry an attach takes effect before operations do, so the lock state would take such a request.
+//! that this open or attach was answered with, and the stream may act in no later epoch. Without that check, a stream that lost its
+//! session could guess the next epoch: within one entry an attach takes effect before operations, so the lock state would accept such
+//! a request. This file sends nothing; `mod.rs` answers the client.
 
 use fencepost_core::{Epoch, LogPosition, SessionId};
 
@@ -20,8 +21,8 @@ pub(super) struct Binding {
 }
 
 impl Binding {
-    /// Whether what an entry says of the session is for this stream. In the entry that opened the session it is not: then a session
-    /// that had the same id ended there.
+    /// Whether a push of the entry at this position is for this stream. A push of the entry that opened the session is not: it belongs
+    /// to an earlier session with the same id, which ended in that entry.
     pub(super) fn hears(&self, position: LogPosition) -> bool {
         self.opened_at != Some(position)
     }
@@ -32,7 +33,7 @@ impl Binding {
 pub(super) enum MayNot {
     /// The session is not bound to the stream.
     NotBound,
-    /// The session is bound to the stream, in an earlier epoch.
+    /// The session is bound to the stream, but in an earlier epoch than the request's.
     LaterEpoch,
 }
 
@@ -50,7 +51,7 @@ impl Bindings {
         self.0.len()
     }
 
-    /// Binds a session. Gives back the binding that this one replaces.
+    /// Binds a session. Returns the binding that this one replaces.
     pub(super) fn bind(&mut self, tier: Tier, session: SessionId, binding: Binding) -> Option<Binding> {
         if planted(Bug::KeepsOldBinding) && self.0.contains_key(&(tier, session)) {
             return None;
@@ -66,8 +67,8 @@ impl Bindings {
         self.0.get(&(tier, session)).copied()
     }
 
-    /// Nothing if the stream may act for the session in this epoch. Earlier epochs are left to the lock state, which refuses them and
-    /// says the current one.
+    /// `Ok` if the stream may act for the session in this epoch. Earlier epochs are left to the lock state: it refuses them and names
+    /// the current epoch.
     // Rule: attach
     pub(super) fn check(&self, tier: Tier, session: SessionId, stream: StreamId, epoch: u64) -> Result<(), MayNot> {
         match self.get(tier, session) {

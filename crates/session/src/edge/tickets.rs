@@ -1,11 +1,13 @@
-//! Which stream waits for which ticket.
+//! Which stream waits for the reply to which ticket.
+//!
+//! A ticket that is not in this table belongs to the driver: a read, an administrative act or a change of the members.
 
 use fencepost_core::{RequestNumber, SessionId, Ticket};
 
 use super::{StreamId, Table};
 use crate::tier::Tier;
 
-/// What a stream has asked for.
+/// The kind of a stream's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Open,
@@ -24,7 +26,7 @@ impl Kind {
     }
 }
 
-/// What a ticket stands for.
+/// The command of a stream that a ticket stands for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) stream: StreamId,
@@ -32,7 +34,7 @@ pub(super) struct Asked {
     pub(super) kind: Kind,
 }
 
-/// The tickets of both tiers that belong to streams. Each tier counts its tickets by itself.
+/// The tickets of both tiers that belong to streams. Each tier numbers its own tickets.
 #[derive(Debug)]
 pub(super) struct Tickets(Table<(Tier, Ticket), Asked>);
 
@@ -54,7 +56,7 @@ impl Tickets {
         self.0.remove(&(tier, ticket))
     }
 
-    /// Forgets the tickets of the efficiency tier: its lock state is gone with the term.
+    /// Forgets the tickets of the efficiency tier. Its lock state ended with the term.
     pub(super) fn forget_efficiency(&mut self) {
         self.0.retain(|(tier, _), _| *tier != Tier::Efficiency);
     }
