@@ -12,7 +12,6 @@ use fencepost_core::{
 use super::session::{Common, Grant, Hold, Life, Link, Session, Stage, UNSAID, terms};
 use super::{Answer, Event, Failure, GrantKey, Lost, RequestKey};
 use crate::bounds::REATTACH_MAX;
-use crate::planted::{Bug, planted};
 use fencepost_core::Nanos;
 
 /// An answer to a numbered request.
@@ -45,8 +44,7 @@ impl Session {
             _ => return,
         };
         if repeats.is_none() {
-            let at = if planted(Bug::AnchorsAtArrival) { now } else { sent_at };
-            common.anchor.proven(at, stamp);
+            common.add_anchor(sent_at, stamp, now);
             self.renewed(common, stamp);
         }
         match outcome {
@@ -261,7 +259,7 @@ impl Session {
             // A named owner has entered the lock again.
             grant.guards += 1;
             grant.token = token;
-            let lost = grant.lost.is_some() || now >= self.validity(&common.anchor, id).until;
+            let lost = grant.lost.is_some() || self.validity(&common.anchor, id).is_over(now);
             if lost {
                 self.grants.get_mut(&id).expect("found above").guards -= 1;
             }
@@ -284,7 +282,7 @@ impl Session {
                 contended: false,
             };
             self.insert_grant(common, id, grant);
-            let lost = now >= self.validity(&common.anchor, id).until;
+            let lost = self.validity(&common.anchor, id).is_over(now);
             if lost {
                 self.grants.get_mut(&id).expect("inserted above").guards = 0;
                 self.forget_if_over(id);
@@ -361,9 +359,7 @@ impl Session {
     }
 
     pub(crate) fn pushed(&mut self, common: &mut Common, push: Push, stamp: LogicalMs, now: Nanos) {
-        if planted(Bug::PushesAnchor) {
-            common.anchor.proven(now, stamp);
-        }
+        common.push_is_no_anchor(stamp, now);
         match push {
             Push::Ended { number, outcome, .. } => {
                 self.answered(common, number.0, Answered { outcome, at: stamp, stands: true }, now);

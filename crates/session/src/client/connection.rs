@@ -17,7 +17,6 @@ use super::answers::{Answered, NotTaken};
 use super::session::{Common, Life, Link, Session, Stage};
 use super::{Answer, Event, Failure, GrantKey, GrantState, Lost, RequestKey};
 use crate::bounds::{IN_FLIGHT_MAX, KEEP_ALIVES_PER_MESSAGE, MESSAGE_BYTES, PENDING_MAX, RETRY_AFTER, STALL};
-use crate::planted::{Bug, planted};
 use fencepost_core::Nanos;
 
 /// A session to open. The driver has randomness, so it chooses the id and the secret.
@@ -305,8 +304,7 @@ impl Connection {
             && pending.stage == Stage::Sent
             && pending.tries == 1
         {
-            let at = if planted(Bug::AnchorsAtArrival) { now } else { pending.sent_at };
-            common.anchor.proven(at, stamp);
+            common.add_anchor(pending.sent_at, stamp, now);
         }
         let stands = answer.repeat.is_none_or(|repeat| repeat.stands);
         let answered = Answered { outcome: answer.outcome, at: repeats.unwrap_or(stamp), stands };

@@ -40,6 +40,19 @@ impl Common {
     pub(crate) fn wake_by(&mut self, at: Nanos) {
         self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
     }
+
+    /// The answer to a message that was sent at `sent_at` came at `now`, and its entry has this stamp. See [`Anchor::proven`].
+    pub(crate) fn add_anchor(&mut self, sent_at: Nanos, stamp: LogicalMs, now: Nanos) {
+        let instant = if planted(Bug::AnchorsAtArrival) { now } else { sent_at };
+        self.anchor.proven(instant, stamp);
+    }
+
+    /// Does nothing with the stamp of a push, except with a planted fault. See [`Anchor::proven`].
+    pub(crate) fn push_is_no_anchor(&mut self, stamp: LogicalMs, now: Nanos) {
+        if planted(Bug::PushesAnchor) {
+            self.anchor.proven(now, stamp);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -177,6 +190,23 @@ impl Validity {
 
     fn and(self, other: Validity) -> Validity {
         Validity { warn_at: self.warn_at.min(other.warn_at), until: self.until.min(other.until) }
+    }
+
+    /// Whether the holder must stop.
+    pub(crate) fn is_over(self, now: Nanos) -> bool {
+        now >= self.until && !planted(Bug::IgnoresDeadlines)
+    }
+
+    /// Whether the holder is warned.
+    fn is_near(self, now: Nanos) -> bool {
+        now >= self.warn_at && !planted(Bug::IgnoresDeadlines)
+    }
+}
+
+impl Grant {
+    /// Whether it has a deadline besides the session's: a TTL or a longest hold.
+    fn has_own_deadline(&self) -> bool {
+        (self.ttl.is_some() || self.hold.is_some()) && !planted(Bug::IgnoresLockTtl)
     }
 }
 
@@ -487,7 +517,7 @@ impl Session {
     pub(crate) fn validity(&self, anchor: &Anchor, id: GrantId) -> Validity {
         let Some(grant) = self.grants.get(&id) else { return OVER };
         let mut validity = self.own_validity(anchor);
-        if planted(Bug::IgnoresLockTtl) {
+        if !grant.has_own_deadline() {
             return validity;
         }
         if let (Some(ttl), Some(renewed_at)) = (grant.ttl, self.renewed_at) {
@@ -509,12 +539,10 @@ impl Session {
             Some(_) => {}
         }
         let validity = self.validity(&common.anchor, id);
-        if planted(Bug::IgnoresDeadlines) {
-            GrantState::Held
-        } else if now >= validity.until {
+        if validity.is_over(now) {
             self.lose(common, id, Lost::DeadlinePassed);
             GrantState::Lost(Lost::DeadlinePassed)
-        } else if now >= validity.warn_at {
+        } else if validity.is_near(now) {
             GrantState::Jeopardy
         } else {
             GrantState::Held
@@ -636,16 +664,21 @@ impl Session {
         }
     }
 
+    /// Whether there are deadlines to watch.
+    fn has_deadlines(&self) -> bool {
+        !self.grants.is_empty() && !planted(Bug::IgnoresDeadlines)
+    }
+
     fn watch_deadlines(&mut self, common: &mut Common, now: Nanos) {
-        if self.grants.is_empty() || planted(Bug::IgnoresDeadlines) {
+        if !self.has_deadlines() {
             return;
         }
         let validity = self.own_validity(&common.anchor);
-        let jeopardy = now >= validity.warn_at;
+        let jeopardy = validity.is_near(now);
         if std::mem::replace(&mut self.jeopardy, jeopardy) != jeopardy {
             common.events.push_back(Event::SessionChanged(self.id));
         }
-        if now >= validity.until {
+        if validity.is_over(now) {
             for id in self.grants.keys().copied().collect::<Vec<_>>() {
                 self.lose(common, id, Lost::DeadlinePassed);
             }
@@ -657,11 +690,11 @@ impl Session {
                 continue;
             }
             let validity = self.validity(&common.anchor, id);
-            if now >= validity.until {
+            if validity.is_over(now) {
                 self.lose(common, id, Lost::DeadlinePassed);
                 continue;
             }
-            let jeopardy = now >= validity.warn_at;
+            let jeopardy = validity.is_near(now);
             common.wake_by(if jeopardy { validity.until } else { validity.warn_at });
             let grant = self.grants.get_mut(&id).expect("timed grants are held");
             if std::mem::replace(&mut grant.jeopardy, jeopardy) != jeopardy {

@@ -53,10 +53,7 @@ impl Bindings {
 
     /// Binds a session. Returns the binding that this one replaces.
     pub(super) fn bind(&mut self, tier: Tier, session: SessionId, binding: Binding) -> Option<Binding> {
-        if planted(Bug::KeepsOldBinding) && self.0.contains_key(&(tier, session)) {
-            return None;
-        }
-        self.0.insert((tier, session), binding)
+        replace(&mut self.0, (tier, session), binding)
     }
 
     pub(super) fn unbind(&mut self, tier: Tier, session: SessionId) -> Option<Binding> {
@@ -71,12 +68,27 @@ impl Bindings {
     /// the current epoch.
     // Rule: attach
     pub(super) fn check(&self, tier: Tier, session: SessionId, stream: StreamId, epoch: u64) -> Result<(), MayNot> {
-        match self.get(tier, session) {
-            _ if planted(Bug::ActsUnbound) => Ok(()),
-            Some(binding) if binding.stream != stream => Err(MayNot::NotBound),
-            Some(binding) if binding.epoch.0 < epoch && !planted(Bug::ActsInLaterEpochs) => Err(MayNot::LaterEpoch),
-            Some(_) => Ok(()),
-            None => Err(MayNot::NotBound),
+        match self.get(tier, session).filter(|binding| binding.stream == stream) {
+            Some(binding) if epoch <= binding.epoch.0 => Ok(()),
+            Some(_) => refuse(MayNot::LaterEpoch),
+            None => refuse(MayNot::NotBound),
         }
     }
+}
+
+// ---- Private steps with a planted fault: see planted.rs
+
+fn refuse(why: MayNot) -> Result<(), MayNot> {
+    let is_allowed = match why {
+        MayNot::NotBound => planted(Bug::ActsUnbound),
+        MayNot::LaterEpoch => planted(Bug::ActsUnbound) || planted(Bug::ActsInLaterEpochs),
+    };
+    if is_allowed { Ok(()) } else { Err(why) }
+}
+
+fn replace(table: &mut Table<(Tier, SessionId), Binding>, key: (Tier, SessionId), binding: Binding) -> Option<Binding> {
+    if planted(Bug::KeepsOldBinding) && table.contains_key(&key) {
+        return None;
+    }
+    table.insert(key, binding)
 }

@@ -188,8 +188,7 @@ impl Edge {
             let (tier, principal) = (*tier, principal.clone());
             // While the id is bound to another stream the open is refused, even if that session has just ended. So every request of the
             // old session is in the log before the open, and never becomes a request of the new session with the same id.
-            let is_elsewhere = self.bindings.get(tier, session).is_some_and(|binding| binding.stream != id);
-            if is_elsewhere && !planted(Bug::OpensBeforeTheEnd) {
+            if self.is_bound_elsewhere(tier, session, id) {
                 self.answer_may_not(id, session, Kind::Open, MayNot::NotBound);
                 continue;
             }
@@ -235,15 +234,14 @@ impl Edge {
         let Some(Asked { stream: id, session, kind }) = self.tickets.take(tier, ticket) else { return Some(reply) };
         if let Outcome::Opened { epoch } = reply.outcome
             && reply.repeat.is_some()
-            && !self.may_repeat_open(tier, session, id, epoch)
+            && self.refuses_repeated_open(tier, session, id, epoch)
         {
             self.answer_may_not(id, session, kind, MayNot::NotBound);
             self.run_held(id, session, port);
             return None;
         }
         let answers = vec![api::answer_to_wire(session, kind.number(), &reply)];
-        let bound = self.bindings.get(tier, session).filter(|_| planted(Bug::AnswersTheBoundStream));
-        let to = bound.map_or(id, |binding| binding.stream);
+        let to = self.answers_to(tier, session, id);
         self.put(to, |outbox| outbox.decided(v1::Decided { answers, ..entry_at(position, stamp) }));
         match reply.outcome {
             Outcome::Opened { epoch } => {
@@ -274,14 +272,9 @@ impl Edge {
     /// The lock state has a push for a session. Returns whether a stream here gets it.
     pub fn handle_push(&mut self, tier: Tier, (position, stamp): (LogPosition, LogicalMs), push: &Push) -> bool {
         let session = api::push_session(push);
-        let Some(binding) = self.bindings.get(tier, session).filter(|binding| binding.hears(position)) else {
+        let Some(binding) = self.bindings.get(tier, session).filter(|binding| self.hears(binding, position)) else {
             return false;
         };
-        if planted(Bug::DropsPushBehindAnswer)
-            && self.streams.get(&binding.stream).is_some_and(|stream| stream.outbox.bytes() > 0)
-        {
-            return false;
-        }
         let pushes = vec![api::push_to_wire(push)];
         self.put(binding.stream, |outbox| outbox.decided(v1::Decided { pushes, ..entry_at(position, stamp) }));
         if let Push::SessionEnded { .. } = push {
@@ -344,13 +337,7 @@ impl Edge {
     fn run_held(&mut self, id: StreamId, session: SessionId, port: &mut impl Submit) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         for request in stream.opening.end(session) {
-            if planted(Bug::RunsHeldOfRefused) {
-                let kind = Kind::Request(RequestNumber(request.number));
-                let Ok(request) = api::request_from_wire(request) else { continue };
-                self.submit(id, session, kind, Command::Operation(Operation::Request(request)), port);
-                continue;
-            }
-            self.take_request(id, request, port);
+            self.take_held(id, session, request, port);
         }
     }
 
@@ -358,7 +345,6 @@ impl Edge {
     /// undo an attach, because it may be an old message of a stream that is gone.
     fn may_repeat_open(&self, tier: Tier, session: SessionId, id: StreamId, epoch: Epoch) -> bool {
         match self.bindings.get(tier, session) {
-            _ if planted(Bug::RepeatedOpenTakesOver) => true,
             Some(binding) => binding.stream == id,
             None => epoch == Epoch(1),
         }
@@ -445,12 +431,7 @@ impl Edge {
         if let Some(stream) = self.streams.get_mut(&before.stream) {
             stream.sessions.remove(&session);
         }
-        if planted(Bug::DetachesInSilence) {
-            return;
-        }
-        let (session_high, session_low) = api::halves(session.0);
-        let detached = v1::Detached { session_high, session_low, epoch: binding.epoch.0 };
-        self.put(before.stream, |outbox| outbox.detached(detached));
+        self.tell_detached(before.stream, session, binding.epoch);
     }
 
     fn unbind(&mut self, tier: Tier, session: SessionId) {
@@ -477,15 +458,10 @@ impl Edge {
     }
 
     fn end_streams(&mut self, why: &End) {
-        let ids: Vec<StreamId> = self.streams.keys().copied().collect();
+        let ending = self.streams.iter().filter(|(_, stream)| ends_with_term(stream.tier));
+        let ids: Vec<StreamId> = ending.map(|(id, _)| *id).collect();
         for id in ids {
-            let kept = match self.streams[&id].tier {
-                Tier::Correctness => Bug::KeepsStreamsOverTerm,
-                Tier::Efficiency => Bug::KeepsEfficiencyStreamsOverTerm,
-            };
-            if !planted(kept) {
-                self.end_stream(id, why.clone());
-            }
+            self.end_stream(id, why.clone());
         }
     }
 
@@ -500,14 +476,67 @@ impl Edge {
             self.ready.push(id);
         }
     }
+
+    // ---- Private steps with a planted fault: see planted.rs
+
+    fn is_bound_elsewhere(&self, tier: Tier, session: SessionId, id: StreamId) -> bool {
+        let is_elsewhere = self.bindings.get(tier, session).is_some_and(|binding| binding.stream != id);
+        is_elsewhere && !planted(Bug::OpensBeforeTheEnd)
+    }
+
+    fn refuses_repeated_open(&self, tier: Tier, session: SessionId, id: StreamId, epoch: Epoch) -> bool {
+        !self.may_repeat_open(tier, session, id, epoch) && !planted(Bug::RepeatedOpenTakesOver)
+    }
+
+    /// The stream that an answer goes to: the stream `id`, which asked.
+    fn answers_to(&self, tier: Tier, session: SessionId, id: StreamId) -> StreamId {
+        let bound = self.bindings.get(tier, session).filter(|_| planted(Bug::AnswersTheBoundStream));
+        bound.map_or(id, |binding| binding.stream)
+    }
+
+    fn hears(&self, binding: &Binding, position: LogPosition) -> bool {
+        let has_unread = || self.streams.get(&binding.stream).is_some_and(|stream| stream.outbox.bytes() > 0);
+        binding.hears(position) && !(planted(Bug::DropsPushBehindAnswer) && has_unread())
+    }
+
+    /// Takes a request that was held behind an open.
+    fn take_held(&mut self, id: StreamId, session: SessionId, request: v1::Request, port: &mut impl Submit) {
+        if !planted(Bug::RunsHeldOfRefused) {
+            return self.take_request(id, request, port);
+        }
+        let kind = Kind::Request(RequestNumber(request.number));
+        if let Ok(request) = api::request_from_wire(request) {
+            self.submit(id, session, kind, Command::Operation(Operation::Request(request)), port);
+        }
+    }
+
+    /// Tells a stream that another stream acts for the session now, in this epoch.
+    fn tell_detached(&mut self, id: StreamId, session: SessionId, epoch: Epoch) {
+        if planted(Bug::DetachesInSilence) {
+            return;
+        }
+        let (session_high, session_low) = api::halves(session.0);
+        let detached = v1::Detached { session_high, session_low, epoch: epoch.0 };
+        self.put(id, |outbox| outbox.detached(detached));
+    }
+}
+
+/// Whether the streams of a tier end with their term. All do, except with a planted fault.
+fn ends_with_term(tier: Tier) -> bool {
+    !planted(match tier {
+        Tier::Correctness => Bug::KeepsStreamsOverTerm,
+        Tier::Efficiency => Bug::KeepsEfficiencyStreamsOverTerm,
+    })
 }
 
 /// The hash of a secret. The log has only the hash.
 fn hash(secret: &[u8]) -> SecretHash {
-    match <[u8; 32]>::try_from(secret) {
-        Ok(hash) if planted(Bug::TakesHashForSecret) => SecretHash(hash),
-        _ => SecretHash(Sha256::digest(secret).into()),
-    }
+    taken_for_hash(secret).unwrap_or_else(|| SecretHash(Sha256::digest(secret).into()))
+}
+
+/// The secret itself as a hash: only with a planted fault.
+fn taken_for_hash(secret: &[u8]) -> Option<SecretHash> {
+    <[u8; 32]>::try_from(secret).ok().filter(|_| planted(Bug::TakesHashForSecret)).map(SecretHash)
 }
 
 /// An entry without answers and pushes yet.

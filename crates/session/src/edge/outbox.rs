@@ -89,13 +89,17 @@ impl Outbox {
         if self.is_closed {
             return false;
         }
-        let bytes_max = if self.is_crowded { OUTBOX_BYTES_CROWDED } else { OUTBOX_BYTES_MAX };
-        if self.bytes > bytes_max && !planted(Bug::IgnoresOutboxBound) {
+        if self.is_overfull() {
             *self = Outbox { end: Some(End::slow_reader()), is_closed: true, ..Outbox::default() };
             return false;
         }
         // An empty item must be sent, too.
         self.bytes += bytes.max(1);
         true
+    }
+
+    fn is_overfull(&self) -> bool {
+        let bytes_max = if self.is_crowded { OUTBOX_BYTES_CROWDED } else { OUTBOX_BYTES_MAX };
+        self.bytes > bytes_max && !planted(Bug::IgnoresOutboxBound)
     }
 }
