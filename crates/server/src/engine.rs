@@ -24,7 +24,7 @@ use crate::port::{self, Port};
 use crate::status;
 
 /// What a ticket stands for that is no stream's.
-enum Asked {
+enum WaitingCall {
     Act(oneshot::Sender<Acted>),
     Read(oneshot::Sender<()>),
     MemberChange(oneshot::Sender<()>),
@@ -59,7 +59,7 @@ pub(crate) struct Engine {
     /// Connections that wait until there is something to send.
     sending: HashMap<StreamId, Waker>,
     /// Tickets of the replica that are no stream's.
-    asked: HashMap<Ticket, Asked>,
+    waiting_calls: HashMap<Ticket, WaitingCall>,
     efficiency: EfficiencyTier,
     progress: watch::Sender<Progress>,
     applied: watch::Sender<LogPosition>,
@@ -87,7 +87,7 @@ impl Shared {
             edge: Edge::new(getrandom::u64().unwrap_or_default()),
             last_stream: 0,
             sending: HashMap::new(),
-            asked: HashMap::new(),
+            waiting_calls: HashMap::new(),
             efficiency: EfficiencyTier::default(),
             progress,
             applied,
@@ -141,7 +141,7 @@ impl Shared {
             let mut engine = self.engine();
             let ticket = engine.submit(Operation::Admin(admin))?;
             let (sender, receiver) = oneshot::channel();
-            engine.asked.insert(ticket, Asked::Act(sender));
+            engine.waiting_calls.insert(ticket, WaitingCall::Act(sender));
             receiver
         };
         self.ring();
@@ -158,7 +158,7 @@ impl Shared {
             let taken = engine.node.replica_mut().change_members(&changes);
             let ticket = taken.map_err(|why| engine.refusal(&why))?;
             let (sender, receiver) = oneshot::channel();
-            engine.asked.insert(ticket, Asked::MemberChange(sender));
+            engine.waiting_calls.insert(ticket, WaitingCall::MemberChange(sender));
             receiver
         };
         self.ring();
@@ -265,7 +265,7 @@ impl Engine {
         let submitted = self.node.replica_mut().submit_read();
         let ticket = submitted.map_err(|why| self.refusal(&why))?;
         let (sender, receiver) = oneshot::channel();
-        self.asked.insert(ticket, Asked::Read(sender));
+        self.waiting_calls.insert(ticket, WaitingCall::Read(sender));
         Ok(receiver)
     }
 
@@ -369,7 +369,7 @@ impl Engine {
                 let port = &mut Port { replica: self.node.replica_mut(), efficiency: self.efficiency.of_term() };
                 let others = self.edge.handle_reply((tier, ticket), (position, stamp), reply, port);
                 if let Some(reply) = others
-                    && let Some(Asked::Act(waiting)) = self.asked.remove(&ticket)
+                    && let Some(WaitingCall::Act(waiting)) = self.waiting_calls.remove(&ticket)
                 {
                     // A caller that gave up waiting is not an error.
                     let _ = waiting.send(Acted { position, stamp, outcome: reply.outcome });
@@ -381,19 +381,19 @@ impl Engine {
                 }
             }
             Output::ReadReady { ticket, .. } => {
-                if let Some(Asked::Read(waiting)) = self.asked.remove(&ticket) {
+                if let Some(WaitingCall::Read(waiting)) = self.waiting_calls.remove(&ticket) {
                     let _ = waiting.send(());
                 }
             }
             Output::Abandoned(ticket) => {
                 if !self.edge.handle_abandoned(tier, ticket) {
                     // Dropping the sender tells the caller that the outcome is unknown.
-                    drop(self.asked.remove(&ticket));
+                    drop(self.waiting_calls.remove(&ticket));
                 }
             }
             Output::MembersChanged { ticket, .. } => {
-                let ours = ticket.and_then(|ticket| self.asked.remove(&ticket));
-                if let Some(Asked::MemberChange(waiting)) = ours {
+                let ours = ticket.and_then(|ticket| self.waiting_calls.remove(&ticket));
+                if let Some(WaitingCall::MemberChange(waiting)) = ours {
                     let _ = waiting.send(());
                 }
                 self.follow_members();

@@ -5,8 +5,8 @@ mod client;
 use std::collections::BTreeMap;
 
 use client::{
-    AdminServiceClient, Client, Place, Running, attach, channel, config, get, lock, metric, one_node, run_node, soon,
-    status_of, token, until,
+    AdminServiceClient, Client, Running, TestDirectory, attach, channel, config, get, lock, metric, one_node, run_node,
+    soon, status_of, token, until,
 };
 use fencepost_core::{Action, GrantId, KnownVersions, Outcome, Wait};
 use fencepost_server::{Begin, Config, Server, StartError};
@@ -14,13 +14,13 @@ use fencepost_wire::v1;
 
 /// Nodes that run until they are told to end or dropped.
 struct Cluster {
-    place: Place,
+    directory: TestDirectory,
     nodes: BTreeMap<String, Running>,
 }
 
 impl Cluster {
     async fn new(name: &str, size: usize) -> Cluster {
-        let mut cluster = Cluster { place: Place::new(name), nodes: BTreeMap::new() };
+        let mut cluster = Cluster { directory: TestDirectory::new(name), nodes: BTreeMap::new() };
         cluster.start("n1", Begin::Found).await;
         for node in 2..=size {
             cluster.join(&format!("n{node}")).await;
@@ -35,7 +35,7 @@ impl Cluster {
     }
 
     async fn start(&mut self, name: &str, begin: Begin) {
-        let directory = Some(self.place.path().join(name));
+        let directory = Some(self.directory.path().join(name));
         let mut config = Config { directory, ..config(name, begin) };
         if let Some(before) = self.nodes.remove(name) {
             // Where it was before, so that the others find it.
@@ -256,9 +256,9 @@ async fn a_node_that_was_removed_says_so_and_does_not_come_back() {
 
 #[tokio::test]
 async fn a_node_far_behind_catches_up_by_a_snapshot() {
-    let place = Place::new("behind");
+    let directory = TestDirectory::new("behind");
     let often = |name: &str, begin| Config {
-        directory: Some(place.path().join(name)),
+        directory: Some(directory.path().join(name)),
         snapshot_every_entries: 50,
         ..config(name, begin)
     };
@@ -346,9 +346,9 @@ async fn a_node_that_does_not_know_the_format_version_of_the_cluster_is_not_adde
 
 #[tokio::test]
 async fn what_cannot_start_says_what_to_do() {
-    let place = Place::new("refused");
+    let test_directory = TestDirectory::new("refused");
     let cases = [
-        (Config { directory: Some(place.path().join("none")), ..config("a", Begin::Never) }, "--new-cluster"),
+        (Config { directory: Some(test_directory.path().join("none")), ..config("a", Begin::Never) }, "--new-cluster"),
         (Config { client_listen: ([0, 0, 0, 0], 0).into(), ..config("a", Begin::Found) }, "--insecure"),
         (
             Config { client_listen: ([0, 0, 0, 0], 0).into(), insecure: true, ..config("a", Begin::Found) },
@@ -366,7 +366,7 @@ async fn what_cannot_start_says_what_to_do() {
     let error = Server::start(taken).await.err().expect("the port is taken").to_string();
     assert!(error.contains("another process has it"), "{error}");
 
-    let directory = Some(place.path().join("used"));
+    let directory = Some(test_directory.path().join("used"));
     drop(Server::start(Config { directory: directory.clone(), ..config("a", Begin::Found) }).await.unwrap());
     let again = Config { directory, ..config("a", Begin::Found) };
     let error = until("the first one is gone", async || match Server::start(again.clone()).await.err()? {

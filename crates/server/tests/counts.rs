@@ -6,7 +6,7 @@ mod client;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use client::{Client, Heard, Place, Running, config, lock, metric, request, run_node, status_of, until};
+use client::{Client, Heard, Running, TestDirectory, config, lock, metric, request, run_node, status_of, until};
 use fencepost_core::{Action, Outcome, RequestNumber, Wait};
 use fencepost_server::{Begin, Config};
 use fencepost_wire::v1;
@@ -30,10 +30,10 @@ fn time_entries(since: Instant) -> (u64, f64) {
 }
 
 /// A node with its log in a directory. The others are those that it joins.
-async fn start(place: &Place, name: &str, others: &[&Running]) -> Running {
+async fn start(directory: &TestDirectory, name: &str, others: &[&Running]) -> Running {
     let addresses: Vec<String> = others.iter().map(|node| node.config.client_listen.to_string()).collect();
     let begin = if addresses.is_empty() { Begin::Found } else { Begin::Join(addresses) };
-    run_node(Config { directory: Some(place.path().join(name)), ..config(name, begin) }).await
+    run_node(Config { directory: Some(directory.path().join(name)), ..config(name, begin) }).await
 }
 
 async fn wait_for_voters(nodes: &[&Running]) {
@@ -91,8 +91,8 @@ async fn log(node: SocketAddr) -> (u64, u64, u64) {
 
 #[tokio::test]
 async fn a_message_of_a_client_is_one_entry_one_sync_and_one_message_back() {
-    let place = Place::new("counts-one");
-    let node = start(&place, "alone", &[]).await;
+    let directory = TestDirectory::new("counts-one");
+    let node = start(&directory, "alone", &[]).await;
     wait_for_voters(&[&node]).await;
     let mut last_entry = Instant::now();
     let (_, mut client) = connect(&[&node], LOG_BYTES.len() as u64).await;
@@ -119,10 +119,10 @@ async fn a_message_of_a_client_is_one_entry_one_sync_and_one_message_back() {
 #[tokio::test]
 async fn a_commit_of_three_nodes_is_one_entry_and_one_sync_at_each_and_one_message_to_and_from_each() {
     const COMMITS: u64 = 50;
-    let place = Place::new("counts-three");
-    let first = start(&place, "n1", &[]).await;
-    let second = start(&place, "n2", &[&first]).await;
-    let third = start(&place, "n3", &[&first]).await;
+    let directory = TestDirectory::new("counts-three");
+    let first = start(&directory, "n1", &[]).await;
+    let second = start(&directory, "n2", &[&first]).await;
+    let third = start(&directory, "n3", &[&first]).await;
     let running = [&first, &second, &third];
     wait_for_voters(&running).await;
     let (leader, mut client) = connect(&running, COMMITS + 1).await;

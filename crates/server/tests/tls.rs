@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use client::authority::{Authority, Signed};
 use client::{
-    AdminServiceClient, Client, ObserveServiceClient, PeerServiceClient, Place, Running, attach, config, lock,
+    AdminServiceClient, Client, ObserveServiceClient, PeerServiceClient, Running, TestDirectory, attach, config, lock,
     run_node, soon, token, until,
 };
 use fencepost_core::{Outcome, Wait};
@@ -28,7 +28,7 @@ use tonic_types::StatusExt;
 
 /// One authority, and the nodes that it signed for.
 struct World {
-    place: Place,
+    directory: TestDirectory,
     authority: Authority,
     authority_file: PathBuf,
     nodes: Vec<Node>,
@@ -43,19 +43,19 @@ struct Node {
 
 impl World {
     fn new(name: &str) -> World {
-        let (place, authority) = (Place::new(name), Authority::new());
-        let authority_file = authority.write(place.path(), "authority.pem");
-        World { place, authority, authority_file, nodes: Vec::new() }
+        let (directory, authority) = (TestDirectory::new(name), Authority::new());
+        let authority_file = authority.write(directory.path(), "authority.pem");
+        World { directory, authority, authority_file, nodes: Vec::new() }
     }
 
     /// Mutual TLS everywhere: a certificate with the node's name for peers, one for its address for clients.
     fn config(&self, name: &str, begin: Begin) -> Config {
         let files = |file: &str, names: &[&str]| {
-            let (certificate, key) = self.authority.sign(names).write(self.place.path(), file);
+            let (certificate, key) = self.authority.sign(names).write(self.directory.path(), file);
             TlsFiles { certificate, key, authority: Some(self.authority_file.clone()) }
         };
         Config {
-            directory: Some(self.place.path().join(name)),
+            directory: Some(self.directory.path().join(name)),
             tls: Some(files(&format!("{name}-clients"), &["127.0.0.1"])),
             peer_tls: Some(files(&format!("{name}-peers"), &[name])),
             ..config(name, begin)
@@ -473,9 +473,9 @@ async fn a_new_certificate_is_used_without_a_restart_and_a_bad_one_is_not() {
     let next = Authority::new();
     let renewed = next.sign(&["127.0.0.1"]);
     let half = Signed { key: "nothing".to_owned(), ..renewed.clone() };
-    half.write(world.place.path(), "n1-clients");
+    half.write(world.directory.path(), "n1-clients");
     connect(address, &world.authority).await.expect("half of a new one is none: the first stays");
-    renewed.write(world.place.path(), "n1-clients");
+    renewed.write(world.directory.path(), "n1-clients");
     connect(address, &next).await.expect("the new certificate");
     assert!(connect(address, &world.authority).await.is_err(), "the first one is gone");
 }
@@ -483,7 +483,7 @@ async fn a_new_certificate_is_used_without_a_restart_and_a_bad_one_is_not() {
 #[tokio::test]
 async fn files_that_cannot_be_used_are_refused_with_what_to_do() {
     let world = World::new("tls-files");
-    let directory = world.place.path();
+    let directory = world.directory.path();
     let (authority, other) = (&world.authority, Authority::new());
     let write = |name: &str, text: &str| {
         let path = directory.join(name);

@@ -50,15 +50,15 @@ pub(crate) async fn until<Found>(what: &str, mut ask: impl AsyncFnMut() -> Optio
     .await
 }
 
-/// A place for files that goes when the test ends.
-pub(crate) struct Place(PathBuf);
+/// A directory for the files of one test. Dropping it deletes the directory.
+pub(crate) struct TestDirectory(PathBuf);
 
-impl Place {
-    pub(crate) fn new(name: &str) -> Place {
+impl TestDirectory {
+    pub(crate) fn new(name: &str) -> TestDirectory {
         let path = std::env::temp_dir().join(format!("fencepost-server-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("a directory for the test");
-        Place(path)
+        TestDirectory(path)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -66,7 +66,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }

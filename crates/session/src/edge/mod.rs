@@ -26,7 +26,7 @@ use self::binding::{Binding, Bindings, MayNot};
 use self::opening::{NotHeld, Opening};
 use self::outbox::Outbox;
 use self::stream::Stream;
-use self::tickets::{Asked, Kind, Tickets};
+use self::tickets::{Kind, StreamCommand, Tickets};
 use crate::bounds::{OUTBOXES_BYTES_MAX, STREAMS_MAX};
 use crate::end::{End, NotTaken, Reason};
 use crate::planted::{Bug, planted};
@@ -231,7 +231,9 @@ impl Edge {
         reply: Reply,
         port: &mut impl Submit,
     ) -> Option<Reply> {
-        let Some(Asked { stream: id, session, kind }) = self.tickets.take(tier, ticket) else { return Some(reply) };
+        let Some(StreamCommand { stream: id, session, kind }) = self.tickets.take(tier, ticket) else {
+            return Some(reply);
+        };
         if let Outcome::Opened { epoch } = reply.outcome
             && reply.repeat.is_some()
             && self.refuses_repeated_open(tier, session, id, epoch)
@@ -362,7 +364,7 @@ impl Edge {
         let Some(tier) = self.streams.get(&id).map(|stream| stream.tier) else { return false };
         match port.submit(tier, command) {
             Ok(ticket) => {
-                self.tickets.insert(tier, ticket, Asked { stream: id, session, kind });
+                self.tickets.insert(tier, ticket, StreamCommand { stream: id, session, kind });
                 true
             }
             // No answer: the stream ends soon, and its end says where to go.

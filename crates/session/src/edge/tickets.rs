@@ -28,7 +28,7 @@ impl Kind {
 
 /// The command of a stream that a ticket stands for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct StreamCommand {
     pub(super) stream: StreamId,
     pub(super) session: SessionId,
     pub(super) kind: Kind,
@@ -36,7 +36,7 @@ pub(super) struct Asked {
 
 /// The tickets of both tiers that belong to streams. Each tier numbers its own tickets.
 #[derive(Debug)]
-pub(super) struct Tickets(Table<(Tier, Ticket), Asked>);
+pub(super) struct Tickets(Table<(Tier, Ticket), StreamCommand>);
 
 impl Tickets {
     pub(super) fn new(hash_seed: u64) -> Tickets {
@@ -48,11 +48,11 @@ impl Tickets {
         self.0.len()
     }
 
-    pub(super) fn insert(&mut self, tier: Tier, ticket: Ticket, asked: Asked) {
-        self.0.insert((tier, ticket), asked);
+    pub(super) fn insert(&mut self, tier: Tier, ticket: Ticket, command: StreamCommand) {
+        self.0.insert((tier, ticket), command);
     }
 
-    pub(super) fn take(&mut self, tier: Tier, ticket: Ticket) -> Option<Asked> {
+    pub(super) fn take(&mut self, tier: Tier, ticket: Ticket) -> Option<StreamCommand> {
         self.0.remove(&(tier, ticket))
     }
 
