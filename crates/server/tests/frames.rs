@@ -119,7 +119,7 @@ async fn what_is_no_good_frame_is_refused_with_what_is_wrong() {
     let mut raw = Raw::greeted(address).await;
     raw.say(&v1::ClientMessage::default()).await;
     let (code, message) = reason(raw.end().await);
-    assert!(code == "INVALID" && message.contains("begins with who talks"), "{message}");
+    assert!(code == "INVALID" && message.contains("must have `begin`"), "{message}");
 
     let mut raw = Raw::greeted(address).await;
     raw.say_bytes(&u32::MAX.to_be_bytes()).await;
