@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `lib.rs` | the public API, the generated services, and this table |
 //! | `server.rs` | a whole node: opens the log, listens, runs the turn loop, shuts down |
-//! | `config.rs` | the configuration, and what it must not say |
+//! | `config.rs` | the configuration, and which values are refused |
 //! | `error.rs` | why a server does not start |
 //! | `engine.rs` | connects the tasks with the machines: replica, efficiency tier and edge; all on one thread |
 //! | `port.rs` | where the edge submits commands: the replica or the efficiency tier |
