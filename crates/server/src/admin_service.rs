@@ -1,4 +1,6 @@
-//! What administrators do: to locks, through the log, and to the cluster.
+//! The admin service: acts on locks, changes of the members, leadership transfer and backups.
+//!
+//! Acts and member changes go through the log; the replica and the core decide about them. It checks only the form of a call.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -18,7 +20,7 @@ use crate::peer_service::versions;
 use crate::status;
 use fencepost_wire::grpc::admin_service_server::AdminService;
 
-/// How long a hand-over of the lead may take.
+/// How long a leadership transfer may take.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct AdminEdge {
@@ -65,7 +67,7 @@ impl AdminService for AdminEdge {
         let v1::AddMemberRequest { node, name, peer_address, client_address, oldest_format, newest_format } = asked;
         let member = Member::new(node, &name, &peer_address, &client_address)
             .map_err(|why| status::of(End::invalid(why.to_string())))?;
-        // A node that asks again, perhaps from another address, is described anew and keeps its vote.
+        // A member that calls again, perhaps from another address, is described again and keeps its vote.
         let (is_member, leads) = {
             let engine = self.shared.engine();
             let replica = engine.replica();
@@ -73,7 +75,7 @@ impl AdminService for AdminEdge {
         };
         if newest_format != 0 {
             let known = versions(oldest_format, newest_format)?;
-            // What a member knows is believed from its own connection only: the version must not rise by what a caller claims.
+            // For a member, only its own connection counts: a caller's claim must not raise the active format version.
             if leads && !is_member {
                 self.shared.engine().node_mut().replica_mut().handle_hello(node, known);
             }
@@ -144,7 +146,8 @@ impl AdminService for AdminEdge {
         let mut progress = self.shared.progress();
         loop {
             let newest = progress.wait_for(|now| now.snapshot.is_some_and(|made| made >= from)).await;
-            let position = newest.map_err(|_| status::of(End::shutting_down()))?.snapshot.expect("it was waited for");
+            let position =
+                newest.map_err(|_| status::of(End::shutting_down()))?.snapshot.expect("`wait_for` checked it");
             let (snapshots, found) = (snapshots.clone(), position);
             let read = tokio::task::spawn_blocking(move || snapshots.read(found)).await;
             match read.map_err(|error| status::of(End::new(Reason::Internal, error.to_string())))? {
@@ -157,7 +160,7 @@ impl AdminService for AdminEdge {
                     });
                     return Ok(Response::new(Box::pin(tokio_stream::iter(pieces).map(|piece| piece))));
                 }
-                // A newer one took its place while we looked.
+                // A newer snapshot replaced it meanwhile: reads that one.
                 Err(_) if self.shared.engine().replica().newest_snapshot() != Some(position) => {}
                 Err(error) => return Err(status::of(End::new(Reason::Internal, error.to_string()))),
             }

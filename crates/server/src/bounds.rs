@@ -1,33 +1,34 @@
-//! Every bound of the server, in one place, each with its reason. Those of the session protocol are in `fencepost_session::bounds`, those of
-//! the locks in `fencepost_core::bounds`.
+//! Every bound of the server, in one place, each with its reason.
+//!
+//! The bounds of the session protocol are in `fencepost_session::bounds`, those of the locks in `fencepost_core::bounds`.
 
-/// Bytes of one message of a peer: a whole log entry, and a little for its frame.
+/// Bytes of one message of a peer: a whole log entry and its frame.
 pub(crate) const PEER_MESSAGE_BYTES_MAX: usize = 16 << 20;
-/// Bytes of what a peer says when it hangs up: a sentence or two.
+/// Bytes of a peer's answer when it ends the connection: a sentence or two.
 pub(crate) const PEER_ANSWER_BYTES_MAX: usize = 16 << 10;
-/// Bytes of the version that a peer says it has: a number and the name of a build.
+/// Bytes of a peer's software version: a number and the name of a build.
 pub(crate) const PEER_VERSION_BYTES_MAX: usize = 64;
 /// Bytes of a snapshot that a peer may send: far above a million locks, far below the machine's memory.
 pub(crate) const SNAPSHOT_BYTES_MAX: usize = 2 << 30;
-/// Bytes of one piece of a snapshot on its way.
+/// Bytes of one piece of a snapshot or backup on the wire.
 pub(crate) const SNAPSHOT_PIECE_BYTES: usize = 256 << 10;
 /// Streams and calls at the same time on one connection: sessions share a stream, so few are needed.
 pub(crate) const STREAMS_PER_CONNECTION_MAX: u32 = 256;
-/// Watchers that a node serves in all: each event is filtered once for each.
+/// Watchers that a node serves at the same time: each event is filtered once per watcher.
 pub(crate) const WATCHERS_MAX: usize = 1_000;
-/// Bytes of messages that wait for one peer; then they are dropped, as a network would, and consensus sends again.
+/// Bytes in the send buffer of one peer. Further messages are dropped, as a network may do; consensus sends again.
 pub(crate) const PEER_OUTBOX_BYTES_MAX: usize = 32 << 20;
 /// Events in one message to a watcher.
 pub(crate) const EVENTS_PER_MESSAGE_MAX: usize = 500;
 /// Rows in one page of a listing: about what fits in a message.
 pub(crate) const PAGE_ROWS_MAX: usize = 1_000;
-/// Those who wait, shown by an explanation.
+/// Waiters that an explanation lists.
 pub(crate) const EXPLAIN_QUEUE_MAX: usize = 1_000;
 /// Bytes of the headers of one call.
 pub(crate) const HEADER_BYTES_MAX: u32 = 16 << 10;
-/// Resets that a peer of HTTP/2 may have pending: the defence against rapid reset.
+/// Pending resets of one HTTP/2 connection: the defence against rapid-reset attacks.
 pub(crate) const PENDING_RESETS_MAX: usize = 20;
-/// TLS handshakes at the same time on one port: those who connect and say nothing hold up the others no longer than a time-out.
+/// Handshakes at the same time on one port. Silent connections delay others by at most [`HANDSHAKE_TIMEOUT`].
 pub(crate) const HANDSHAKES_MAX: usize = 512;
 /// How long one handshake may take.
 pub(crate) const HANDSHAKE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);

@@ -1,4 +1,7 @@
-//! What a server is told when it starts. Everything here has been checked, or is checked by [`Config::check`].
+//! The configuration of a server.
+//!
+//! [`Config::check`] refuses what is unsafe or cannot work. Flags, environment and files are the command line's business; the messages
+//! here name its flags.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,57 +18,57 @@ pub const PEER_PORT: u16 = 7422;
 /// A server's configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// What people call this node. No two members have the same name.
+    /// The name of this node, for people. No two members have the same name.
     pub name: String,
-    /// Where the node keeps its log; none keeps it in memory, for trying things out.
+    /// The directory of the node's log. `None` keeps the log in memory, for trying things out.
     pub directory: Option<PathBuf>,
-    /// What to do where there is no log yet.
+    /// What to do if there is no log yet.
     pub begin: Begin,
-    /// Where clients connect.
+    /// Where this node listens for clients.
     pub client_listen: SocketAddr,
-    /// Where health and metrics are.
+    /// Where this node serves health checks and metrics.
     pub http_listen: SocketAddr,
-    /// Where peers connect.
+    /// Where this node listens for peers.
     pub peer_listen: SocketAddr,
-    /// What clients are told to connect to, if it is not where this node listens.
+    /// The address that clients should connect to, if it differs from `client_listen`.
     pub client_advertise: Option<String>,
-    /// What peers are told to connect to, if it is not where this node listens.
+    /// The address that peers should connect to, if it differs from `peer_listen`.
     pub peer_advertise: Option<String>,
-    /// TLS for clients and for HTTP. With an authority, only clients with a certificate of it are served.
+    /// TLS for clients and for HTTP. With an authority, only clients with one of its certificates are served.
     pub tls: Option<TlsFiles>,
-    /// Mutual TLS among peers; the authority must be given.
+    /// Mutual TLS among peers. The authority is required.
     pub peer_tls: Option<TlsFiles>,
-    /// Who signs what the other nodes show to clients, if it is not the authority of the peers: this node asks them as a
-    /// client does.
+    /// The authority of the certificates that the other nodes show to clients, if it is not the authority of the peers. This node
+    /// calls the others as a client does.
     pub join_authority: Option<PathBuf>,
-    /// Listen without TLS where others can hear it.
+    /// Allows a port without TLS on an address other than loopback.
     pub insecure: bool,
-    /// A snapshot is made when so many entries have been applied since the last one,
+    /// Entries applied since the last snapshot after which a new one is made.
     pub snapshot_every_entries: u64,
-    /// or so many bytes.
+    /// Bytes applied since the last snapshot after which a new one is made.
     pub snapshot_every_bytes: u64,
 }
 
-/// Where a port's certificate and its key are, in PEM. They are read again when they change.
+/// The certificate and key of a port, as PEM files. They are read again when they change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate, followed by those that lead to its authority, if there are any between.
+    /// The certificate, followed by the intermediate certificates, if there are any.
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// Who signs the certificates of those on the other side: one or several authorities.
+    /// One or several authorities that sign the certificates of the other side.
     pub authority: Option<PathBuf>,
 }
 
-/// What to do where there is no log yet. Where there is one, the node goes on with it.
+/// What to do if there is no log yet. If there is one, the node continues with it.
 ///
-/// A directory that was wiped looks like one that is new, so none of these is the default: a wiped node that founded a
-/// cluster of its own would give out locks that others hold.
+/// A wiped directory looks like a new one, so none of these is the default: a wiped node that founded its own cluster would grant locks
+/// that clients of the old cluster hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Begin {
-    /// Nothing: say that the log is missing.
+    /// Refuse to start: the log is missing.
     Never,
-    /// Found a new cluster with this node as its only member. Refused where there is a log already.
+    /// Found a new cluster with this node as its only member. Refused if there is a log already.
     Found,
     /// Join the cluster that one of these addresses for clients belongs to.
     Join(Vec<String>),
@@ -95,10 +98,10 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Refuses what would be unsafe or cannot work.
+    /// Refuses what is unsafe or cannot work.
     ///
     /// # Errors
-    /// [`StartError::Config`] says what to say instead.
+    /// [`StartError::Config`] says what to change.
     pub fn check(&self) -> Result<(), StartError> {
         let refused = |message: String| Err(StartError::Config { message });
         let (tls, peer_tls) = (self.tls.is_some(), self.peer_tls.is_some());
@@ -110,7 +113,7 @@ impl Config {
         ] {
             if !address.ip().is_loopback() && !is_safe && !self.insecure {
                 return refused(format!(
-                    "listening for {what} on {address} without TLS lets everybody who can reach it take and break locks: \
+                    "listening for {what} on {address} without TLS lets every host that can reach it take and break locks: \
                      give {flags}, or listen on loopback, or say --insecure if the network is trusted"
                 ));
             }
@@ -131,15 +134,15 @@ impl Config {
         ] {
             if listen.ip().is_unspecified() && advertise.is_none() {
                 return refused(format!(
-                    "{listen} is no address that {what} could be told to connect to: say one with {flag} HOST:PORT"
+                    "{what} cannot connect to {listen}: give the address that they should use with {flag} HOST:PORT"
                 ));
             }
         }
         if self.directory.is_none() && !matches!(self.begin, Begin::Found | Begin::Join(_)) {
-            return refused("a node in memory has no log to go on from: found a cluster, or join one".to_owned());
+            return refused("a node in memory has no log to continue: found a cluster, or join one".to_owned());
         }
         if self.snapshot_every_entries == 0 || self.snapshot_every_bytes == 0 {
-            return refused("a snapshot after zero entries or bytes would never end: say at least 1".to_owned());
+            return refused("a snapshot every zero entries or zero bytes is not possible: say at least 1".to_owned());
         }
         Ok(())
     }

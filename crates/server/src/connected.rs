@@ -1,4 +1,6 @@
-//! One client's stream, as a connection holds it: what came goes to the engine, what the edge has for it comes out.
+//! One client's stream, as its connection holds it: passes messages to the engine, and takes what the edge sends.
+//!
+//! Frames and gRPC share it. It ends the stream in the engine when it is dropped, so no path can forget that.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -10,7 +12,7 @@ use fencepost_wire::v1;
 
 use crate::engine::Shared;
 
-/// A stream that is served. It is over when the last copy of this is dropped, however that comes.
+/// A stream that is served. It ends when the last clone is dropped.
 #[derive(Clone)]
 pub(crate) struct Connected(Arc<Inner>);
 
@@ -20,6 +22,8 @@ struct Inner {
 }
 
 impl Connected {
+    /// Begins to serve a stream.
+    ///
     /// # Errors
     /// [`End`] says where to ask instead.
     pub(crate) fn new(shared: &Shared, principal: Principal, tier: Tier) -> Result<Connected, End> {
@@ -27,18 +31,18 @@ impl Connected {
         Ok(Connected(Arc::new(Inner { shared: shared.clone(), stream })))
     }
 
-    /// Takes what the client said, for the next turn.
+    /// Takes a message of the client. The next turn handles it.
     pub(crate) fn take_message(&self, message: v1::ClientMessage) {
         self.0.shared.engine().take_message(self.0.stream, message);
         self.0.shared.ring();
     }
 
-    /// Ends the stream, for a fault of the connection. What was to be sent before still goes out.
+    /// Ends the stream because of a fault on the connection. Messages in the send buffer still go out.
     pub(crate) fn end(&self, why: End) {
         self.0.shared.engine().end_stream(self.0.stream, why);
     }
 
-    /// What goes down the stream next.
+    /// What to send on the stream next.
     pub(crate) fn poll_transmit(&self, context: &Context<'_>) -> Poll<Transmit> {
         self.0.shared.engine().poll_transmit(self.0.stream, context)
     }

@@ -1,7 +1,8 @@
-//! The door of a port: connections are accepted, greeted in TLS where the port has it, and told apart by what they speak.
+//! The door of a port: accepts connections, does the TLS handshake if the port has TLS, and tells frames from HTTP.
 //!
-//! gRPC and HTTP get theirs from here as a stream. Those that speak frames (`fencepost_wire::FRAME_GREETING`) go to whoever serves
-//! them on this port. Whoever is slow to say anything holds up nobody else.
+//! The HTTP servers (gRPC and plain HTTP) take their connections from here as a stream. A connection that speaks frames
+//! (`fencepost_wire::FRAME_GREETING`) goes to the port's frame service. Each handshake runs in its own task, so a slow connection does
+//! not delay the others. No message is read here.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,13 +27,13 @@ use crate::tls::{Greeting, names_of};
 /// How long the other side may be silent: see [`Connection::notice_silence`].
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// A connection, in TLS or not, whoever began it.
+/// A connection with or without TLS, incoming or outgoing.
 pub(crate) enum Connection {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// The names of the certificate that the other side has shown; none if it has not, or has no need to.
+/// The names in the certificate that the other side has shown. Empty if it has shown none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ShownNames(pub(crate) Arc<[String]>);
 
@@ -43,15 +44,16 @@ impl Connection {
         ShownNames(chain.and_then(<[_]>::first).map(names_of).unwrap_or_default().into())
     }
 
-    /// Lets the system find out when the other side is gone without a word, as gRPC does by itself: after so long it asks whether
-    /// anybody is there, and after so long without an answer, or without anybody taking what is sent, the connection is over.
+    /// Makes the system notice that the other side is gone without closing the connection (gRPC has its own keep-alive for that). After
+    /// `silence_max` without traffic the system sends TCP keep-alives. After the same time without an answer, or without an
+    /// acknowledgement of sent data, it ends the connection.
     pub(crate) fn notice_silence(&self, silence_max: Duration) {
         use rustix::net::sockopt;
         let stream = match self {
             Connection::Plain(stream) => stream,
             Connection::Tls(stream) => stream.get_ref().0,
         };
-        // Without it the connection is there for longer, and nothing else.
+        // If this fails, a dead connection only stays open for longer.
         let _ = sockopt::set_socket_keepalive(stream, true)
             .and_then(|()| sockopt::set_tcp_keepidle(stream, silence_max))
             .and_then(|()| sockopt::set_tcp_keepintvl(stream, silence_max / 2))
@@ -122,13 +124,13 @@ impl AsyncWrite for Connection {
 /// Serves a connection that speaks frames, until it is over.
 pub(crate) type ServeFrames = Arc<dyn Fn(Connection) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
-/// Connections that speak HTTP, version 1 or 2.
+/// The connections of a port that speak HTTP, version 1 or 2.
 pub(crate) struct Door {
     address: SocketAddr,
     connections: mpsc::Receiver<(Connection, SocketAddr)>,
 }
 
-/// What stands behind a door.
+/// Where the connections of a door go.
 #[derive(Clone)]
 struct Room {
     speaks_frames: Option<ServeFrames>,
@@ -136,8 +138,8 @@ struct Room {
 }
 
 impl Door {
-    /// Opens the door, with who serves frames behind it, if anybody does. The future keeps it: it ends when the port is closed and
-    /// all that speak frames are gone.
+    /// Opens the door. `speaks_frames` serves the connections that speak frames, if the port has them. The caller must run the future: it
+    /// accepts connections, and ends when the port is closed and all framed connections are over.
     pub(crate) fn open(
         listener: TcpListener,
         greeting: Option<Greeting>,
@@ -161,7 +163,7 @@ async fn keep(listener: TcpListener, greeting: Option<Greeting>, room: Room, clo
                     let config = greeting.as_ref().map(Greeting::config);
                     arriving.spawn(arrive(config, stream, from, room.clone()));
                 }
-                // Out of file descriptors, for example: whoever waits, waits on.
+                // For example, no file descriptor is left. New connections wait in the backlog meanwhile.
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -178,24 +180,24 @@ async fn keep(listener: TcpListener, greeting: Option<Greeting>, room: Room, clo
     while served.join_next().await.is_some() {}
 }
 
-/// Finds out what a new connection speaks. What serves it, if that is frames.
+/// Does the handshake of a new connection. Hands it to HTTP, or returns the future that serves its frames.
 async fn arrive(
     config: Option<Arc<ServerConfig>>,
     stream: TcpStream,
     from: SocketAddr,
     room: Room,
 ) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
-    // Only a little slower without.
+    // If this fails, the connection is only a little slower.
     let _ = stream.set_nodelay(true);
     let (connection, speaks_frames) = match tokio::time::timeout(HANDSHAKE_TIMEOUT, greet(config, stream)).await {
         Ok(Ok(greeted)) => greeted,
-        // Anybody can make these happen, so they are no news unless somebody looks for them.
+        // Any host can cause these, so they are logged at debug level only.
         Ok(Err(error)) => {
             tracing::debug!(%from, %error, "a connection was refused");
             return None;
         }
         Err(_) => {
-            tracing::debug!(%from, "a connection took too long to say who it is");
+            tracing::debug!(%from, "a connection did not finish its handshake in time");
             return None;
         }
     };
@@ -205,7 +207,7 @@ async fn arrive(
             Some(serve(connection))
         }
         _ => {
-            // If nobody takes it, the port is being closed.
+            // This fails only if the port is being closed.
             let _ = room.http.send((connection, from)).await;
             None
         }
@@ -220,14 +222,14 @@ async fn greet(config: Option<Arc<ServerConfig>>, mut stream: TcpStream) -> io::
         return Ok((Connection::Tls(Box::new(stream.into())), speaks_frames));
     }
     let mut first = [0];
-    // Whatever it is stays there for who reads it.
+    // Only a peek: an HTTP server must read this byte again.
     stream.peek(&mut first).await?;
     let speaks_frames = first[0] == FRAME_GREETING[0];
     if speaks_frames {
         let mut said = [0; FRAME_GREETING.len()];
         stream.read_exact(&mut said).await?;
         if said != FRAME_GREETING {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it speaks another version of our frames"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it speaks another version of the frame protocol"));
         }
     }
     Ok((Connection::Plain(stream), speaks_frames))
@@ -248,7 +250,7 @@ impl axum::serve::Listener for Door {
     async fn accept(&mut self) -> (Connection, SocketAddr) {
         match self.connections.recv().await {
             Some(connection) => connection,
-            // The door is closed, and so will be who waits at it.
+            // The door is closed. The HTTP server is told to close, too.
             None => std::future::pending().await,
         }
     }

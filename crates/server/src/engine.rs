@@ -1,8 +1,8 @@
-//! Where what comes in meets the machines: the replica, the efficiency tier beside it, and the edge of the session protocol.
+//! Connects the tasks of the server with the machines: the replica, the efficiency tier beside it, and the edge of the session protocol.
 //!
-//! There is one engine a process, and one thread. What comes for the replica is submitted here, with a ring of the bell
-//! ([`Shared::ring`]); the turn loop turns the replica and hands out what came of it. The engine decides nothing about streams (the edge
-//! does), nothing about locks and nothing about consensus. It knows the tickets of reads, administrative acts and member changes.
+//! A process has one engine, and one thread uses it. A task submits its input here and wakes the turn loop ([`Shared::ring`]). The turn
+//! loop turns the replica, and the engine distributes the output. The engine decides nothing about streams (the edge does), nothing
+//! about locks and nothing about consensus. It keeps the tickets of reads, administrative acts and member changes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,30 +23,30 @@ use crate::peers::Peers;
 use crate::port::{self, Port};
 use crate::status;
 
-/// What a ticket stands for that is no stream's.
-enum Asked {
+/// A call that waits for the reply to a ticket. The tickets of streams are in the edge.
+enum WaitingCall {
     Act(oneshot::Sender<Acted>),
     Read(oneshot::Sender<()>),
     MemberChange(oneshot::Sender<()>),
 }
 
-/// What came of an administrator's act.
+/// The result of an administrator's act.
 pub(crate) struct Acted {
     pub(crate) position: LogPosition,
     pub(crate) stamp: LogicalMs,
     pub(crate) outcome: Outcome,
 }
 
-/// What observers of the whole node may wait for. It seldom changes. How far the log is applied is said apart, so that only tasks that
-/// wait for entries are woken by every entry.
+/// The state of the node that tasks may wait for. It seldom changes. The applied position has its own channel, so that only tasks
+/// that wait for entries are woken by every entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// The term in which this node leads and serves, if it does.
+    /// The term in which this node leads and serves. `None` if it does not.
     pub(crate) serves_in: Option<u64>,
     pub(crate) leader: Option<u64>,
     /// The newest snapshot.
     pub(crate) snapshot: Option<LogPosition>,
-    /// Whether this node is no member any more. Consensus still names the leader that it had then.
+    /// Whether this node was removed from the cluster. `leader` is then the leader at that time.
     pub(crate) was_removed: bool,
 }
 
@@ -56,17 +56,17 @@ pub(crate) struct Engine {
     pub(crate) metrics: Arc<Metrics>,
     edge: Edge,
     last_stream: u64,
-    /// Connections that wait until there is something to send.
+    /// The wakers of connections that wait for something to send.
     sending: HashMap<StreamId, Waker>,
-    /// Tickets of the replica that are no stream's.
-    asked: HashMap<Ticket, Asked>,
+    /// The calls that wait for a reply of the replica.
+    waiting_calls: HashMap<Ticket, WaitingCall>,
     efficiency: EfficiencyTier,
     progress: watch::Sender<Progress>,
     applied: watch::Sender<LogPosition>,
     is_shutting_down: bool,
 }
 
-/// The engine, as every task of the server has it.
+/// A handle to the engine. Every task of the server has one.
 #[derive(Clone)]
 pub(crate) struct Shared {
     engine: Arc<Mutex<Engine>>,
@@ -83,11 +83,12 @@ impl Shared {
             node,
             peers,
             metrics,
-            // Without randomness clients could choose ids that collide. That would cost time, and nothing else.
+            // If the system has no random numbers the seed is zero. Then clients could choose ids whose hashes collide, which costs
+            // time and nothing else.
             edge: Edge::new(getrandom::u64().unwrap_or_default()),
             last_stream: 0,
             sending: HashMap::new(),
-            asked: HashMap::new(),
+            waiting_calls: HashMap::new(),
             efficiency: EfficiencyTier::default(),
             progress,
             applied,
@@ -101,7 +102,7 @@ impl Shared {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for a turn soon.
+    /// Wakes the turn loop.
     pub(crate) fn ring(&self) {
         self.bell.notify_one();
     }
@@ -114,12 +115,12 @@ impl Shared {
         self.progress.clone()
     }
 
-    /// How far the log is applied.
+    /// The position up to which the log is applied.
     pub(crate) fn applied(&self) -> watch::Receiver<LogPosition> {
         self.applied.clone()
     }
 
-    /// Returns when the state shows everything that was acknowledged before the call.
+    /// Returns when the state includes everything that was acknowledged before the call.
     ///
     /// # Errors
     /// [`End`] says where to ask instead.
@@ -141,14 +142,14 @@ impl Shared {
             let mut engine = self.engine();
             let ticket = engine.submit(Operation::Admin(admin))?;
             let (sender, receiver) = oneshot::channel();
-            engine.asked.insert(ticket, Asked::Act(sender));
+            engine.waiting_calls.insert(ticket, WaitingCall::Act(sender));
             receiver
         };
         self.ring();
         acted.await.map_err(|_| End::outcome_unknown())
     }
 
-    /// Changes the members, all at once, and returns when the change is through.
+    /// Makes all the changes of the members in one step. Returns when the step is committed.
     ///
     /// # Errors
     /// [`End`] says why not, where to ask instead, or that the outcome is unknown.
@@ -158,7 +159,7 @@ impl Shared {
             let taken = engine.node.replica_mut().change_members(&changes);
             let ticket = taken.map_err(|why| engine.refusal(&why))?;
             let (sender, receiver) = oneshot::channel();
-            engine.asked.insert(ticket, Asked::MemberChange(sender));
+            engine.waiting_calls.insert(ticket, WaitingCall::MemberChange(sender));
             receiver
         };
         self.ring();
@@ -191,7 +192,7 @@ fn elsewhere(replica: &Replica) -> End {
     }
 }
 
-/// The address for clients of the node that leads, if it is another one and is known.
+/// The leader's address for clients, if another node is known to lead.
 fn leader_address(replica: &Replica) -> Option<String> {
     let leader = replica.leader().filter(|leader| *leader != replica.id())?;
     replica.member(leader).map(|member| member.client_address().to_owned())
@@ -210,7 +211,7 @@ impl Engine {
         &self.node
     }
 
-    /// When to turn next, if nothing comes before.
+    /// When to turn next, if no input comes before.
     pub(crate) fn next_turn(&self) -> Nanos {
         let next = self.node.next_turn();
         self.efficiency.next_turn().map_or(next, |other| other.min(next))
@@ -220,12 +221,12 @@ impl Engine {
         self.edge.streams()
     }
 
-    /// The address for clients of the node that leads, if it is another one and is known.
+    /// The leader's address for clients, if another node is known to lead.
     pub(crate) fn leader_address(&self) -> Option<String> {
         leader_address(self.replica())
     }
 
-    /// The same, and this node's own if it leads.
+    /// The leader's address for clients, if it is known. This node's own address if it leads.
     pub(crate) fn known_leader_address(&self) -> Option<String> {
         let replica = self.replica();
         replica.member(replica.leader()?).map(|member| member.client_address().to_owned())
@@ -239,7 +240,7 @@ impl Engine {
         elsewhere(self.replica())
     }
 
-    /// Why something was not taken, with where to ask instead.
+    /// Why the replica did not take something, and where to ask instead.
     pub(crate) fn refusal(&self, why: &NotTaken) -> End {
         match why {
             NotTaken::NotLeader { .. } => elsewhere(self.replica()),
@@ -247,11 +248,11 @@ impl Engine {
         }
     }
 
-    /// Nothing if this node is a member, or about to be one.
+    /// `Ok` if this node is a member, or about to become one.
     ///
     /// # Errors
-    /// [`End`] if it was removed: what it knows is as of then, and will not change any more. A node that was cut off when it was
-    /// removed cannot know. It answers stale reads as any node that is behind, and is not ready, since it hears of no leader.
+    /// [`End`] if it was removed: its state no longer changes. A node that was cut off when it was removed cannot know that. It answers
+    /// stale reads like any node that is behind, and it is not ready, since it hears no leader.
     pub(crate) fn check_member(&self) -> Result<(), End> {
         if self.replica().was_removed() { Err(End::removed()) } else { Ok(()) }
     }
@@ -265,7 +266,7 @@ impl Engine {
         let submitted = self.node.replica_mut().submit_read();
         let ticket = submitted.map_err(|why| self.refusal(&why))?;
         let (sender, receiver) = oneshot::channel();
-        self.asked.insert(ticket, Asked::Read(sender));
+        self.waiting_calls.insert(ticket, WaitingCall::Read(sender));
         Ok(receiver)
     }
 
@@ -274,7 +275,7 @@ impl Engine {
     /// Begins to serve a stream.
     ///
     /// # Errors
-    /// [`End`] if this node does not serve it.
+    /// [`End`] if this node does not serve the stream.
     pub(crate) fn connect(&mut self, principal: Principal, tier: Tier) -> Result<StreamId, End> {
         let lead = self.lead();
         self.last_stream += 1;
@@ -292,26 +293,26 @@ impl Engine {
         Ok(Lead { cluster: group.cluster, group: group.group, node: replica.id(), term: replica.term() })
     }
 
-    /// Takes what a client said.
+    /// Takes a message of a client.
     pub(crate) fn take_message(&mut self, id: StreamId, message: v1::ClientMessage) {
         let port = &mut Port { replica: self.node.replica_mut(), efficiency: self.efficiency.of_term() };
         self.edge.handle_message(id, message, port);
         self.wake_ready();
     }
 
-    /// Ends a stream, for a fault of its connection.
+    /// Ends a stream because of a fault on its connection.
     pub(crate) fn end_stream(&mut self, id: StreamId, why: End) {
         self.edge.handle_fault(id, why);
         self.wake_ready();
     }
 
-    /// The connection of a stream is gone.
+    /// A stream's connection is closed.
     pub(crate) fn disconnect(&mut self, id: StreamId) {
         self.edge.handle_disconnected(id);
         self.sending.remove(&id);
     }
 
-    /// What goes down a stream next.
+    /// What to send on a stream next.
     pub(crate) fn poll_transmit(&mut self, id: StreamId, context: &Context<'_>) -> Poll<Transmit> {
         match self.edge.poll_transmit(id) {
             Some(transmit) => Poll::Ready(transmit),
@@ -333,7 +334,7 @@ impl Engine {
 
     // ---- Turns
 
-    /// One turn: turns the replica and hands out what came of it.
+    /// One turn: turns the replica and the efficiency tier, and distributes their output.
     ///
     /// # Errors
     /// [`Stop`] if the node must not go on.
@@ -369,7 +370,7 @@ impl Engine {
                 let port = &mut Port { replica: self.node.replica_mut(), efficiency: self.efficiency.of_term() };
                 let others = self.edge.handle_reply((tier, ticket), (position, stamp), reply, port);
                 if let Some(reply) = others
-                    && let Some(Asked::Act(waiting)) = self.asked.remove(&ticket)
+                    && let Some(WaitingCall::Act(waiting)) = self.waiting_calls.remove(&ticket)
                 {
                     // A caller that gave up waiting is not an error.
                     let _ = waiting.send(Acted { position, stamp, outcome: reply.outcome });
@@ -381,19 +382,19 @@ impl Engine {
                 }
             }
             Output::ReadReady { ticket, .. } => {
-                if let Some(Asked::Read(waiting)) = self.asked.remove(&ticket) {
+                if let Some(WaitingCall::Read(waiting)) = self.waiting_calls.remove(&ticket) {
                     let _ = waiting.send(());
                 }
             }
             Output::Abandoned(ticket) => {
                 if !self.edge.handle_abandoned(tier, ticket) {
                     // Dropping the sender tells the caller that the outcome is unknown.
-                    drop(self.asked.remove(&ticket));
+                    drop(self.waiting_calls.remove(&ticket));
                 }
             }
             Output::MembersChanged { ticket, .. } => {
-                let ours = ticket.and_then(|ticket| self.asked.remove(&ticket));
-                if let Some(Asked::MemberChange(waiting)) = ours {
+                let ours = ticket.and_then(|ticket| self.waiting_calls.remove(&ticket));
+                if let Some(WaitingCall::MemberChange(waiting)) = ours {
                     let _ = waiting.send(());
                 }
                 self.follow_members();
@@ -403,14 +404,14 @@ impl Engine {
                 let peer = self.call(peer);
                 tracing::info!(peer, silent_ms, "a peer is heard again");
             }
-            Output::PeerLost { .. } => unreachable!("they are told of together"),
+            Output::PeerLost { .. } => unreachable!("`turn` collects lost peers"),
             Output::Write(_) | Output::MakeSnapshot { .. } | Output::Compact { .. } => {
-                unreachable!("the node carries out what concerns its disk")
+                unreachable!("the node itself carries out disk work")
             }
         }
     }
 
-    /// Says which peers have become silent, all of one turn in one line.
+    /// Logs which peers have become silent in this turn, in one line.
     fn tell_of_lost(&self, lost: &[u64]) {
         if lost.is_empty() {
             return;
@@ -432,7 +433,7 @@ impl Engine {
         }
     }
 
-    /// The efficiency tier and the streams belong to a term.
+    /// Follows leader changes: the efficiency tier and the streams belong to one term, and end with it.
     // Rule: tier-efficiency
     fn follow_leadership(&mut self, now: Nanos) {
         let replica = self.node.replica();
@@ -449,7 +450,7 @@ impl Engine {
         self.edge.handle_lead(serves_in, || why);
     }
 
-    /// Talks to the nodes that are members now.
+    /// The members have changed: connects to the new ones and disconnects from the removed ones.
     pub(crate) fn follow_members(&mut self) {
         let replica = self.node.replica();
         let members = replica.members();
@@ -461,8 +462,8 @@ impl Engine {
         self.peers.follow(applied, described.filter(|member| member.node() != me));
     }
 
-    /// Begins to let another node lead: the one that was named, or the voter that has the most of the log. None if this
-    /// node does not lead, or there is no such voter.
+    /// Begins a leadership transfer to the voter `to`, or to the voter that has the most of the log. Returns the successor; `None` if
+    /// this node does not lead, or there is no such voter.
     pub(crate) fn begin_hand_over(&mut self, to: Option<u64>) -> Option<u64> {
         let replica = self.node.replica_mut();
         if !replica.serves() {
@@ -474,14 +475,14 @@ impl Engine {
         replica.transfer_lead(successor).ok().map(|()| successor)
     }
 
-    /// Stops: nothing is turned, written or sent any more.
+    /// Stops the node. Nothing is written or sent any more.
     pub(crate) fn close(&mut self) {
         self.shut_down();
         self.peers.follow(self.node.replica().applied().index, std::iter::empty());
         self.node.close();
     }
 
-    /// Takes no more clients, and sends away those that are here.
+    /// Refuses new streams, and ends all current ones.
     pub(crate) fn shut_down(&mut self) {
         self.is_shutting_down = true;
         self.edge.handle_shut_down();

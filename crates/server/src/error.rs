@@ -1,4 +1,6 @@
-//! Why a server does not start, or does not go on. Somebody who runs it must act; each says how.
+//! Why a server does not start.
+//!
+//! The operator must act on each of these errors, and each message says how. Errors of a running node are [`Stop`].
 
 use std::net::SocketAddr;
 
@@ -9,56 +11,56 @@ use fencepost_replica::Stop;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// What it was told cannot work.
+    /// The configuration cannot work.
     #[error("{message}")]
     Config {
-        /// What to say instead.
+        /// What is wrong, and what to change.
         message: String,
     },
-    /// An address cannot be listened on.
+    /// The node cannot listen on an address.
     #[error("cannot listen for {what} on {address}: {source}{}", hint(.source))]
     Listen {
-        /// For whom.
+        /// Whom the port is for.
         what: &'static str,
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
-    /// There is no log, and nobody said what to do about it.
+    /// There is no log, and the configuration does not say to begin one.
     #[error(
         "there is no log in {directory}: if this is a new cluster say --new-cluster; if it is a new node of a cluster say --join ADDRESS; \
          if there should be one, the disk was wiped or is not mounted: then remove this member and join as a new one"
     )]
     NoLog {
-        /// Where.
+        /// The directory.
         directory: String,
     },
-    /// There is a log, and a new cluster was to be founded.
+    /// There is a log, but the configuration says to found a new cluster.
     #[error(
         "there is a log already in {directory}: leave out --new-cluster to go on with it, or say another directory"
     )]
     LogExists {
-        /// Where.
+        /// The directory.
         directory: String,
     },
     /// The cluster to join cannot be reached, or refuses.
     #[error("cannot join a cluster at {addresses}: {reason}")]
     Join {
-        /// Where.
+        /// The addresses that were tried.
         addresses: String,
-        /// Why not.
+        /// Why the last one failed.
         reason: String,
     },
-    /// The cluster to join writes what this release cannot read.
+    /// The cluster to join uses a format version that this release does not know.
     #[error(
         "the cluster uses format version {version}, and this node knows {known}: start it with a release that knows {version}, then \
          join again"
     )]
     VersionUnknown {
-        /// What the cluster uses.
+        /// The version that the cluster uses.
         version: FormatVersion,
-        /// What this node knows.
+        /// The versions that this node knows.
         known: KnownVersions,
     },
     /// The log or its snapshot cannot be used.

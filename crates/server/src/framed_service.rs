@@ -1,7 +1,7 @@
 //! Sessions on framed connections: the same streams as gRPC's (`lock_service.rs`), for clients that speak frames.
 //!
-//! One task reads and writes a connection. What has come is handed to the engine all at once, before the next turn; what the
-//! turn has put into the outbox goes out as one message.
+//! One task reads and writes a connection. It hands all messages that have come to the engine before the next turn, and sends what
+//! the turn has put into the send buffer as one message. It decides nothing about sessions.
 
 use std::io;
 use std::pin::Pin;
@@ -45,32 +45,31 @@ pub(crate) async fn serve(shared: Shared, connection: Connection) {
 }
 
 fn begin(shared: &Shared, first: &v1::ClientMessage) -> Result<Connected, End> {
-    let begin = first
-        .begin
-        .as_ref()
-        .ok_or_else(|| End::invalid("a framed connection begins with who talks, and about what"))?;
+    let begin = first.begin.as_ref().ok_or_else(|| {
+        End::invalid("the first message of a framed connection must have `begin`: the client and the tier")
+    })?;
     let principal = named(Some(&begin.client).filter(|client| !client.is_empty()).map(String::as_str))?;
     Connected::new(shared, principal, if begin.efficiency { Tier::Efficiency } else { Tier::Correctness })
 }
 
-/// What came was no good frame.
+/// The end of a stream whose client sent an invalid frame.
 fn invalid(error: &io::Error) -> End {
     End::invalid(error.to_string())
 }
 
-/// The end of a stream as frames say it.
+/// The end of a stream as a message in a frame.
 fn end(why: End) -> v1::ServerMessage {
     let end = v1::StreamEnd { reason: why.reason.word().to_owned(), message: why.message, leader: why.leader };
     v1::ServerMessage { end: Some(end), ..v1::ServerMessage::default() }
 }
 
-/// One stream of the engine, as a connection sees it. The tests have one that only writes down what it is told.
+/// One stream of the engine, as a connection sees it. The test below implements it, too.
 trait Channel {
-    /// Takes what the client said.
+    /// Takes a message of the client.
     fn take_message(&mut self, message: v1::ClientMessage);
     /// Ends the stream.
     fn end(&mut self, why: End);
-    /// What goes down the stream next.
+    /// What to send on the stream next.
     fn poll_transmit(&mut self, context: &Context<'_>) -> Poll<Transmit>;
 }
 
@@ -88,14 +87,14 @@ impl Channel for Connected {
     }
 }
 
-/// Both directions of a connection whose first message was good.
+/// Both directions of a connection whose first message was valid.
 struct Exchange<'a, Socket, Side> {
     frames: &'a mut Framed<Socket, Codec<v1::ClientMessage>>,
     channel: Side,
-    /// Nothing more comes or goes but what is on its way out.
+    /// The end was put into the send buffer. Nothing is read or added any more, only flushed.
     is_ending: bool,
-    /// The client takes nothing any more: it has closed its socket. What it said before that is still read, since a program that
-    /// ends gives its locks back and does not wait for the answers.
+    /// The client has closed its socket, so nothing can be sent. Its earlier messages are still read, because a program that ends
+    /// releases its locks and does not wait for the answers.
     is_deaf: bool,
 }
 
@@ -112,8 +111,8 @@ where
         std::future::poll_fn(|context| self.poll(context)).await
     }
 
-    /// Moves what can be moved, both ways. A client that does not read is still heard: neither side ever waits for the other
-    /// to read first.
+    /// Sends and receives as much as possible. The messages of a client that does not read are still taken, so neither side ever waits
+    /// for the other to read first.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let flushed = match self.is_deaf {
@@ -137,7 +136,7 @@ where
         }
     }
 
-    /// Sends what waits to go out.
+    /// Sends what is in the send buffer.
     fn poll_out(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.is_ending {
             let mut frames = Pin::new(&mut *self.frames);
@@ -163,7 +162,7 @@ mod tests {
     use prost::bytes::BytesMut;
     use tokio::io::AsyncWriteExt;
 
-    /// Writes down what it is told, and has one thing to say.
+    /// Records the messages of the client, and has one message to send.
     struct Listener {
         heard: Vec<v1::ClientMessage>,
         says: Option<v1::ServerMessage>,
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_client_said_before_it_hung_up_is_heard_though_its_answers_are_not_taken() {
+    async fn messages_sent_before_the_client_hung_up_are_read_though_answers_cannot_be_sent() {
         let (mut client, socket) = tokio::io::duplex(1024);
         let mut said = BytesMut::new();
         let keep_alives = vec![v1::KeepAlive { epoch: 7, ..v1::KeepAlive::default() }];
@@ -193,7 +192,7 @@ mod tests {
         let greeting = v1::ServerMessage { hello: Some(v1::Hello::default()), ..v1::ServerMessage::default() };
         let mut frames = Framed::new(socket, Codec::new(1024));
         let mut exchange = Exchange::new(&mut frames, Listener { heard: Vec::new(), says: Some(greeting) });
-        exchange.run().await.expect("it ends in good order");
+        exchange.run().await.expect("the connection ends without an error");
         assert_eq!(exchange.channel.heard, [message]);
     }
 }

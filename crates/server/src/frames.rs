@@ -1,4 +1,7 @@
-//! Connections that carry messages as frames: what is read is bounded and decoded, what is written is gathered and sent at once.
+//! Connections that carry messages as frames.
+//!
+//! Incoming messages are bounded before they are allocated, then decoded. Outgoing messages are gathered in a buffer and flushed
+//! together. What the messages say is not looked at here.
 
 use std::io;
 use std::marker::PhantomData;
@@ -10,13 +13,13 @@ use tokio_util::codec::{Decoder, Encoder, Framed};
 
 use crate::door::Connection;
 
-/// Bytes that are gathered before the connection has to take some: about what a socket takes at once.
+/// Bytes that are gathered before the connection must take some: about what a socket takes at once.
 const GATHERED_BYTES: usize = 64 << 10;
 
-/// A connection on which one kind of message comes, and any goes.
+/// A connection that receives messages of one type, and sends messages of any type.
 pub(crate) type Frames<In> = Framed<Connection, Codec<In>>;
 
-/// Frames on this connection, of at most so many bytes.
+/// Frames on this connection. Incoming frames have at most `bytes_max` bytes.
 pub(crate) fn frames<In: Message + Default>(connection: Connection, bytes_max: usize) -> Frames<In> {
     let mut frames = Framed::new(connection, Codec::new(bytes_max));
     frames.set_backpressure_boundary(GATHERED_BYTES);

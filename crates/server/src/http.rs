@@ -1,4 +1,6 @@
-//! HTTP for machines that look after the node: is it alive, is it ready, what does it count.
+//! HTTP for monitoring: `/healthz`, `/readyz` and `/metrics`.
+//!
+//! It only reads the state of the node. Everything that changes something goes through the services.
 
 use axum::Router;
 use axum::extract::State;
@@ -23,7 +25,7 @@ async fn health() -> &'static str {
     "ok\n"
 }
 
-/// The node can serve: it is a member, and leads or knows who does.
+/// The node is ready if it is a member, and leads or knows the leader.
 async fn readiness(State(shared): State<Shared>) -> Response {
     let engine = shared.engine();
     let replica = engine.replica();

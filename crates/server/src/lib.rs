@@ -1,8 +1,36 @@
-//! One node of Fencepost as a process runs it: a replica with its disk, behind gRPC and frames for clients and peers, and HTTP for
-//! those who look after it.
+//! One node of Fencepost as a process runs it: a replica with its disk, with frames and gRPC for clients and peers, and HTTP for
+//! health checks and metrics.
 //!
-//! Drivers that decide nothing: they read messages, hand them to the edge of the session protocol and to the replica, and send what
-//! comes of them. Everything runs on one thread, in turns; only the disk has threads of its own.
+//! The drivers here decide nothing about locks, sessions or consensus: they read messages, hand them to the edge of the session
+//! protocol and to the replica, and send the results. Everything runs on one thread, in turns; only the disk has its own threads.
+//!
+//! # Files
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `lib.rs` | the public API, the generated services, and this table |
+//! | `server.rs` | a whole node: opens the log, listens, runs the turn loop, shuts down |
+//! | `config.rs` | the configuration, and which values are refused |
+//! | `error.rs` | why a server does not start |
+//! | `engine.rs` | connects the tasks with the machines: replica, efficiency tier and edge; all on one thread |
+//! | `port.rs` | where the edge submits commands: the replica or the efficiency tier |
+//! | `connected.rs` | one client's stream, as its connection holds it |
+//! | `door.rs` | accepts connections, does handshakes, tells frames from HTTP |
+//! | `frames.rs` | messages as frames on a connection, bounded before they are allocated |
+//! | `framed_service.rs` | sessions over frames |
+//! | `lock_service.rs` | sessions over gRPC |
+//! | `observe_service.rs` | reads of the lock state and the event log, over gRPC |
+//! | `admin_service.rs` | acts of administrators, member changes, leadership transfer and backups, over gRPC |
+//! | `peers.rs` | sends messages and snapshots to the other nodes, and knows their names |
+//! | `peer_service.rs` | receives messages and snapshots of the other nodes, and checks who sends them |
+//! | `membership.rs` | how a node becomes a member, and keeps its name and addresses up to date |
+//! | `restore.rs` | a new cluster from a backup |
+//! | `tls.rs` | certificates from files, and which certificates are accepted |
+//! | `http.rs` | health, readiness and metrics over HTTP |
+//! | `metrics.rs` | the metrics of a node |
+//! | `status.rs` | ends and refusals as gRPC statuses |
+//! | `bounds.rs` | every bound of the server, with its reason |
+//! | `clock.rs` | the monotonic clock of the replica, and the wall clock for people |
 
 mod admin_service;
 mod bounds;

@@ -1,4 +1,6 @@
-//! The stream that sessions live on, over gRPC.
+//! The streams of sessions over gRPC.
+//!
+//! Over frames the same streams are in `framed_service.rs`. It only moves messages; the edge of the session protocol decides.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -19,9 +21,9 @@ pub(crate) struct LockEdge {
     pub(crate) shared: Shared,
 }
 
-/// What goes down a stream. gRPC takes it when the connection has room.
+/// The outgoing half of a stream. gRPC polls it when the connection has room.
 pub(crate) struct Outgoing {
-    /// None once the end was said.
+    /// `None` once the end was sent.
     connected: Option<Connected>,
 }
 
@@ -40,7 +42,7 @@ impl Stream for Outgoing {
     }
 }
 
-/// Who talks. Without authentication a client is who it says it is, and quotas are good manners.
+/// The client's name. There is no authentication: a client may claim any name, so quotas bind only honest clients.
 pub(crate) fn principal<T>(request: &Request<T>) -> Result<Principal, End> {
     match request.metadata().get("fencepost-client").map(|value| value.to_str()) {
         None => named(None),
@@ -49,7 +51,7 @@ pub(crate) fn principal<T>(request: &Request<T>) -> Result<Principal, End> {
     }
 }
 
-/// Who talks, by the name that was given.
+/// The principal for a client's name.
 pub(crate) fn named(name: Option<&str>) -> Result<Principal, End> {
     Principal::new(name.unwrap_or("anonymous"))
         .map_err(|error| End::invalid(format!("the name of the client: {error}")))

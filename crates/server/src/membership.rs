@@ -1,11 +1,11 @@
-//! How a node becomes a member, and stays known by its right name and addresses.
+//! How a node becomes a member, and keeps its name and addresses in the list of members up to date.
 //!
-//! A new node draws its id, finds the cluster, and asks the leader to add it as a learner, and then for a vote, again and again
-//! until it has one. A node that comes back with other addresses asks for those to be known. Both are the same: say who I am
-//! until the list of members says it, too.
+//! A new node chooses its id, finds the cluster, asks the leader to add it as a learner, and then asks for a vote until it has one. A
+//! node that starts again with other addresses asks the leader to change them. Both are the same loop: it calls the leader until the
+//! list of members describes this node correctly.
 //!
-//! All of it goes to the port for clients, as everybody's questions do. So does the question who is a member, when a peer with
-//! a good certificate comes that this node has not heard of.
+//! All calls go to the port for clients. So does the question for the list of members, when a peer with a valid certificate calls
+//! that this node has not heard of. Which changes are allowed is decided by the replica.
 
 use std::time::Duration;
 
@@ -27,19 +27,19 @@ use fencepost_wire::grpc::observe_service_client::ObserveServiceClient;
 
 const ASK_TIMEOUT: Duration = Duration::from_secs(3);
 const ASK_AGAIN: Duration = Duration::from_millis(300);
-/// A cluster may be starting together with the node that wants to join it.
+/// Several tries, because the cluster may start at the same time as the node that wants to join it.
 const FIND_TRIES: u32 = 30;
 
-/// Between two questions who is a member, however many strangers come.
+/// The pause between two questions for the list of members, however many unknown peers call.
 const ASK_ABOUT_STRANGERS_AGAIN: Duration = Duration::from_secs(1);
 
 /// What a node says about itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Introduction {
     pub(crate) member: Member,
-    /// Nodes that can say who leads, besides those that are known already.
+    /// Addresses of nodes that can name the leader, besides the known members.
     pub(crate) ask: Vec<String>,
-    /// How they are called; none calls in plain text.
+    /// The TLS of the calls. `None` calls in plain text.
     pub(crate) calling: Option<Calling>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) async fn find_cluster(addresses: &[String], calling: Option<&Calling>
     Err(StartError::Join { addresses: addresses.join(", "), reason })
 }
 
-/// Whether this release can read what a cluster writes that uses this format version.
+/// Checks that this release knows the format version of a cluster.
 fn check_version(version: u32) -> Result<(), StartError> {
     let known = KnownVersions::THIS_BUILD;
     match FormatVersion::new(version).filter(|version| !known.contains(*version)) {
@@ -70,8 +70,7 @@ fn check_version(version: u32) -> Result<(), StartError> {
     }
 }
 
-/// Sees to it that the members know this node by its name and addresses, and that it has a vote. Returns when they do, or
-/// when the node ends.
+/// Makes sure that the list of members has this node with its name, addresses and vote. Returns when it has, or when the node ends.
 pub(crate) async fn introduce(shared: Shared, introduction: Introduction, mut closed: watch::Receiver<bool>) {
     let mut said = String::new();
     let mut progress = shared.progress();
@@ -79,14 +78,14 @@ pub(crate) async fn introduce(shared: Shared, introduction: Introduction, mut cl
         match step(&shared, &introduction).await {
             Ok(true) => return,
             Ok(false) => {}
-            // Said once for each reason.
+            // Each reason is logged once.
             Err(status) if status.message() != said => {
                 status.message().clone_into(&mut said);
                 tracing::warn!(reason = said, "this node is not a full member yet: it asks again");
             }
             Err(_) => {}
         }
-        // A founder leads at once, and should be known as soon as it does.
+        // A founder leads at once, and should describe itself as soon as it does.
         let leads = progress.borrow().serves_in.is_some();
         let begins_to_lead = progress.wait_for(|now| now.serves_in.is_some());
         tokio::select! {
@@ -97,14 +96,14 @@ pub(crate) async fn introduce(shared: Shared, introduction: Introduction, mut cl
     }
 }
 
-/// Whether there is nothing left to do.
+/// One step towards membership. Returns whether nothing is left to do.
 async fn step(shared: &Shared, introduction: &Introduction) -> Result<bool, Status> {
     let member = &introduction.member;
     let (is_described, votes, was_removed, leads, leader, others, known) = {
         let engine = shared.engine();
         let replica = engine.replica();
         let votes = replica.members().iter().any(|it| it.node == member.node() && it.role == Role::Voter);
-        // The others may not find this node where it is now, so it must find them where they were.
+        // The others may not know this node's new address, so this node calls them at their last known addresses.
         let others = others(replica);
         let (is_described, was_removed) = (replica.member(member.node()) == Some(member), replica.was_removed());
         (is_described, votes, was_removed, replica.serves(), engine.leader_address(), others, replica.known())
@@ -138,7 +137,7 @@ async fn step(shared: &Shared, introduction: &Introduction) -> Result<bool, Stat
         admin.add_member(described).await?;
     }
     if !votes {
-        // Refused until it has caught up, and if it has a vote by an entry that it has not applied yet: neither is news.
+        // Refused while this node catches up, and if it has a vote by an entry that it has not applied yet. Neither is an error.
         match admin.promote_member(v1::PromoteMemberRequest { node: member.node(), replaces: None }).await {
             Err(status) if is_not_yet(&status) => {}
             other => drop(other?),
@@ -147,14 +146,14 @@ async fn step(shared: &Shared, introduction: &Introduction) -> Result<bool, Stat
     Ok(false)
 }
 
-/// Where clients reach the other members.
+/// The addresses for clients of the other members.
 fn others(replica: &Replica) -> Vec<String> {
     let others = replica.members().into_iter().filter(|it| it.node != replica.id()).filter_map(|it| it.member);
     others.map(|other| other.client_address().to_owned()).collect()
 }
 
-/// Asks who is a member whenever a peer was refused because this node has not heard of it: it may have no list yet, or may have
-/// been away while others came. Those who are asked are on the list, or were named by whoever started this node.
+/// Asks for the list of members whenever a peer was refused because this node has not heard of it: this node may have no list yet, or
+/// may have been down while members joined. It asks only nodes that are on its list or in its configuration.
 pub(crate) async fn ask_about_strangers(shared: Shared, introduction: Introduction, mut closed: watch::Receiver<bool>) {
     let strangers = shared.engine().peers.strangers();
     let ask = async {
@@ -170,7 +169,7 @@ pub(crate) async fn ask_about_strangers(shared: Shared, introduction: Introducti
     }
 }
 
-/// Takes the names of the first who answers for this cluster, and is not behind.
+/// Takes the list of the first node that answers, is in this cluster, and is not behind.
 async fn ask_for_members(shared: &Shared, introduction: &Introduction) {
     let (others, cluster) = {
         let engine = shared.engine();
@@ -227,7 +226,7 @@ fn is_not_yet(status: &Status) -> bool {
     matches!(reason.as_deref(), Some("NOT_CAUGHT_UP" | "ALREADY_MEMBER" | "CHANGE_UNDER_WAY" | "NOT_LEADER"))
 }
 
-/// The leader's address for clients: the one that is known, or what others say.
+/// The leader's address for clients: the known one, or the one that another node names.
 async fn find_leader(
     known: Option<String>,
     ask: impl Iterator<Item = &String>,
@@ -254,7 +253,7 @@ async fn status_of(address: &str, calling: Option<&Calling>) -> Result<v1::GetSt
 fn channel(address: &str, calling: Option<&Calling>) -> Result<tonic::transport::Channel, Status> {
     let scheme = if calling.is_some() { "https" } else { "http" };
     let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
-        .map_err(|_| Status::new(Code::InvalidArgument, format!("{address:?} is no address: say HOST:PORT")))?;
+        .map_err(|_| Status::new(Code::InvalidArgument, format!("{address:?} is not an address: say HOST:PORT")))?;
     let endpoint = match calling {
         Some(calling) => calling.host(endpoint).map_err(|why| Status::new(Code::Unavailable, why))?,
         None => endpoint,
@@ -269,7 +268,8 @@ mod tests {
     #[test]
     fn a_node_joins_only_a_cluster_whose_format_version_it_knows() {
         assert!(check_version(KnownVersions::THIS_BUILD.newest().get()).is_ok());
-        let refused = check_version(KnownVersions::THIS_BUILD.newest().get() + 1).expect_err("it is newer").to_string();
+        let refused =
+            check_version(KnownVersions::THIS_BUILD.newest().get() + 1).expect_err("newer than known").to_string();
         assert!(
             refused.contains("the cluster uses format version 2, and this node knows 1: start it with"),
             "{refused}"

@@ -1,4 +1,6 @@
-//! What a node counts, and shows at `/metrics`.
+//! The metrics of a node, shown at `/metrics`.
+//!
+//! Counters are increased where things happen. Gauges are set only when `/metrics` is read.
 
 use std::sync::atomic::Ordering;
 
@@ -7,7 +9,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// Counted as it happens.
+/// Counters that are increased as things happen.
 pub(crate) struct Metrics {
     pub(crate) answers: Counter,
     pub(crate) pushes: Counter,
@@ -18,7 +20,7 @@ pub(crate) struct Metrics {
     registry: Registry,
 }
 
-/// Looked up when somebody asks.
+/// Values that are set when `/metrics` is read.
 #[derive(Default)]
 pub(crate) struct Levels {
     pub(crate) term: Gauge,
@@ -40,7 +42,7 @@ pub(crate) struct Levels {
     pub(crate) peer_bytes: Looked,
 }
 
-/// What is counted elsewhere, where it happens, and only rises.
+/// A counter whose value is kept elsewhere and only rises.
 #[derive(Clone, Default)]
 pub(crate) struct Looked(Counter);
 
@@ -59,11 +61,11 @@ impl Metrics {
             "Answers to operations and keep-alives that this node gave as leader",
             answers.clone(),
         );
-        registry.register("pushes", "What sessions were told unasked", pushes.clone());
+        registry.register("pushes", "Pushes to sessions", pushes.clone());
         registry.register("turns", "Turns of the loop", turns.clone());
         let (peers_lost, peers_found) = (Counter::default(), Counter::default());
         registry.register("peers_lost", "How often a node that should be heard became silent", peers_lost.clone());
-        registry.register("peers_found", "How often such a node was heard again", peers_found.clone());
+        registry.register("peers_found", "How often a silent node was heard again", peers_found.clone());
         let levels = Levels::default();
         let Levels {
             term,
@@ -91,21 +93,21 @@ impl Metrics {
             ("streams", "Streams of clients that are connected here", streams),
             ("sessions", "Living sessions", sessions),
             ("grants", "Held locks and permits", grants),
-            ("waiters", "Requests that wait", waiters),
+            ("waiters", "Requests that wait in a queue", waiters),
             ("rests", "Resources that rest after an involuntary end", rests),
             ("freezes", "Freezes", freezes),
             ("last_token", "The last fencing token given", last_token),
             ("peers_silent", "Nodes that this node should hear and has not heard for three seconds", peers_silent),
-            ("disk_short", "1 if the disk is nearly full, and only releases and expiry go on", disk_short),
+            ("disk_short", "1 if the disk is nearly full, and only releases and expiries are carried out", disk_short),
         ] {
             registry.register(name, help, gauge.clone());
         }
         for (name, help, looked) in [
-            ("log_entries", "Entries that this node appended to its log, those of consensus included", log_entries),
-            ("log_syncs", "Records of the log that were written and synced, each with one sync", log_syncs),
-            ("log_bytes", "Bytes of those records", log_bytes),
-            ("peer_messages", "Messages of consensus that were sent to other nodes, and snapshots", peer_messages),
-            ("peer_bytes", "Bytes of those messages, without what gRPC adds", peer_bytes),
+            ("log_entries", "Entries that this node appended to its log, including consensus entries", log_entries),
+            ("log_syncs", "Log records that were written and synced, each with one sync", log_syncs),
+            ("log_bytes", "Bytes of the log records", log_bytes),
+            ("peer_messages", "Consensus messages and snapshots that were sent to other nodes", peer_messages),
+            ("peer_bytes", "Bytes of these messages and snapshots, without framing", peer_bytes),
         ] {
             registry.register(name, help, looked.0.clone());
         }

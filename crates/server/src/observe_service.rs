@@ -1,4 +1,6 @@
-//! Looking on: reads, linearizable unless the caller says otherwise, and the event log.
+//! The observe service: reads of the lock state, and the event log.
+//!
+//! A read is linearizable unless the caller asks for a stale one. Nothing here changes the state.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -31,7 +33,7 @@ impl ObserveEdge {
         ObserveEdge { shared, watchers: Arc::default(), closed }
     }
 
-    /// Reads the state: as of now, or, if the caller said that it need not be, as of whenever this node last heard.
+    /// Reads the state. A stale read shows what this node has applied so far.
     async fn read<Found>(
         &self,
         stale: bool,
@@ -47,7 +49,7 @@ impl ObserveEdge {
     }
 }
 
-/// As of when a read is.
+/// The position and time that a read shows.
 fn read_at(engine: &Engine) -> ReadAt {
     let replica = engine.replica();
     let applied = replica.applied();
@@ -192,7 +194,8 @@ impl ObserveService for ObserveEdge {
             Some(after) => events::position_from_wire(after),
             None => end_of(self.shared.engine().replica().applied().index),
         };
-        // A watcher that does not read fills this, and waits; the ring moves on, and it hears that it was too slow.
+        // If the watcher does not read, this channel fills up and the task waits. Meanwhile the event ring moves on, and the watcher
+        // then gets the error that its events are gone.
         let (sender, receiver) = mpsc::channel(2);
         let counted = Counted::new(self.watchers.clone());
         let mut closed = self.closed.clone();
@@ -200,7 +203,7 @@ impl ObserveService for ObserveEdge {
         tokio::spawn(async move {
             tokio::select! {
                 () = watching => {}
-                // It resumes at another node. If it does not read, it learns it from the closed connection.
+                // The watcher resumes at another node. If the channel is full, the closed connection tells it.
                 _ = closed.wait_for(|closed| *closed) => drop(sender.try_send(Err(status::of(End::shutting_down())))),
             }
         });
@@ -234,15 +237,15 @@ impl ObserveService for ObserveEdge {
     }
 }
 
-/// After so many entries without an event for it, a watcher hears how far it has come.
+/// Entries without an event for a watcher after which it is told its position.
 const QUIET_ENTRIES_MAX: u64 = 1_000;
 
-/// The position behind every event of an entry.
+/// The position behind the last event of an entry.
 fn end_of(index: u64) -> Position {
     Position { index, ordinal: u32::MAX }
 }
 
-/// One more watcher, until it is dropped.
+/// Counts one watcher until it is dropped.
 struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
@@ -258,7 +261,7 @@ impl Drop for Counted {
     }
 }
 
-/// Sends what happens after a position, for as long as somebody reads.
+/// Sends the events after a position until the watcher is gone.
 async fn watch_from(
     shared: Shared,
     prefix: String,
@@ -287,14 +290,14 @@ async fn watch_from(
                 after = last.map_or(after, events::position_from_wire);
                 Ok(v1::WatchResponse { events, through: last })
             }
-            // A watcher of a quiet prefix hears now and then how far it has come, so that it can resume from there.
+            // A watcher of a quiet prefix is told its position from time to time, so that it can resume from there.
             Ok((events, through)) if !events.is_empty() || through.index >= last_said.index + QUIET_ENTRIES_MAX => {
                 after = through;
                 Ok(v1::WatchResponse { events, through: Some(events::position_to_wire(through)) })
             }
-            // Nothing will come here any more.
+            // This node was removed: no further event will come.
             Ok(_) if is_over => Err(status::of(End::removed())),
-            // Nothing new, or this node is behind: it will come.
+            // No new event, or this node is behind: waits for the next entry.
             Ok(_) => {
                 tokio::select! {
                     changed = applied.changed() => if changed.is_err() { return },

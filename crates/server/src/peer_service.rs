@@ -1,4 +1,7 @@
-//! What peers say to this node. With TLS they are who their certificates say they are, and speak for nobody else.
+//! Receives the messages of peers: consensus messages over frames, snapshots over gRPC.
+//!
+//! It checks that a caller belongs to this cluster and means this node. With TLS it also checks that the caller's certificate has the
+//! name of the member that it claims to be, and that it sends only its own messages. The replica handles the messages.
 
 use std::sync::Arc;
 
@@ -26,15 +29,15 @@ pub(crate) struct PeerEdge {
     pub(crate) closed: watch::Receiver<bool>,
 }
 
-/// Who talks on a stream.
+/// The node at the other end of a connection.
 struct Caller {
-    /// The names of its certificate; none if peers need not show one.
+    /// The names in its certificate. `None` if peers need not show one.
     names: Option<Vec<String>>,
     node: u64,
 }
 
 impl PeerEdge {
-    /// Whose certificate this is, before anything that came with it is read.
+    /// Checks the certificate before any message is read: it must have the name of a member.
     fn look_at(&self, shown: Option<&ShownNames>) -> Result<Option<Vec<String>>, Status> {
         let engine = self.shared.engine();
         if !engine.peers.must_show_names() {
@@ -44,25 +47,25 @@ impl PeerEdge {
         if engine.peers.knows(&names) { Ok(Some(names)) } else { Err(stranger(&names)) }
     }
 
-    /// Whoever talks must be of this cluster and mean this node: an address may have been given to another one. And it must be
-    /// the member that it says it is.
+    /// Checks the hello of a caller. It must belong to this cluster and mean this node, because an address may have moved to another
+    /// node. And it must be the member that it claims to be.
     fn meet(&self, names: Option<Vec<String>>, hello: Option<v1::PeerHello>) -> Result<Caller, Status> {
         let hello = hello.ok_or_else(|| {
-            status::reason(Code::InvalidArgument, "INVALID", "a stream of a peer begins with who talks")
+            status::reason(Code::InvalidArgument, "INVALID", "the first message of a peer must have `hello`")
         })?;
         let mut engine = self.shared.engine();
         let (group, me) = (engine.replica().group(), engine.replica().id());
         let cluster = api::whole(hello.cluster_high, hello.cluster_low);
         if cluster != group.cluster {
             let message = format!(
-                "this is node {me:x} of cluster {:032x}, and the caller is of cluster {cluster:032x}: look at the addresses of the members",
+                "this is node {me:x} of cluster {:032x}, and the caller is of cluster {cluster:032x}: check the addresses of the members",
                 group.cluster
             );
             return Err(status::reason(Code::FailedPrecondition, "FOREIGN_CLUSTER", message));
         }
         if hello.to != me {
             let message = format!(
-                "this is node {me:x}, and the caller means node {:x}: look at the addresses of the members",
+                "this is node {me:x}, and the caller means node {:x}: check the addresses of the members",
                 hello.to
             );
             return Err(status::reason(Code::FailedPrecondition, "FOREIGN_NODE", message));
@@ -81,20 +84,20 @@ impl PeerEdge {
     }
 }
 
-/// The format versions that a node says it knows.
+/// The format versions that a node claims to know.
 pub(crate) fn versions(oldest: u32, newest: u32) -> Result<KnownVersions, Status> {
     let known = FormatVersion::new(oldest).zip(FormatVersion::new(newest));
     known.and_then(|(oldest, newest)| KnownVersions::new(oldest, newest)).ok_or_else(|| {
         let message = format!(
-            "a node knows the format versions {oldest} to {newest}, as it says: they count from 1, and the oldest comes first; start \
-             it with a release of this project"
+            "a node claims to know the format versions {oldest} to {newest}: they count from 1, and the oldest comes first; start it \
+             with a release of this project"
         );
         status::reason(Code::InvalidArgument, "INVALID", message)
     })
 }
 
 impl Caller {
-    /// Whether it is still the member that it said it is: members go while streams are open.
+    /// Checks that it is still the member that it claimed to be: members are removed while connections are open.
     fn check(&self, engine: &Engine) -> Result<(), Status> {
         match &self.names {
             Some(names) if !engine.peers.knows_as(self.node, names) => Err(stranger(names)),
@@ -102,20 +105,21 @@ impl Caller {
         }
     }
 
-    /// What peers say on one stream they say in one name.
+    /// Checks that a message is the caller's own.
     fn check_sender(&self, sender: u64) -> Result<(), Status> {
         if sender == self.node {
             return Ok(());
         }
-        let message = format!("node {:x} speaks for node {sender:x}: each speaks for itself", self.node);
+        let message =
+            format!("node {:x} sent a message of node {sender:x}: a node sends only its own messages", self.node);
         Err(status::reason(Code::PermissionDenied, "FOREIGN_NAME", message))
     }
 }
 
 fn stranger(names: &[String]) -> Status {
     let message = format!(
-        "the caller's certificate is for {names:?}, and the members here do not have it so: it needs one with the name of its \
-         member. If it has, this node has not heard of that member yet, and asks others"
+        "the caller's certificate is for {names:?}, which does not match a member that this node knows: the caller needs a \
+         certificate with its member's name. If it has one, this node has not heard of that member yet, and asks other nodes"
     );
     status::reason(Code::PermissionDenied, "UNKNOWN_PEER", message)
 }
@@ -125,19 +129,19 @@ fn bad(error: impl std::fmt::Display) -> Status {
 }
 
 impl PeerEdge {
-    /// Takes what a peer says on its framed connection, for as long as both live.
+    /// Serves a peer's framed connection until the peer hangs up or this node ends.
     pub(crate) async fn serve(self, connection: Connection) {
         let names = connection.shown_names();
         let mut frames = frames::<v1::DeliverRequest>(connection, PEER_MESSAGE_BYTES_MAX);
         let refused = tokio::select! {
             taken = self.take_messages(&names, &mut frames) => taken.err(),
-            // Whoever talks to a node that ends would otherwise keep it from ending.
+            // Without this, a connected peer would keep the node from ending.
             () = wait_until_closed(self.closed.clone()) => Some(status::of(End::shutting_down())),
         };
         if let Some(status) = refused {
             let reason = status.get_details_error_info().map(|info| info.reason).unwrap_or_default();
             let why = v1::DeliverResponse { reason, message: status.message().to_owned() };
-            // If it does not hear why, it hears that.
+            // If this cannot be sent, the peer still sees that the connection is closed.
             let _ = frames.feed(why).await;
         }
         let _ = SinkExt::<v1::DeliverResponse>::close(&mut frames).await;
@@ -151,7 +155,7 @@ impl PeerEdge {
             if let Some(names) = names.take() {
                 caller = Some(self.meet(names, delivered.hello)?);
             }
-            let caller = caller.as_ref().expect("it was met with the first message");
+            let caller = caller.as_ref().expect("set with the first message");
             let mut engine = self.shared.engine();
             caller.check(&engine)?;
             let group = engine.replica().group();
@@ -182,18 +186,18 @@ impl PeerService for PeerEdge {
     ) -> Result<Response<v1::InstallSnapshotResponse>, Status> {
         let names = self.look_at(request.extensions().get())?;
         let mut stream = request.into_inner();
-        let first = stream.message().await?.ok_or_else(|| bad("a snapshot begins with who sends it"))?;
+        let first = stream.message().await?.ok_or_else(|| bad("the first message of a snapshot must have `hello`"))?;
         let caller = self.meet(names, first.hello)?;
         let peer = decode_peer(&first.message).map_err(bad)?;
         caller.check_sender(peer.message.from)?;
         let mut bytes = first.data;
         while let Some(piece) = stream.message().await? {
             if bytes.len() + piece.data.len() > SNAPSHOT_BYTES_MAX {
-                return Err(bad("the snapshot is larger than a node takes"));
+                return Err(bad("the snapshot is larger than a node accepts"));
             }
             bytes.extend(piece.data);
         }
-        tracing::info!(from = format!("{:x}", peer.message.from), bytes = bytes.len(), "a snapshot came");
+        tracing::info!(from = format!("{:x}", peer.message.from), bytes = bytes.len(), "a snapshot was received");
         self.shared.engine().node_mut().handle_snapshot(peer.message, Arc::from(bytes));
         self.shared.ring();
         Ok(Response::new(v1::InstallSnapshotResponse {}))

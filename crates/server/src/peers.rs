@@ -1,11 +1,11 @@
-//! The way to the other nodes: one framed connection to each, which this node opened, and a call of gRPC for each snapshot.
+//! Sends messages to the other nodes: one framed connection to each, opened by this node, and one gRPC call per snapshot.
 //!
-//! Whatever cannot be sent at once is dropped, as a network would: consensus sends again. Who the peers are is read from the
-//! replicated list of members; a node that is new and has no list yet answers to where it was talked to from.
+//! A message that cannot be sent at once is dropped, as a network may do: consensus sends again. The peers come from the replicated
+//! list of members. A new node that has no list yet answers at the address that its caller names.
 //!
-//! With TLS every member is its name: whoever is called must show a certificate with the name of the member that was meant, and
-//! whoever calls the name of the member that it says it is. Names that the list does not have are refused, unless other
-//! members vouch for them: see `docs/decisions/0014-peers-by-name.md`.
+//! With TLS a member is identified by its name: a called node must show a certificate with the name of the member that was called, and
+//! a calling node one with the name of the member that it claims to be. A name that is not on the list is refused, unless another
+//! member vouches for it: see `docs/decisions/0014-peers-by-name.md`.
 
 use fencepost_core::{KnownVersions, LogPosition};
 use std::collections::{BTreeMap, VecDeque};
@@ -33,16 +33,16 @@ use crate::frames::frames;
 use crate::tls::Calling;
 use fencepost_wire::grpc::peer_service_client::PeerServiceClient;
 
-/// The version of this software, as peers and observers hear it.
+/// The version of this software, as peers and observers see it.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// A peer that does not answer for so long is dialled anew.
+/// Silence of a peer after which this node connects again.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 const RECONNECT_WAIT: Duration = Duration::from_millis(200);
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Who this node is, to its peers.
+/// What this node says about itself to its peers.
 #[derive(Clone, Debug)]
 pub(crate) struct Myself {
     pub(crate) group: GroupId,
@@ -50,7 +50,7 @@ pub(crate) struct Myself {
     pub(crate) peer_address: String,
     /// The format versions that it knows.
     pub(crate) known: KnownVersions,
-    /// How it calls the others; none calls in plain text, and takes everybody for whom he says he is.
+    /// The TLS of its calls. `None` calls in plain text, and believes every caller's claim about itself.
     pub(crate) calling: Option<Calling>,
 }
 
@@ -68,7 +68,7 @@ impl Myself {
         match encode_peer(&PeerMessage { cluster, group, message }) {
             Ok(bytes) => Some(bytes),
             Err(error) => {
-                tracing::error!(%error, "a message of consensus has no form for peers: it is dropped");
+                tracing::error!(%error, "a consensus message cannot be encoded for peers: it is dropped");
                 None
             }
         }
@@ -81,26 +81,26 @@ pub(crate) struct Peers {
     peers: BTreeMap<u64, Peer>,
     /// The name of each member, from the list.
     names: BTreeMap<u64, String>,
-    /// How far the log was applied when the list was last read.
+    /// The applied index when the list was last read.
     list_read_at: u64,
-    /// Names that other members gave when they were asked, for when this node's list is not there yet or is behind.
-    /// Invariant: forgotten when the list changes, so that whoever was removed stays so.
+    /// Names of members, as another member reported them. Used while this node's own list is missing or behind.
+    /// Invariant: emptied when the list changes, so that a removed member stays removed.
     vouched: BTreeMap<u64, String>,
-    /// The version that each peer said it has. Invariant: nodes that are no members are forgotten when there are more than
-    /// [`MEMBERS_MAX`], since without TLS any caller can say hello under any id.
+    /// The software version of each peer, as the peer reported it. Invariant: when there are more than [`MEMBERS_MAX`], those of nodes
+    /// that are not members are forgotten, since without TLS any caller can say hello under any id.
     versions: BTreeMap<u64, String>,
-    /// Rung when somebody was refused who may be a member by now.
+    /// Notified when this node has refused a caller that may be a member by now.
     strangers: Arc<Notify>,
     jobs: Vec<Job>,
     sent: Sent,
 }
 
-/// What was given to streams for peers, and so left this node unless its connection broke. What was dropped before is not in it.
+/// What was put into the send buffers of peers and left this node, unless a connection broke. Dropped messages are not counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sent {
-    /// Messages of consensus. Several may travel in one message of gRPC.
+    /// Consensus messages and snapshots. One frame may carry several messages.
     pub(crate) messages: u64,
-    /// Their bytes, without what gRPC and TLS add, and those of snapshots.
+    /// Bytes of these, without framing and TLS.
     pub(crate) bytes: u64,
 }
 
@@ -109,14 +109,14 @@ struct Peer {
     outbox: PeerOutbox,
 }
 
-/// Where a peer is, and which name it must show there.
+/// The address of a peer, and the name that its certificate must have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Way {
     address: String,
     name: Option<String>,
 }
 
-/// Something that takes longer than a turn.
+/// Work that takes longer than a turn. It runs in its own task.
 pub(crate) enum Job {
     Talk { myself: Myself, node: u64, way: Way, outbox: PeerOutbox },
     Snapshot { myself: Myself, node: u64, way: Way, message: Message, position: LogPosition },
@@ -137,12 +137,12 @@ impl Peers {
         }
     }
 
-    /// What is to be run beside the turns.
+    /// The jobs to start.
     pub(crate) fn take_jobs(&mut self) -> Vec<Job> {
         std::mem::take(&mut self.jobs)
     }
 
-    /// The members are now these, with the log applied so far: new ones are talked to, those that went are not any more.
+    /// The list of members at this applied index. Connects to new members, and closes the connections to removed ones.
     pub(crate) fn follow(&mut self, applied_index: u64, members: impl Iterator<Item = Member>) {
         let members: BTreeMap<u64, Member> = members.map(|member| (member.node(), member)).collect();
         self.names = members.values().map(|member| (member.node(), member.name().to_owned())).collect();
@@ -164,7 +164,7 @@ impl Peers {
         }
     }
 
-    /// Somebody talked to us: that is where it can be answered, if we know nothing better.
+    /// A node has called, and named this address. It is used if the list has no address for that node.
     pub(crate) fn met(&mut self, node: u64, address: &str) {
         if node != self.myself.node && !self.peers.contains_key(&node) {
             let name = self.vouched.get(&node).cloned();
@@ -172,7 +172,7 @@ impl Peers {
         }
     }
 
-    /// A peer said which version it has.
+    /// A peer has reported its software version.
     pub(crate) fn note_version(&mut self, node: u64, version: String) {
         self.versions.insert(node, version);
         if self.versions.len() > MEMBERS_MAX {
@@ -180,23 +180,23 @@ impl Peers {
         }
     }
 
-    /// The version of a node, if it is known.
+    /// The software version of a node, if it is known.
     pub(crate) fn version(&self, node: u64) -> Option<&str> {
         if node == self.myself.node { Some(VERSION) } else { self.versions.get(&node).map(String::as_str) }
     }
 
-    /// Whether peers must show who they are.
+    /// Whether peers must show a certificate with their name.
     pub(crate) fn must_show_names(&self) -> bool {
         self.myself.calling.is_some()
     }
 
-    /// Whether a certificate with these names is that of some member. If not, others are asked whether they know better.
+    /// Whether a certificate with these names belongs to any member. If not, this node asks other members for their list.
     pub(crate) fn knows(&self, names: &[String]) -> bool {
         let is_known = self.names.values().chain(self.vouched.values()).any(|name| names.contains(name));
         self.heed(is_known)
     }
 
-    /// Whether a certificate with these names is that of this very member. If not, as above.
+    /// Whether a certificate with these names belongs to this member. If not, this node asks other members for their list.
     pub(crate) fn knows_as(&self, node: u64, names: &[String]) -> bool {
         let is_known =
             [&self.names, &self.vouched].into_iter().filter_map(|it| it.get(&node)).any(|it| names.contains(it));
@@ -210,20 +210,20 @@ impl Peers {
         is_known
     }
 
-    /// Rung when somebody was refused who may be a member by now.
+    /// Notified when this node has refused a caller that may be a member by now.
     pub(crate) fn strangers(&self) -> Arc<Notify> {
         self.strangers.clone()
     }
 
-    /// Whether somebody who has applied so much of the log knows the members at least as well as this node. Whoever is
-    /// behind would vouch for those that were removed.
+    /// Whether a node that has applied the log this far knows the members at least as well as this node. A node that is behind would
+    /// vouch for removed members.
     pub(crate) fn may_vouch(&self, applied_index: u64) -> bool {
         applied_index >= self.list_read_at
     }
 
-    /// A member that has applied so much of the log says that these are members.
+    /// A member that has applied the log this far reports its list of members.
     pub(crate) fn vouch(&mut self, applied_index: u64, members: impl Iterator<Item = (u64, String)>) {
-        // The list may have changed since it was asked.
+        // This node's own list may have changed since the question was sent.
         if !self.may_vouch(applied_index) {
             return;
         }
@@ -258,7 +258,7 @@ impl Peers {
 
     pub(crate) fn send_snapshot(&mut self, message: Message, position: LogPosition) {
         let node = message.to;
-        // Without an address it counts as lost; consensus asks again.
+        // Without an address the snapshot counts as lost; consensus sends it again.
         let way = self.peers.get(&node).map(|peer| peer.way.clone()).unwrap_or_default();
         self.jobs.push(Job::Snapshot { myself: self.myself.clone(), node, way, message, position });
     }
@@ -273,7 +273,7 @@ impl Job {
                 match &sent {
                     Ok(bytes) => shared.engine().peers.count(*bytes),
                     Err(reason) => {
-                        tracing::warn!(peer = format!("{node:x}"), %reason, "a snapshot could not be sent: it is tried again");
+                        tracing::warn!(peer = format!("{node:x}"), %reason, "a snapshot could not be sent: this node tries again");
                     }
                 }
                 shared.engine().node_mut().replica_mut().handle_snapshot_sent(node, sent.is_ok());
@@ -283,9 +283,9 @@ impl Job {
     }
 }
 
-const UNKNOWN_NAME: &str = "its name is not known, so it could not be told from another";
+const UNKNOWN_NAME: &str = "its name is not known, so its certificate cannot be checked";
 
-/// A channel for a call of gRPC.
+/// A channel for a gRPC call.
 fn dial(myself: &Myself, way: &Way) -> Result<Channel, String> {
     let scheme = if myself.calling.is_some() { "https" } else { "http" };
     let endpoint = Endpoint::from_shared(format!("{scheme}://{}", way.address))
@@ -302,7 +302,7 @@ fn dial(myself: &Myself, way: &Way) -> Result<Channel, String> {
     Ok(endpoint.connect_lazy())
 }
 
-/// Keeps a connection to a peer for as long as it is a member.
+/// Keeps a connection to a peer until the peer's outbox is closed.
 async fn talk(shared: &Shared, myself: &Myself, node: u64, way: &Way, outbox: PeerOutbox) {
     let mut was_reachable = true;
     while !outbox.is_closed() {
@@ -315,11 +315,11 @@ async fn talk(shared: &Shared, myself: &Myself, node: u64, way: &Way, outbox: Pe
         if outbox.is_closed() {
             return;
         }
-        // Said once, not five times a second.
+        // Logged once, not five times a second.
         if let Err(reason) = said
             && std::mem::replace(&mut was_reachable, false)
         {
-            tracing::warn!(peer = format!("{node:x}"), address = way.address, %reason, "a peer cannot be reached: it is tried again");
+            tracing::warn!(peer = format!("{node:x}"), address = way.address, %reason, "a peer cannot be reached: this node tries again");
         }
         shared.engine().node_mut().replica_mut().handle_unreachable(node);
         tokio::time::sleep(RECONNECT_WAIT).await;
@@ -341,7 +341,7 @@ async fn connect(myself: &Myself, way: &Way) -> Result<Connection, String> {
     Ok(connection)
 }
 
-/// Says what there is to say until the connection or the outbox is over. The peer answers only to say why it hangs up.
+/// Sends the messages of the outbox until the connection or the outbox is closed. The peer answers only to say why it hangs up.
 async fn say(connection: Connection, hello: v1::PeerHello, mut outbox: PeerOutbox) -> Result<(), String> {
     let mut frames = frames::<v1::DeliverResponse>(connection, PEER_ANSWER_BYTES_MAX);
     let first = v1::DeliverRequest { hello: Some(hello), messages: Vec::new() };
@@ -366,7 +366,7 @@ async fn say(connection: Connection, hello: v1::PeerHello, mut outbox: PeerOutbo
                 Poll::Ready(None) | Poll::Pending => {
                     let flushed = Sink::<v1::DeliverRequest>::poll_flush(ways, context);
                     let flushed = flushed.map_err(|error| error.to_string())?;
-                    // Nothing more will come: it is over when all of it is gone.
+                    // The outbox is closed: done when everything is flushed.
                     return if next.is_ready() { flushed.map(Ok) } else { Poll::Pending };
                 }
             }
@@ -387,7 +387,7 @@ async fn send_snapshot(
     let read =
         tokio::task::spawn_blocking(move || snapshots.read(position)).await.map_err(|error| error.to_string())?;
     let bytes = read.map_err(|error| error.to_string())?;
-    let message = myself.encode(message).ok_or("it has no form")?;
+    let message = myself.encode(message).ok_or("its message cannot be encoded")?;
     let first = v1::InstallSnapshotRequest { hello: Some(myself.hello(node)), message, ..Default::default() };
     let pieces: Vec<v1::InstallSnapshotRequest> = bytes
         .chunks(SNAPSHOT_PIECE_BYTES)
@@ -401,7 +401,7 @@ async fn send_snapshot(
     Ok(bytes.len())
 }
 
-/// What a status says, with what caused it: that a certificate was refused stands at the very end.
+/// The message of a status and of all its causes. A refused certificate is the last cause.
 pub(crate) fn reason(status: &tonic::Status) -> String {
     let mut text = status.message().to_owned();
     let mut source = std::error::Error::source(status);
@@ -416,18 +416,19 @@ pub(crate) fn reason(status: &tonic::Status) -> String {
 struct PeerPending {
     messages: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// Whether a stream takes from here. If not, what comes is dropped.
+    /// A connection takes messages from here. If not, new messages are dropped.
     is_open: bool,
+    /// The peer is no longer a member.
     is_closed: bool,
     reader: Option<Waker>,
 }
 
-/// What waits to go to one peer.
+/// The send buffer of one peer.
 #[derive(Clone, Default)]
 pub(crate) struct PeerOutbox(Arc<Mutex<PeerPending>>);
 
 impl PeerOutbox {
-    /// Whether there was a stream with room for it.
+    /// Adds a message. Returns false if it was dropped: there is no connection, or the buffer is full.
     fn push(&self, message: Vec<u8>) -> bool {
         let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !pending.is_open || pending.bytes > PEER_OUTBOX_BYTES_MAX {
@@ -441,20 +442,20 @@ impl PeerOutbox {
         true
     }
 
-    /// Begins to take messages, for the stream that is returned.
+    /// Begins to take messages, for the returned stream.
     fn open(&self) -> PeerOutbox {
         self.change(|pending| pending.is_open = true);
         self.clone()
     }
 
-    /// The stream is gone, and what waited for it.
+    /// The connection is gone. Drops the messages that waited for it.
     fn shut(&self) {
         self.change(|pending| {
             *pending = PeerPending { is_closed: pending.is_closed, ..PeerPending::default() };
         });
     }
 
-    /// The peer is no member any more.
+    /// The peer is no longer a member.
     fn close(&self) {
         self.change(|pending| pending.is_closed = true);
     }
@@ -478,7 +479,7 @@ impl Stream for PeerOutbox {
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<v1::DeliverRequest>> {
         let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever is no member any more still gets what was said before: also that it is none.
+        // A removed member still gets the queued messages, including the one that tells it so.
         if !pending.is_open || (pending.is_closed && pending.messages.is_empty()) {
             return Poll::Ready(None);
         }
@@ -509,26 +510,26 @@ mod tests {
     }
 
     #[test]
-    fn a_name_counts_while_the_list_has_it_or_somebody_who_is_not_behind_says_so() {
+    fn a_name_counts_while_the_list_has_it_or_a_member_that_is_not_behind_vouches_for_it() {
         let group = GroupId { cluster: 1, group: 1 };
         let mut peers = Peers::new(myself(group));
         let member = |node, name| Member::new(node, name, "b:1", "b:2").expect("a good member");
         let names = |name: &str| vec![name.to_owned()];
         let says = |node, name: &str| std::iter::once((node, name.to_owned()));
-        assert!(!peers.knows(&names("n2")), "without a list nobody is known");
+        assert!(!peers.knows(&names("n2")), "without a list no name is known");
         assert!(!peers.knows(&[]));
 
         peers.follow(5, [member(2, "n2")].into_iter());
         assert!(peers.knows(&names("n2")) && peers.knows_as(2, &names("n2")));
         assert!(!peers.knows_as(3, &names("n2")) && !peers.knows_as(2, &names("n3")));
         peers.vouch(4, says(3, "n3"));
-        assert!(!peers.knows_as(3, &names("n3")), "who is behind does not know who was removed");
+        assert!(!peers.knows_as(3, &names("n3")), "a member that is behind does not know which members were removed");
         peers.vouch(5, says(3, "n3"));
         assert!(peers.knows(&names("n3")) && peers.knows_as(3, &names("n3")));
         assert!(peers.knows_as(2, &names("n2")) && !peers.knows_as(2, &names("n3")));
 
         peers.follow(6, [member(2, "n2")].into_iter());
-        assert!(!peers.knows(&names("n3")), "a list that changed knows better");
+        assert!(!peers.knows(&names("n3")), "a new list replaces what was vouched for");
     }
 
     #[test]

@@ -1,4 +1,6 @@
-//! Where the edge submits commands: the replica, and beside it the efficiency tier of the term. And what the edge is told of the lead.
+//! Where the edge submits commands: the replica, and beside it the efficiency tier of the term.
+//!
+//! It also translates the replica's refusals into the session protocol's errors. It decides nothing else.
 
 use fencepost_core::Ticket;
 use fencepost_replica::{NotTaken, Replica, Unreplicated};
@@ -8,7 +10,7 @@ use fencepost_session::{self as session, End, Reason, Tier};
 /// Both lock states of a node, as the edge sees them.
 pub(crate) struct Port<'a> {
     pub(crate) replica: &'a mut Replica,
-    /// None while this node does not lead.
+    /// `None` while this node does not lead.
     pub(crate) efficiency: Option<&'a mut Unreplicated>,
 }
 
@@ -29,7 +31,8 @@ impl Submit for Port<'_> {
     }
 }
 
-/// Why something was not taken, though this node leads.
+/// The replica's refusal as the session protocol's error. For a refusal because this node does not lead, see `Engine::refusal`, which
+/// knows where to ask instead.
 pub(crate) fn refusal(why: &NotTaken) -> End {
     let reason = match why {
         NotTaken::NotLeader { .. } => return session::NotTaken::NotLeader.into(),

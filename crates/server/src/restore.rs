@@ -1,7 +1,7 @@
-//! A new cluster from a backup: the directory of its first node.
+//! Makes a new cluster from a backup: the directory of its first node.
 //!
-//! The cluster and the node get new names, so that nothing of the old one can be mistaken for it. Sessions do not come along:
-//! whoever held a lock must ask again.
+//! The cluster and the node get new ids, so that they cannot be mistaken for the old ones. Sessions are not restored: every holder of
+//! a lock must acquire it again.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use fencepost_replica::{GROUP_BEGINS, GroupId, Log, Stop, restore_backup};
 use crate::error::StartError;
 use crate::server::{GROUP, draw_node_id, draw_u128};
 
-/// What came of restoring a backup.
+/// The result of restoring a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestoredCluster {
     /// The new cluster.
@@ -21,8 +21,8 @@ pub struct RestoredCluster {
     pub node: u64,
 }
 
-/// Makes the directory of a new cluster's only node from the bytes of a backup. Every token given from then on is greater by
-/// at least `token_jump` than the last one in the backup: say more than could have been given since it was made.
+/// Makes the directory of a new cluster's only node from the bytes of a backup. Every token of the new cluster is greater by at least
+/// `token_jump` than the last one in the backup: pass more than the number of tokens that the old cluster can have given since then.
 ///
 /// # Errors
 /// [`StartError::LogExists`] if there is a log in the directory, [`StartError::Stop`] if the backup cannot be read or the
@@ -35,7 +35,7 @@ pub fn restore(backup: &[u8], directory: &Path, token_jump: u64) -> Result<Resto
     let (cluster, node) = (draw_u128(), draw_node_id());
     let group = GroupId { cluster, group: GROUP };
     let snapshot = restore_backup(backup, group, token_jump, node, KnownVersions::THIS_BUILD)?;
-    // The log comes last: until it is there nothing has begun, and the same can be tried again.
+    // The log is written last: until it exists, the restore can be tried again.
     let snapshots = SnapshotStore::open(&directory.join("snapshots")).map_err(Stop::from)?;
     snapshots.write(GROUP_BEGINS, &snapshot).map_err(Stop::from)?;
     let log = Log::new(&[node]);

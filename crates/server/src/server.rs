@@ -1,4 +1,6 @@
-//! A whole node: opens the log, listens, turns the replica, and goes in good order.
+//! A whole node: opens the log, listens, runs the turn loop, and shuts down in order.
+//!
+//! It creates every task of the node and stops them. What the tasks do with a connection stands in their own files.
 
 use fencepost_core::Nanos;
 use std::future::Future;
@@ -38,9 +40,9 @@ use fencepost_wire::grpc::peer_service_server::PeerServiceServer;
 
 /// The one group of a cluster that is not sharded.
 pub(crate) const GROUP: u64 = 1;
-/// How long a node that goes waits for another one to take the lead.
+/// How long a leader that shuts down waits for another node to take over.
 const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long connections have to end after that.
+/// How long connections then have to end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A node that listens. Dropping it stops it at once, as a crash would.
@@ -49,14 +51,14 @@ pub struct Server {
     client_address: SocketAddr,
     http_address: SocketAddr,
     peer_address: SocketAddr,
-    /// Says to everything that listens that it should end.
+    /// Tells every task that listens to end.
     closing: watch::Sender<bool>,
     tasks: JoinSet<()>,
     turns: tokio::task::JoinHandle<Stop>,
 }
 
 impl Server {
-    /// Opens the log and begins to listen. Must be called on a tokio runtime; one thread is enough, and is meant.
+    /// Opens the log and begins to listen. Must be called on a tokio runtime. A runtime with one thread is enough, and is intended.
     ///
     /// # Errors
     /// [`StartError`] says what to do.
@@ -118,22 +120,22 @@ impl Server {
         Ok(Server { shared, client_address, http_address, peer_address, closing, tasks, turns })
     }
 
-    /// Where clients connect.
+    /// The address for clients.
     pub fn client_address(&self) -> SocketAddr {
         self.client_address
     }
 
-    /// Where health and metrics are.
+    /// The address for health checks and metrics.
     pub fn http_address(&self) -> SocketAddr {
         self.http_address
     }
 
-    /// Where peers connect.
+    /// The address for peers.
     pub fn peer_address(&self) -> SocketAddr {
         self.peer_address
     }
 
-    /// Returns when somebody leads whom this node knows, itself or another.
+    /// Returns when this node serves as leader, or knows another node that leads.
     pub async fn wait_until_ready(&self) {
         let mut progress = self.shared.progress();
         // The engine lives as long as the server does.
@@ -142,7 +144,7 @@ impl Server {
             .await;
     }
 
-    /// Returns when this node is a member that votes, as far as it knows.
+    /// Returns when this node is a voting member, as far as it knows.
     pub async fn wait_until_member(&self) {
         let mut applied = self.shared.applied();
         let votes = || {
@@ -160,11 +162,11 @@ impl Server {
         Some(self.shared.engine().replica().id())
     }
 
-    /// Serves until the future is done, then goes in good order: hands the lead over, sends clients to the new leader, and
+    /// Serves until the future is done, then shuts down in order: hands the lead over, sends clients to the new leader, and
     /// lets calls end.
     ///
     /// # Errors
-    /// [`Stop`] if the node had to stop by itself.
+    /// [`Stop`] if the node had to stop before.
     pub async fn run_until(mut self, asked_to_end: impl Future<Output = ()>) -> Result<(), Stop> {
         tokio::select! {
             stop = &mut self.turns => {
@@ -177,7 +179,7 @@ impl Server {
         tracing::info!("the node ends");
         self.hand_over().await?;
         self.shared.engine().shut_down();
-        // Nobody listens any more if this fails.
+        // This fails only if every task has ended already.
         let _ = self.closing.send(true);
         let drained = async { while self.tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(DRAIN_TIMEOUT, drained).await.is_err() {
@@ -186,7 +188,7 @@ impl Server {
         Ok(())
     }
 
-    /// Lets another node lead, if this one does and there is another.
+    /// Hands the lead over to another node, if this node leads and there is another voter.
     async fn hand_over(&mut self) -> Result<(), Stop> {
         let successor = self.shared.engine().begin_hand_over(None);
         let Some(successor) = successor else { return Ok(()) };
@@ -197,7 +199,7 @@ impl Server {
             stop = &mut self.turns => return Err(stop.expect("the turns do not panic")),
             done = tokio::time::timeout(HAND_OVER_TIMEOUT, handed_over) => match done {
                 Ok(_) => tracing::info!(to = format!("{successor:x}"), "the lead is handed over"),
-                Err(_) => tracing::warn!("nobody took the lead in time: the others will elect one"),
+                Err(_) => tracing::warn!("no node took the lead in time: the others will elect a leader"),
             }
         }
         Ok(())
@@ -205,14 +207,14 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// Whatever still runs for this node may hold on to it for a while. It must not turn any more, and its log must be free.
+    /// Tasks of this node may keep the engine alive for a while. The node must not turn any more, and its log must be closed.
     fn drop(&mut self) {
         self.turns.abort();
         self.shared.engine().close();
     }
 }
 
-/// How each port greets, and how this node asks others at their port for clients. None is plain text.
+/// The TLS of each port, and of this node's calls to other nodes' ports for clients. `None` is plain text.
 struct Tls {
     clients: Option<Greeting>,
     http: Option<Greeting>,
@@ -224,7 +226,7 @@ impl Tls {
     fn read(config: &Config) -> Result<Tls, String> {
         let greeting =
             |port, files: &Option<TlsFiles>| files.as_ref().map(|files| Greeting::new(port, files.clone())).transpose();
-        // All nodes of a cluster are told the same, so the others have TLS for clients if this one has.
+        // All nodes of a cluster must be configured alike, so the others have TLS for clients if this one has.
         let asking = config.tls.as_ref();
         let asking = asking.and_then(|_| Calling::clients(config.join_authority.as_ref(), config.peer_tls.as_ref()));
         asking.as_ref().map_or(Ok(()), Calling::check)?;
@@ -255,7 +257,7 @@ async fn open_node(config: &Config, asking: Option<&Calling>, bell: Arc<Notify>)
         (Begin::Found, Some(_)) => return Err(StartError::LogExists { directory }),
         (begin, Some(identity)) => {
             if let Begin::Join(_) = begin {
-                tracing::info!("there is a log already: the node goes on as the member that it is");
+                tracing::info!("there is a log already: the node does not join again");
             }
             (identity.cluster, identity.node, None)
         }
@@ -293,12 +295,12 @@ pub(crate) fn draw_u128() -> u128 {
     u128::from_le_bytes(bytes)
 }
 
-/// 48 random bits, so that an id can be read out and typed. Zero means nobody.
+/// 48 random bits, so that people can read an id aloud and type it. Never zero, which means no node.
 pub(crate) fn draw_node_id() -> u64 {
     ((draw_u128() as u64) >> 16).max(1)
 }
 
-/// Turns the replica whenever something has come, or time has passed. Returns when the node must stop.
+/// Turns the replica whenever input has come or time has passed. Returns when the node must stop.
 async fn turn_for_ever(shared: Shared) -> Stop {
     let mut alarm = pin!(tokio::time::sleep(Duration::ZERO));
     let mut rings_at = clock::now();
@@ -314,7 +316,7 @@ async fn turn_for_ever(shared: Shared) -> Stop {
         for job in jobs {
             tokio::spawn(job.run(shared.clone()));
         }
-        // An alarm that rings too early costs one turn; to set it anew for every turn would cost more.
+        // The alarm is only moved forward. An alarm that is too early costs one turn; resetting it every turn would cost more.
         if next_turn < rings_at {
             rings_at = next_turn;
             let wait = Duration::from_nanos(next_turn.0.saturating_sub(clock::now().0));
@@ -347,7 +349,7 @@ fn client_routes(shared: &Shared, closed: &watch::Receiver<bool>) -> Routes {
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(fencepost_wire::grpc::SCHEMA)
         .build_v1()
-        .expect("the schema was made by the build");
+        .expect("the build generated the schema");
     let limit = fencepost_session::bounds::CLIENT_MESSAGE_BYTES_MAX;
     Routes::new(LockServiceServer::new(LockEdge { shared: shared.clone() }).max_decoding_message_size(limit))
         .add_service(
@@ -395,6 +397,6 @@ async fn serve_http(door: Door, router: Router, closed: watch::Receiver<bool>) {
 }
 
 pub(crate) async fn wait_until_closed(mut closed: watch::Receiver<bool>) {
-    // A server that is gone has closed, too.
+    // An error means that the server was dropped, which closes it, too.
     let _ = closed.wait_for(|closed| *closed).await;
 }

@@ -1,4 +1,6 @@
-//! Ends and refusals as gRPC says them: a code, a reason that programs can read, and a sentence that says what to do.
+//! Ends and refusals as gRPC statuses: a code, a reason for programs, and a sentence that says what to do.
+//!
+//! This is the only place that turns the session protocol's errors into gRPC. Frames have theirs in `framed_service.rs`.
 
 use std::collections::HashMap;
 
@@ -9,7 +11,7 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 const DOMAIN: &str = "fencepost";
 
-/// The end of a stream or a refused call as gRPC says it.
+/// The end of a stream, or a refused call, as a gRPC status.
 pub(crate) fn of(end: End) -> Status {
     let metadata: HashMap<String, String> =
         end.leader.map(|leader| ("leader".to_owned(), leader)).into_iter().collect();
@@ -43,7 +45,7 @@ fn code(reason: Reason) -> Code {
     }
 }
 
-/// What a node says that knows of no leader: which nodes it hears, and what to do.
+/// The message of a node that knows no leader: which nodes it hears, and what to do.
 pub(crate) fn without_leader(hearing: &Hearing) -> String {
     if hearing.voters == 0 {
         return "this node does not know the members yet: if it is joining, see in its log whether it reaches the cluster".to_owned();
@@ -57,7 +59,7 @@ pub(crate) fn without_leader(hearing: &Hearing) -> String {
     )
 }
 
-/// A refusal of a peer. Peers have reasons of their own.
+/// A refusal of a peer. Peers have their own reasons.
 pub(crate) fn reason(code: Code, reason: &str, message: impl Into<String>) -> Status {
     Status::with_error_details(code, message, ErrorDetails::with_error_info(reason, DOMAIN, HashMap::new()))
 }

@@ -1,8 +1,8 @@
-//! TLS: what the files say, and who is believed. Connections are greeted at the door (`door.rs`).
+//! TLS: reads the certificate files, and decides which certificates are accepted.
 //!
-//! The certificate of a port is read again when its files change, so that a new one needs no restart; what cannot be used is
-//! said once, and the old one stays. Among peers a certificate of the right authority is not enough: it must bear the name
-//! of the member that is meant, letter for letter. Who the members are is known elsewhere (`peers.rs`).
+//! The certificate of a port is read again when its files change, so that a new one needs no restart. A file that cannot be used is
+//! logged once, and the old certificate stays. Among peers a certificate of the right authority is not enough: it must have the exact
+//! name of the member that is meant. `door.rs` does the handshakes, and `peers.rs` knows the members.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use zeroize::Zeroizing;
 
 use crate::config::TlsFiles;
 
-/// Whom a port is for.
+/// What a port is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Port {
     Clients,
@@ -36,7 +36,7 @@ pub(crate) enum Port {
 }
 
 impl Port {
-    /// What the port speaks inside of TLS.
+    /// The protocols that the port offers (ALPN).
     fn protocols(&self) -> Vec<Vec<u8>> {
         match self {
             Port::Http => vec![b"http/1.1".to_vec()],
@@ -53,7 +53,7 @@ impl Port {
     }
 }
 
-/// How a port greets those who connect.
+/// The TLS of a port for incoming connections.
 pub(crate) struct Greeting {
     port: Port,
     files: TlsFiles,
@@ -65,20 +65,22 @@ struct Current {
     config: Arc<ServerConfig>,
 }
 
-/// What changes with a file: when it was written, how long it is, and which one it is.
+/// What changes with a file: modification time, length and inode.
 type Stamp = Vec<Option<(i64, i64, u64, u64)>>;
 
 impl Greeting {
+    /// Reads the files.
+    ///
     /// # Errors
     /// What is wrong with the files, and what to do.
     pub(crate) fn new(port: Port, files: TlsFiles) -> Result<Greeting, String> {
-        // Before they are read: if they change meanwhile, they are read again.
+        // Taken before the files are read: if they change meanwhile, they are read again.
         let stamp = stamp_of(&files);
         let config = Arc::new(read_config(&port, &files)?);
         Ok(Greeting { port, files, current: Mutex::new(Current { stamp, config }) })
     }
 
-    /// The configuration that the files say now, or the last that could be used.
+    /// The configuration from the files as they are now, or the last one that could be used.
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
         let stamp = stamp_of(&self.files);
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,7 +125,7 @@ fn read_config(port: &Port, files: &TlsFiles) -> Result<ServerConfig, String> {
                 .build()
                 .map_err(|error| format!("{} cannot be used: {error}", authority.display()))?;
             if let Port::Peers(name) = port {
-                // Said at the start of this node, and not by every other one when it is too late.
+                // Checked when this node starts. Otherwise every other node would refuse it later.
                 let as_server = ExactName::new(roots, name)?.check(&chain);
                 let as_client = verifier.verify_client_cert(&chain[0], &chain[1..], UnixTime::now()).map(drop);
                 as_server.and(as_client).map_err(|error| not_for_peers(&files.certificate, name, &chain, &error))?;
@@ -139,7 +141,7 @@ fn read_config(port: &Port, files: &TlsFiles) -> Result<ServerConfig, String> {
     })?;
     config.alpn_protocols = port.protocols();
     if let Port::Peers(_) = port {
-        // Peers connect rarely, and each time their certificate is looked at anew.
+        // No session resumption: peers connect rarely, and their certificate is checked each time.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
     }
@@ -151,23 +153,23 @@ fn not_for_peers(path: &Path, name: &str, chain: &[CertificateDer<'_>], error: &
     let names = names_of(&chain[0]);
     if names.iter().any(|it| it == name) {
         return format!(
-            "{path} is no certificate that peers would take ({error}): it must be signed by an authority in --peer-ca, be \
-             valid now, and be good for servers and for clients"
+            "{path} is not a certificate that peers accept ({error}): it must be signed by an authority in --peer-ca, be valid \
+             now, and be allowed for servers and for clients"
         );
     }
     let names = if names.is_empty() { "no name".to_owned() } else { names.join(", ") };
     format!(
-        "{path} is for {names}, and this node is called {name:?}: a peer's certificate bears its node's name as a DNS name \
+        "{path} is for {names}, and this node is called {name:?}: a peer's certificate must have its node's name as a DNS name \
          (subjectAltName). Make such a certificate, or say another --name"
     )
 }
 
-/// The one source of cryptography. Never the default of the process, which somebody else may have set.
+/// The only source of cryptography. Never the process default, which other code may have set.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// Wiped when it is dropped, because it may be a key.
+/// Reads a file. The bytes are wiped when they are dropped, because they may be a key.
 fn read(path: &Path, flag: &str) -> Result<Zeroizing<Vec<u8>>, String> {
     std::fs::read(path).map(Zeroizing::new).map_err(|error| {
         format!("cannot read {}: {error}; say a file that this user may read with {flag}", path.display())
@@ -188,7 +190,7 @@ fn read_certificates(path: &Path, flag: &str) -> Result<Vec<CertificateDer<'stat
 }
 
 fn read_key(path: &Path, flag: &str) -> Result<PrivateKeyDer<'static>, String> {
-    // The reason is told and never what stands in the file.
+    // The error never shows the content of the file.
     PrivateKeyDer::from_pem_slice(&read(path, flag)?).map_err(|_| {
         format!(
             "{}: there is no private key in it; give {flag} a PEM file, with -----BEGIN PRIVATE KEY----- in it and no password",
@@ -211,12 +213,12 @@ fn read_authority(path: &Path, flag: &str) -> Result<RootCertStore, String> {
 pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Vec<String> {
     match webpki::EndEntityCert::try_from(certificate) {
         Ok(parsed) => parsed.valid_dns_names().map(str::to_owned).collect(),
-        // Whoever cannot be read has no name.
+        // A certificate that cannot be parsed has no name.
         Err(_) => Vec::new(),
     }
 }
 
-/// How this node calls others: whom it believes, and what it shows. The files are read for each connection.
+/// The TLS of outgoing calls: the trusted authority, and the certificate to show. The files are read for each connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Calling {
     authority: PathBuf,
@@ -225,13 +227,13 @@ pub(crate) struct Calling {
 }
 
 impl Calling {
-    /// As one peer calls another.
+    /// For calls from peer to peer.
     pub(crate) fn peers(files: &TlsFiles) -> Option<Calling> {
         let authority = files.authority.clone()?;
         Some(Calling { authority, authority_flag: "--peer-ca", identity: Some(files.clone()) })
     }
 
-    /// As a client calls a node, with the certificate for peers.
+    /// For calls to another node's port for clients. Shows the certificate for peers, if there is one.
     pub(crate) fn clients(join_authority: Option<&PathBuf>, peer: Option<&TlsFiles>) -> Option<Calling> {
         let (authority, authority_flag) = match join_authority {
             Some(authority) => (authority.clone(), "--join-ca"),
@@ -240,13 +242,15 @@ impl Calling {
         Some(Calling { authority, authority_flag, identity: peer.cloned() })
     }
 
+    /// Checks the file of the authority.
+    ///
     /// # Errors
-    /// If a file is missing or holds something else.
+    /// If the file is missing or has no usable certificate.
     pub(crate) fn check(&self) -> Result<(), String> {
         read_authority(&self.authority, self.authority_flag).map(drop)
     }
 
-    /// Greets this member on a connection that carries frames: nobody else will do, whatever the address.
+    /// Does the handshake with this member on a connection that carries frames. Any other node is refused, whatever the address.
     pub(crate) async fn greet_member(&self, socket: TcpStream, name: &str) -> Result<TlsStream<TcpStream>, String> {
         let verifier = self.exactly(name)?;
         let server = verifier.name.clone();
@@ -272,13 +276,13 @@ impl Calling {
         ExactName::new(Arc::new(read_authority(&self.authority, self.authority_flag)?), name)
     }
 
-    /// The same for a call of gRPC.
+    /// The same for a gRPC call.
     pub(crate) fn member(&self, endpoint: Endpoint, name: &str) -> Result<Endpoint, String> {
         let config = self.show(ClientTlsConfig::new().domain_name(name))?;
         endpoint.tls_config_with_verifier(config, Arc::new(self.exactly(name)?)).map_err(|it| it.to_string())
     }
 
-    /// Calls whoever is at an address and has a certificate for it.
+    /// For a gRPC call to an address: accepts any node with a certificate for that address.
     pub(crate) fn host(&self, endpoint: Endpoint) -> Result<Endpoint, String> {
         let authority = Certificate::from_pem(read(&self.authority, self.authority_flag)?);
         let config = self.show(ClientTlsConfig::new().ca_certificate(authority))?;
@@ -292,7 +296,7 @@ impl Calling {
     }
 }
 
-/// Believes a certificate that bears this very name. A wildcard is no name: it would be every member at once.
+/// Accepts only a certificate with exactly this name. A wildcard is refused: it would match every member.
 #[derive(Debug)]
 struct ExactName {
     of_the_authority: Arc<WebPkiServerVerifier>,
@@ -306,8 +310,8 @@ impl ExactName {
         match ServerName::try_from(name.to_owned()) {
             Ok(name @ ServerName::DnsName(_)) => Ok(ExactName { of_the_authority, name }),
             _ => Err(format!(
-                "{name:?} cannot stand in a certificate as a DNS name: with TLS among peers, say a --name of letters, \
-                 digits, hyphens and dots"
+                "{name:?} cannot be a DNS name in a certificate: with TLS among peers, say a --name of letters, digits, \
+                 hyphens and dots"
             )),
         }
     }

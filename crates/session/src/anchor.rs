@@ -1,13 +1,13 @@
 //! How long a holder may trust a deadline that stands in logical time.
 //!
-//! The cluster counts in stamps, the client in its own clock, and nobody compares the two. But a client knows one thing for
+//! The cluster counts in stamps and the client in its own clock. The two clocks are never compared. But a client knows one thing for
 //! certain: what it sent at its instant S was put in the log at stamp L, and the leader read its clock for L after the message
-//! had arrived. So at S logical time was at most L. It never runs faster than real time, and so a deadline D is not reached
-//! before S + (D - L). One in a hundred is taken off for two clocks that tick differently, and a millisecond for rounding.
+//! had arrived. So at S logical time was at most L. Logical time never runs faster than real time, so a deadline D is not reached
+//! before S + (D - L). One percent is subtracted for clocks that tick differently, and a millisecond for rounding.
 //!
-//! Such a pair is an anchor. Every pair proves something, and the best is the one that proves most: since the hundredth is
-//! taken off all of D - L, that is the one with the largest S - 0.99 L, whatever D is. (By S - L alone an old pair would be
-//! kept for hours, and the hundredth of hours is more than any TTL.)
+//! Such a pair (S, L) is an anchor. The best pair allows the longest trust. Since the percent is subtracted from all of D - L, that is
+//! the pair with the largest S - 0.99 L, whatever D is. (Compared by S - L alone, an old pair would be kept for hours, and one percent
+//! of hours is more than any TTL.)
 
 use std::time::Duration;
 
@@ -15,24 +15,24 @@ use fencepost_core::LogicalMs;
 
 use fencepost_core::Nanos;
 
-/// Of every hundred nanoseconds of logical time, so many may be believed.
+/// How many of a hundred nanoseconds of logical time a holder may trust.
 const BELIEVED_OF_HUNDRED: i128 = 99;
 /// Stamps are whole milliseconds.
 const ROUNDING: i128 = 1_000_000;
 
-/// What is known of the logical time of one group.
+/// What a client knows about the logical time of one group.
 // Rule: holder-stops-first
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Anchor {
-    /// The best pair: sent at, and put in the log at.
+    /// The best pair: when the request was sent, and the stamp of its log entry.
     best: Option<(Nanos, LogicalMs)>,
-    /// The highest stamp that any answer has shown.
+    /// The highest stamp of any answer so far.
     shown: LogicalMs,
 }
 
 impl Anchor {
-    /// This very try was sent at `sent_at` and put in the log at `stamp`. Not for repeats, reads and pushes: they prove
-    /// nothing about when their stamp was.
+    /// A request was sent at `sent_at`, and the entry with this `stamp` carried out this very try. Not for repeats, reads and pushes:
+    /// nothing proves that the leader read the clock for their stamp after `sent_at`.
     pub fn proven(&mut self, sent_at: Nanos, stamp: LogicalMs) {
         self.shown(stamp);
         if self.best.is_none_or(|best| worth(best) < worth((sent_at, stamp))) {
@@ -40,12 +40,12 @@ impl Anchor {
         }
     }
 
-    /// An answer has shown that logical time has come this far.
+    /// An answer shows that logical time has reached this stamp.
     pub fn shown(&mut self, stamp: LogicalMs) {
         self.shown = self.shown.max(stamp);
     }
 
-    /// Until when the deadline is certainly not reached; none if it may be over already.
+    /// The instant until which the deadline is certainly not reached. `None` if it may have passed already.
     pub fn safe_until(&self, deadline: LogicalMs) -> Option<Nanos> {
         let (sent_at, stamp) = self.best?;
         if self.shown >= deadline || stamp >= deadline {
@@ -55,13 +55,13 @@ impl Anchor {
         u64::try_from(i128::from(sent_at.0) + believed).ok().map(Nanos)
     }
 
-    /// How long the deadline is certainly not reached.
+    /// For how long the deadline is certainly not reached.
     pub fn remaining(&self, deadline: LogicalMs, now: Nanos) -> Duration {
         self.safe_until(deadline).map_or(Duration::ZERO, |until| until.since(now))
     }
 }
 
-/// What a pair adds to every deadline, in hundredths of nanoseconds.
+/// How much trust a pair adds to any deadline, in hundredths of nanoseconds.
 fn worth((sent_at, stamp): (Nanos, LogicalMs)) -> i128 {
     i128::from(sent_at.0) * 100 - i128::from(stamp.0) * 1_000_000 * BELIEVED_OF_HUNDRED
 }
@@ -74,7 +74,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn a_deadline_is_believed_less_a_hundredth_and_a_millisecond() {
+    fn a_deadline_is_trusted_less_one_percent_and_a_millisecond() {
         let mut anchor = Anchor::default();
         assert_eq!(anchor.safe_until(LogicalMs(10_000)), None, "nothing is known");
         anchor.proven(Nanos(500 * MS), LogicalMs(7_000));
@@ -82,11 +82,11 @@ mod tests {
         anchor.shown(LogicalMs(16_999));
         assert!(anchor.safe_until(LogicalMs(17_000)).is_some());
         anchor.shown(LogicalMs(17_000));
-        assert_eq!(anchor.safe_until(LogicalMs(17_000)), None, "an answer has shown that it is over");
+        assert_eq!(anchor.safe_until(LogicalMs(17_000)), None, "an answer shows that the deadline has passed");
     }
 
     #[test]
-    fn a_session_of_hours_is_not_lost_by_its_old_anchor() {
+    fn a_session_of_hours_is_not_lost_because_of_an_old_anchor() {
         let mut anchor = Anchor::default();
         anchor.proven(Nanos(0), LogicalMs(0));
         // Hours later each keep-alive takes a millisecond longer to arrive than the first message did.
@@ -95,14 +95,14 @@ mod tests {
         assert!(anchor.remaining(LogicalMs(later + 1 + 30_000), Nanos(later * MS)) > Duration::from_secs(29));
     }
 
-    /// A group's clock and a client's, and everything that may go wrong between them. Real time is in nanoseconds; logical
-    /// time moves with the leader's clock, which may stall, and goes on from the highest stamp when the leader changes.
+    /// A leader's clock and a client's clock. Real time is in nanoseconds. Logical time follows the leader's clock, which may stall; after
+    /// a leader change it goes on from the highest stamp.
     struct World {
         real: u64,
-        /// Nanoseconds of the client's clock for a million real ones.
+        /// Nanoseconds of the client's clock per million real nanoseconds.
         client_rate: u64,
         client: u64,
-        /// The same for the leader's.
+        /// Nanoseconds of the leader's clock per million real nanoseconds.
         leader_rate: u64,
         base: u64,
         counted: u64,
@@ -133,7 +133,7 @@ mod tests {
         let (mut believed_at_an_end, mut ends) = (0, 0);
         for seed in 0..400 {
             let mut seeds = Seeds::new(seed);
-            // Two clocks that differ by one in a hundred at most.
+            // Two clocks that differ by at most one percent.
             let leader_rate = 995_100 + seeds.below(9_800);
             let client_rate = (leader_rate * 99).div_ceil(100) + seeds.below(leader_rate / 50);
             let mut world = World {
@@ -148,7 +148,7 @@ mod tests {
             let mut anchor = Anchor::default();
             let ttl = 1_000 + seeds.below(30_000);
             let mut deadline = LogicalMs(0);
-            // What is under way: sent at; then put in the log at, until the answer has arrived.
+            // Requests on the way to the leader, then answers on the way back.
             let (mut sent, mut logged) = (Vec::new(), Vec::new());
             for _ in 0..400 {
                 let before = anchor.safe_until(deadline);
@@ -169,17 +169,17 @@ mod tests {
                     6 => world.fail_over(),
                     _ => {}
                 }
-                // What the server would say now, with the best renewal that the client has heard of.
+                // Whether the deadline has passed for the server, by the best renewal that the client knows of.
                 let over = world.base + world.counted / MS >= deadline.0 && deadline.0 > 0;
                 if over {
                     ends += 1;
                     let now = Nanos(world.client);
                     let believes = |until: Option<Nanos>| until.is_some_and(|until| now < until);
-                    assert!(!believes(anchor.safe_until(deadline)), "seed {seed}: believed past the end");
+                    assert!(!believes(anchor.safe_until(deadline)), "seed {seed}: believed past the deadline");
                     believed_at_an_end += u32::from(before.is_some());
                 }
             }
         }
-        assert!(ends > 1_000 && believed_at_an_end > 100, "the schedules reach ends: {ends}, {believed_at_an_end}");
+        assert!(ends > 1_000 && believed_at_an_end > 100, "too few deadlines passed: {ends}, {believed_at_an_end}");
     }
 }

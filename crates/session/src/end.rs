@@ -1,6 +1,7 @@
-//! Why a stream ends, a request is not taken, or a call is refused: the edge's own error.
+//! The edge's error type: why a stream ends, a request is not taken, or a call is refused.
 //!
-//! Each door (frames, gRPC) translates it in one file. A reason is for programs and never changes; the message says what to do.
+//! Frames and gRPC each translate it in one file of the server. The reason is for programs and never changes. The message is for
+//! people: it says what happened and what to do next.
 
 use std::time::Duration;
 
@@ -10,21 +11,21 @@ const OVERLOADED_RETRY: Duration = Duration::from_millis(100);
 /// Space is freed by a snapshot, or by the operator.
 const DISK_RETRY: Duration = Duration::from_secs(1);
 
-/// A reason for programs. As text it is the word that clients compare.
+/// A reason for programs. [`Reason::word`] is its text on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The client has closed its side. Not an error.
+    /// The client has closed its side of the stream. Not an error.
     Done,
-    /// Another node leads, or none.
+    /// This node does not lead. Another node may lead.
     NotLeader,
     /// The node is no longer a member.
     Removed,
     /// The node is about to stop.
     ShuttingDown,
-    /// The lead was lost before the outcome was known.
+    /// The node lost leadership before the outcome was known.
     OutcomeUnknown,
-    /// What was sent is not valid.
+    /// The message is not valid.
     Invalid,
     /// The node has too much to do.
     Overloaded,
@@ -32,31 +33,31 @@ pub enum Reason {
     DiskShort,
     /// The client does not read its answers.
     SlowReader,
-    /// The node serves as many streams as it can.
+    /// The node serves the largest allowed number of streams.
     TooManyStreams,
-    /// The node serves as many watchers as it can.
+    /// The node serves the largest allowed number of watchers.
     TooManyWatchers,
-    /// The events that a watcher asked for are gone.
+    /// The node no longer has the events that a watcher asked for.
     Compacted,
     /// Another change of the members is under way.
     ChangeUnderWay,
-    /// A learner lacks too much of the log to vote.
+    /// A learner is too far behind in the log to get a vote.
     NotCaughtUp,
-    /// No member has the id.
+    /// No member has this id.
     UnknownNode,
     /// The node is a member already.
     AlreadyMember,
-    /// Another member has the name.
+    /// Another member has this name.
     NameTaken,
     /// The node does not know the format version that the cluster writes.
     FormatVersion,
-    /// No member with a vote could take the lead.
+    /// No other voting member could become leader.
     NoSuccessor,
-    /// The lead was not handed over in time.
+    /// The leadership transfer did not finish in time.
     NotTransferred,
-    /// Any other refusal: the message says why.
+    /// Any other refusal. The message says why.
     Refused,
-    /// The node failed to do its part. The operator looks at its log.
+    /// The node itself failed. The operator should read its log.
     Internal,
 }
 
@@ -97,19 +98,19 @@ pub struct End {
     pub reason: Reason,
     /// For people: what happened, and what to do next.
     pub message: String,
-    /// The address of the node that leads, if it is another one and is known.
+    /// The leader's address for clients, if another node is known to lead.
     pub leader: Option<String>,
-    /// When asking again can help.
+    /// The pause after which a retry can succeed.
     pub retry_after: Option<Duration>,
 }
 
 impl End {
-    /// An end that names no other node and no time to ask again.
+    /// An end without a leader's address and without a pause.
     pub fn new(reason: Reason, message: impl Into<String>) -> End {
         End { reason, message: message.into(), leader: None, retry_after: None }
     }
 
-    /// The same, with the time after which asking again can help.
+    /// The same end, with the pause after which a retry can succeed.
     pub fn retry_after(self, retry_after: Duration) -> End {
         End { retry_after: Some(retry_after), ..self }
     }
@@ -120,7 +121,7 @@ impl End {
         End { leader: Some(leader), ..End::new(Reason::NotLeader, message) }
     }
 
-    /// No node is known to lead. The message says which nodes this one hears.
+    /// This node knows no leader. The message says which nodes it hears.
     pub fn no_leader(message: impl Into<String>) -> End {
         End::new(Reason::NotLeader, message).retry_after(ELECTION_RETRY)
     }
@@ -137,19 +138,19 @@ impl End {
         End::new(Reason::ShuttingDown, "this node is shutting down: ask another one").retry_after(ELECTION_RETRY)
     }
 
-    /// The lead was lost before the outcome was known.
+    /// The node lost leadership before the outcome was known.
     pub fn outcome_unknown() -> End {
-        let message =
-            "this node lost the lead while it was at it: it may have been done or not; look before you ask again";
+        let message = "this node lost leadership before the outcome was known: the change may or may not have been made; \
+                       check before you ask again";
         End::new(Reason::OutcomeUnknown, message)
     }
 
-    /// What was sent is not valid.
+    /// The message is not valid.
     pub fn invalid(message: impl Into<String>) -> End {
         End::new(Reason::Invalid, message)
     }
 
-    /// Another change of the members, or of the lead, must be through first.
+    /// Another change of the members, or a leadership transfer, must finish first.
     pub fn wait_for_change(reason: Reason, message: impl Into<String>) -> End {
         End::new(reason, message).retry_after(ELECTION_RETRY)
     }
@@ -163,19 +164,19 @@ impl End {
     }
 }
 
-/// Why a command was not taken. It was not and will not be carried out.
+/// Why a command was not taken. It was not carried out, and will not be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotTaken {
-    /// The node does not lead. Every stream ends soon, with where to go.
+    /// The node does not lead. Every stream ends soon; its end says where to go.
     NotLeader,
-    /// More waits than can be carried through the log soon.
+    /// Too many commands wait for the log.
     Overloaded,
     /// The disk is nearly full, and the command would make the state larger.
     DiskShort,
 }
 
 impl NotTaken {
-    /// What the client is told, for people.
+    /// The message to the client, for people.
     pub const fn message(self) -> &'static str {
         match self {
             NotTaken::NotLeader => "this node does not lead: ask again soon",
@@ -184,7 +185,7 @@ impl NotTaken {
         }
     }
 
-    /// When asking again can help.
+    /// The pause after which a retry can succeed.
     pub const fn retry_after(self) -> Duration {
         match self {
             NotTaken::NotLeader => ELECTION_RETRY,

@@ -1,6 +1,6 @@
-//! Chance for tests, from one number: the same seed gives the same run.
+//! Random numbers for tests. The same seed gives the same run.
 
-/// A generator of numbers that look random (a xorshift, multiplied).
+/// A pseudo-random number generator (xorshift with a multiplication).
 pub(crate) struct Seeds(u64);
 
 impl Seeds {

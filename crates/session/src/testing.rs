@@ -1,4 +1,7 @@
-//! A lock state behind the edge's port, without log, disk or consensus: for tests that need real answers.
+//! A lock state behind the edge's port, without log, disk or consensus.
+//!
+//! It is for tests, here and in other crates, that need real answers to what clients send. It never refuses a command unless a test
+//! sets `is_overloaded`.
 
 use fencepost_core::{Batch, Event, LockState, LogPosition, LogicalMs, Operation, ReplyTo, Ticket};
 
@@ -6,11 +9,11 @@ use crate::edge::{Command, Edge, Submit};
 use crate::end::NotTaken;
 use crate::tier::Tier;
 
-/// A lock state that takes what the edge submits, and applies it when it is told to.
+/// A lock state that gathers the commands of the edge. [`LoneState::apply`] applies them.
 pub struct LoneState {
     /// The state.
     pub state: LockState,
-    /// Takes nothing: everything is answered with [`NotTaken::Overloaded`].
+    /// Set by a test: every command is refused with [`NotTaken::Overloaded`].
     pub is_overloaded: bool,
     index: u64,
     last_ticket: u64,
@@ -55,18 +58,18 @@ impl Submit for LoneState {
 }
 
 impl LoneState {
-    /// The last entry.
+    /// The index of the last entry.
     pub fn index(&self) -> u64 {
         self.index
     }
 
-    /// Takes an operation that no stream asked for.
+    /// Gathers an operation that no stream asked for.
     pub fn operate(&mut self, operation: Operation) {
-        self.submit(Tier::Correctness, Command::Operation(operation)).expect("it is taken");
+        self.submit(Tier::Correctness, Command::Operation(operation)).expect("the test has not set `is_overloaded`");
     }
 
-    /// Applies what was gathered, and what the edge submits when it hears the answers, one entry after the other. Time alone is an
-    /// entry, too. Gives the events of each entry.
+    /// Applies the gathered commands as one entry, which may be empty: time passes even so. Then applies the commands that the edge
+    /// submits in response, entry by entry. Returns the events of each entry.
     pub fn apply(&mut self, stamp: LogicalMs, edge: &mut Edge) -> Vec<(u64, Vec<Event>)> {
         let mut events = Vec::new();
         while events.is_empty() || !self.renewals.is_empty() || !self.operations.is_empty() {

@@ -1,23 +1,25 @@
-//! What locks are for: correctness or efficiency.
+//! The two tiers of locks, correctness and efficiency, and the group number that tells them apart on the wire.
+//!
+//! The edge uses it to pick the lock state of a stream. What the tiers promise stands in docs/semantics.md.
 
-/// What locks are for, and so which lock state keeps them. A session belongs to one tier; the same id in the other tier is another
-/// session.
+/// The purpose of a lock, which decides which lock state keeps it. A session belongs to one tier; the same id in the other tier is
+/// another session.
 // Rule: tier-efficiency
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tier {
     /// Data depends on the locks: they have fencing tokens. The replicated lock state keeps them.
     Correctness,
-    /// The locks save work that may now and then be done twice: they have no tokens. The leader keeps them in memory, for one term.
+    /// The locks only avoid double work, so they have no tokens. The leader keeps them in memory, for one term.
     Efficiency,
 }
 
-/// Set in the group number of an efficiency tier. The term stands beside it: each term has a group of its own. Replicated groups count
-/// from one.
+/// The bit that marks the group number of an efficiency tier. The other bits are the term, so each term has its own group. Replicated
+/// groups count from one.
 // Rule: tier-efficiency
 const EFFICIENCY_GROUPS: u64 = 1 << 63;
 
 impl Tier {
-    /// The group number that a stream of this tier is greeted with.
+    /// The group number in the hello of a stream of this tier.
     pub(crate) fn group(self, replicated: u64, term: u64) -> u64 {
         match self {
             Tier::Correctness => replicated,

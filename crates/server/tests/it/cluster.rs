@@ -1,24 +1,24 @@
-//! Several nodes: joining, losing the leader, coming back, and the errors of those that cannot.
+//! Several nodes: joining, leader changes, restarts, removal, silent nodes, and the errors of nodes that cannot start.
 
 use std::collections::BTreeMap;
 
 use crate::client::{
-    AdminServiceClient, Client, Place, Running, attach, channel, config, get, lock, metric, one_node, run_node, soon,
-    status_of, token, until,
+    AdminServiceClient, Client, Running, TestDirectory, attach, channel, config, get, lock, metric, one_node, run_node,
+    soon, status_of, token, until,
 };
 use fencepost_core::{Action, GrantId, KnownVersions, Outcome, Wait};
 use fencepost_server::{Begin, Config, Server, StartError};
 use fencepost_wire::v1;
 
-/// Nodes that run until they are told to end or dropped.
+/// Nodes that run until a test ends or drops them.
 struct Cluster {
-    place: Place,
+    directory: TestDirectory,
     nodes: BTreeMap<String, Running>,
 }
 
 impl Cluster {
     async fn new(name: &str, size: usize) -> Cluster {
-        let mut cluster = Cluster { place: Place::new(name), nodes: BTreeMap::new() };
+        let mut cluster = Cluster { directory: TestDirectory::new(name), nodes: BTreeMap::new() };
         cluster.start("n1", Begin::Found).await;
         for node in 2..=size {
             cluster.join(&format!("n{node}")).await;
@@ -33,19 +33,19 @@ impl Cluster {
     }
 
     async fn start(&mut self, name: &str, begin: Begin) {
-        let directory = Some(self.place.path().join(name));
+        let directory = Some(self.directory.path().join(name));
         let mut config = Config { directory, ..config(name, begin) };
         if let Some(before) = self.nodes.remove(name) {
-            // Where it was before, so that the others find it.
+            // At its old addresses, so that the others find it.
             config = Config { begin: config.begin, ..before.config };
         }
         self.nodes.insert(name.to_owned(), run_node(config).await);
     }
 
-    /// Ends a node in good order, and waits until it has.
+    /// Shuts a node down, and waits until it has ended.
     async fn end(&mut self, name: &str) -> Config {
-        let Running { config, end, ended } = self.nodes.remove(name).expect("it runs");
-        end.send(()).expect("it listens");
+        let Running { config, end, ended } = self.nodes.remove(name).expect("the node runs");
+        end.send(()).expect("the node runs");
         soon("the node ends", ended).await.expect("in good order");
         config
     }
@@ -55,7 +55,7 @@ impl Cluster {
     }
 
     async fn leader(&self) -> String {
-        until("somebody leads", async || {
+        until("a node leads", async || {
             for address in self.addresses() {
                 if let Ok(status) = status_of(&address).await
                     && status.leader == Some(status.node)
@@ -108,7 +108,7 @@ async fn a_cluster_grows_while_it_serves_and_survives_its_leader() {
         assert!(refused.message().contains(&leader), "{refused}");
     }
 
-    // The leader goes; the session goes on at another, with what it holds.
+    // The leader shuts down. The session continues at the new leader, with its locks.
     let gone = cluster.name_of(&leader);
     cluster.end(&gone).await;
     let leader = cluster.leader().await;
@@ -120,13 +120,13 @@ async fn a_cluster_grows_while_it_serves_and_survives_its_leader() {
     let later = client.ask(1, attached.epoch.0, 3, lock("later", Wait::No)).await;
     assert!(token(&later) > token(&again));
 
-    // And it comes back.
+    // The old leader comes back.
     cluster.start(&gone, Begin::Never).await;
     cluster.wait_for_voters(3).await;
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_is_there_when_all_come_back_at_once() {
+async fn acknowledged_locks_survive_a_restart_of_all_nodes() {
     let mut cluster = Cluster::new("all-at-once", 3).await;
     let leader = cluster.leader().await;
     let mut client = Client::connect(&leader).await.unwrap();
@@ -160,14 +160,15 @@ async fn the_lead_is_handed_over_when_asked() {
     let mut client = Client::connect(&leader).await.unwrap();
     client.open(1, 60_000).await;
     let mut admin = AdminServiceClient::new(channel(&leader));
-    let answer = soon("it is handed over", admin.transfer_lead(v1::TransferLeadRequest { node: 0 })).await.unwrap();
-    let status = client.hear().await.expect_err("the old leader sends its clients away");
+    let answer =
+        soon("the lead is handed over", admin.transfer_lead(v1::TransferLeadRequest { node: 0 })).await.unwrap();
+    let status = client.hear().await.expect_err("the old leader ends its streams");
     assert_eq!(status.code(), tonic::Code::FailedPrecondition, "{status}");
     let new = cluster.leader().await;
     assert_eq!(status_of(&new).await.unwrap().node, answer.into_inner().leader);
     assert_ne!(new, leader);
-    let nobody = AdminServiceClient::new(channel(&new)).transfer_lead(v1::TransferLeadRequest { node: 99 }).await;
-    assert!(nobody.unwrap_err().message().contains("no such member"));
+    let unknown = AdminServiceClient::new(channel(&new)).transfer_lead(v1::TransferLeadRequest { node: 99 }).await;
+    assert!(unknown.unwrap_err().message().contains("no such member"));
 }
 
 #[tokio::test]
@@ -179,10 +180,10 @@ async fn a_member_that_lost_its_disk_is_refused_under_its_name_until_it_is_remov
     let config = cluster.end(&wiped).await;
     std::fs::remove_dir_all(config.directory.as_ref().unwrap()).unwrap();
 
-    // Without a word about it, the empty directory is an error.
+    // Without `Begin::Found` or `Begin::Join`, an empty directory is an error.
     let error = Server::start(Config { begin: Begin::Never, ..config.clone() }).await.err().expect("there is no log");
     assert!(matches!(error, StartError::NoLog { .. }), "{error}");
-    // It may join under another id, but not while the old one has its name.
+    // It may join under another id, but not while the old id has its name.
     cluster.join(&wiped).await;
     let mut admin = AdminServiceClient::new(channel(&leader));
     let ask = v1::AddMemberRequest {
@@ -194,7 +195,7 @@ async fn a_member_that_lost_its_disk_is_refused_under_its_name_until_it_is_remov
     };
     let refused = admin.add_member(ask).await.expect_err("the name is taken");
     assert!(refused.message().contains("remove it first"), "{refused}");
-    assert_eq!(status_of(&leader).await.unwrap().members.len(), 3, "the new id is no member");
+    assert_eq!(status_of(&leader).await.unwrap().members.len(), 3, "the new id is not a member");
     admin.remove_member(v1::RemoveMemberRequest { node: old_id }).await.unwrap();
     cluster.wait_for_voters(3).await;
     let members = status_of(&leader).await.unwrap().members;
@@ -204,7 +205,7 @@ async fn a_member_that_lost_its_disk_is_refused_under_its_name_until_it_is_remov
 #[tokio::test]
 async fn a_node_that_was_removed_says_so_and_does_not_come_back() {
     let mut cluster = Cluster::new("removed", 3).await;
-    // First the one that leads, then one that follows.
+    // First the leader, then a follower.
     for leads in [true, false] {
         let leader = cluster.leader().await;
         let addresses = cluster.addresses();
@@ -216,15 +217,15 @@ async fn a_node_that_was_removed_says_so_and_does_not_come_back() {
         let left = soon("it is removed", admin.remove_member(v1::RemoveMemberRequest { node })).await.unwrap();
         assert!(!left.into_inner().voters.contains(&node));
 
-        let told = soon("its watchers hear it", watch.message()).await.expect_err("nothing happens here any more");
+        let told = soon("its watchers are told", watch.message()).await.expect_err("no event comes any more");
         let stale = v1::ListSessionsRequest { stale: true, ..Default::default() };
         let errors = [
             told,
-            observe.list_sessions(stale).await.expect_err("it is no member"),
-            observe.list_sessions(v1::ListSessionsRequest::default()).await.expect_err("it is no member"),
-            observe.watch(v1::WatchRequest::default()).await.map(drop).expect_err("it is no member"),
-            status_of(&gone).await.expect_err("it is no member"),
-            Client::connect(&gone).await.err().expect("it is no member"),
+            observe.list_sessions(stale).await.expect_err("the node was removed"),
+            observe.list_sessions(v1::ListSessionsRequest::default()).await.expect_err("the node was removed"),
+            observe.watch(v1::WatchRequest::default()).await.map(drop).expect_err("the node was removed"),
+            status_of(&gone).await.expect_err("the node was removed"),
+            Client::connect(&gone).await.err().expect("the node was removed"),
         ];
         for error in errors {
             assert!(error.message().contains("removed from the cluster"), "{error}");
@@ -234,7 +235,7 @@ async fn a_node_that_was_removed_says_so_and_does_not_come_back() {
         let ready = get(http, "/readyz").await;
         assert!(ready.starts_with("HTTP/1.1 503") && ready.contains("removed from the cluster"), "{ready}");
 
-        // Nor does it ask to be a member again when it is started anew.
+        // It does not ask to become a member again when it is restarted.
         let config = cluster.end(&name).await;
         let members = status_of(cluster.leader().await).await.unwrap().members.len();
         let again = Server::start(Config { begin: Begin::Never, ..config }).await.unwrap();
@@ -254,9 +255,9 @@ async fn a_node_that_was_removed_says_so_and_does_not_come_back() {
 
 #[tokio::test]
 async fn a_node_far_behind_catches_up_by_a_snapshot() {
-    let place = Place::new("behind");
+    let directory = TestDirectory::new("behind");
     let often = |name: &str, begin| Config {
-        directory: Some(place.path().join(name)),
+        directory: Some(directory.path().join(name)),
         snapshot_every_entries: 50,
         ..config(name, begin)
     };
@@ -267,7 +268,7 @@ async fn a_node_far_behind_catches_up_by_a_snapshot() {
     for number in 1..=300 {
         client.ask(1, 1, number, lock(&format!("lock-{number}"), Wait::No)).await;
         if number % 10 == 0 {
-            // What was answered is seen, so that the session may go on asking.
+            // Acknowledges the answers, so that the session may send more requests.
             let keep_alive = fencepost_wire::api::keep_alive_to_wire(
                 fencepost_core::SessionId(1),
                 fencepost_core::Epoch(1),
@@ -288,7 +289,7 @@ async fn a_node_far_behind_catches_up_by_a_snapshot() {
 }
 
 #[tokio::test]
-async fn a_backup_taken_while_serving_is_a_snapshot_that_can_be_read() {
+async fn a_backup_taken_while_serving_is_a_readable_snapshot() {
     let server = one_node().await;
     let mut client = Client::connect(server.client_address()).await.unwrap();
     client.open(1, 60_000).await;
@@ -306,7 +307,7 @@ async fn a_backup_taken_while_serving_is_a_snapshot_that_can_be_read() {
     assert_eq!(restored.state.counts().sessions, 0);
     assert!(restored.state.counts().last_token.0 >= 1_001);
     let held = client.ask(1, 1, 2, Action::Release { grant: GrantId(1) }).await;
-    assert_eq!(held, Outcome::Released { count_left: 0 }, "it went on serving");
+    assert_eq!(held, Outcome::Released { count_left: 0 }, "the node still serves");
 }
 
 #[tokio::test]
@@ -321,7 +322,7 @@ async fn a_node_that_does_not_know_the_format_version_of_the_cluster_is_not_adde
         oldest_format,
         newest_format,
     };
-    // What is refused because the node is still describing itself is asked again.
+    // A refusal because the node still describes itself is retried.
     let answer = async |oldest, newest| {
         until("it answers", async || match admin.clone().add_member(asked(oldest, newest)).await {
             Err(status) if status.message().contains("ask again") => None,
@@ -338,15 +339,15 @@ async fn a_node_that_does_not_know_the_format_version_of_the_cluster_is_not_adde
     assert_eq!(answer(1, 9).await, "", "a member may describe itself again");
     let status = status_of(server.client_address()).await.expect("it answers");
     let added = status.members.iter().find(|it| it.node == 0x77).expect("it was added");
-    assert_eq!(added.newest_format, 3, "what a member knows is not changed by a caller");
+    assert_eq!(added.newest_format, 3, "a caller cannot change what a member knows");
     assert_eq!(status.format_version, 1);
 }
 
 #[tokio::test]
-async fn what_cannot_start_says_what_to_do() {
-    let place = Place::new("refused");
+async fn a_node_that_cannot_start_says_what_to_do() {
+    let test_directory = TestDirectory::new("refused");
     let cases = [
-        (Config { directory: Some(place.path().join("none")), ..config("a", Begin::Never) }, "--new-cluster"),
+        (Config { directory: Some(test_directory.path().join("none")), ..config("a", Begin::Never) }, "--new-cluster"),
         (Config { client_listen: ([0, 0, 0, 0], 0).into(), ..config("a", Begin::Found) }, "--insecure"),
         (
             Config { client_listen: ([0, 0, 0, 0], 0).into(), insecure: true, ..config("a", Begin::Found) },
@@ -364,7 +365,7 @@ async fn what_cannot_start_says_what_to_do() {
     let error = Server::start(taken).await.err().expect("the port is taken").to_string();
     assert!(error.contains("another process has it"), "{error}");
 
-    let directory = Some(place.path().join("used"));
+    let directory = Some(test_directory.path().join("used"));
     drop(Server::start(Config { directory: directory.clone(), ..config("a", Begin::Found) }).await.unwrap());
     let again = Config { directory, ..config("a", Begin::Found) };
     let error = until("the first one is gone", async || match Server::start(again.clone()).await.err()? {
@@ -375,18 +376,18 @@ async fn what_cannot_start_says_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_node_that_ends_sends_its_watchers_away_instead_of_cutting_them_off() {
+async fn a_node_that_ends_tells_its_watchers_to_ask_another_node() {
     let mut cluster = Cluster::new("ends", 3).await;
     let leader = cluster.leader().await;
     let mut observe = crate::client::ObserveServiceClient::new(channel(&leader));
     let mut watch = observe.watch(v1::WatchRequest::default()).await.unwrap().into_inner();
     let name = cluster.name_of(&leader);
     let (_, told) = tokio::join!(cluster.end(&name), watch.message());
-    let told = told.expect_err("the watcher is sent away");
+    let told = told.expect_err("the watch ends");
     assert!(told.message().contains("ask another one"), "{told}");
 }
 
-/// What a node says of a member.
+/// A member, as a node reports it.
 fn shown(status: &v1::GetStatusResponse, name: &str) -> v1::MemberView {
     status.members.iter().find(|it| it.name == name).expect("a member").clone()
 }
@@ -419,7 +420,7 @@ async fn a_dead_node_is_seen_to_be_silent_and_found_when_it_is_back() {
     assert!(of_dead.silent_ms >= 3_000 && of_dead.lag_entries.is_some() && !of_dead.gets_snapshot, "{of_dead:?}");
     assert_eq!(shown(&seen, living).state(), v1::MemberState::Up);
     assert_eq!(shown(&seen, &leads).state(), v1::MemberState::Up);
-    // The other follower hears its leader, and says nothing of the one that it never hears.
+    // The other follower hears its leader, and reports nothing about the node that it never hears.
     let other = status_of(cluster.nodes[living].config.client_listen).await.unwrap();
     assert_eq!(shown(&other, dead).state(), v1::MemberState::Unspecified);
     assert_eq!(shown(&other, &leads).state(), v1::MemberState::Up);
@@ -431,12 +432,12 @@ async fn a_dead_node_is_seen_to_be_silent_and_found_when_it_is_back() {
     cluster.nodes.insert(dead.to_owned(), run_node(Config { begin: Begin::Never, ..config }).await);
     until("the leader hears it again", async || all_up(status_of(&leader).await.ok()?).await).await;
     until("that is counted", async || (metric(http, "fencepost_peers_found_total").await == 1).then_some(())).await;
-    assert_eq!(metric(http, "fencepost_peers_lost_total").await, 1, "each once");
+    assert_eq!(metric(http, "fencepost_peers_lost_total").await, 1, "each change is counted once");
     assert_eq!(metric(http, "fencepost_peers_silent").await, 0);
 }
 
 #[tokio::test]
-async fn a_node_without_a_leader_says_whom_it_hears() {
+async fn a_node_without_a_leader_says_which_nodes_it_hears() {
     let mut cluster = Cluster::new("unheard", 3).await;
     let leader = cluster.leader().await;
     let left = cluster.name_of(&leader);
@@ -444,7 +445,7 @@ async fn a_node_without_a_leader_says_whom_it_hears() {
     for dead in ["n1", "n2", "n3"].into_iter().filter(|it| *it != left) {
         configs.push((dead, cluster.nodes.remove(dead).expect("it runs")));
     }
-    // Both at once, and without a word.
+    // Both at the same time, as a crash would end them.
     let mut names = Vec::new();
     let mut ports = Vec::new();
     for (name, Running { config, end, ended }) in configs {
@@ -471,7 +472,7 @@ async fn a_node_without_a_leader_says_whom_it_hears() {
     let read = observe.list_sessions(v1::ListSessionsRequest::default()).await;
     assert!(read.expect_err("it does not lead").message().contains(&sentence));
 
-    // One comes back: they are two of three, and elect.
+    // One node comes back: two of three elect a leader.
     let back = Config { begin: Begin::Never, ..ports.remove(0) };
     cluster.nodes.insert(names[0].to_owned(), run_node(back).await);
     cluster.leader().await;

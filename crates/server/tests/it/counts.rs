@@ -1,37 +1,38 @@
-//! What a message with so many operations costs a whole server, in counts and not in time: entries, syncs and bytes of the log,
-//! messages back to the client, messages among the nodes. The counts are those of `/metrics`.
+//! What a message of a client costs a whole server, in counts and not in time: entries, syncs and bytes of the log, messages back to
+//! the client, messages among the nodes. The counts are those of `/metrics`.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::client::{Client, Heard, Place, Running, config, lock, metric, request, run_node, status_of, until};
+use crate::client::{Client, Heard, Running, TestDirectory, config, lock, metric, request, run_node, status_of, until};
 use fencepost_core::{Action, Outcome, RequestNumber, Wait};
 use fencepost_server::{Begin, Config};
 use fencepost_wire::v1;
 
-/// Operations in one message, and what one of them adds to the log: today's figure in bytes.
+/// Operations in one message, and the bytes that one of them adds to the log today.
 const LOG_BYTES: &[(u64, f64)] = &[(1, 156.0), (64, 50.7), (1_024, 50.0)];
-/// What the bytes may grow by before somebody has to look.
+/// How much the bytes may grow before the test fails.
 const SLACK: f64 = 1.05;
 
-/// Messages that the leader of three sends for one commit, and each of the others.
+/// Messages that the leader of three nodes sends for one commit.
 const LEADER_MESSAGES: u64 = 2;
+/// Messages that each follower sends for one commit.
 const FOLLOWER_MESSAGES: u64 = 1;
-/// Signs of life among nodes also when nothing is committed: the leader says so every 200 ms, and each of the others answers.
+/// The interval of heartbeats, which are sent also when nothing is committed. Each follower answers each heartbeat.
 const HEARTBEAT: Duration = Duration::from_millis(200);
 
-/// Entries with nothing but the time that may have been written since then, and their bytes at most: one for each second without another
-/// entry. So none, unless the machine is slow.
+/// Entries that carry only time and may have been written since `since`, and their bytes at most. There is one for each second without
+/// another entry, so none unless the machine is slow.
 fn time_entries(since: Instant) -> (u64, f64) {
     let entries = since.elapsed().as_secs();
     (entries, entries as f64 * 200.0)
 }
 
-/// A node with its log in a directory. The others are those that it joins.
-async fn start(place: &Place, name: &str, others: &[&Running]) -> Running {
+/// A node with its log in a directory. It joins the others, or founds a cluster if there are none.
+async fn start(directory: &TestDirectory, name: &str, others: &[&Running]) -> Running {
     let addresses: Vec<String> = others.iter().map(|node| node.config.client_listen.to_string()).collect();
     let begin = if addresses.is_empty() { Begin::Found } else { Begin::Join(addresses) };
-    run_node(Config { directory: Some(place.path().join(name)), ..config(name, begin) }).await
+    run_node(Config { directory: Some(directory.path().join(name)), ..config(name, begin) }).await
 }
 
 async fn wait_for_voters(nodes: &[&Running]) {
@@ -47,9 +48,9 @@ async fn wait_for_voters(nodes: &[&Running]) {
     .await;
 }
 
-/// The node that serves clients, and a stream to it with so many sessions.
+/// The index of the leader, and a stream to it with this many sessions.
 async fn connect(nodes: &[&Running], sessions: u64) -> (usize, Client) {
-    let (leader, mut client) = until("somebody leads", async || {
+    let (leader, mut client) = until("a node leads", async || {
         for (at, node) in nodes.iter().enumerate() {
             if let Ok(client) = Client::connect(node.config.client_listen).await {
                 return Some((at, client));
@@ -64,7 +65,7 @@ async fn connect(nodes: &[&Running], sessions: u64) -> (usize, Client) {
     (leader, client)
 }
 
-/// Lets a session take so many locks with one message, and waits until it has them.
+/// Acquires this many locks for a session with one message, and waits until it has them.
 async fn take_locks(client: &mut Client, session: u64, locks: u64) {
     let one = |number| request(session.into(), 1, number, lock(&format!("orders/{session:06}-{number:06}"), Wait::No));
     client.say(v1::ClientMessage { requests: (1..=locks).map(one).collect(), ..Default::default() }).await;
@@ -78,7 +79,7 @@ async fn take_locks(client: &mut Client, session: u64, locks: u64) {
         }
     }
     entries.dedup();
-    assert_eq!(entries.len(), 1, "all that was said in one message stands in one entry");
+    assert_eq!(entries.len(), 1, "all requests of one message are in one entry");
 }
 
 async fn log(node: SocketAddr) -> (u64, u64, u64) {
@@ -89,8 +90,8 @@ async fn log(node: SocketAddr) -> (u64, u64, u64) {
 
 #[tokio::test]
 async fn a_message_of_a_client_is_one_entry_one_sync_and_one_message_back() {
-    let place = Place::new("counts-one");
-    let node = start(&place, "alone", &[]).await;
+    let directory = TestDirectory::new("counts-one");
+    let node = start(&directory, "alone", &[]).await;
     wait_for_voters(&[&node]).await;
     let mut last_entry = Instant::now();
     let (_, mut client) = connect(&[&node], LOG_BYTES.len() as u64).await;
@@ -117,15 +118,15 @@ async fn a_message_of_a_client_is_one_entry_one_sync_and_one_message_back() {
 #[tokio::test]
 async fn a_commit_of_three_nodes_is_one_entry_and_one_sync_at_each_and_one_message_to_and_from_each() {
     const COMMITS: u64 = 50;
-    let place = Place::new("counts-three");
-    let first = start(&place, "n1", &[]).await;
-    let second = start(&place, "n2", &[&first]).await;
-    let third = start(&place, "n3", &[&first]).await;
+    let directory = TestDirectory::new("counts-three");
+    let first = start(&directory, "n1", &[]).await;
+    let second = start(&directory, "n2", &[&first]).await;
+    let third = start(&directory, "n3", &[&first]).await;
     let running = [&first, &second, &third];
     wait_for_voters(&running).await;
     let (leader, mut client) = connect(&running, COMMITS + 1).await;
     let nodes = running.map(|node| node.config.http_listen);
-    // Followers hear with the leader's next sign of life how far the log is committed.
+    // Followers learn the commit index with the leader's next heartbeat.
     let wait_until_level = async || {
         until("all have applied the same", async || {
             let leads = metric(nodes[leader], "fencepost_applied_index").await;
@@ -158,16 +159,14 @@ async fn a_commit_of_three_nodes_is_one_entry_and_one_sync_at_each_and_one_messa
     for (at, (before, after)) in before.iter().zip(&after).enumerate() {
         let (entries, syncs, messages) = (after.0 - before.0, after.1 - before.1, after.2 - before.2);
         let each = if at == leader { LEADER_MESSAGES } else { FOLLOWER_MESSAGES };
-        // A sign of life to each of the two others, and its answer. Whoever is behind when it answers is sent the rest again.
+        // Heartbeats and their answers. A follower that is behind when it answers is sent the rest again.
         let idle = heartbeats * if at == leader { 4 } else { 2 };
-        println!(
-            "node {at}: {entries} entries, {syncs} syncs, {messages} messages, at most {idle} of them signs of life"
-        );
+        println!("node {at}: {entries} entries, {syncs} syncs, {messages} messages, at most {idle} of them heartbeats");
         assert!(
             (COMMITS..=COMMITS + time_entries).contains(&entries),
             "node {at}: {entries} entries for {COMMITS} commits"
         );
-        // Two of three are enough for a commit. The third may find two entries at once, and writes them together.
+        // Two of three nodes are enough for a commit. The third may receive two entries at once, and writes them together.
         assert!(
             syncs <= entries && (at != leader || syncs == entries),
             "node {at}: {syncs} syncs for {entries} entries"
@@ -175,9 +174,9 @@ async fn a_commit_of_three_nodes_is_one_entry_and_one_sync_at_each_and_one_messa
         assert!(messages <= entries * each + idle, "node {at} sent {messages} messages for {entries} entries");
     }
 
-    // A hand-over is one entry, and one push: every node decides it, and one tells it.
+    // A hand-over of a lock is one entry and one push: every node applies it, and only the leader sends the push.
     let Outcome::Granted { grant, .. } = client.ask(1, 1, 65, lock("hot", Wait::No)).await else {
-        panic!("it was free");
+        panic!("the lock was free");
     };
     last_entry = Instant::now();
     assert!(matches!(client.ask(2, 1, 65, lock("hot", Wait::Forever)).await, Outcome::Queued { .. }));

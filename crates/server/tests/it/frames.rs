@@ -1,4 +1,4 @@
-//! Framed connections, byte by byte: what a node answers to those who speak frames well, and to those who do not.
+//! Framed connections, byte by byte: what a node answers to valid and to invalid frames.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use prost::bytes::{BufMut, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// A connection on which anything can be said.
+/// A connection that sends any bytes.
 struct Raw {
     socket: TcpStream,
     came: BytesMut,
@@ -18,7 +18,7 @@ struct Raw {
 
 impl Raw {
     async fn connect(address: SocketAddr) -> Raw {
-        Raw { socket: TcpStream::connect(address).await.expect("it listens"), came: BytesMut::new() }
+        Raw { socket: TcpStream::connect(address).await.expect("the node listens"), came: BytesMut::new() }
     }
 
     async fn greeted(address: SocketAddr) -> Raw {
@@ -28,7 +28,7 @@ impl Raw {
     }
 
     async fn say_bytes(&mut self, bytes: &[u8]) {
-        self.socket.write_all(bytes).await.expect("it is taken");
+        self.socket.write_all(bytes).await.expect("the node reads");
     }
 
     async fn say(&mut self, message: &v1::ClientMessage) {
@@ -37,7 +37,7 @@ impl Raw {
         self.say_bytes(&bytes).await;
     }
 
-    /// The next message; none if the node has hung up.
+    /// The next message. `None` if the node has hung up.
     async fn hear(&mut self) -> Option<v1::ServerMessage> {
         self.hear_as().await
     }
@@ -45,10 +45,10 @@ impl Raw {
     async fn hear_as<Said: prost::Message + Default>(&mut self) -> Option<Said> {
         soon("the node answers", async {
             loop {
-                if let Some(message) = take_frame(&mut self.came, 1 << 20).expect("a good message") {
+                if let Some(message) = take_frame(&mut self.came, 1 << 20).expect("a valid message") {
                     return Some(message);
                 }
-                // Whoever hangs up on what was not read is heard as an error.
+                // If the node hangs up with unread bytes left, the read fails.
                 if self.socket.read_buf(&mut self.came).await.unwrap_or(0) == 0 {
                     return None;
                 }
@@ -59,7 +59,7 @@ impl Raw {
 
     /// Why the node ends the connection. It must hang up then.
     async fn end(&mut self) -> v1::StreamEnd {
-        let end = self.hear().await.expect("it says why").end.expect("it is the end");
+        let end = self.hear().await.expect("a last message").end.expect("an end");
         assert_eq!(self.hear().await, None);
         end
     }
@@ -74,8 +74,7 @@ fn begin() -> v1::ClientMessage {
 async fn started() -> (Running, SocketAddr) {
     let node = run_node(config("n1", Begin::Found)).await;
     let address = node.config.client_listen;
-    // It may take a moment until it leads.
-    until("it leads", async || {
+    until("the node leads", async || {
         let mut raw = Raw::greeted(address).await;
         raw.say(&begin()).await;
         raw.hear().await?.hello
@@ -103,21 +102,21 @@ async fn a_lock_is_taken_over_frames_in_one_message_or_cut_into_bytes() {
     while !granted {
         let message = raw.hear().await.expect("the stream is open");
         for answer in message.decided.into_iter().flat_map(|decided| decided.answers) {
-            let answer = api::answer_from_wire(answer).expect("a good answer");
+            let answer = api::answer_from_wire(answer).expect("a valid answer");
             granted |= matches!(answer.outcome, Outcome::Granted { .. });
         }
     }
 }
 
 #[tokio::test]
-async fn what_is_no_good_frame_is_refused_with_what_is_wrong() {
+async fn an_invalid_frame_is_refused_with_what_is_wrong() {
     let (_node, address) = started().await;
     let reason = |end: v1::StreamEnd| (end.reason, end.message);
 
     let mut raw = Raw::greeted(address).await;
     raw.say(&v1::ClientMessage::default()).await;
     let (code, message) = reason(raw.end().await);
-    assert!(code == "INVALID" && message.contains("begins with who talks"), "{message}");
+    assert!(code == "INVALID" && message.contains("must have `begin`"), "{message}");
 
     let mut raw = Raw::greeted(address).await;
     raw.say_bytes(&u32::MAX.to_be_bytes()).await;
@@ -126,7 +125,7 @@ async fn what_is_no_good_frame_is_refused_with_what_is_wrong() {
 
     let mut raw = Raw::greeted(address).await;
     raw.say(&begin()).await;
-    assert!(raw.hear().await.expect("it is greeted").hello.is_some());
+    assert!(raw.hear().await.expect("a first message").hello.is_some());
     let mut noise = BytesMut::new();
     noise.put_u32(3);
     noise.put_slice(&[0xff; 3]);
@@ -136,10 +135,10 @@ async fn what_is_no_good_frame_is_refused_with_what_is_wrong() {
 
     let mut raw = Raw::connect(address).await;
     raw.say_bytes(b"FP/9").await;
-    assert_eq!(raw.hear().await, None, "another version is not answered in this one");
+    assert_eq!(raw.hear().await, None, "another version gets no answer");
 
-    // The others did no harm, and gRPC is served beside them.
-    let mut client = Client::connect(address).await.expect("it serves");
+    // The bad connections did no harm, and gRPC is served on the same port.
+    let mut client = Client::connect(address).await.expect("the node serves");
     client.open(9, 60_000).await;
 }
 
@@ -148,14 +147,14 @@ async fn a_node_that_ends_says_so_on_every_connection() {
     let (node, address) = started().await;
     let mut raw = Raw::greeted(address).await;
     raw.say(&begin()).await;
-    assert!(raw.hear().await.expect("it is greeted").hello.is_some());
-    node.end.send(()).expect("it listens");
+    assert!(raw.hear().await.expect("a first message").hello.is_some());
+    node.end.send(()).expect("the node runs");
     assert_eq!(raw.end().await.reason, "SHUTTING_DOWN");
     soon("the node ends", node.ended).await.expect("in good order");
 }
 
 #[tokio::test]
-async fn a_peer_whose_version_is_too_long_or_no_text_for_a_terminal_is_refused() {
+async fn a_peer_whose_version_is_too_long_or_has_control_characters_is_refused() {
     let (node, clients) = started().await;
     let status = crate::client::status_of(clients).await.expect("it answers");
     let versions = [("1".repeat(64), true), ("1".repeat(65), false), ("1.0\u{1b}[2J".to_owned(), false)];
@@ -174,11 +173,11 @@ async fn a_peer_whose_version_is_too_long_or_no_text_for_a_terminal_is_refused()
         let mut bytes = BytesMut::new();
         put_frame(&v1::DeliverRequest { hello: Some(hello.clone()), messages: Vec::new() }, &mut bytes);
         if is_taken {
-            // It is heard out until it says something that is no message.
+            // It is read until a message that is not valid comes.
             put_frame(&v1::DeliverRequest { hello: None, messages: vec![vec![0xff]] }, &mut bytes);
         }
         raw.say_bytes(&bytes).await;
-        let told = raw.hear_as::<v1::DeliverResponse>().await.expect("it says why it hangs up");
+        let told = raw.hear_as::<v1::DeliverResponse>().await.expect("a reason");
         assert_eq!(told.message.contains("a version has at most 64 bytes"), !is_taken, "{hello:?}: {told:?}");
     }
 }
@@ -196,7 +195,7 @@ async fn a_peer_that_does_not_say_which_formats_it_knows_is_refused() {
         let mut bytes = BytesMut::new();
         put_frame(&v1::DeliverRequest { hello: Some(hello), messages: Vec::new() }, &mut bytes);
         raw.say_bytes(&bytes).await;
-        let told = raw.hear_as::<v1::DeliverResponse>().await.expect("it says why it hangs up");
+        let told = raw.hear_as::<v1::DeliverResponse>().await.expect("a reason");
         assert_eq!(told.reason, "INVALID");
         assert!(told.message.contains("they count from 1"), "{told:?}");
     }

@@ -1,4 +1,4 @@
-//! One node: what a client can say on a stream, and what it hears.
+//! One node: what a client can send on a stream, what it receives, and the other services.
 
 use crate::client::{
     Client, Heard, attach, channel, get, lock, one_node, open, open_about, open_with, request, secret, soon, status_of,
@@ -42,7 +42,7 @@ async fn a_hand_over_is_one_entry_and_one_push_however_many_wait() {
     let Heard::Answer { index: released_at, .. } = holder.hear().await.unwrap() else { panic!("not answered") };
     let Heard::Push { index: granted_at, .. } = waiting.hear().await.unwrap() else { panic!("not handed over") };
     assert_eq!(granted_at, released_at, "in the same entry");
-    // Nobody else was told anything: the next thing to be heard is the answer to the next thing that is asked.
+    // No other waiter was told anything: the next message is the answer to the next request.
     assert!(matches!(waiting.ask(50, 1, 2, lock("another", Wait::No)).await, Outcome::Granted { .. }));
 }
 
@@ -67,25 +67,25 @@ async fn a_session_id_alone_is_no_credential() {
     let Outcome::Granted { grant, .. } = held else { panic!("not granted: {held:?}") };
 
     let mut thief = Client::connect(server.client_address()).await.unwrap();
-    // It knows the id, the epoch, the grant and the next number; it was never told the secret.
+    // It knows the id, the epoch, the grant and the next number, but not the secret.
     let steal = request(1, 1, 2, Action::Release { grant });
     thief.say(v1::ClientMessage { requests: vec![steal.clone()], ..Default::default() }).await;
     let refused = thief.not_taken().await;
     assert_eq!(refused.why(), v1::NotTakenWhy::AttachFirst);
     assert!(refused.message.contains("attach it here"), "{}", refused.message);
 
-    // Nor behind an open of the same id, which is refused at the door: the session lives at another stream,
+    // Behind an open of the same id: the edge refuses the open, because the session is bound to another stream.
     let opens = vec![open_with(1, 30_000, &[9; 32])];
     thief.say(v1::ClientMessage { opens, requests: vec![steal.clone()], ..Default::default() }).await;
     let refused = thief.not_taken().await;
     assert_eq!((refused.number, refused.why()), (0, v1::NotTakenWhy::AttachFirst));
     assert_eq!(thief.not_taken().await.number, 2);
 
-    // nor by an attach with another secret, nor by a keep-alive.
+    // By an attach with another secret, and by a keep-alive.
     let mut attaches = vec![attach(1, 0)];
     attaches[0].secret = vec![0; 32];
     thief.say(v1::ClientMessage { attaches, requests: vec![steal], ..Default::default() }).await;
-    assert_eq!(thief.not_taken().await.number, 2, "it was refused before the attach was answered");
+    assert_eq!(thief.not_taken().await.number, 2, "refused before the attach is answered");
     assert_eq!(thief.outcome().await, Outcome::Refused(Refusal::WrongSecret));
     let (session_high, session_low) = api::halves(1);
     let keep_alives = vec![v1::KeepAlive { session_high, session_low, epoch: 1, ..Default::default() }];
@@ -153,8 +153,8 @@ async fn bad_requests_are_refused_with_what_is_wrong_and_the_stream_goes_on() {
     client.say(v1::ClientMessage { opens, ..Default::default() }).await;
     let (ttl, secret) = (client.not_taken().await.message, client.not_taken().await.message);
     assert!(ttl.contains("1000 ms"), "the least TTL is named: {ttl}");
-    assert!(secret.contains("3 bytes instead of 32"), "so is the length of the secret: {secret}");
-    // Nothing of all this was carried out.
+    assert!(secret.contains("3 bytes instead of 32"), "the length of the secret is named: {secret}");
+    // None of these requests was carried out.
     token(&client.ask(1, 1, 1, lock("name", Wait::No)).await);
 }
 
@@ -164,7 +164,7 @@ async fn a_message_that_is_too_long_ends_the_stream() {
     let mut client = Client::connect(server.client_address()).await.unwrap();
     let opens = vec![open_about(1, 30_000, 300 * 1024)];
     client.say(v1::ClientMessage { opens, ..Default::default() }).await;
-    let status = client.hear().await.expect_err("it is not read");
+    let status = client.hear().await.expect_err("the stream ends");
     assert_eq!(status.code(), tonic::Code::InvalidArgument, "{status}");
     assert!(status.message().contains("the limit is: 262144 bytes"), "{status}");
 }
@@ -201,7 +201,7 @@ async fn health_readiness_and_metrics_are_served() {
     for line in ["fencepost_grants 1", "fencepost_sessions 1", "fencepost_leads 1", "fencepost_last_token 1"] {
         assert!(metrics.contains(line), "{line} is missing in {metrics}");
     }
-    // In memory nothing is synced, and there are no others to talk to.
+    // A node in memory syncs nothing, and this one has no peers.
     for line in ["fencepost_log_entries_total ", "fencepost_log_syncs_total 0", "fencepost_peer_messages_total 0"] {
         assert!(metrics.contains(line), "{line} is missing in {metrics}");
     }
@@ -267,7 +267,7 @@ async fn a_watcher_hears_everything_once_and_can_resume() {
     assert_eq!(hear(&mut resumed, 6).await, all[5..]);
     let unknown = v1::EventPosition { index: 0, ordinal: 0 };
     let mut compacted = observe.watch(ask(unknown)).await.unwrap().into_inner();
-    let status = soon("it is refused", compacted.message()).await.expect_err("what was before is not known");
+    let status = soon("it is refused", compacted.message()).await.expect_err("older events are gone");
     assert_eq!(status.code(), tonic::Code::OutOfRange);
 }
 

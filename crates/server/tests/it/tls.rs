@@ -1,11 +1,11 @@
-//! TLS: a cluster that speaks nothing else, and those it must not speak to.
+//! TLS: a cluster that speaks only TLS, and the clients, peers and files that it must refuse.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::client::authority::{Authority, Signed};
 use crate::client::{
-    AdminServiceClient, Client, ObserveServiceClient, PeerServiceClient, Place, Running, attach, config, lock,
+    AdminServiceClient, Client, ObserveServiceClient, PeerServiceClient, Running, TestDirectory, attach, config, lock,
     run_node, soon, token, until,
 };
 use fencepost_core::{Outcome, Wait};
@@ -26,7 +26,7 @@ use tonic_types::StatusExt;
 
 /// One authority, and the nodes that it signed for.
 struct World {
-    place: Place,
+    directory: TestDirectory,
     authority: Authority,
     authority_file: PathBuf,
     nodes: Vec<Node>,
@@ -41,19 +41,19 @@ struct Node {
 
 impl World {
     fn new(name: &str) -> World {
-        let (place, authority) = (Place::new(name), Authority::new());
-        let authority_file = authority.write(place.path(), "authority.pem");
-        World { place, authority, authority_file, nodes: Vec::new() }
+        let (directory, authority) = (TestDirectory::new(name), Authority::new());
+        let authority_file = authority.write(directory.path(), "authority.pem");
+        World { directory, authority, authority_file, nodes: Vec::new() }
     }
 
-    /// Mutual TLS everywhere: a certificate with the node's name for peers, one for its address for clients.
+    /// Mutual TLS on all ports: a certificate with the node's name for peers, and one with its address for clients.
     fn config(&self, name: &str, begin: Begin) -> Config {
         let files = |file: &str, names: &[&str]| {
-            let (certificate, key) = self.authority.sign(names).write(self.place.path(), file);
+            let (certificate, key) = self.authority.sign(names).write(self.directory.path(), file);
             TlsFiles { certificate, key, authority: Some(self.authority_file.clone()) }
         };
         Config {
-            directory: Some(self.place.path().join(name)),
+            directory: Some(self.directory.path().join(name)),
             tls: Some(files(&format!("{name}-clients"), &["127.0.0.1"])),
             peer_tls: Some(files(&format!("{name}-peers"), &[name])),
             ..config(name, begin)
@@ -75,22 +75,22 @@ impl World {
         self.wait_for_voters(self.nodes.len()).await;
     }
 
-    /// Ends a node in good order. Its configuration is where it was.
+    /// Shuts a node down. The returned configuration starts it again at the same addresses.
     async fn end(&mut self, name: &str) -> Config {
-        let at = self.nodes.iter().position(|node| node.name == name).expect("it runs");
+        let at = self.nodes.iter().position(|node| node.name == name).expect("the node runs");
         let Node { config, end, ended, .. } = self.nodes.remove(at);
-        end.send(()).expect("it listens");
+        end.send(()).expect("the node runs");
         soon("the node ends", ended).await.expect("in good order");
         Config { begin: Begin::Never, ..config }
     }
 
     fn node(&self, name: &str) -> &Config {
-        &self.nodes.iter().find(|node| node.name == name).expect("it runs").config
+        &self.nodes.iter().find(|node| node.name == name).expect("the node runs").config
     }
 
     /// A client of this node with a certificate of the authority.
     fn channel(&self, node: &Config) -> Channel {
-        let tls = trusting(&self.authority).identity(identity(&self.authority.sign(&["somebody"])));
+        let tls = trusting(&self.authority).identity(identity(&self.authority.sign(&["client"])));
         channel(node.client_listen, tls)
     }
 
@@ -111,9 +111,9 @@ impl World {
         .await;
     }
 
-    /// A stream to whoever leads.
+    /// A stream to the leader.
     async fn client(&self) -> Client {
-        until("somebody leads", async || {
+        until("a node leads", async || {
             for node in &self.nodes {
                 if let Ok(client) = Client::connect_as("tests", self.channel(&node.config)).await {
                     return Some(client);
@@ -124,9 +124,9 @@ impl World {
         .await
     }
 
-    /// What a member with this id says first to that node.
+    /// The hello of the member `from` to the node `to`.
     async fn hello(&self, to: &str, from: u64) -> v1::PeerHello {
-        let status = self.status(self.node(to)).await.expect("it answers");
+        let status = self.status(self.node(to)).await.expect("the node answers");
         let (cluster_high, cluster_low) = (status.cluster_high, status.cluster_low);
         let (to, peer_address) = (status.node, "127.0.0.1:1".to_owned());
         let version = "0.0.0".to_owned();
@@ -134,22 +134,22 @@ impl World {
         v1::PeerHello { cluster_high, cluster_low, from, to, peer_address, version, oldest_format, newest_format }
     }
 
-    /// A connection to this node's port for peers, by somebody who shows that certificate.
+    /// A connection to this node's port for peers, with this certificate.
     async fn connect_as_peer(&self, to: &str, shown: Option<&Signed>) -> std::io::Result<TlsStream<TcpStream>> {
         let name = ServerName::try_from(to.to_owned()).expect("a name");
         greet(self.node(to).peer_listen, name, &self.authority, shown, FRAME_PROTOCOL).await
     }
 
-    /// What a peer with this certificate is told by a node when it says that it is that member: the reason, if it is refused.
+    /// Calls a node as a peer that shows this certificate and claims to be the member `from`. `Err` is the reason of the refusal.
     async fn call_as_peer(&self, to: &str, shown: Option<&Signed>, from: u64) -> Result<(), String> {
         let hello = self.hello(to, from).await;
         let delivered = v1::DeliverRequest { hello: Some(hello.clone()), messages: Vec::new() };
         let mut stream = self.connect_as_peer(to, shown).await.map_err(|_| String::new())?;
-        // If it has been refused already, that can still be read.
+        // This fails if the node has refused already; the refusal can still be read.
         let _ = say(&mut stream, &delivered).await;
         let _ = stream.shutdown().await;
         refusal(stream).await.map_or(Ok(()), Err)?;
-        // The other way in has the same door. What follows the hello is no snapshot, so it is never taken.
+        // The call for snapshots makes the same checks. No valid snapshot follows the hello, so the node installs nothing.
         let snapshot = v1::InstallSnapshotRequest { hello: Some(hello), ..Default::default() };
         let tls = trusting(&self.authority).domain_name(to);
         let tls = match shown {
@@ -171,11 +171,11 @@ async fn say(stream: &mut TlsStream<TcpStream>, message: &v1::DeliverRequest) ->
     stream.flush().await
 }
 
-/// Why a node hangs up: nothing if it does so without a word, and an empty reason if the greeting was not even over.
+/// The reason with which a node hangs up. `None` if it gives none, empty if the handshake failed.
 async fn refusal(mut stream: TlsStream<TcpStream>) -> Option<String> {
     let mut bytes = BytesMut::new();
     loop {
-        if let Some(answer) = take_frame::<v1::DeliverResponse>(&mut bytes, 10_000).expect("a good message") {
+        if let Some(answer) = take_frame::<v1::DeliverResponse>(&mut bytes, 10_000).expect("a valid message") {
             return Some(answer.reason);
         }
         match stream.read_buf(&mut bytes).await {
@@ -196,7 +196,7 @@ fn identity(signed: &Signed) -> Identity {
 
 fn channel(address: impl std::fmt::Display, tls: ClientTlsConfig) -> Channel {
     let endpoint = Endpoint::from_shared(format!("https://{address}")).expect("an address");
-    endpoint.tls_config(tls).expect("good certificates").connect_lazy()
+    endpoint.tls_config(tls).expect("valid certificates").connect_lazy()
 }
 
 async fn status(channel: Channel) -> Result<v1::GetStatusResponse, Status> {
@@ -233,19 +233,19 @@ async fn three_nodes_speak_only_tls_and_a_lock_outlives_each_of_them() {
 async fn clients_without_the_right_certificate_are_refused() {
     let mut world = World::new("tls-clients");
     world.grow("n1").await;
-    let (address, mine) = (world.node("n1").client_listen, world.authority.sign(&["somebody"]));
+    let (address, mine) = (world.node("n1").client_listen, world.authority.sign(&["client"]));
     let (other, other_mine) = {
         let other = Authority::new();
-        let mine = other.sign(&["somebody"]);
+        let mine = other.sign(&["client"]);
         (other, mine)
     };
     let good = trusting(&world.authority).identity(identity(&mine));
-    status(channel(address, good)).await.expect("this one is good");
+    status(channel(address, good)).await.expect("this certificate is accepted");
     let bad = [
         ("no certificate", trusting(&world.authority)),
-        ("a certificate of somebody else", trusting(&world.authority).identity(identity(&other_mine))),
-        ("another authority", trusting(&other).identity(identity(&mine))),
-        ("no authority", ClientTlsConfig::new().identity(identity(&mine))),
+        ("a certificate of another authority", trusting(&world.authority).identity(identity(&other_mine))),
+        ("trusts another authority", trusting(&other).identity(identity(&mine))),
+        ("trusts no authority", ClientTlsConfig::new().identity(identity(&mine))),
         ("another host", trusting(&world.authority).identity(identity(&mine)).domain_name("elsewhere.example")),
     ];
     for (what, tls) in bad {
@@ -254,7 +254,7 @@ async fn clients_without_the_right_certificate_are_refused() {
     }
     let plain = soon("it is refused", status(crate::client::channel(address))).await;
     assert!(plain.is_err(), "in plain text: {plain:?}");
-    status(world.channel(world.node("n1"))).await.expect("the others did no harm");
+    status(world.channel(world.node("n1"))).await.expect("the refused clients did no harm");
 }
 
 #[tokio::test]
@@ -264,7 +264,7 @@ async fn http_is_behind_tls_too() {
     settings.tls.as_mut().expect("it has TLS").authority = None;
     world.start(settings).await;
     let address = world.node("n1").http_listen;
-    let mut stream = connect(address, &world.authority).await.expect("it is greeted");
+    let mut stream = connect(address, &world.authority).await.expect("the handshake succeeds");
     stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: n1\r\nConnection: close\r\n\r\n").await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
@@ -273,17 +273,17 @@ async fn http_is_behind_tls_too() {
     let mut plain = TcpStream::connect(address).await.unwrap();
     plain.write_all(b"GET /healthz HTTP/1.1\r\nHost: n1\r\n\r\n").await.unwrap();
     let mut answer = Vec::new();
-    // It may be cut off in the middle of it.
+    // The connection may be cut off in the middle of the answer.
     let _ = soon("it is cut off", plain.read_to_end(&mut answer)).await;
     assert!(!String::from_utf8_lossy(&answer).contains("200"), "{answer:?}");
 }
 
-/// A connection with TLS and nothing in it.
+/// A TLS connection without a client certificate.
 async fn connect(address: std::net::SocketAddr, authority: &Authority) -> std::io::Result<TlsStream<TcpStream>> {
     greet(address, ServerName::from(address.ip()), authority, None, b"http/1.1").await
 }
 
-/// The same with somebody of this name, by somebody who shows that certificate and speaks this.
+/// A TLS connection to a server with this name, which shows this client certificate and speaks this protocol.
 async fn greet(
     address: std::net::SocketAddr,
     name: ServerName<'static>,
@@ -310,7 +310,7 @@ async fn greet(
 }
 
 #[tokio::test]
-async fn a_peer_is_the_member_whose_name_its_certificate_bears_or_nobody() {
+async fn a_peer_needs_a_certificate_with_the_name_of_the_member_that_it_claims_to_be() {
     let mut world = World::new("tls-peers");
     world.grow("n1").await;
     world.grow("n2").await;
@@ -320,32 +320,32 @@ async fn a_peer_is_the_member_whose_name_its_certificate_bears_or_nobody() {
     let shows = |names: &[&str]| Some(authority.sign(names));
 
     let n2 = shows(&["n2"]);
-    world.call_as_peer("n1", n2.as_ref(), id("n2")).await.expect("n2 is who it says it is");
+    world.call_as_peer("n1", n2.as_ref(), id("n2")).await.expect("n2 is the member that it claims to be");
     let more = shows(&["host.example", "n2"]);
-    world.call_as_peer("n1", more.as_ref(), id("n2")).await.expect("it may have other names besides");
+    world.call_as_peer("n1", more.as_ref(), id("n2")).await.expect("a certificate may have further names");
     let refused = [
-        ("a name that is no member's", shows(&["n9"]), id("n2")),
-        ("n2 says that it is n1", shows(&["n2"]), id("n1")),
-        ("n2 says that it is somebody unknown", shows(&["n2"]), 77),
+        ("a name of no member", shows(&["n9"]), id("n2")),
+        ("n2 claims to be n1", shows(&["n2"]), id("n1")),
+        ("n2 claims to be an unknown node", shows(&["n2"]), 77),
         ("the name of the node that is called", shows(&["n1"]), id("n2")),
-        ("every name at once", shows(&["*"]), id("n2")),
-        ("another case", shows(&["N2"]), id("n2")),
+        ("a wildcard", shows(&["*"]), id("n2")),
+        ("the name in upper case", shows(&["N2"]), id("n2")),
         ("an address and no name", shows(&["127.0.0.1"]), id("n2")),
     ];
     for (what, shown, from) in refused {
         let reason = soon(what, world.call_as_peer("n1", shown.as_ref(), from)).await.expect_err(what);
         assert_eq!(reason, "UNKNOWN_PEER", "{what}");
     }
-    let not_greeted = [("no certificate", None), ("the right name by the wrong authority", Some(other.sign(&["n2"])))];
-    for (what, shown) in not_greeted {
+    let no_handshake = [("no certificate", None), ("the right name by the wrong authority", Some(other.sign(&["n2"])))];
+    for (what, shown) in no_handshake {
         let reason = soon(what, world.call_as_peer("n1", shown.as_ref(), id("n2"))).await.expect_err(what);
-        assert!(reason.is_empty(), "{what} gets as far as the service: {reason}");
+        assert!(reason.is_empty(), "{what} reaches the service: {reason}");
     }
     world.wait_for_voters(2).await;
 }
 
 #[tokio::test]
-async fn a_member_speaks_for_itself_and_only_while_it_is_one() {
+async fn a_member_sends_only_its_own_messages_and_only_while_it_is_a_member() {
     let mut world = World::new("tls-speaks");
     world.grow("n1").await;
     world.grow("n2").await;
@@ -356,17 +356,17 @@ async fn a_member_speaks_for_itself_and_only_while_it_is_one() {
 
     let hello = world.hello("n1", id("n3")).await;
     let message = heartbeat(&hello, id("n2"));
-    let in_anothers_name = v1::DeliverRequest { hello: Some(hello), messages: vec![message] };
-    let mut stream = world.connect_as_peer("n1", as_n3.as_ref()).await.expect("it is greeted");
-    say(&mut stream, &in_anothers_name).await.expect("it is taken");
-    assert_eq!(soon("n3 speaks for n2", refusal(stream)).await.as_deref(), Some("FOREIGN_NAME"));
+    let message_of_n2 = v1::DeliverRequest { hello: Some(hello), messages: vec![message] };
+    let mut stream = world.connect_as_peer("n1", as_n3.as_ref()).await.expect("the handshake succeeds");
+    say(&mut stream, &message_of_n2).await.expect("the node reads");
+    assert_eq!(soon("n3 sends a message of n2", refusal(stream)).await.as_deref(), Some("FOREIGN_NAME"));
 
-    // The connection is open when its member is taken out.
+    // The connection is open when its member is removed.
     world.end("n3").await;
     let hello = world.hello("n1", id("n3")).await;
-    let mut stream = world.connect_as_peer("n1", as_n3.as_ref()).await.expect("it is greeted");
-    say(&mut stream, &v1::DeliverRequest { hello: Some(hello), messages: Vec::new() }).await.expect("it is taken");
-    until("n3 is taken out", async || {
+    let mut stream = world.connect_as_peer("n1", as_n3.as_ref()).await.expect("the handshake succeeds");
+    say(&mut stream, &v1::DeliverRequest { hello: Some(hello), messages: Vec::new() }).await.expect("the node reads");
+    until("n3 is removed", async || {
         for node in &world.nodes {
             let mut admin = AdminServiceClient::new(world.channel(&node.config));
             let _ = admin.remove_member(v1::RemoveMemberRequest { node: id("n3") }).await;
@@ -375,11 +375,11 @@ async fn a_member_speaks_for_itself_and_only_while_it_is_one() {
         members.iter().all(|it| it.name != "n3").then_some(())
     })
     .await;
-    say(&mut stream, &v1::DeliverRequest::default()).await.expect("it is taken");
-    assert_eq!(soon("n3 is no member any more", refusal(stream)).await.as_deref(), Some("UNKNOWN_PEER"));
+    say(&mut stream, &v1::DeliverRequest::default()).await.expect("the node reads");
+    assert_eq!(soon("n3 is refused", refusal(stream)).await.as_deref(), Some("UNKNOWN_PEER"));
 }
 
-/// A message of consensus from that node, as its bytes: a heartbeat in term 1.
+/// The bytes of a consensus message of that node: a heartbeat in term 1.
 fn heartbeat(hello: &v1::PeerHello, from: u64) -> Vec<u8> {
     let mut bytes = vec![0x09];
     bytes.extend(hello.cluster_high.to_le_bytes());
@@ -393,16 +393,16 @@ fn heartbeat(hello: &v1::PeerHello, from: u64) -> Vec<u8> {
         }
         bytes.push(value as u8);
     }
-    fencepost_replica::decode_peer(&bytes).expect("a good message");
+    fencepost_replica::decode_peer(&bytes).expect("a valid message");
     bytes
 }
 
 #[tokio::test]
-async fn a_node_talks_only_to_the_member_that_it_means() {
+async fn a_node_connects_only_to_the_member_that_it_means() {
     let mut world = World::new("tls-dials");
     world.grow("n1").await;
     let mut admin = AdminServiceClient::new(world.channel(world.node("n1")));
-    // Members that are not there: whoever sits at their addresses shows one certificate or another.
+    // These members do not exist. A listener at each address shows a right or a wrong certificate.
     let cases =
         [("n2", "n2", true), ("n3", "n2", false), ("a.nodes.example", "*.nodes.example", false), ("n5", "N5", false)];
     for (node, (name, shown, is_right)) in (100..).zip(cases) {
@@ -434,7 +434,7 @@ async fn a_node_talks_only_to_the_member_that_it_means() {
 }
 
 #[tokio::test]
-async fn a_node_that_was_away_asks_members_about_those_that_came_meanwhile() {
+async fn a_node_that_was_down_asks_members_about_new_members() {
     let mut world = World::new("tls-away");
     for name in ["n1", "n2", "n3"] {
         world.grow(name).await;
@@ -444,7 +444,7 @@ async fn a_node_that_was_away_asks_members_about_those_that_came_meanwhile() {
     world.start(world.config("n4", Begin::Join(known))).await;
     world.wait_for_voters(4).await;
     let id = world.status(world.node("n4")).await.unwrap().node;
-    // The one that it has never heard of leads when it comes back.
+    // When n3 comes back, n4 leads, which n3 has never heard of.
     until("n4 leads", async || {
         for node in &world.nodes {
             let mut admin = AdminServiceClient::new(world.channel(&node.config));
@@ -471,17 +471,19 @@ async fn a_new_certificate_is_used_without_a_restart_and_a_bad_one_is_not() {
     let next = Authority::new();
     let renewed = next.sign(&["127.0.0.1"]);
     let half = Signed { key: "nothing".to_owned(), ..renewed.clone() };
-    half.write(world.place.path(), "n1-clients");
-    connect(address, &world.authority).await.expect("half of a new one is none: the first stays");
-    renewed.write(world.place.path(), "n1-clients");
+    half.write(world.directory.path(), "n1-clients");
+    connect(address, &world.authority)
+        .await
+        .expect("without its key the new certificate is not used: the first one stays");
+    renewed.write(world.directory.path(), "n1-clients");
     connect(address, &next).await.expect("the new certificate");
-    assert!(connect(address, &world.authority).await.is_err(), "the first one is gone");
+    assert!(connect(address, &world.authority).await.is_err(), "the first certificate is not used any more");
 }
 
 #[tokio::test]
 async fn files_that_cannot_be_used_are_refused_with_what_to_do() {
     let world = World::new("tls-files");
-    let directory = world.place.path();
+    let directory = world.directory.path();
     let (authority, other) = (&world.authority, Authority::new());
     let write = |name: &str, text: &str| {
         let path = directory.join(name);

@@ -1,7 +1,7 @@
 //! What the cluster's answers and pushes do to a session.
 //!
-//! Each answer first changes what the user can see; only then does its number count as seen. Whatever a repeat, an attach
-//! or a push says goes the same way as a first answer, except that it anchors nothing.
+//! Each answer first changes the state that users see; only then does its number count as seen. An answer that comes by a repeat, an
+//! attach or a push is treated like a first answer, except that it is no anchor. This file sends nothing; `connection.rs` does.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,6 @@ use fencepost_core::{
 use super::session::{Common, Grant, Hold, Life, Link, Session, Stage, UNSAID, terms};
 use super::{Answer, Event, Failure, GrantKey, Lost, RequestKey};
 use crate::bounds::REATTACH_MAX;
-use crate::planted::{Bug, planted};
 use fencepost_core::Nanos;
 
 /// An answer to a numbered request.
@@ -20,7 +19,7 @@ pub(crate) struct Answered {
     pub(crate) outcome: Outcome,
     /// The stamp at which it was decided.
     pub(crate) at: LogicalMs,
-    /// Whether the grant that it gave stands; true for a first answer.
+    /// Whether the grant that it gave still stands. Always true for a first answer.
     pub(crate) stands: bool,
 }
 
@@ -45,8 +44,7 @@ impl Session {
             _ => return,
         };
         if repeats.is_none() {
-            let at = if planted(Bug::AnchorsAtArrival) { now } else { sent_at };
-            common.anchor.proven(at, stamp);
+            common.add_anchor(sent_at, stamp, now);
             self.renewed(common, stamp);
         }
         match outcome {
@@ -56,8 +54,8 @@ impl Session {
                 if first && repeats.is_none() {
                     self.link_up(common, epoch, now);
                 } else {
-                    // An earlier try went before this one, and what went with it may still arrive with the same epoch. An attach
-                    // shuts it out, renews the session and says what it has.
+                    // There was an earlier open, and requests sent with it may still arrive with the same epoch. An attach makes the
+                    // cluster refuse them, renews the session and lists what it has.
                     self.renewed(common, repeats.unwrap_or(stamp));
                     self.link = UNSAID;
                     common.ready.insert(self.id);
@@ -84,7 +82,7 @@ impl Session {
                 self.keep_alive_sent = None;
                 self.attached_elsewhere(common, current);
             }
-            // Not open, or no longer.
+            // The open was refused.
             _ if self.life == Life::New => {
                 for number in self.pending.keys().copied().collect::<Vec<_>>() {
                     self.resolve(common, number, Answer::Decided(Outcome::Refused(refusal.clone())));
@@ -92,12 +90,12 @@ impl Session {
                 self.end(common, None);
             }
             Refusal::NoSession | Refusal::WrongSecret => self.end(common, None),
-            // A bound on what was said to be seen, which an honest client does not reach: the next keep-alive says it again.
+            // A bound on acknowledgements, which a correct client does not reach. The next keep-alive goes out as usual.
             _ => self.keep_alive_sent = None,
         }
     }
 
-    /// The session was attached on another stream since. If that was an old stream of ours, attaching again puts it right.
+    /// The session was attached on another stream. If that was an old stream of this client, attaching again repairs it.
     // Rule: attach
     pub(crate) fn attached_elsewhere(&mut self, common: &mut Common, current: Epoch) {
         let Link::Up(epoch) = self.link else { return };
@@ -106,7 +104,7 @@ impl Session {
         }
     }
 
-    /// The node says that this stream does not act for the session, and that an attach would help. The session exists.
+    /// The node says that this stream may not act for the session, and that an attach would help. So the session exists.
     // Rule: attach
     pub(crate) fn attach_first(&mut self, common: &mut Common) {
         match self.link {
@@ -115,7 +113,7 @@ impl Session {
                 self.life = Life::Open;
                 self.unlink(common);
             }
-            // It is on its way.
+            // An attach is on its way already.
             Link::Attaching { .. } | Link::Unsaid { .. } => {}
         }
     }
@@ -152,7 +150,7 @@ impl Session {
                 self.lose(common, id, Lost::Gone);
             }
         }
-        // Nobody here knows of it and nobody else can: it would be held until the session ends.
+        // Releases each grant that this client does not know. No guard can release it, so it would be held until the session ends.
         for grant in grants {
             let cancels = |action: &Action| matches!(action, Action::Cancel { .. });
             let cancel_pending = self.pending.values().any(|pending| cancels(&pending.request.action));
@@ -167,7 +165,7 @@ impl Session {
         self.link_up(common, epoch, now);
     }
 
-    /// The answer to a request, by whatever way it came.
+    /// The answer to a request, whether it came directly, by a repeat, by an attach or by a push.
     pub(crate) fn answered(&mut self, common: &mut Common, number: u64, answered: Answered, now: Nanos) {
         let Some(pending) = self.pending.get_mut(&number) else { return };
         let Answered { outcome, at, stands } = answered;
@@ -184,7 +182,7 @@ impl Session {
                     self.more_may_go(common);
                 }
             }
-            // It went with an open that was not taken, and goes with the next one again.
+            // The request was sent behind an open that was not taken. It is sent again with the next open.
             Outcome::Refused(Refusal::NoSession) if self.life == Life::New => {
                 if std::mem::replace(&mut pending.stage, Stage::Unsent) == Stage::Sent {
                     self.landed(common);
@@ -208,7 +206,7 @@ impl Session {
         }
     }
 
-    /// The answer to a request that changes nothing here, or only one thing.
+    /// Any other answer: updates the grant or the cancelled request that the request names, if it names one, and ends the request.
     fn ended(&mut self, common: &mut Common, number: u64, outcome: Outcome) {
         match self.pending[&number].request.action {
             Action::Release { grant: id } => {
@@ -227,7 +225,7 @@ impl Session {
                     common.wake_by(self.validity(&common.anchor, id).warn_at);
                 }
             }
-            // Whatever it says, nothing is left of the request that it was for: a grant that came first was given back.
+            // Whatever the answer is, the cancelled request is over: if it was granted first, the cancel gave the grant back.
             Action::Cancel { request, .. } => self.resolve(common, request.0, Answer::Decided(Outcome::TimedOut)),
             _ => {}
         }
@@ -258,12 +256,12 @@ impl Session {
         let lost = if !stands {
             true
         } else if let Some(grant) = self.grants.get_mut(&id) {
-            // One more entry of a named owner.
+            // A named owner has entered the lock again.
             grant.guards += 1;
             grant.token = token;
-            let lost = grant.lost.is_some() || now >= self.validity(&common.anchor, id).until;
+            let lost = grant.lost.is_some() || self.validity(&common.anchor, id).is_over(now);
             if lost {
-                self.grants.get_mut(&id).expect("it was just there").guards -= 1;
+                self.grants.get_mut(&id).expect("found above").guards -= 1;
             }
             lost
         } else {
@@ -284,9 +282,9 @@ impl Session {
                 contended: false,
             };
             self.insert_grant(common, id, grant);
-            let lost = now >= self.validity(&common.anchor, id).until;
+            let lost = self.validity(&common.anchor, id).is_over(now);
             if lost {
-                self.grants.get_mut(&id).expect("it was just put there").guards = 0;
+                self.grants.get_mut(&id).expect("inserted above").guards = 0;
                 self.forget_if_over(id);
             }
             lost
@@ -305,7 +303,7 @@ impl Session {
         }
     }
 
-    /// Puts a request back that was not carried out for a reason that passes.
+    /// Sends a request again that was refused for a temporary reason.
     fn send_again(&mut self, common: &mut Common, number: u64) {
         let Some(pending) = self.pending.get_mut(&number) else { return };
         if std::mem::replace(&mut pending.stage, Stage::Unsent) == Stage::Sent {
@@ -350,7 +348,7 @@ impl Session {
             }
             _ => {
                 self.unlink(common);
-                // It was not carried out, so the next one is as good as a first.
+                // The open was not carried out, so the next one counts as the first.
                 self.open_said_before = false;
                 self.link = Link::Unsaid { not_before: again_at };
                 let unsent = self.pending.iter().filter(|(_, pending)| pending.stage == Stage::Unsent);
@@ -361,9 +359,7 @@ impl Session {
     }
 
     pub(crate) fn pushed(&mut self, common: &mut Common, push: Push, stamp: LogicalMs, now: Nanos) {
-        if planted(Bug::PushesAnchor) {
-            common.anchor.proven(now, stamp);
-        }
+        common.push_is_no_anchor(stamp, now);
         match push {
             Push::Ended { number, outcome, .. } => {
                 self.answered(common, number.0, Answered { outcome, at: stamp, stands: true }, now);
@@ -380,7 +376,7 @@ impl Session {
     }
 }
 
-/// What the server says of something that it did not take.
+/// What the server says about a message that it did not take.
 #[derive(Clone, Debug)]
 pub(crate) struct NotTaken {
     pub(crate) invalid: bool,

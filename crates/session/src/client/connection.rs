@@ -1,7 +1,8 @@
 //! One stream to the cluster with all the sessions on it.
 //!
-//! It knows no socket: it is told when the stream is up or down and what came, and says what to send and when to come back. Whoever
-//! holds it may ask for anything at any time, connected or not; what cannot be sent waits for its limit.
+//! It has no socket: the driver tells it when the stream is up or down and which messages came, and asks it what to send and when to
+//! come back. The driver may make requests at any time, connected or not; a request that cannot be sent waits until its limit. What an
+//! answer does to a session stands in `answers.rs`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -16,28 +17,27 @@ use super::answers::{Answered, NotTaken};
 use super::session::{Common, Life, Link, Session, Stage};
 use super::{Answer, Event, Failure, GrantKey, GrantState, Lost, RequestKey};
 use crate::bounds::{IN_FLIGHT_MAX, KEEP_ALIVES_PER_MESSAGE, MESSAGE_BYTES, PENDING_MAX, RETRY_AFTER, STALL};
-use crate::planted::{Bug, planted};
 use fencepost_core::Nanos;
 
-/// A session that is to be opened. The driver, which has randomness, draws the id and the secret.
+/// A session to open. The driver has randomness, so it chooses the id and the secret.
 #[derive(Clone, Debug)]
 pub struct NewSession {
     /// 128 random bits.
     pub id: SessionId,
-    /// What proves to a node that the session is ours.
+    /// Proves to a node that the session is this client's.
     pub secret: SessionSecret,
-    /// How long it lives without a sign of life.
+    /// How long it lives without a keep-alive.
     pub ttl: Ttl,
-    /// For people.
+    /// Text for people.
     pub metadata: Metadata,
 }
 
-/// What letting go of a grant comes to.
+/// What [`Connection::let_go`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LetGo {
-    /// This request will say how it went.
+    /// It sends this release. The answer comes as an event.
     Asked(RequestKey),
-    /// There is nothing to give back.
+    /// Nothing: the lock was lost before.
     Lost(Lost),
 }
 
@@ -48,32 +48,32 @@ pub struct Connection {
     common: Common,
     /// The stream is up.
     up: bool,
-    /// Nothing was answered for too long.
+    /// No answer came for too long.
     stalled: bool,
     /// The cluster and group that the sessions belong to.
     home: Option<(u128, u64)>,
-    /// After the shut-down: the closes of sessions that still have guards, to be said when the last guard of each is gone.
+    /// After the shut-down: the close of each session that still has guards. It is sent when the session's last guard is gone.
     leaving: BTreeMap<SessionId, v1::ClientMessage>,
-    /// Those of them whose last guard is gone.
+    /// Closes of sessions whose last guard is gone, ready to be sent.
     farewells: VecDeque<v1::ClientMessage>,
 }
 
 impl Connection {
-    // ---- What users ask for
+    // ---- Calls of users
 
-    /// A session that will be opened on the stream that there is, or on the next.
+    /// Adds a session. It is opened on the current stream, or on the next one.
     pub fn open_session(&mut self, new: NewSession) {
         let NewSession { id, secret, ttl, metadata } = new;
         self.sessions.insert(id, Session::new(id, secret, ttl, metadata));
         self.common.ready.insert(id);
     }
 
-    /// Whether the session can still be asked for anything.
+    /// Whether the session has not ended.
     pub fn is_alive(&self, session: SessionId) -> bool {
         self.sessions.get(&session).is_some_and(|session| !matches!(session.life, Life::Ended(_)))
     }
 
-    /// Whether the session holds anything, as far as it knows.
+    /// Whether the session has grants, as far as the client knows.
     pub fn holds_any(&self, session: SessionId) -> bool {
         self.sessions.get(&session).is_some_and(|session| !session.grants.is_empty())
     }
@@ -83,8 +83,8 @@ impl Connection {
         self.home.map(|(cluster, _)| cluster)
     }
 
-    /// Asks for something. The answer comes as an event, at `limit_at` at the latest, or a little later if a wait has to be
-    /// cancelled first.
+    /// Makes a request. The answer comes as an event, at `limit_at` at the latest, or a little later if a wait has to be cancelled
+    /// first.
     pub fn request(&mut self, session: SessionId, action: Action, limit_at: Option<Nanos>) -> RequestKey {
         let Connection { sessions, common, .. } = self;
         let Some(session) = sessions.get_mut(&session) else {
@@ -105,7 +105,7 @@ impl Connection {
         key
     }
 
-    /// Nobody waits for this answer any more. A wait is cancelled, and what it may have got is given back.
+    /// The caller no longer waits for this answer. A wait is cancelled, and a grant that it may have got is given back.
     pub fn abandon(&mut self, request: RequestKey) {
         let Connection { sessions, common, .. } = self;
         if let Some(session) = sessions.get_mut(&request.session) {
@@ -131,7 +131,7 @@ impl Connection {
         }
     }
 
-    /// Ends a session by its own will. The answer comes as an event.
+    /// Closes a session. The answer comes as an event.
     pub fn close_session(&mut self, session: SessionId, limit_at: Option<Nanos>) -> RequestKey {
         let key = self.request(session, Action::Close, limit_at);
         let Connection { sessions, common, .. } = self;
@@ -140,7 +140,7 @@ impl Connection {
             && matches!(session.link, Link::Unsaid { .. })
             && !session.open_said_before
         {
-            // The cluster has never heard of it.
+            // The open was never sent, so the cluster does not know the session.
             session.resolve(common, key.number.0, Answer::Decided(Outcome::Closed));
             session.end(common, Some(SessionEnd::Closed));
         }
@@ -148,7 +148,7 @@ impl Connection {
         key
     }
 
-    /// What the holder of a grant may believe now.
+    /// The state of a grant, as its holder may believe it now.
     pub fn grant_state(&mut self, grant: GrantKey, now: Nanos) -> GrantState {
         let Connection { sessions, common, .. } = self;
         match sessions.get_mut(&grant.session) {
@@ -157,7 +157,7 @@ impl Connection {
         }
     }
 
-    /// How long the holder of a grant may still act.
+    /// How much longer the holder of a grant may act.
     pub fn remaining(&mut self, grant: GrantKey, now: Nanos) -> Duration {
         if let GrantState::Lost(_) = self.grant_state(grant, now) {
             return Duration::ZERO;
@@ -166,22 +166,22 @@ impl Connection {
         session.validity(&self.common.anchor, grant.grant).until.since(now)
     }
 
-    /// Whether somebody has begun to wait for this grant since it was last asked.
+    /// Whether another client has begun to wait for this lock since the last call.
     pub fn take_contended(&mut self, grant: GrantKey) -> bool {
         let session = self.sessions.get_mut(&grant.session);
         let grant = session.and_then(|session| session.grants.get_mut(&grant.grant));
         grant.is_some_and(|grant| std::mem::take(&mut grant.contended))
     }
 
-    /// The sessions that are not over.
+    /// The sessions that have not ended.
     pub fn living(&self) -> Vec<SessionId> {
         let living = self.sessions.values().filter(|session| !matches!(session.life, Life::Ended(_)));
         living.map(|session| session.id).collect()
     }
 
-    // ---- What happens
+    // ---- Input
 
-    /// The stream is up, and this is who serves it.
+    /// The stream is up. The hello names the cluster and the group.
     pub fn handle_connected(&mut self, hello: &v1::Hello, now: Nanos) {
         self.handle_timeout(now);
         let home = (api::whole(hello.cluster_high, hello.cluster_low), hello.group);
@@ -189,7 +189,7 @@ impl Connection {
         (self.up, self.stalled) = (true, false);
         self.common.unreachable = false;
         if moved {
-            // Another cluster answers at the old address. It knows nothing of what the old one gave us.
+            // Another cluster or group answers at the old address. It does not know the sessions of the old one.
             let opened = self.sessions.values_mut().filter(|session| session.life != Life::New);
             opened.for_each(|session| session.end(&mut self.common, None));
             self.common.anchor = Default::default();
@@ -197,7 +197,7 @@ impl Connection {
         self.common.ready.extend(self.sessions.keys());
     }
 
-    /// The stream is down. Nothing that was not answered is forgotten.
+    /// The stream is down. All pending requests stay, and are sent again on the next stream.
     pub fn handle_disconnected(&mut self, now: Nanos) {
         self.handle_timeout(now);
         (self.up, self.stalled) = (false, false);
@@ -206,7 +206,7 @@ impl Connection {
         }
     }
 
-    /// The cluster is taken for dead, or no longer.
+    /// Whether the cluster counts as reachable has changed: see [`super::Reconnect::is_open`].
     pub fn handle_reachable(&mut self, reachable: bool) {
         if self.common.unreachable != reachable {
             return;
@@ -217,16 +217,17 @@ impl Connection {
         }
     }
 
-    /// The stream takes the next messages and no others, and no stream will follow: what can be given back is. A session whose
-    /// guards are all gone is closed, which ends its waits, too. The locks of the others stay: their holders may be at work.
+    /// The program ends: the stream takes only the messages of the next `poll_transmit` calls, and no stream follows. A session without
+    /// guards is closed, which ends its waits, too. A session with guards keeps its locks, because their holders may still work; its
+    /// waits are cancelled.
     pub fn handle_farewell(&mut self) {
         for session in self.sessions.values_mut() {
             session.say_farewell(&mut self.common);
         }
     }
 
-    /// Everything that is not over ends here. After [`Connection::handle_farewell`], what is held stays held at the cluster
-    /// until the last guard of its session is gone: then [`Connection::poll_farewell`] has the close.
+    /// Ends all sessions and requests on this side. The cluster keeps the locks of a session that still has guards. When the session's
+    /// last guard is gone, [`Connection::poll_farewell`] has its close. Called after [`Connection::handle_farewell`].
     pub fn handle_shut_down(&mut self) {
         for session in self.sessions.values_mut() {
             if self.up
@@ -243,12 +244,12 @@ impl Connection {
         }
     }
 
-    /// What is still to be said after the shut-down.
+    /// The next message to send after the shut-down.
     pub fn poll_farewell(&mut self) -> Option<v1::ClientMessage> {
         self.farewells.pop_front()
     }
 
-    /// Whether something will have to be said after the shut-down, when guards are dropped.
+    /// Whether there are messages to send after the shut-down, now or when guards are dropped.
     pub fn awaits_farewell(&self) -> bool {
         !self.leaving.is_empty() || !self.farewells.is_empty()
     }
@@ -256,9 +257,9 @@ impl Connection {
     /// A message came.
     ///
     /// # Errors
-    /// [`WireError`] if this version does not know what it says. The stream should be given up.
+    /// [`WireError`] if this version does not understand the message. The driver should give up the stream.
     pub fn handle_message(&mut self, message: v1::ServerMessage, now: Nanos) -> Result<(), WireError> {
-        // What has run out is over before anything new is believed.
+        // Grants whose deadline has passed are lost before the message can renew them.
         // Rule: lost-is-final
         self.handle_timeout(now);
         for decided in message.decided {
@@ -297,14 +298,13 @@ impl Connection {
             session.answered_unnumbered(common, answer.outcome, stamp, repeats, now);
             return self.forget_if_over(answer.session);
         };
-        // Rule: holder-stops-first. Only an answer to this very try proves anything.
+        // Rule: holder-stops-first. Only the answer to the first try on this stream is an anchor.
         if repeats.is_none()
             && let Some(pending) = session.pending.get(&number.0)
             && pending.stage == Stage::Sent
             && pending.tries == 1
         {
-            let at = if planted(Bug::AnchorsAtArrival) { now } else { pending.sent_at };
-            common.anchor.proven(at, stamp);
+            common.add_anchor(pending.sent_at, stamp, now);
         }
         let stands = answer.repeat.is_none_or(|repeat| repeat.stands);
         let answered = Answered { outcome: answer.outcome, at: repeats.unwrap_or(stamp), stands };
@@ -347,7 +347,7 @@ impl Connection {
         self.renew_together(now);
     }
 
-    /// When one session is due, those that will be soon go with it: one message instead of many.
+    /// When the keep-alive of one session is due, sessions that are due soon renew with it: one message instead of many.
     // Rule: idle-is-silent
     fn renew_together(&mut self, now: Nanos) {
         if !self.sessions.values().any(|session| session.keep_alive_wanted) {
@@ -362,29 +362,29 @@ impl Connection {
         }
     }
 
-    // ---- What is to be done
+    // ---- Output
 
     /// When to call [`Connection::handle_timeout`], if nothing happens before.
     pub fn poll_timeout(&self) -> Option<Nanos> {
         self.common.wake_at
     }
 
-    /// What users are to be told.
+    /// The next event for users.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.common.events.pop_front()
     }
 
-    /// How many requests are sent and not answered.
+    /// The number of requests in flight.
     pub fn in_flight(&self) -> usize {
         self.common.in_flight
     }
 
-    /// The stream seems dead: nothing was answered for too long. It should be given up for another.
+    /// Whether the stream seems dead: no answer came for too long. The driver should give it up and dial again.
     pub fn is_stalled(&self) -> bool {
         self.up && self.stalled
     }
 
-    /// The next message to send, which counts as sent at `now`: everything that is ready, as far as one message takes it.
+    /// The next message to send: everything that is ready and fits into one message. It counts as sent at `now`.
     pub fn poll_transmit(&mut self, now: Nanos) -> Option<v1::ClientMessage> {
         if !self.up {
             return None;
@@ -401,7 +401,7 @@ impl Connection {
             let left = session.say(&mut message, now);
             self.common.in_flight += session.in_flight - before;
             if session.keep_alive_sent == Some(now) {
-                session.signed(&mut self.common, now);
+                session.schedule_keep_alive(&mut self.common, now);
             }
             if left {
                 self.common.ready.insert(id);
@@ -424,7 +424,7 @@ impl Connection {
     }
 }
 
-/// A message that is being put together.
+/// A message under construction.
 #[derive(Default)]
 struct Outgoing {
     message: v1::ClientMessage,
@@ -436,9 +436,9 @@ impl Outgoing {
         self.bytes >= MESSAGE_BYTES || self.message.keep_alives.len() >= KEEP_ALIVES_PER_MESSAGE
     }
 
-    /// Whether so much more fits. The first part always does.
+    /// Whether the part fits; counts its bytes if so. The first part always fits.
     fn takes(&mut self, part: &impl Message) -> bool {
-        // The tag and the length before the part.
+        // Six bytes for the tag and the length before the part.
         let bytes = part.encoded_len() + 6;
         let fits = self.bytes == 0 || self.bytes + bytes <= MESSAGE_BYTES;
         if fits {
@@ -449,7 +449,7 @@ impl Outgoing {
 }
 
 impl Session {
-    /// The close of a session whose guards are still alive, as it can be said on this stream at any time.
+    /// The close of a session that still has guards, valid on this stream at any later time. `None` if there is nothing to close later.
     fn closes_later(&mut self) -> Option<v1::ClientMessage> {
         let Link::Up(epoch) = self.link else { return None };
         if matches!(self.life, Life::Ended(_)) || !self.is_held() {
@@ -460,7 +460,7 @@ impl Session {
         Some(v1::ClientMessage { requests: vec![api::request_to_wire(&close)], ..v1::ClientMessage::default() })
     }
 
-    /// Says what there is to say. Returns whether something is left that did not fit.
+    /// Adds the session's open, attach, keep-alive and requests to a message. Returns whether something did not fit.
     fn say(&mut self, out: &mut Outgoing, now: Nanos) -> bool {
         match self.link {
             Link::Unsaid { not_before } if now < not_before => return false,
@@ -484,7 +484,7 @@ impl Session {
         }
         let epoch = match self.link {
             Link::Up(epoch) => epoch,
-            // Rule: exactly-once. An open of this very try makes epoch 1; requests need not wait for the answer.
+            // Rule: exactly-once. The first open makes epoch 1, so requests need not wait for its answer.
             Link::Opening { first: true, .. } => Epoch(1),
             _ => return false,
         };
@@ -503,7 +503,7 @@ impl Session {
     fn say_requests(&mut self, out: &mut Outgoing, epoch: Epoch, now: Nanos) -> bool {
         let mut first = true;
         while let Some(number) = self.unsent.front().copied() {
-            // What is being cancelled is not sent again: the cancel takes its number.
+            // A request that is being cancelled is not sent again: its cancel names its number.
             let Some(pending) = self.pending.get_mut(&number) else {
                 self.unsent.pop_front();
                 continue;
@@ -512,7 +512,7 @@ impl Session {
                 self.unsent.pop_front();
                 continue;
             }
-            // A close makes room by itself: it ends all the others.
+            // A close goes beyond the bound: it ends all other requests.
             if self.in_flight >= IN_FLIGHT_MAX && pending.request.action != Action::Close {
                 return false;
             }
@@ -535,9 +535,8 @@ impl Session {
     }
 }
 
-/// A grant of a session.
 impl GrantKey {
-    /// Names a grant.
+    /// The key of this grant of this session.
     pub fn new(session: SessionId, grant: GrantId) -> GrantKey {
         GrantKey { session, grant }
     }

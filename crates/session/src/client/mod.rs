@@ -1,8 +1,8 @@
-//! The machines of the client: all that it decides, without I/O, clock, randomness or `async`.
+//! The client's side of the session protocol: all its decisions, without I/O, clock, randomness or `async`.
 //!
-//! [`Connection`] is one stream with the sessions on it; [`Reconnect`] decides whom to dial and when. What happens goes in by
-//! `handle_*` and by what users ask for; what is to be done comes out by `poll_*`, and `poll_timeout` says when to come back. The
-//! driver does it, and the simulation drives the very same machines.
+//! [`Connection`] is one stream with the sessions on it; [`Reconnect`] decides which node to dial and when. Input goes in by `handle_*`
+//! and by the calls of users. Output comes from `poll_*`; `poll_timeout` says when to call `handle_timeout`. The client library and the
+//! simulation drive the same machines.
 
 mod answers;
 mod connection;
@@ -20,97 +20,97 @@ use fencepost_core::{GrantEnd, GrantId, Outcome, RequestNumber, SessionEnd, Sess
 pub use connection::{Connection, LetGo, NewSession};
 pub use reconnect::{DialFailure, Reconnect, Step};
 
-/// A request of a session.
+/// Names a request of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestKey {
-    /// Whose.
+    /// The session.
     pub session: SessionId,
-    /// Its number.
+    /// The request's number.
     pub number: RequestNumber,
 }
 
-/// A grant of a session.
+/// Names a grant of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GrantKey {
-    /// Whose.
+    /// The session.
     pub session: SessionId,
-    /// Which.
+    /// The grant.
     pub grant: GrantId,
 }
 
-/// What users are to be told.
+/// An event for users.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A request is over. Exactly one for each that somebody listens to.
+    /// A request is over. Each request with a listener gets exactly one of these.
     Answered(RequestKey, Answer),
-    /// A request has its place in a queue, and its answer may take long.
+    /// A request waits in a queue, so its answer may take long.
     Queued(RequestKey),
-    /// Look at the state of this grant again.
+    /// The state of this grant may have changed: read it again.
     GrantChanged(GrantKey),
-    /// Look at the state of every grant of this session again.
+    /// The state of every grant of this session may have changed: read them again.
     SessionChanged(SessionId),
 }
 
-/// How a request ended, for who asked.
+/// How a request ended, for the caller.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// What the cluster decided.
+    /// The cluster's decision.
     Decided(Outcome),
-    /// Nothing was done, and nothing will be.
+    /// The request was not carried out, and will not be.
     Failed(Failure),
-    /// It was sent, and no answer came in time.
+    /// The request was sent, and no answer came in time.
     // Rule: unknown-is-said
     Unknown,
-    /// The session is over, and with it whatever the request may have got.
+    /// The session is over. If the request got a grant, that is over, too.
     SessionEnded {
-        /// How, if the cluster has said it.
+        /// How the session ended, if the cluster has said so.
         how: Option<SessionEnd>,
-        /// The request had a place in a queue.
+        /// The request was waiting in a queue at some time.
         queued: bool,
     },
 }
 
-/// Why nothing was done.
+/// Why a request was not carried out.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Failure {
     /// No node could be reached.
     Unreachable,
-    /// The cluster did not take it.
+    /// The cluster did not take the request.
     NotTaken {
-        /// What it says.
+        /// The server's message.
         message: String,
-        /// Asking again can help: when.
+        /// The pause after which a retry can succeed. `None` if a retry does not help.
         retry_after: Option<Duration>,
     },
-    /// The lock was granted, but its time was over when the answer came. It was given back.
+    /// The lock was granted, but its deadline had passed when the answer came. It was given back.
     GrantedTooLate,
-    /// Too many requests of this session are not over.
+    /// The session has too many pending requests.
     TooManyPending,
     /// The client is shut down.
     ShutDown,
 }
 
-/// What a holder may believe.
+/// What a holder may believe about its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrantState {
     /// The lock is held.
     Held,
-    /// It is held, but its deadline comes near: no renewal was confirmed for long, or its longest hold is nearly over.
+    /// The lock is held, but its deadline is near: no renewal was confirmed for long, or its longest hold is nearly over.
     Jeopardy,
-    /// It is not held any more, and never will be again.
+    /// The lock is not held any more. This state is final.
     Lost(Lost),
 }
 
 /// Why a lock is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// Its deadline passed before a renewal was confirmed. The cluster may not have given it away yet, but it may at any time.
+    /// Its deadline passed before a renewal was confirmed. From now on the cluster may grant it to another client at any time.
     DeadlinePassed,
     /// The cluster ended it.
     Ended(GrantEnd),
-    /// It is gone, and the cluster no longer knows how.
+    /// It is gone, and the cluster no longer knows why.
     Gone,
-    /// It was given back.
+    /// The holder gave it back.
     Released,
 }
 

@@ -1,10 +1,10 @@
-//! Whom to dial, and when: follow the leader, go round the others, wait longer each round, and know when to give up hoping.
+//! Which node to dial, and when: follow hints to the leader, try all endpoints in turn, and back off between rounds.
 //!
-//! A round is one try of every endpoint. After a round without success the next begins after a random part of a time that
-//! doubles (full jitter), so that a thousand clients of one dead node do not come back at the same moment. After a few
-//! rounds without an answer from anyone the breaker opens: calls fail at once instead of hanging. The rounds go on, and the first
-//! one that succeeds closes it. Nodes that answer and do not lead are no dead cluster: they elect, and that is soon over, so calls
-//! wait and the pauses stay short. When the lead is handed over it takes milliseconds, so the first of them is hardly one.
+//! A round is one try of every endpoint. The pause after a failed round is a random part of a time that doubles each round (full
+//! jitter), so that a thousand clients of one dead node do not come back at the same moment. After a few rounds without an answer
+//! from any node the breaker opens: calls fail at once instead of hanging. The rounds go on, and the first success closes it. A
+//! cluster whose nodes answer but do not lead is not dead: it elects a leader, which is soon over, so calls wait and the pauses stay
+//! short. A leadership transfer takes milliseconds, so the first of these pauses is very short.
 
 use std::time::Duration;
 
@@ -18,46 +18,46 @@ use fencepost_core::Nanos;
 pub enum Step {
     /// Dial this address.
     Dial(String),
-    /// Do nothing until then.
+    /// Do nothing until this instant.
     WaitUntil(Nanos),
 }
 
-/// Why a try did not succeed, or a connection ended.
+/// Why a try failed, or a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DialFailure {
-    /// The node does not lead. It may know who does.
+    /// The node does not lead. It may know the leader.
     NotLeader {
         /// The leader's address for clients.
         leader: Option<String>,
     },
-    /// Nobody answered, or the stream broke.
+    /// No answer came, or the stream broke.
     Unreachable,
-    /// The stream was up, and nothing was answered on it for too long.
+    /// The stream was up, but no answer came for too long.
     Stalled,
 }
 
-/// Decides whom to dial and when.
+/// Decides which node to dial and when.
 #[derive(Clone, Debug)]
 pub struct Reconnect {
     endpoints: Vec<String>,
-    /// Which endpoint is next.
+    /// The index of the next endpoint to dial.
     next: usize,
-    /// How many were tried in this round.
+    /// Endpoints tried in this round.
     tried: usize,
-    /// Who was said to lead, to be dialled before any other.
+    /// The address that a node named as the leader's. It is dialled before any endpoint.
     hint: Option<String>,
     hints_followed: u32,
-    /// Whether somebody answered in this round, if only that it does not lead.
+    /// A node answered in this round, even if only to say that it does not lead.
     answered: bool,
-    /// Rounds without an answer since the last one.
+    /// Consecutive rounds without any answer.
     rounds: u32,
-    /// Rounds in a row in which somebody answered, and nobody led.
+    /// Consecutive rounds with an answer but without a leader.
     elections: u32,
     wait_until: Nanos,
 }
 
 impl Reconnect {
-    /// For these addresses, of which there is at least one.
+    /// For these addresses. There must be at least one.
     pub fn new(endpoints: Vec<String>) -> Reconnect {
         let start = Nanos::default();
         Reconnect {
@@ -73,7 +73,7 @@ impl Reconnect {
         }
     }
 
-    /// What to do now that there is no connection.
+    /// The next step while there is no connection.
     pub fn poll(&mut self, now: Nanos) -> Step {
         if now < self.wait_until {
             return Step::WaitUntil(self.wait_until);
@@ -91,13 +91,13 @@ impl Reconnect {
     pub fn handle_connected(&mut self, address: &str) {
         (self.tried, self.rounds, self.elections, self.hints_followed) = (0, 0, 0, 0);
         (self.hint, self.answered) = (None, false);
-        // When this connection breaks, the same node is asked first: it may be a matter of the network alone.
+        // When this connection breaks, the same node is dialled first: only the network may have failed.
         if let Some(at) = self.endpoints.iter().position(|endpoint| endpoint == address) {
             self.next = at;
         }
     }
 
-    /// A try failed, or a connection ended. `random` is any number; it decides how long to wait within the bounds.
+    /// A try failed, or a connection ended. `random` is any number; it picks the pause within the bounds.
     pub fn handle_failed(&mut self, now: Nanos, failure: DialFailure, random: u64) {
         if let DialFailure::NotLeader { .. } = failure {
             (self.answered, self.rounds) = (true, 0);
@@ -108,10 +108,10 @@ impl Reconnect {
                 self.hint = Some(leader);
                 return;
             }
-            // A node that answers is no sign of a dead cluster, but it must not be asked in a tight loop either.
+            // No hint, or too many in a row. In the second case a pause comes first, to avoid a tight loop.
             DialFailure::NotLeader { leader } => self.hint = leader,
             DialFailure::Unreachable => {}
-            // It hangs, and would let us wait once more: the others are asked before it.
+            // The node hangs and would stall the next stream, too. The other nodes are dialled before it.
             DialFailure::Stalled => self.next = (self.next + 1) % self.endpoints.len(),
         }
         if self.tried >= self.endpoints.len() || self.hints_followed >= HINTS_FOLLOWED {
@@ -127,7 +127,7 @@ impl Reconnect {
         }
     }
 
-    /// Whether the cluster is taken for dead: calls that were not sent should fail at once.
+    /// Whether the cluster counts as dead. Then requests that were not sent should fail at once.
     pub fn is_open(&self) -> bool {
         self.rounds >= BREAKER_ROUNDS
     }
@@ -191,20 +191,20 @@ mod tests {
         dials(&mut reconnect, now);
         reconnect.handle_failed(now, DialFailure::NotLeader { leader: None }, u64::MAX / 3);
         let Step::WaitUntil(until) = reconnect.poll(now) else { panic!("it never pauses") };
-        assert!(until.since(now) <= BACKOFF_ELECTION_FIRST, "a leader was there: it begins anew");
+        assert!(until.since(now) <= BACKOFF_ELECTION_FIRST, "a leader was there, so the backoff starts again");
     }
 
     #[test]
-    fn nodes_that_elect_are_no_dead_cluster() {
+    fn nodes_that_elect_do_not_count_as_dead() {
         let mut reconnect = Reconnect::new(vec!["a:1".into(), "b:1".into(), "c:1".into()]);
         let mut now = Nanos(0);
-        // The leader is gone for good, and the two others do not agree for a while.
+        // The old leader is gone for good, and the two others elect no leader for a while.
         for _ in 0..50 {
             for failure in [FAILED, DialFailure::NotLeader { leader: None }, DialFailure::NotLeader { leader: None }] {
                 dials(&mut reconnect, now);
                 reconnect.handle_failed(now, failure, u64::MAX / 2);
             }
-            assert!(!reconnect.is_open(), "somebody answered");
+            assert!(!reconnect.is_open(), "two nodes answered");
             if let Step::WaitUntil(until) = reconnect.poll(now) {
                 assert!(until.since(now) <= BACKOFF_ELECTION_MAX, "an election is soon over");
                 now = until;

@@ -1,25 +1,25 @@
-//! Which answers this client has seen, and what of that it has said on the stream it has now.
+//! Which answers this client has seen, and which of them it has acknowledged on the current stream.
 //!
-//! The server adds up what it is told, so each message says only what is new; a new stream is told everything once. That keeps
-//! messages small when hundreds of requests wait and every one of them is a gap.
+//! The server merges the acknowledgements, so each message carries only the new ones; a new stream gets all of them once. That keeps
+//! messages small when hundreds of requests wait and each of them is a gap in the numbers.
 
 use std::collections::BTreeMap;
 
 use fencepost_core::Seen;
 
-/// The numbers whose answers were seen.
+/// The request numbers whose answers the client has seen.
 #[derive(Debug, Default)]
 pub(crate) struct SeenNumbers {
-    /// Every number up to this one.
+    /// Every number up to this one is seen.
     mark: u64,
-    /// Ranges above it, by their first number. Invariant: they touch neither each other nor the mark.
+    /// Ranges of seen numbers above the mark: first to last number. Invariant: they touch neither each other nor the mark.
     above: BTreeMap<u64, u64>,
-    /// Numbers seen since the last message on this stream.
+    /// Numbers seen but not yet acknowledged on this stream.
     unsaid: Vec<u64>,
 }
 
 impl SeenNumbers {
-    /// The user-visible state has taken the answer to this number.
+    /// The answer to this number has reached the state that users see.
     // Rule: exactly-once
     pub(crate) fn add(&mut self, number: u64) {
         if self.covers(number) {
@@ -46,7 +46,7 @@ impl SeenNumbers {
         number <= self.mark || self.above.range(..=number).next_back().is_some_and(|(_, last)| number <= *last)
     }
 
-    /// What is new since the last message.
+    /// The acknowledgements for the next message on this stream.
     pub(crate) fn news(&mut self) -> Seen {
         let mut seen = Seen { mark: self.mark, ..Seen::default() };
         self.unsaid.retain(|number| *number > seen.mark);
@@ -60,12 +60,12 @@ impl SeenNumbers {
         seen
     }
 
-    /// The news have gone out on this stream.
+    /// The acknowledgements of [`SeenNumbers::news`] were sent on this stream.
     pub(crate) fn said(&mut self) {
         self.unsaid.clear();
     }
 
-    /// Everything, for a stream that was told nothing yet.
+    /// All acknowledgements, for a new stream.
     pub(crate) fn all(&mut self) -> Seen {
         self.said();
         Seen { mark: self.mark, ranges: self.above.iter().map(|(first, last)| (*first, *last)).collect() }
@@ -87,12 +87,12 @@ mod tests {
         assert_eq!((all.mark, all.ranges.as_slice()), (2, &[(4, 5), (9, 9)][..]));
         seen.add(3);
         let news = seen.news();
-        assert_eq!((news.mark, news.ranges.len()), (5, 0), "what the mark covers needs no range");
+        assert_eq!((news.mark, news.ranges.len()), (5, 0), "a number up to the mark needs no range");
         assert_eq!(seen.all().ranges.as_slice(), [(9, 9)]);
     }
 
     #[test]
-    fn what_was_said_bit_by_bit_adds_up_to_everything() {
+    fn increments_add_up_to_all_seen_numbers() {
         for seed in 0..50 {
             let mut seeds = Seeds::new(seed);
             let (mut seen, mut told) = (SeenNumbers::default(), SeenNumbers::default());

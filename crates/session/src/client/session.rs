@@ -1,7 +1,8 @@
-//! One session as its client knows it: what it asked and was not answered, what it holds, until when, and what is to be said.
+//! One session as its client knows it: its pending requests, its grants with their deadlines, and its keep-alives.
 //!
-//! A request stays here until its answer has reached the user-visible state; until then it is sent again on every new stream,
-//! and the cluster carries it out once. How the answers change a session stands in `answers.rs`.
+//! A request stays here until its answer has reached the state that users see. Until then it is sent again on every new stream,
+//! and the cluster carries it out once. How answers change a session stands in `answers.rs`; how messages are built, in
+//! `connection.rs`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -25,19 +26,32 @@ use fencepost_core::Nanos;
 pub(crate) struct Common {
     pub(crate) anchor: Anchor,
     pub(crate) events: VecDeque<Event>,
-    /// The sessions that have something to say.
+    /// The sessions that have something to send.
     pub(crate) ready: BTreeSet<SessionId>,
-    /// Invariant: not later than the first thing that is due in any session.
+    /// Invariant: not later than the earliest deadline of any session.
     pub(crate) wake_at: Option<Nanos>,
-    /// The cluster is taken for dead.
+    /// The cluster counts as dead.
     pub(crate) unreachable: bool,
-    /// Invariant: the sum of what the sessions have in flight.
+    /// Invariant: the sum of the sessions' `in_flight`.
     pub(crate) in_flight: usize,
 }
 
 impl Common {
     pub(crate) fn wake_by(&mut self, at: Nanos) {
         self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// The answer to a message that was sent at `sent_at` came at `now`, and its entry has this stamp. See [`Anchor::proven`].
+    pub(crate) fn add_anchor(&mut self, sent_at: Nanos, stamp: LogicalMs, now: Nanos) {
+        let instant = if planted(Bug::AnchorsAtArrival) { now } else { sent_at };
+        self.anchor.proven(instant, stamp);
+    }
+
+    /// Does nothing with the stamp of a push, except with a planted fault. See [`Anchor::proven`].
+    pub(crate) fn push_is_no_anchor(&mut self, stamp: LogicalMs, now: Nanos) {
+        if planted(Bug::PushesAnchor) {
+            self.anchor.proven(now, stamp);
+        }
     }
 }
 
@@ -49,58 +63,59 @@ pub(crate) struct Session {
     pub(crate) metadata: Metadata,
     pub(crate) life: Life,
     pub(crate) link: Link,
-    /// An open that was not answered may have been carried out; requests must not run ahead of the next one.
+    /// An open was sent and not answered. It may have been carried out, so requests must wait for the answer to the next open.
     pub(crate) open_said_before: bool,
+    /// How many times this session was attached again on this stream. Invariant: at most `REATTACH_MAX` while the session lives.
     pub(crate) reattached: u32,
 
     pub(crate) last_number: u64,
     pub(crate) seen: SeenNumbers,
-    /// What is not over, by number. In boxes, because a tree moves about what it holds whenever something comes or goes.
+    /// Pending requests, by number. Boxed, because the tree moves its values on every insert and remove.
     pub(crate) pending: BTreeMap<u64, Box<Pending>>,
-    /// What is to be sent, in order. Numbers that are no longer pending are skipped.
+    /// Requests to send, in order. Numbers that are no longer pending are skipped.
     pub(crate) unsent: VecDeque<u64>,
     /// Invariant: the number of pending requests in [`Stage::Sent`].
     pub(crate) in_flight: usize,
-    /// When the client gives up on a request by itself.
+    /// When the client itself gives up on each request.
     pub(crate) limits: BTreeSet<(Nanos, u64)>,
-    /// Requests that were not taken and must not be forgotten, and when to send them again.
+    /// Requests that were not taken and must be sent again, and when.
     pub(crate) later: Option<(Nanos, Vec<u64>)>,
 
     pub(crate) grants: BTreeMap<GrantId, Grant>,
-    /// The grants with a deadline of their own.
+    /// The grants with their own deadline: a TTL or a longest hold.
     pub(crate) timed: BTreeSet<GrantId>,
-    /// The lock TTLs held or waited for, with how many there are of each.
+    /// The TTLs of locks held or requested, with the number of locks for each TTL.
     lock_ttls: BTreeMap<Ttl, usize>,
-    /// The stamp of the last renewal that was confirmed.
+    /// The stamp of the last confirmed renewal.
     pub(crate) renewed_at: Option<LogicalMs>,
     pub(crate) jeopardy: bool,
-    /// When the last sign of life was sent.
-    pub(crate) signed_at: Nanos,
+    /// When the last keep-alive was sent, or the open or attach on this stream was answered. The next keep-alive counts from here.
+    pub(crate) keep_alive_from: Nanos,
     pub(crate) keep_alive_due: Nanos,
     pub(crate) keep_alive_wanted: bool,
-    /// When the keep-alive that is under way was sent.
+    /// When the unanswered keep-alive was sent.
     pub(crate) keep_alive_sent: Option<Nanos>,
 }
 
-/// How far a session's life has come, as far as this client knows.
+/// Whether a session lives, as far as this client knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
-    /// The cluster has not said that it is open.
+    /// The cluster has not confirmed the open.
     New,
     Open,
     Ended(Option<SessionEnd>),
 }
 
-/// How a session stands to the stream that there is now.
+/// The relation of a session to the current stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// Nothing was said yet; not before an instant if the last try was not taken.
+    /// Neither an open nor an attach was sent. `not_before` is set if the last one was not taken.
     Unsaid { not_before: Nanos },
-    /// The open was sent. With the first one requests may follow at once.
+    /// The open was sent. If it is the first one, requests may follow at once.
     Opening { sent_at: Nanos, first: bool },
     /// The attach was sent.
     Attaching { sent_at: Nanos },
-    /// It may act with this epoch.
+    /// The session may act, with this epoch.
     Up(Epoch),
 }
 
@@ -111,15 +126,16 @@ pub(crate) struct Pending {
     /// Its epoch and seen numbers are filled in when it is sent.
     pub(crate) request: Request,
     pub(crate) stage: Stage,
-    /// It was sent on some stream, so that it may have been carried out.
+    /// It was sent on some stream, so it may have been carried out.
     pub(crate) ever_sent: bool,
     pub(crate) ever_queued: bool,
-    /// How often it was sent on this stream. From the second time on nobody can tell which try an answer is for.
+    /// How many times it was sent on this stream. If more than once, an answer does not show which try it is for.
     pub(crate) tries: u32,
     pub(crate) sent_at: Nanos,
     pub(crate) limit_at: Option<Nanos>,
+    /// The caller waits for an [`Event::Answered`].
     pub(crate) listened: bool,
-    /// A cancel of it is pending, which decides what becomes of it.
+    /// A cancel of this request is pending. The answer to the cancel decides how this request ends.
     pub(crate) cancelled: bool,
 }
 
@@ -127,9 +143,9 @@ pub(crate) struct Pending {
 pub(crate) enum Stage {
     Unsent,
     Sent,
-    /// It has its place in a queue.
+    /// It waits in a queue of the cluster.
     Queued,
-    /// It was granted while its cancel was under way. The cancel gives the grant back, and can do so only while the answer is
+    /// It was granted while its cancel was pending. The cancel gives the grant back, and can do so only while the grant's answer is
     /// unseen.
     HeldBack,
 }
@@ -137,9 +153,9 @@ pub(crate) enum Stage {
 #[derive(Debug)]
 pub(crate) struct Grant {
     pub(crate) token: Token,
-    /// How many guards there are: a re-entered grant has one for each entry.
+    /// The number of guards: a re-entered grant has one for each entry.
     pub(crate) guards: u32,
-    /// Releases that are not answered.
+    /// Unanswered releases.
     pub(crate) releasing: u32,
     pub(crate) granted_at: LogicalMs,
     pub(crate) ttl: Option<Ttl>,
@@ -150,14 +166,14 @@ pub(crate) struct Grant {
     pub(crate) contended: bool,
 }
 
-/// The end of a longest hold, and how long it was.
+/// The end of a longest hold, and its length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hold {
     pub(crate) until: LogicalMs,
     pub(crate) length: Duration,
 }
 
-/// Until when something may be believed, and from when on its user is warned.
+/// Until when the holder may believe in a session or a grant, and from when on it is warned.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Validity {
     pub(crate) warn_at: Nanos,
@@ -174,6 +190,23 @@ impl Validity {
 
     fn and(self, other: Validity) -> Validity {
         Validity { warn_at: self.warn_at.min(other.warn_at), until: self.until.min(other.until) }
+    }
+
+    /// Whether the holder must stop.
+    pub(crate) fn is_over(self, now: Nanos) -> bool {
+        now >= self.until && !planted(Bug::IgnoresDeadlines)
+    }
+
+    /// Whether the holder is warned.
+    fn is_near(self, now: Nanos) -> bool {
+        now >= self.warn_at && !planted(Bug::IgnoresDeadlines)
+    }
+}
+
+impl Grant {
+    /// Whether it has a deadline besides the session's: a TTL or a longest hold.
+    fn has_own_deadline(&self) -> bool {
+        (self.ttl.is_some() || self.hold.is_some()) && !planted(Bug::IgnoresLockTtl)
     }
 }
 
@@ -213,7 +246,7 @@ impl Session {
             lock_ttls: BTreeMap::new(),
             renewed_at: None,
             jeopardy: false,
-            signed_at: Nanos(0),
+            keep_alive_from: Nanos(0),
             keep_alive_due: Nanos(0),
             keep_alive_wanted: false,
             keep_alive_sent: None,
@@ -222,14 +255,14 @@ impl Session {
 
     // ---- Asking
 
-    /// Takes a request in. It is sent when there is a way to send it.
+    /// Adds a request. It is sent as soon as the stream allows.
     pub(crate) fn ask(&mut self, common: &mut Common, action: Action, limit_at: Option<Nanos>, listened: bool) -> u64 {
         self.last_number += 1;
         let number = self.last_number;
         if let Some(ttl) = terms(&action).and_then(|terms| terms.ttl) {
             self.count_ttl(ttl);
-            // A shorter TTL than all before it cannot wait for the next keep-alive of the old rhythm.
-            self.keep_alive_due = self.keep_alive_due.min(self.signed_at.after(self.keep_alive_every()));
+            // A TTL shorter than all others brings the next keep-alive forward.
+            self.keep_alive_due = self.keep_alive_due.min(self.keep_alive_from.after(self.keep_alive_every()));
             common.wake_by(self.keep_alive_due);
         }
         let (session, epoch, seen) = (self.id, Epoch(0), Seen::default());
@@ -261,7 +294,7 @@ impl Session {
         }
     }
 
-    /// Ends a request here: its answer was taken, or none will come. The number counts as seen.
+    /// Removes a request: its answer has come, or none will come. The number counts as seen.
     pub(crate) fn finish(&mut self, common: &mut Common, number: u64) -> Option<Box<Pending>> {
         let pending = self.pending.remove(&number)?;
         if pending.stage == Stage::Sent {
@@ -278,7 +311,7 @@ impl Session {
         Some(pending)
     }
 
-    /// Ends a request and tells who listens.
+    /// Removes a request and tells its caller.
     pub(crate) fn resolve(&mut self, common: &mut Common, number: u64, answer: Answer) {
         if let Some(pending) = self.finish(common, number)
             && pending.listened
@@ -287,7 +320,7 @@ impl Session {
         }
     }
 
-    /// Tells who listens, but goes on with the request: it may yet be carried out.
+    /// Tells the caller, but keeps the request: it may still be carried out.
     fn tell_and_go_on(&mut self, common: &mut Common, number: u64, answer: Answer) {
         self.set_limit(common, number, None);
         let key = self.key(number);
@@ -310,7 +343,7 @@ impl Session {
         }
     }
 
-    /// Nobody listens to this request any more.
+    /// The caller no longer waits for this request.
     // Rule: cancel
     pub(crate) fn abandon(&mut self, common: &mut Common, number: u64) {
         let Some(pending) = self.pending.get_mut(&number) else { return };
@@ -323,12 +356,12 @@ impl Session {
         }
     }
 
-    /// Asks the cluster to end a request that may wait. Says whether there was anything to cancel.
+    /// Asks the cluster to end a request that may wait in a queue. Returns whether there is anything to cancel.
     fn cancel(&mut self, common: &mut Common, number: u64) -> bool {
         let Some(pending) = self.pending.get_mut(&number) else { return false };
         let release_if_granted = match pending.request.action {
             Action::Acquire(_) | Action::TakePermits(_) => true,
-            // A conversion that came through stays: nothing is to be released.
+            // A conversion that was carried out stays: there is no new grant to release.
             Action::Convert { .. } => false,
             _ => return false,
         };
@@ -338,7 +371,7 @@ impl Session {
         true
     }
 
-    /// The client's own patience with a request is over.
+    /// The client's own limit for a request has passed.
     // Rule: wait
     fn limit_reached(&mut self, common: &mut Common, number: u64, now: Nanos) {
         let Some(pending) = self.pending.get(&number) else { return };
@@ -351,7 +384,7 @@ impl Session {
         }
     }
 
-    /// The cluster is taken for dead: what was never sent need not wait to hear it.
+    /// The cluster counts as dead: requests that were never sent fail at once.
     pub(crate) fn fail_unsent(&mut self, common: &mut Common) {
         let unsent = self.pending.iter().filter(|(_, pending)| pending.listened && !pending.ever_sent);
         for number in unsent.map(|(number, _)| *number).collect::<Vec<_>>() {
@@ -361,18 +394,18 @@ impl Session {
 
     pub(crate) fn fail_unreachable(&mut self, common: &mut Common, number: u64) {
         match self.pending.get(&number).map(|pending| &pending.request.action) {
-            // A release must not be forgotten; it will be sent if the cluster comes back in time.
+            // A release is kept; it is sent if the cluster comes back in time.
             Some(Action::Release { .. }) => self.tell_and_go_on(common, number, Answer::Unknown),
             _ => self.resolve(common, number, Answer::Failed(Failure::Unreachable)),
         }
     }
 
-    /// Whether a guard of it is alive.
+    /// Whether the session has a guard that is not dropped.
     pub(crate) fn is_held(&self) -> bool {
         self.grants.values().any(|grant| grant.guards > 0)
     }
 
-    /// Prepares the last messages of the session: see [`super::Connection::handle_farewell`].
+    /// Prepares the last requests of the session: see [`super::Connection::handle_farewell`].
     pub(crate) fn say_farewell(&mut self, common: &mut Common) {
         if matches!(self.life, Life::Ended(_)) {
             return;
@@ -403,7 +436,7 @@ impl Session {
         self.unlink(common);
     }
 
-    /// The stream is gone, or the session must be attached on it again. What was not answered will be sent again.
+    /// The stream is gone, or the session must be attached on it again. All unanswered requests will be sent again.
     pub(crate) fn unlink(&mut self, common: &mut Common) {
         if let Link::Opening { .. } = self.link {
             self.open_said_before = true;
@@ -422,25 +455,26 @@ impl Session {
         common.ready.insert(self.id);
     }
 
-    /// The session may act: everything that has no place and no answer goes out again, in its old order.
+    /// The session may act on this stream. Every request without an answer and without a place in a queue is sent again, in its old
+    /// order.
     pub(crate) fn link_up(&mut self, common: &mut Common, epoch: Epoch, now: Nanos) {
         self.link = Link::Up(epoch);
         let unsent = self.pending.iter().filter(|(_, pending)| pending.stage == Stage::Unsent);
         self.unsent = unsent.map(|(number, _)| *number).collect();
-        self.signed(common, now);
+        self.schedule_keep_alive(common, now);
         common.ready.insert(self.id);
     }
 
-    /// A sign of life went out just now.
-    pub(crate) fn signed(&mut self, common: &mut Common, now: Nanos) {
-        self.signed_at = now;
+    /// A keep-alive was sent, or an open or attach was answered: schedules the next keep-alive.
+    pub(crate) fn schedule_keep_alive(&mut self, common: &mut Common, now: Nanos) {
+        self.keep_alive_from = now;
         self.keep_alive_due = now.after(self.keep_alive_every());
         common.wake_by(self.keep_alive_due);
     }
 
     // ---- Deadlines
 
-    /// How often to give a sign of life.
+    /// The interval between keep-alives.
     // Rule: session-ttl
     pub(crate) fn keep_alive_every(&self) -> Duration {
         let least = self.lock_ttls.keys().next().map_or(self.ttl, |least| self.ttl.min(*least));
@@ -472,18 +506,18 @@ impl Session {
         common.wake_by(validity.warn_at);
     }
 
-    /// Until when the session itself may be believed to live.
+    /// Until when the holder may believe that the session itself lives.
     pub(crate) fn own_validity(&self, anchor: &Anchor) -> Validity {
         let Some(renewed_at) = self.renewed_at else { return OVER };
         Validity::of(anchor, renewed_at.after(self.ttl.millis()), millis(self.ttl))
     }
 
-    /// Until when a grant may be believed to stand, whether or not it is lost already.
+    /// Until when the holder may believe in a grant. Does not look at whether the grant is lost already.
     // Rule: holder-stops-first
     pub(crate) fn validity(&self, anchor: &Anchor, id: GrantId) -> Validity {
         let Some(grant) = self.grants.get(&id) else { return OVER };
         let mut validity = self.own_validity(anchor);
-        if planted(Bug::IgnoresLockTtl) {
+        if !grant.has_own_deadline() {
             return validity;
         }
         if let (Some(ttl), Some(renewed_at)) = (grant.ttl, self.renewed_at) {
@@ -496,7 +530,7 @@ impl Session {
         validity
     }
 
-    /// What a holder may believe now. A deadline that is found to have passed ends the grant for good.
+    /// The state of a grant, as its holder may believe it now. If the deadline has passed, the grant is lost for good.
     pub(crate) fn grant_state(&mut self, common: &mut Common, id: GrantId, now: Nanos) -> GrantState {
         match self.grants.get(&id) {
             None => return GrantState::Lost(Lost::Gone),
@@ -505,19 +539,17 @@ impl Session {
             Some(_) => {}
         }
         let validity = self.validity(&common.anchor, id);
-        if planted(Bug::IgnoresDeadlines) {
-            GrantState::Held
-        } else if now >= validity.until {
+        if validity.is_over(now) {
             self.lose(common, id, Lost::DeadlinePassed);
             GrantState::Lost(Lost::DeadlinePassed)
-        } else if now >= validity.warn_at {
+        } else if validity.is_near(now) {
             GrantState::Jeopardy
         } else {
             GrantState::Held
         }
     }
 
-    /// Ends a grant here, for good. If the cluster may still count it as held, it is given back.
+    /// Marks a grant as lost, for good. If only its deadline has passed, the cluster may still count it as held: it is given back.
     // Rule: lost-is-final
     pub(crate) fn lose(&mut self, common: &mut Common, id: GrantId, why: Lost) {
         let Some(grant) = self.grants.get_mut(&id) else { return };
@@ -535,7 +567,7 @@ impl Session {
         }
     }
 
-    /// One guard lets go of its grant. Says which request will answer it, or why there is nothing to give back.
+    /// One guard gives its grant back. Returns the number of the release, or why there is nothing to give back.
     pub(crate) fn let_go(
         &mut self,
         common: &mut Common,
@@ -555,7 +587,7 @@ impl Session {
         Ok(self.ask(common, Action::Release { grant: id }, limit_at, listened))
     }
 
-    /// Forgets a grant that nobody asks about any more.
+    /// Forgets a grant without guards and without unanswered releases.
     pub(crate) fn forget_if_over(&mut self, id: GrantId) {
         if self.grants.get(&id).is_some_and(|grant| grant.guards == 0 && grant.releasing == 0) {
             self.timed.remove(&id);
@@ -565,7 +597,7 @@ impl Session {
         }
     }
 
-    /// The session is over: so is all that it asked for and held.
+    /// The session is over, and with it all its requests and grants.
     pub(crate) fn end(&mut self, common: &mut Common, how: Option<SessionEnd>) {
         if matches!(self.life, Life::Ended(_)) {
             return;
@@ -589,7 +621,7 @@ impl Session {
 
     // ---- Passing time
 
-    /// Does what is due and says when to come back.
+    /// Does what is due at `now`, and sets `common.wake_at` for the next time.
     pub(crate) fn tick(&mut self, common: &mut Common, now: Nanos) {
         if matches!(self.life, Life::Ended(_)) {
             return;
@@ -632,16 +664,21 @@ impl Session {
         }
     }
 
+    /// Whether there are deadlines to watch.
+    fn has_deadlines(&self) -> bool {
+        !self.grants.is_empty() && !planted(Bug::IgnoresDeadlines)
+    }
+
     fn watch_deadlines(&mut self, common: &mut Common, now: Nanos) {
-        if self.grants.is_empty() || planted(Bug::IgnoresDeadlines) {
+        if !self.has_deadlines() {
             return;
         }
         let validity = self.own_validity(&common.anchor);
-        let jeopardy = now >= validity.warn_at;
+        let jeopardy = validity.is_near(now);
         if std::mem::replace(&mut self.jeopardy, jeopardy) != jeopardy {
             common.events.push_back(Event::SessionChanged(self.id));
         }
-        if now >= validity.until {
+        if validity.is_over(now) {
             for id in self.grants.keys().copied().collect::<Vec<_>>() {
                 self.lose(common, id, Lost::DeadlinePassed);
             }
@@ -653,11 +690,11 @@ impl Session {
                 continue;
             }
             let validity = self.validity(&common.anchor, id);
-            if now >= validity.until {
+            if validity.is_over(now) {
                 self.lose(common, id, Lost::DeadlinePassed);
                 continue;
             }
-            let jeopardy = now >= validity.warn_at;
+            let jeopardy = validity.is_near(now);
             common.wake_by(if jeopardy { validity.until } else { validity.warn_at });
             let grant = self.grants.get_mut(&id).expect("timed grants are held");
             if std::mem::replace(&mut grant.jeopardy, jeopardy) != jeopardy {
@@ -666,7 +703,7 @@ impl Session {
         }
     }
 
-    /// Since when the oldest thing that should have been answered by now was not.
+    /// When the oldest unanswered message was sent. A request that waits in a queue counts as answered.
     pub(crate) fn unanswered_since(&self) -> Option<Nanos> {
         let link = match self.link {
             Link::Opening { sent_at, .. } | Link::Attaching { sent_at } => Some(sent_at),

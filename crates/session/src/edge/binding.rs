@@ -1,8 +1,9 @@
 //! Which stream acts for which session, and in which epoch.
 //!
 //! A session is bound to the stream that showed its secret last: by the open that made it, or by an attach. The binding keeps the epoch
-//! that this open or attach was answered with, and the stream acts in no later one. Without that, a stream that lost its session could
-//! guess the next epoch: in one entry an attach takes effect before operations do, so the lock state would take such a request.
+//! that this open or attach was answered with, and the stream may act in no later epoch. Without that check, a stream that lost its
+//! session could guess the next epoch: within one entry an attach takes effect before operations, so the lock state would accept such
+//! a request. This file sends nothing; `mod.rs` answers the client.
 
 use fencepost_core::{Epoch, LogPosition, SessionId};
 
@@ -20,8 +21,8 @@ pub(super) struct Binding {
 }
 
 impl Binding {
-    /// Whether what an entry says of the session is for this stream. In the entry that opened the session it is not: then a session
-    /// that had the same id ended there.
+    /// Whether a push of the entry at this position is for this stream. A push of the entry that opened the session is not: it belongs
+    /// to an earlier session with the same id, which ended in that entry.
     pub(super) fn hears(&self, position: LogPosition) -> bool {
         self.opened_at != Some(position)
     }
@@ -32,7 +33,7 @@ impl Binding {
 pub(super) enum MayNot {
     /// The session is not bound to the stream.
     NotBound,
-    /// The session is bound to the stream, in an earlier epoch.
+    /// The session is bound to the stream, but in an earlier epoch than the request's.
     LaterEpoch,
 }
 
@@ -50,12 +51,9 @@ impl Bindings {
         self.0.len()
     }
 
-    /// Binds a session. Gives back the binding that this one replaces.
+    /// Binds a session. Returns the binding that this one replaces.
     pub(super) fn bind(&mut self, tier: Tier, session: SessionId, binding: Binding) -> Option<Binding> {
-        if planted(Bug::KeepsOldBinding) && self.0.contains_key(&(tier, session)) {
-            return None;
-        }
-        self.0.insert((tier, session), binding)
+        replace(&mut self.0, (tier, session), binding)
     }
 
     pub(super) fn unbind(&mut self, tier: Tier, session: SessionId) -> Option<Binding> {
@@ -66,16 +64,31 @@ impl Bindings {
         self.0.get(&(tier, session)).copied()
     }
 
-    /// Nothing if the stream may act for the session in this epoch. Earlier epochs are left to the lock state, which refuses them and
-    /// says the current one.
+    /// `Ok` if the stream may act for the session in this epoch. Earlier epochs are left to the lock state: it refuses them and names
+    /// the current epoch.
     // Rule: attach
     pub(super) fn check(&self, tier: Tier, session: SessionId, stream: StreamId, epoch: u64) -> Result<(), MayNot> {
-        match self.get(tier, session) {
-            _ if planted(Bug::ActsUnbound) => Ok(()),
-            Some(binding) if binding.stream != stream => Err(MayNot::NotBound),
-            Some(binding) if binding.epoch.0 < epoch && !planted(Bug::ActsInLaterEpochs) => Err(MayNot::LaterEpoch),
-            Some(_) => Ok(()),
-            None => Err(MayNot::NotBound),
+        match self.get(tier, session).filter(|binding| binding.stream == stream) {
+            Some(binding) if epoch <= binding.epoch.0 => Ok(()),
+            Some(_) => refuse(MayNot::LaterEpoch),
+            None => refuse(MayNot::NotBound),
         }
     }
+}
+
+// ---- Private steps with a planted fault: see planted.rs
+
+fn refuse(why: MayNot) -> Result<(), MayNot> {
+    let is_allowed = match why {
+        MayNot::NotBound => planted(Bug::ActsUnbound),
+        MayNot::LaterEpoch => planted(Bug::ActsUnbound) || planted(Bug::ActsInLaterEpochs),
+    };
+    if is_allowed { Ok(()) } else { Err(why) }
+}
+
+fn replace(table: &mut Table<(Tier, SessionId), Binding>, key: (Tier, SessionId), binding: Binding) -> Option<Binding> {
+    if planted(Bug::KeepsOldBinding) && table.contains_key(&key) {
+        return None;
+    }
+    table.insert(key, binding)
 }

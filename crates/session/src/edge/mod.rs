@@ -1,9 +1,9 @@
-//! The node's end of the session protocol: which stream may act for which session, and where each answer goes.
+//! The node's side of the session protocol: which stream may act for which session, and where each answer goes.
 //!
-//! The driver tells the edge what happens: a stream was connected, a client said something, a turn gave a reply or a push. The edge
+//! The driver tells the edge what happens: a client connected, a message came, a turn of the replica gave a reply or a push. The edge
 //! submits commands through one port ([`Submit`]) and hands out messages by [`Edge::poll_transmit`]. It knows no socket, no replica
-//! and no lock rule. Reads, administrative acts and changes of the members are the driver's: the edge hands back tickets that it does
-//! not know. See docs/decisions/0022-the-edge-without-io.md.
+//! and no lock rule. Reads, administrative acts and changes of the members belong to the driver: the edge hands back the replies whose
+//! tickets it does not know. See docs/decisions/0022-the-edge-without-io.md.
 
 mod binding;
 mod opening;
@@ -26,13 +26,13 @@ use self::binding::{Binding, Bindings, MayNot};
 use self::opening::{NotHeld, Opening};
 use self::outbox::Outbox;
 use self::stream::Stream;
-use self::tickets::{Asked, Kind, Tickets};
+use self::tickets::{Kind, StreamCommand, Tickets};
 use crate::bounds::{OUTBOXES_BYTES_MAX, STREAMS_MAX};
 use crate::end::{End, NotTaken, Reason};
 use crate::planted::{Bug, planted};
 use crate::tier::Tier;
 
-/// A table without an order that could be seen. Its hashes depend on the seed that the edge was given, and on nothing else.
+/// A hash table whose order must not be visible. Its hashes depend only on the edge's seed.
 type Table<Key, Value> = hashbrown::HashMap<Key, Value, FixedState>;
 type Set<Key> = hashbrown::HashSet<Key, FixedState>;
 
@@ -44,11 +44,11 @@ fn set<Key>(hash_seed: u64) -> Set<Key> {
     Set::with_hasher(FixedState::with_seed(hash_seed))
 }
 
-/// One client's stream. The driver draws the number, and never uses one twice.
+/// One client's stream. The driver chooses the number, and never uses a number twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
-/// What a stream can ask of a lock state.
+/// A command of a stream to a lock state.
 #[derive(Clone, Debug)]
 pub enum Command {
     /// An open or a request.
@@ -57,16 +57,16 @@ pub enum Command {
     Renewal(Renewal),
 }
 
-/// Where the edge submits commands: the replica and the efficiency tier beside it, or a stand-in of a test.
+/// Where the edge submits commands: the replica and the efficiency tier beside it, or a test's lock state.
 pub trait Submit {
-    /// Takes a command. Its reply comes back with the ticket, by [`Edge::handle_reply`].
+    /// Takes a command. The driver passes its reply, with the ticket, to [`Edge::handle_reply`].
     ///
     /// # Errors
-    /// [`NotTaken`] if it was not and will not be carried out.
+    /// [`NotTaken`] if the command was not carried out, and will not be.
     fn submit(&mut self, tier: Tier, command: Command) -> Result<Ticket, NotTaken>;
 }
 
-/// Who leads, as a stream is greeted with it.
+/// The leader, as the hello of a stream names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lead {
     /// The cluster.
@@ -75,11 +75,11 @@ pub struct Lead {
     pub group: u64,
     /// The node that leads.
     pub node: u64,
-    /// The term in which it does.
+    /// The term in which it leads.
     pub term: u64,
 }
 
-/// What goes down a stream.
+/// What the node sends on a stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Transmit {
     /// A message.
@@ -96,16 +96,17 @@ pub struct Edge {
     /// Which stream acts for each session, and gets its pushes.
     bindings: Bindings,
     tickets: Tickets,
-    /// The term whose streams these are.
+    /// The term of all streams. `None` if the node does not serve.
     serves_in: Option<u64>,
-    /// Bytes that wait in all outboxes. Invariant: the sum of theirs.
+    /// Bytes in all send buffers. Invariant: the sum over `streams`.
     unread_bytes: usize,
-    /// Streams that have something to send. Invariant: a stream stands here exactly if its `is_ready` is set.
+    /// Streams that have something to send. Invariant: a stream is listed exactly if its `is_ready` is set.
     ready: Vec<StreamId>,
 }
 
 impl Edge {
-    /// An edge without streams. The seed keeps clients from choosing ids that collide; a simulation gives the same one each time.
+    /// An edge without streams. A random seed keeps clients from choosing ids whose hashes collide; a simulation uses the same seed
+    /// each time.
     pub fn new(hash_seed: u64) -> Edge {
         Edge {
             hash_seed,
@@ -118,17 +119,17 @@ impl Edge {
         }
     }
 
-    /// How many streams there are, those that are ending included.
+    /// The number of streams, including those that are ending.
     pub fn streams(&self) -> usize {
         self.streams.len()
     }
 
-    // ---- What happens
+    // ---- Input
 
-    /// A client has connected. `lead` is this node's, or why it does not serve.
+    /// A client has connected. `lead` says that this node leads, or why it does not serve.
     ///
     /// # Errors
-    /// [`End`] if the stream is not served: where to ask instead.
+    /// [`End`] if the node does not serve the stream. It says where to ask instead.
     pub fn handle_connected(
         &mut self,
         id: StreamId,
@@ -148,7 +149,7 @@ impl Edge {
         Ok(())
     }
 
-    /// The connection of a stream is gone. Its sessions live on.
+    /// A stream's connection is closed. Its sessions stay alive.
     pub fn handle_disconnected(&mut self, id: StreamId) {
         self.let_go_of_sessions(id);
         if let Some(stream) = self.streams.remove(&id) {
@@ -156,13 +157,13 @@ impl Edge {
         }
     }
 
-    /// The driver ends a stream, for a fault of the connection. What was to be sent before still goes out.
+    /// The driver ends a stream because of a fault on the connection. Messages that wait in the send buffer still go out.
     pub fn handle_fault(&mut self, id: StreamId, why: End) {
         self.end_stream(id, why);
     }
 
-    /// Says in which term this node serves. Streams belong to a term: when another begins they end, and clients attach their
-    /// sessions where that term leads.
+    /// The term in which this node serves, or `None`. Streams belong to one term: when it changes they end, and clients attach their
+    /// sessions at the new leader.
     // Rule: tier-efficiency
     pub fn handle_lead(&mut self, serves_in: Option<u64>, why: impl FnOnce() -> End) {
         if std::mem::replace(&mut self.serves_in, serves_in) != serves_in {
@@ -176,7 +177,7 @@ impl Edge {
         self.end_streams(&End::shutting_down());
     }
 
-    /// A client said something.
+    /// A message of a client came.
     pub fn handle_message(&mut self, id: StreamId, message: v1::ClientMessage, port: &mut impl Submit) {
         if self.streams.get(&id).is_none_or(|stream| stream.outbox.is_closed()) {
             return;
@@ -185,10 +186,9 @@ impl Edge {
             let session = SessionId(api::whole(open.session_high, open.session_low));
             let Stream { tier, principal, .. } = &self.streams[&id];
             let (tier, principal) = (*tier, principal.clone());
-            // Not before the end of the session is known here, even if it has ended: then whatever its stream asked stands in the log
-            // before the open, and never becomes a request of another session with the same id.
-            let is_elsewhere = self.bindings.get(tier, session).is_some_and(|binding| binding.stream != id);
-            if is_elsewhere && !planted(Bug::OpensBeforeTheEnd) {
+            // While the id is bound to another stream the open is refused, even if that session has just ended. So every request of the
+            // old session is in the log before the open, and never becomes a request of the new session with the same id.
+            if self.is_bound_elsewhere(tier, session, id) {
                 self.answer_may_not(id, session, Kind::Open, MayNot::NotBound);
                 continue;
             }
@@ -223,7 +223,7 @@ impl Edge {
         }
     }
 
-    /// A command was decided. Gives the reply back if no stream asked for it.
+    /// The lock state has decided a command. Returns the reply if no stream asked for it.
     pub fn handle_reply(
         &mut self,
         (tier, ticket): (Tier, Ticket),
@@ -231,18 +231,19 @@ impl Edge {
         reply: Reply,
         port: &mut impl Submit,
     ) -> Option<Reply> {
-        let Some(Asked { stream: id, session, kind }) = self.tickets.take(tier, ticket) else { return Some(reply) };
+        let Some(StreamCommand { stream: id, session, kind }) = self.tickets.take(tier, ticket) else {
+            return Some(reply);
+        };
         if let Outcome::Opened { epoch } = reply.outcome
             && reply.repeat.is_some()
-            && !self.may_repeat_open(tier, session, id, epoch)
+            && self.refuses_repeated_open(tier, session, id, epoch)
         {
             self.answer_may_not(id, session, kind, MayNot::NotBound);
             self.run_held(id, session, port);
             return None;
         }
         let answers = vec![api::answer_to_wire(session, kind.number(), &reply)];
-        let bound = self.bindings.get(tier, session).filter(|_| planted(Bug::AnswersTheBoundStream));
-        let to = bound.map_or(id, |binding| binding.stream);
+        let to = self.answers_to(tier, session, id);
         self.put(to, |outbox| outbox.decided(v1::Decided { answers, ..entry_at(position, stamp) }));
         match reply.outcome {
             Outcome::Opened { epoch } => {
@@ -264,23 +265,18 @@ impl Edge {
         None
     }
 
-    /// The lead was lost before a command was decided. Says whether a stream had asked for it. That stream ends soon, and an attach
-    /// elsewhere says what became of the command.
+    /// The node lost leadership before a command was decided. Returns whether a stream had asked for it. That stream ends soon; the
+    /// client then attaches at the new leader and learns what became of the command.
     pub fn handle_abandoned(&mut self, tier: Tier, ticket: Ticket) -> bool {
         self.tickets.take(tier, ticket).is_some()
     }
 
-    /// A session is to be told something. Says whether it is connected here.
+    /// The lock state has a push for a session. Returns whether a stream here gets it.
     pub fn handle_push(&mut self, tier: Tier, (position, stamp): (LogPosition, LogicalMs), push: &Push) -> bool {
         let session = api::push_session(push);
-        let Some(binding) = self.bindings.get(tier, session).filter(|binding| binding.hears(position)) else {
+        let Some(binding) = self.bindings.get(tier, session).filter(|binding| self.hears(binding, position)) else {
             return false;
         };
-        if planted(Bug::DropsPushBehindAnswer)
-            && self.streams.get(&binding.stream).is_some_and(|stream| stream.outbox.bytes() > 0)
-        {
-            return false;
-        }
         let pushes = vec![api::push_to_wire(push)];
         self.put(binding.stream, |outbox| outbox.decided(v1::Decided { pushes, ..entry_at(position, stamp) }));
         if let Push::SessionEnded { .. } = push {
@@ -289,9 +285,9 @@ impl Edge {
         true
     }
 
-    // ---- What is to be done
+    // ---- Output
 
-    /// A stream that has something new to send. Streams come in no particular order.
+    /// A stream that has something new to send. The order of streams is arbitrary.
     pub fn poll_ready(&mut self) -> Option<StreamId> {
         let id = self.ready.pop()?;
         if let Some(stream) = self.streams.get_mut(&id) {
@@ -300,7 +296,7 @@ impl Edge {
         Some(id)
     }
 
-    /// What goes down a stream next. After an [`Transmit::End`] the driver says [`Edge::handle_disconnected`].
+    /// What to send on a stream next. After [`Transmit::End`] the driver calls [`Edge::handle_disconnected`].
     pub fn poll_transmit(&mut self, id: StreamId) -> Option<Transmit> {
         let outbox = &mut self.streams.get_mut(&id)?.outbox;
         self.unread_bytes -= outbox.bytes();
@@ -309,7 +305,7 @@ impl Edge {
         transmit
     }
 
-    // ---- How
+    // ---- Private steps
 
     fn take_request(&mut self, id: StreamId, request: v1::Request, port: &mut impl Submit) {
         let session = SessionId(api::whole(request.session_high, request.session_low));
@@ -339,31 +335,24 @@ impl Edge {
         self.bindings.check(stream.tier, session, id, epoch)
     }
 
-    /// An open was answered: what was held behind it is taken, or refused if the open bound nothing.
+    /// An open was answered. The requests held behind it are taken if the open bound the session, and refused otherwise.
     fn run_held(&mut self, id: StreamId, session: SessionId, port: &mut impl Submit) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         for request in stream.opening.end(session) {
-            if planted(Bug::RunsHeldOfRefused) {
-                let kind = Kind::Request(RequestNumber(request.number));
-                let Ok(request) = api::request_from_wire(request) else { continue };
-                self.submit(id, session, kind, Command::Operation(Operation::Request(request)), port);
-                continue;
-            }
-            self.take_request(id, request, port);
+            self.take_held(id, session, request, port);
         }
     }
 
     /// Whether a repeated open binds the session to its stream. It does not take the session from another stream, and it does not
-    /// undo an attach: both could be old messages of a stream that is gone.
+    /// undo an attach, because it may be an old message of a stream that is gone.
     fn may_repeat_open(&self, tier: Tier, session: SessionId, id: StreamId, epoch: Epoch) -> bool {
         match self.bindings.get(tier, session) {
-            _ if planted(Bug::RepeatedOpenTakesOver) => true,
             Some(binding) => binding.stream == id,
             None => epoch == Epoch(1),
         }
     }
 
-    /// Submits for a stream. If the command is not taken, the stream hears why.
+    /// Submits a command of a stream. If it is not taken, tells the client why and returns false.
     fn submit(
         &mut self,
         id: StreamId,
@@ -375,10 +364,10 @@ impl Edge {
         let Some(tier) = self.streams.get(&id).map(|stream| stream.tier) else { return false };
         match port.submit(tier, command) {
             Ok(ticket) => {
-                self.tickets.insert(tier, ticket, Asked { stream: id, session, kind });
+                self.tickets.insert(tier, ticket, StreamCommand { stream: id, session, kind });
                 true
             }
-            // The whole stream ends soon, with where to go.
+            // No answer: the stream ends soon, and its end says where to go.
             Err(NotTaken::NotLeader) => false,
             Err(why) => {
                 self.answer_not_taken(id, session, kind, why);
@@ -395,7 +384,7 @@ impl Edge {
             ),
             MayNot::LaterEpoch => (
                 v1::NotTakenWhy::Invalid,
-                "this stream was not given so late an epoch: use the one that its open or attach was answered with",
+                "this epoch is later than the stream's: use the epoch that its open or attach was answered with",
             ),
         };
         self.put_not_taken(id, session, kind, why, message.to_owned(), None);
@@ -429,8 +418,8 @@ impl Edge {
         self.put(id, |outbox| outbox.not_taken(not_taken));
     }
 
-    /// Binds a session to the stream that has shown its secret. The stream that had it before is told, and keeps its other sessions.
-    /// A stream that is gone by now gets nothing; the one before it loses the session all the same, since its epoch is over.
+    /// Binds a session to the stream that has shown its secret. The previous stream gets a `Detached` and keeps its other sessions.
+    /// If the new stream is gone by now, the session is bound to no stream: the previous stream's epoch is over all the same.
     // Rule: attach
     fn bind(&mut self, tier: Tier, session: SessionId, binding: Binding) {
         let before = match self.streams.get_mut(&binding.stream).filter(|stream| !stream.outbox.is_closed()) {
@@ -444,12 +433,7 @@ impl Edge {
         if let Some(stream) = self.streams.get_mut(&before.stream) {
             stream.sessions.remove(&session);
         }
-        if planted(Bug::DetachesInSilence) {
-            return;
-        }
-        let (session_high, session_low) = api::halves(session.0);
-        let detached = v1::Detached { session_high, session_low, epoch: binding.epoch.0 };
-        self.put(before.stream, |outbox| outbox.detached(detached));
+        self.tell_detached(before.stream, session, binding.epoch);
     }
 
     fn unbind(&mut self, tier: Tier, session: SessionId) {
@@ -460,7 +444,7 @@ impl Edge {
         }
     }
 
-    /// The stream acts for no session any more.
+    /// Unbinds all sessions of a stream, and drops the requests that it holds behind opens.
     fn let_go_of_sessions(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let tier = stream.tier;
@@ -476,19 +460,14 @@ impl Edge {
     }
 
     fn end_streams(&mut self, why: &End) {
-        let ids: Vec<StreamId> = self.streams.keys().copied().collect();
+        let ending = self.streams.iter().filter(|(_, stream)| ends_with_term(stream.tier));
+        let ids: Vec<StreamId> = ending.map(|(id, _)| *id).collect();
         for id in ids {
-            let kept = match self.streams[&id].tier {
-                Tier::Correctness => Bug::KeepsStreamsOverTerm,
-                Tier::Efficiency => Bug::KeepsEfficiencyStreamsOverTerm,
-            };
-            if !planted(kept) {
-                self.end_stream(id, why.clone());
-            }
+            self.end_stream(id, why.clone());
         }
     }
 
-    /// Puts something into the outbox of a stream, counts it, and notes that the stream has something to send.
+    /// Puts something into a stream's send buffer, counts its bytes, and marks the stream as ready.
     fn put(&mut self, id: StreamId, put: impl FnOnce(&mut Outbox)) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.outbox.is_crowded = self.unread_bytes > OUTBOXES_BYTES_MAX;
@@ -499,17 +478,70 @@ impl Edge {
             self.ready.push(id);
         }
     }
-}
 
-/// What the log knows of a secret.
-fn hash(secret: &[u8]) -> SecretHash {
-    match <[u8; 32]>::try_from(secret) {
-        Ok(hash) if planted(Bug::TakesHashForSecret) => SecretHash(hash),
-        _ => SecretHash(Sha256::digest(secret).into()),
+    // ---- Private steps with a planted fault: see planted.rs
+
+    fn is_bound_elsewhere(&self, tier: Tier, session: SessionId, id: StreamId) -> bool {
+        let is_elsewhere = self.bindings.get(tier, session).is_some_and(|binding| binding.stream != id);
+        is_elsewhere && !planted(Bug::OpensBeforeTheEnd)
+    }
+
+    fn refuses_repeated_open(&self, tier: Tier, session: SessionId, id: StreamId, epoch: Epoch) -> bool {
+        !self.may_repeat_open(tier, session, id, epoch) && !planted(Bug::RepeatedOpenTakesOver)
+    }
+
+    /// The stream that an answer goes to: the stream `id`, which asked.
+    fn answers_to(&self, tier: Tier, session: SessionId, id: StreamId) -> StreamId {
+        let bound = self.bindings.get(tier, session).filter(|_| planted(Bug::AnswersTheBoundStream));
+        bound.map_or(id, |binding| binding.stream)
+    }
+
+    fn hears(&self, binding: &Binding, position: LogPosition) -> bool {
+        let has_unread = || self.streams.get(&binding.stream).is_some_and(|stream| stream.outbox.bytes() > 0);
+        binding.hears(position) && !(planted(Bug::DropsPushBehindAnswer) && has_unread())
+    }
+
+    /// Takes a request that was held behind an open.
+    fn take_held(&mut self, id: StreamId, session: SessionId, request: v1::Request, port: &mut impl Submit) {
+        if !planted(Bug::RunsHeldOfRefused) {
+            return self.take_request(id, request, port);
+        }
+        let kind = Kind::Request(RequestNumber(request.number));
+        if let Ok(request) = api::request_from_wire(request) {
+            self.submit(id, session, kind, Command::Operation(Operation::Request(request)), port);
+        }
+    }
+
+    /// Tells a stream that another stream acts for the session now, in this epoch.
+    fn tell_detached(&mut self, id: StreamId, session: SessionId, epoch: Epoch) {
+        if planted(Bug::DetachesInSilence) {
+            return;
+        }
+        let (session_high, session_low) = api::halves(session.0);
+        let detached = v1::Detached { session_high, session_low, epoch: epoch.0 };
+        self.put(id, |outbox| outbox.detached(detached));
     }
 }
 
-/// An entry, with nothing in it yet for a stream.
+/// Whether the streams of a tier end with their term. All do, except with a planted fault.
+fn ends_with_term(tier: Tier) -> bool {
+    !planted(match tier {
+        Tier::Correctness => Bug::KeepsStreamsOverTerm,
+        Tier::Efficiency => Bug::KeepsEfficiencyStreamsOverTerm,
+    })
+}
+
+/// The hash of a secret. The log has only the hash.
+fn hash(secret: &[u8]) -> SecretHash {
+    taken_for_hash(secret).unwrap_or_else(|| SecretHash(Sha256::digest(secret).into()))
+}
+
+/// The secret itself as a hash: only with a planted fault.
+fn taken_for_hash(secret: &[u8]) -> Option<SecretHash> {
+    <[u8; 32]>::try_from(secret).ok().filter(|_| planted(Bug::TakesHashForSecret)).map(SecretHash)
+}
+
+/// An entry without answers and pushes yet.
 fn entry_at(position: LogPosition, stamp: LogicalMs) -> v1::Decided {
     v1::Decided { index: position.index, term: position.term, stamp_ms: stamp.0, ..v1::Decided::default() }
 }

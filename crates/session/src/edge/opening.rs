@@ -1,7 +1,7 @@
-//! Requests that are held until an open is answered.
+//! Requests that the edge holds until an open is answered.
 //!
 //! A client may send requests behind an open, in the same message. They run when the open has bound the session to the stream. If
-//! the open is refused, the id is another client's, and the requests must not become that client's.
+//! the open is refused, the id may be another client's session, and these requests must not run in it.
 
 use fencepost_core::SessionId;
 use fencepost_wire::v1::Request;
@@ -15,14 +15,14 @@ use crate::bounds::{HELD_BYTES_MAX, HELD_REQUESTS_MAX};
 pub(super) enum NotHeld {
     /// No open of its session is under way on this stream.
     NotOpening,
-    /// Too many requests wait behind the open, or those that this stream holds have too many bytes.
+    /// Too many requests wait behind the open, or the requests that this stream holds have too many bytes.
     Full,
 }
 
-/// The opens of one stream that are not answered yet, each with the requests behind it.
+/// The unanswered opens of one stream, each with the requests behind it.
 #[derive(Debug)]
 pub(super) struct Opening {
-    /// Invariant: at most [`HELD_REQUESTS_MAX`] requests each.
+    /// Invariant: at most [`HELD_REQUESTS_MAX`] requests per session.
     held: Table<SessionId, Vec<Request>>,
     /// Bytes of all held requests. Invariant: at most [`HELD_BYTES_MAX`].
     bytes: usize,
@@ -49,7 +49,7 @@ impl Opening {
         Ok(())
     }
 
-    /// The open is answered: what was held behind it.
+    /// The open is answered. Returns the requests held behind it.
     pub(super) fn end(&mut self, session: SessionId) -> Vec<Request> {
         let held = self.held.remove(&session).unwrap_or_default();
         self.bytes -= held.iter().map(Message::encoded_len).sum::<usize>();

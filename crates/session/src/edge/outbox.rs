@@ -1,7 +1,8 @@
 //! The send buffer of one stream.
 //!
-//! Everything that a turn decides for a stream is put here, and the driver takes all of it as one message when the connection has
-//! room. A slow reader costs memory and no time of others; the bound in bytes is the bound on how slow it may be.
+//! Everything that a turn decides for a stream goes into its buffer. The driver takes all of it as one message when the connection has
+//! room. A slow reader costs memory, but never delays other streams; the bound in bytes limits that memory. This file sends nothing
+//! itself.
 
 use fencepost_wire::v1::{Decided, Detached, Hello, NotTaken, ServerMessage};
 use prost::Message;
@@ -14,13 +15,13 @@ use crate::planted::{Bug, planted};
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     message: ServerMessage,
-    /// Bytes of what waits, as it is encoded. Invariant: at most [`OUTBOX_BYTES_MAX`] and one item more.
+    /// Encoded bytes of `message`. Invariant: at most [`OUTBOX_BYTES_MAX`] plus one item.
     bytes: usize,
-    /// All streams together leave too much unread, so this one may leave little.
+    /// All streams together have too many unread bytes, so the smaller bound [`OUTBOX_BYTES_CROWDED`] applies.
     pub(super) is_crowded: bool,
-    /// How the stream ends, once everything before it is taken.
+    /// How the stream ends, after `message` is taken.
     end: Option<End>,
-    /// The end was set. Nothing is put here any more.
+    /// The end was set. Nothing is added any more.
     is_closed: bool,
 }
 
@@ -29,7 +30,7 @@ impl Outbox {
         self.is_closed
     }
 
-    /// Bytes that wait.
+    /// Bytes in the buffer.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -40,7 +41,7 @@ impl Outbox {
         }
     }
 
-    /// What one entry decided. Answers and pushes of the same entry stand together.
+    /// Adds what one entry decided. Answers and pushes of the same entry share one `Decided`.
     pub(super) fn decided(&mut self, entry: Decided) {
         if !self.has_room(entry.encoded_len()) {
             return;
@@ -66,14 +67,14 @@ impl Outbox {
         }
     }
 
-    /// Ends the stream. What was put here before still goes out.
+    /// Ends the stream. What is in the buffer already still goes out.
     pub(super) fn end(&mut self, end: End) {
         if !self.is_closed {
             (self.end, self.is_closed) = (Some(end), true);
         }
     }
 
-    /// What goes out next.
+    /// What to send next.
     pub(super) fn poll(&mut self) -> Option<Transmit> {
         if self.bytes > 0 {
             self.bytes = 0;
@@ -82,19 +83,23 @@ impl Outbox {
         self.end.take().map(Transmit::End)
     }
 
-    /// Counts an item that is put here. A reader that has left too much unread is cut off: what it loses here it gets back by an
-    /// attach, which repeats every answer that was not seen.
+    /// Whether the buffer takes another item of this size; counts its bytes if so. A stream with too many unread bytes ends instead.
+    /// Its client loses no answer: an attach repeats every answer that the client has not seen.
     fn has_room(&mut self, bytes: usize) -> bool {
         if self.is_closed {
             return false;
         }
-        let bytes_max = if self.is_crowded { OUTBOX_BYTES_CROWDED } else { OUTBOX_BYTES_MAX };
-        if self.bytes > bytes_max && !planted(Bug::IgnoresOutboxBound) {
+        if self.is_overfull() {
             *self = Outbox { end: Some(End::slow_reader()), is_closed: true, ..Outbox::default() };
             return false;
         }
-        // Even an empty item is something to send.
+        // An empty item must be sent, too.
         self.bytes += bytes.max(1);
         true
+    }
+
+    fn is_overfull(&self) -> bool {
+        let bytes_max = if self.is_crowded { OUTBOX_BYTES_CROWDED } else { OUTBOX_BYTES_MAX };
+        self.bytes > bytes_max && !planted(Bug::IgnoresOutboxBound)
     }
 }

@@ -1,4 +1,6 @@
-//! One stream: who talks on it, which sessions are bound to it, and what waits to go down it.
+//! One stream: its client's principal, the sessions that are bound to it, and its send buffer.
+//!
+//! It only keeps state. `mod.rs` decides what happens to it.
 
 use fencepost_core::{Principal, SessionId};
 
@@ -15,7 +17,7 @@ pub(super) struct Stream {
     pub(super) sessions: Set<SessionId>,
     pub(super) opening: Opening,
     pub(super) outbox: Outbox,
-    /// The stream stands among those that have something new to send.
+    /// The stream is listed in `Edge::ready`.
     pub(super) is_ready: bool,
 }
 

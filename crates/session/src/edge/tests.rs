@@ -1,4 +1,4 @@
-//! The edge by itself: every bound reached, and its tables in agreement whatever clients send.
+//! Tests of the edge alone: every bound is reached, and its tables stay consistent whatever clients send.
 
 use fencepost_core::{
     Action, Attached, Epoch, GrantEnd, GrantId, LogPosition, LogicalMs, Metadata, Outcome, Principal, Reply, ReplyTo,
@@ -45,12 +45,12 @@ fn ask(session: u128, epoch: u64, number: u64, action: Action) -> v1::Request {
     api::request_to_wire(&Request { session, epoch, number, seen: Seen::default(), action })
 }
 
-/// A request that cannot be carried out, and need not be: a release of a grant that does not exist.
+/// A request that is always refused: a release of a grant that does not exist.
 fn release(session: u128, epoch: u64, number: u64) -> v1::Request {
     ask(session, epoch, number, Action::Release { grant: GrantId(7) })
 }
 
-/// Everything that waits for a stream, and how it ended.
+/// Everything in a stream's send buffer, and how the stream ended.
 fn drain(edge: &mut Edge, id: StreamId) -> (Vec<v1::ServerMessage>, Option<Reason>) {
     let mut messages = Vec::new();
     while let Some(transmit) = edge.poll_transmit(id) {
@@ -70,10 +70,10 @@ fn a_reader_that_leaves_too_much_unread_is_cut_off() {
     edge.handle_message(id, flood.clone(), &mut lone);
     let (messages, end) = drain(&mut edge, id);
     let bytes: usize = messages.iter().map(Message::encoded_len).sum();
-    assert!(end.is_none() && bytes > OUTBOX_BYTES_MAX / 2, "it has read in time: {end:?}, {bytes}");
+    assert!(end.is_none() && bytes > OUTBOX_BYTES_MAX / 2, "the client has read in time: {end:?}, {bytes}");
     edge.handle_message(id, flood.clone(), &mut lone);
     edge.handle_message(id, flood.clone(), &mut lone);
-    assert!(edge.unread_bytes <= OUTBOX_BYTES_MAX, "what it did not read is not kept: {}", edge.unread_bytes);
+    assert!(edge.unread_bytes <= OUTBOX_BYTES_MAX, "unread messages are dropped: {}", edge.unread_bytes);
     assert_eq!(drain(&mut edge, id), (Vec::new(), Some(Reason::SlowReader)));
     edge.handle_message(id, flood, &mut lone);
     assert_eq!(drain(&mut edge, id), (Vec::new(), None), "nothing follows the end");
@@ -82,9 +82,9 @@ fn a_reader_that_leaves_too_much_unread_is_cut_off() {
 }
 
 #[test]
-fn when_all_together_leave_too_much_unread_each_may_leave_little() {
+fn when_all_streams_together_leave_too_much_unread_each_may_leave_little() {
     let (mut edge, mut lone) = (Edge::new(0), LoneState::default());
-    // An attach whose answer has about four megabytes.
+    // For attaches whose answers have about four megabytes each.
     let lost = vec![(GrantId(u64::MAX), GrantEnd::Ttl); 250_000];
     let mut streams = 0;
     while edge.unread_bytes <= OUTBOXES_BYTES_MAX {
@@ -106,7 +106,7 @@ fn when_all_together_leave_too_much_unread_each_may_leave_little() {
     assert_eq!((messages.len(), end), (1, None), "a client that reads is served");
     assert!(messages[0].encoded_len() < OUTBOX_BYTES_CROWDED);
     edge.handle_message(StreamId(1), refused, &mut lone);
-    assert_eq!(drain(&mut edge, StreamId(1)), (Vec::new(), Some(Reason::SlowReader)), "one that does not is cut off");
+    assert_eq!(drain(&mut edge, StreamId(1)), (Vec::new(), Some(Reason::SlowReader)), "a slow reader is cut off");
     for id in 0..=streams {
         edge.handle_disconnected(StreamId(id));
     }
@@ -114,7 +114,7 @@ fn when_all_together_leave_too_much_unread_each_may_leave_little() {
 }
 
 #[test]
-fn what_is_held_behind_opens_has_bounds() {
+fn requests_held_behind_opens_are_bounded() {
     let (mut edge, mut lone) = (Edge::new(0), LoneState::default());
     let id = connect(&mut edge, 1).unwrap();
     let _ = drain(&mut edge, id);
@@ -122,7 +122,7 @@ fn what_is_held_behind_opens_has_bounds() {
     edge.handle_message(id, v1::ClientMessage { requests: many, ..opens(vec![open(1, 1)]) }, &mut lone);
     let (messages, _) = drain(&mut edge, id);
     let refused: Vec<_> = messages.iter().flat_map(|message| &message.not_taken).collect();
-    assert_eq!(refused.len(), 1, "one more than may be held");
+    assert_eq!(refused.len(), 1, "the one request above the bound");
     assert_eq!((refused[0].number, refused[0].why()), (HELD_REQUESTS_MAX as u64 + 1, v1::NotTakenWhy::Overloaded));
 
     let seen_ranges = vec![v1::SeenRange { first: u64::MAX, last: u64::MAX }; 10_000];
@@ -136,12 +136,12 @@ fn what_is_held_behind_opens_has_bounds() {
     lone.apply(LogicalMs(1), &mut edge);
     let (messages, _) = drain(&mut edge, id);
     let answers = messages.iter().flat_map(|message| &message.decided).map(|decided| decided.answers.len());
-    assert_eq!(answers.sum::<usize>(), 2 + HELD_REQUESTS_MAX + fit + 1 - refused, "each that was held is answered");
+    assert_eq!(answers.sum::<usize>(), 2 + HELD_REQUESTS_MAX + fit + 1 - refused, "each held request is answered");
     edge.agrees();
 }
 
 #[test]
-fn a_node_serves_so_many_streams_and_no_more() {
+fn a_node_refuses_streams_above_the_bound() {
     let mut edge = Edge::new(0);
     for id in 0..STREAMS_MAX as u64 {
         connect(&mut edge, id).unwrap();
@@ -152,7 +152,7 @@ fn a_node_serves_so_many_streams_and_no_more() {
     connect(&mut edge, u64::MAX).expect("there is room again");
 }
 
-/// A session expires, and its id is used for another one in the very entry in which it ends.
+/// A session expires, and the same entry opens a new session with its id.
 #[test]
 fn an_id_that_is_used_again_is_another_session() {
     let (mut edge, mut lone) = (Edge::new(0), LoneState::default());
@@ -168,11 +168,11 @@ fn an_id_that_is_used_again_is_another_session() {
     );
     let (messages, _) = drain(&mut edge, bob);
     let why: Vec<_> = messages.iter().flat_map(|message| &message.not_taken).map(|refused| refused.why()).collect();
-    assert_eq!(why, [v1::NotTakenWhy::AttachFirst; 2], "what Ann asks must stand in the log before an open of her id");
+    assert_eq!(why, [v1::NotTakenWhy::AttachFirst; 2], "Ann's requests must be in the log before an open of her id");
     assert_eq!(edge.tickets.len(), 0, "neither was submitted");
 
     edge.handle_disconnected(ann);
-    // Twice, as a client does that heard nothing: the second changes nothing.
+    // Bob sends the open twice, as a client does that got no answer. The second changes nothing.
     edge.handle_message(bob, opens(vec![open(1, 2), open(1, 2)]), &mut lone);
     lone.apply(LogicalMs(100_000), &mut edge);
     let (messages, _) = drain(&mut edge, bob);
@@ -185,7 +185,7 @@ fn an_id_that_is_used_again_is_another_session() {
     edge.agrees();
 }
 
-/// Clients that open, attach, close, ask and hang up by chance, with right and wrong secrets and epochs.
+/// Clients open, attach, close, send requests and hang up at random, with right and wrong secrets and epochs.
 #[test]
 fn tables_agree_whatever_clients_send() {
     let (mut bound, mut detached) = (0, 0);
@@ -195,7 +195,7 @@ fn tables_agree_whatever_clients_send() {
         let mut streams: Vec<StreamId> = Vec::new();
         for step in 0..300 {
             let session = u128::from(seeds.below(4));
-            // Most know the secret, which is the session's own number.
+            // Most clients know the secret, which is the session's own number.
             let secret = if seeds.one_in(5) { 99 } else { session as u8 };
             let id = streams.get(seeds.below(streams.len() as u64) as usize).copied();
             let epoch = seeds.below(4);
@@ -260,7 +260,7 @@ impl Edge {
             count += 1;
             assert_eq!(self.bindings.get(tier, session).map(|binding| binding.stream), Some(id));
         }
-        assert_eq!(count, self.bindings.len(), "every binding is some stream's");
+        assert_eq!(count, self.bindings.len(), "every binding belongs to a stream");
         let unread: usize = self.streams.values().map(|stream| stream.outbox.bytes()).sum();
         assert_eq!(unread, self.unread_bytes);
     }

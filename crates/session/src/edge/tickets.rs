@@ -1,11 +1,13 @@
-//! Which stream waits for which ticket.
+//! Which stream waits for the reply to which ticket.
+//!
+//! A ticket that is not in this table belongs to the driver: a read, an administrative act or a change of the members.
 
 use fencepost_core::{RequestNumber, SessionId, Ticket};
 
 use super::{StreamId, Table};
 use crate::tier::Tier;
 
-/// What a stream has asked for.
+/// The kind of a stream's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Open,
@@ -24,17 +26,17 @@ impl Kind {
     }
 }
 
-/// What a ticket stands for.
+/// The command of a stream that a ticket stands for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct StreamCommand {
     pub(super) stream: StreamId,
     pub(super) session: SessionId,
     pub(super) kind: Kind,
 }
 
-/// The tickets of both tiers that belong to streams. Each tier counts its tickets by itself.
+/// The tickets of both tiers that belong to streams. Each tier numbers its own tickets.
 #[derive(Debug)]
-pub(super) struct Tickets(Table<(Tier, Ticket), Asked>);
+pub(super) struct Tickets(Table<(Tier, Ticket), StreamCommand>);
 
 impl Tickets {
     pub(super) fn new(hash_seed: u64) -> Tickets {
@@ -46,15 +48,15 @@ impl Tickets {
         self.0.len()
     }
 
-    pub(super) fn insert(&mut self, tier: Tier, ticket: Ticket, asked: Asked) {
-        self.0.insert((tier, ticket), asked);
+    pub(super) fn insert(&mut self, tier: Tier, ticket: Ticket, command: StreamCommand) {
+        self.0.insert((tier, ticket), command);
     }
 
-    pub(super) fn take(&mut self, tier: Tier, ticket: Ticket) -> Option<Asked> {
+    pub(super) fn take(&mut self, tier: Tier, ticket: Ticket) -> Option<StreamCommand> {
         self.0.remove(&(tier, ticket))
     }
 
-    /// Forgets the tickets of the efficiency tier: its lock state is gone with the term.
+    /// Forgets the tickets of the efficiency tier. Its lock state ended with the term.
     pub(super) fn forget_efficiency(&mut self) {
         self.0.retain(|(tier, _), _| *tier != Tier::Efficiency);
     }

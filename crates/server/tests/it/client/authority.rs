@@ -1,4 +1,4 @@
-//! An authority that signs certificates for a test, and the files that they are kept in.
+//! An authority that signs certificates for a test, and writes them to files.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,10 +17,10 @@ pub(crate) struct Signed {
 }
 
 impl Authority {
-    /// One that is called as no other is.
+    /// A new authority with a unique name.
     pub(crate) fn new() -> Authority {
         static MADE: AtomicU32 = AtomicU32::new(0);
-        let mut params = CertificateParams::new(Vec::new()).expect("no names are good names");
+        let mut params = CertificateParams::new(Vec::new()).expect("an empty list of names is valid");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let name = format!("authority {}", MADE.fetch_add(1, Ordering::Relaxed));
         params.distinguished_name.push(DnType::CommonName, name);
@@ -36,7 +36,7 @@ impl Authority {
     pub(crate) fn sign(&self, names: &[&str]) -> Signed {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let key = KeyPair::generate().expect("the system has random numbers");
-        let params = CertificateParams::new(names).expect("good names");
+        let params = CertificateParams::new(names).expect("valid names");
         let certificate = params.signed_by(&key, &self.issuer).expect("it signs");
         Signed { certificate: certificate.pem(), key: key.serialize_pem() }
     }
@@ -56,7 +56,7 @@ impl Signed {
 }
 
 fn write(path: PathBuf, text: &str) -> PathBuf {
-    // Put in its place at once, as whoever renews certificates should.
+    // Replaced in one step, as a renewal of certificates should do it.
     let new = path.with_extension("new");
     std::fs::write(&new, text).expect("a directory of the test");
     std::fs::rename(&new, &path).expect("a directory of the test");

@@ -1,4 +1,5 @@
-//! A client that says exactly what a test tells it to, message by message, and a directory that goes when the test ends.
+//! Tools of the server's tests: a client that sends exactly what a test tells it to, nodes that run until the test ends, and a
+//! directory for their files.
 
 #![allow(dead_code, unused_imports, reason = "each test uses its part")]
 
@@ -24,7 +25,7 @@ pub(crate) use fencepost_wire::grpc::lock_service_client::LockServiceClient;
 pub(crate) use fencepost_wire::grpc::observe_service_client::ObserveServiceClient;
 pub(crate) use fencepost_wire::grpc::peer_service_client::PeerServiceClient;
 
-/// Long enough for a slow machine; what is waited for comes much sooner.
+/// Long enough for a slow machine. Most waits are much shorter.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Waits for something that must happen.
@@ -45,15 +46,15 @@ pub(crate) async fn until<Found>(what: &str, mut ask: impl AsyncFnMut() -> Optio
     .await
 }
 
-/// A place for files that goes when the test ends.
-pub(crate) struct Place(PathBuf);
+/// A directory for the files of one test. Dropping it deletes the directory.
+pub(crate) struct TestDirectory(PathBuf);
 
-impl Place {
-    pub(crate) fn new(name: &str) -> Place {
+impl TestDirectory {
+    pub(crate) fn new(name: &str) -> TestDirectory {
         let path = std::env::temp_dir().join(format!("fencepost-server-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("a directory for the test");
-        Place(path)
+        TestDirectory(path)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -61,7 +62,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -69,7 +70,7 @@ impl Drop for Place {
 
 /// A node that runs until it is told to end.
 pub(crate) struct Running {
-    /// With the addresses that it has, so that it can be started there again.
+    /// With the addresses that the node got, so that it can be started there again.
     pub(crate) config: Config,
     pub(crate) end: tokio::sync::oneshot::Sender<()>,
     pub(crate) ended: tokio::task::JoinHandle<()>,
@@ -77,8 +78,7 @@ pub(crate) struct Running {
 
 /// Starts a node.
 pub(crate) async fn run_node(mut config: Config) -> Running {
-    // One that is started again wants its old ports. Whoever connects somewhere may have got one of them meanwhile, and keeps
-    // it for a moment.
+    // A node that is started again needs its old ports. An outgoing connection of another test may use one of them for a moment.
     let server = until(&format!("{} starts", config.name), async || match Server::start(config.clone()).await {
         Ok(server) => Some(server),
         Err(StartError::Listen { .. }) => None,
@@ -89,7 +89,7 @@ pub(crate) async fn run_node(mut config: Config) -> Running {
     (config.client_listen, config.http_listen, config.peer_listen) = addresses;
     let (end, told) = tokio::sync::oneshot::channel();
     let ended = tokio::spawn(async move {
-        server.run_until(async { drop(told.await) }).await.expect("the node goes on");
+        server.run_until(async { drop(told.await) }).await.expect("the node does not fail");
     });
     Running { config, end, ended }
 }
@@ -109,7 +109,7 @@ pub(crate) fn config(name: &str, begin: Begin) -> Config {
 
 /// A cluster of one, in memory.
 pub(crate) async fn one_node() -> Server {
-    let server = Server::start(config("alone", Begin::Found)).await.expect("it starts");
+    let server = Server::start(config("alone", Begin::Found)).await.expect("the node starts");
     soon("it leads", server.wait_until_ready()).await;
     server
 }
@@ -123,35 +123,35 @@ pub(crate) async fn status_of(address: impl std::fmt::Display) -> Result<v1::Get
     Ok(answer.into_inner())
 }
 
-/// What a node says over HTTP, head and all.
+/// A node's answer over HTTP, with its head.
 pub(crate) async fn get(address: SocketAddr, path: &str) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let mut socket = tokio::net::TcpStream::connect(address).await.expect("it listens");
+    let mut socket = tokio::net::TcpStream::connect(address).await.expect("the node listens");
     let ask = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-    socket.write_all(ask.as_bytes()).await.expect("it reads");
+    socket.write_all(ask.as_bytes()).await.expect("the node reads");
     let mut answer = String::new();
     soon("HTTP answers", socket.read_to_string(&mut answer)).await.expect("text");
     answer
 }
 
-/// What a node counts at `/metrics` under this name.
+/// The value of a metric at `/metrics`.
 pub(crate) async fn metric(address: SocketAddr, name: &str) -> u64 {
     let text = get(address, "/metrics").await;
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
     value.unwrap_or_else(|| panic!("{name} is missing in {text}"))
 }
 
-/// A stream, and what came down it.
+/// A stream, and what it has received.
 pub(crate) struct Client {
     to_server: mpsc::Sender<v1::ClientMessage>,
     from_server: Streaming<v1::ServerMessage>,
     pub(crate) hello: v1::Hello,
-    /// Messages that came so far, the first one not counted.
+    /// Messages that came after the hello.
     pub(crate) messages: u64,
     waiting: std::collections::VecDeque<Heard>,
 }
 
-/// One thing that the server said.
+/// One answer, push or refusal of the server.
 #[derive(Debug)]
 pub(crate) enum Heard {
     Answer { index: u64, stamp_ms: u64, answer: api::Answer },
@@ -164,7 +164,7 @@ impl Client {
         Client::connect_as("tests", channel(address)).await
     }
 
-    /// A stream of somebody, on a connection that may be shared.
+    /// A stream of the client with this name, on a connection that may be shared.
     pub(crate) async fn connect_as(who: &str, channel: Channel) -> Result<Client, Status> {
         let (to_server, outgoing) = mpsc::channel(64);
         let mut locks = LockServiceClient::new(channel);
@@ -181,7 +181,7 @@ impl Client {
         self.to_server.send(message).await.expect("the stream is open");
     }
 
-    /// What comes next.
+    /// What the server says next.
     pub(crate) async fn hear(&mut self) -> Result<Heard, Status> {
         while self.waiting.is_empty() {
             let message = soon("the server says something", self.from_server.message()).await?;
@@ -189,11 +189,11 @@ impl Client {
             self.messages += 1;
             for v1::Decided { index, stamp_ms, answers, pushes, .. } in message.decided {
                 for answer in answers {
-                    let answer = api::answer_from_wire(answer).expect("an answer that is known");
+                    let answer = api::answer_from_wire(answer).expect("a known answer");
                     self.waiting.push_back(Heard::Answer { index, stamp_ms, answer });
                 }
                 for push in pushes {
-                    let push = api::push_from_wire(push).expect("a push that is known");
+                    let push = api::push_from_wire(push).expect("a known push");
                     self.waiting.push_back(Heard::Push { index, push });
                 }
             }
@@ -207,7 +207,7 @@ impl Client {
         self.waiting.drain(..)
     }
 
-    /// The next thing, which must be an answer.
+    /// The outcome of the next answer. Panics if something else comes first.
     pub(crate) async fn outcome(&mut self) -> Outcome {
         match self.hear().await.expect("the stream is open") {
             Heard::Answer { answer, .. } => answer.outcome,
@@ -215,7 +215,7 @@ impl Client {
         }
     }
 
-    /// The next thing, which must be how a wait ended.
+    /// The end of a wait, which must come next.
     pub(crate) async fn wait_end(&mut self) -> (RequestNumber, Outcome) {
         match self.hear().await.expect("the stream is open") {
             Heard::Push { push: Push::Ended { number, outcome, .. }, .. } => (number, outcome),
@@ -226,7 +226,7 @@ impl Client {
     pub(crate) async fn not_taken(&mut self) -> v1::NotTaken {
         match self.hear().await.expect("the stream is open") {
             Heard::NotTaken(not_taken) => not_taken,
-            other => panic!("it was taken: {other:?}"),
+            other => panic!("not a refusal: {other:?}"),
         }
     }
 
@@ -243,7 +243,7 @@ impl Client {
     }
 }
 
-/// The tests' secret of a session.
+/// The secret that the tests use for a session.
 pub(crate) fn secret(session: u128) -> [u8; 32] {
     let mut secret = [7; 32];
     secret[..16].copy_from_slice(&session.to_le_bytes());
@@ -263,7 +263,7 @@ pub(crate) fn open_with(session: u128, ttl_ms: u64, secret: &[u8]) -> v1::OpenSe
     open
 }
 
-/// An open with so many bytes of metadata.
+/// An open with this many bytes of metadata.
 pub(crate) fn open_about(session: u128, ttl_ms: u64, metadata_bytes: usize) -> v1::OpenSession {
     let mut open = open(session, ttl_ms);
     open.metadata = vec![0; metadata_bytes];

@@ -1,5 +1,5 @@
-//! The refusals of the other services, which have one door, gRPC: reads, acts of administrators, changes of the members. They come
-//! from the same place as the ends of streams.
+//! The refusals of the services that exist over gRPC only: reads, acts of administrators, changes of the members. The same code makes
+//! them as the ends of streams.
 
 use std::fmt::Display;
 
@@ -11,7 +11,7 @@ use super::story::{Door, Line, Story, golden_at};
 use super::stream::end_of_call;
 use crate::client::{AdminServiceClient, ObserveServiceClient, channel, status_of};
 
-/// Records how a call ended that must be refused.
+/// Records the refusal of a call.
 fn refused<Answer>(story: &Story, done: &str, called: Result<Response<Answer>, Status>) {
     let status = called.err().unwrap_or_else(|| panic!("client {done}, and it is refused"));
     let line = Line { about: "call".to_owned(), number: None, text: end_of_call(&status) };
@@ -33,7 +33,7 @@ async fn ask_everything(story: &Story, address: impl Display) {
 
 #[tokio::test]
 async fn calls_to_a_follower() {
-    let about = ["Calls that only a leader answers, made to a node that follows."];
+    let about = ["Calls that only a leader answers, made to a follower."];
     golden_at(&[Door::Grpc], "calls-to-follower", &about, async |story| {
         let pair = Pair::start(&story).await;
         ask_everything(&story, pair.follower()).await;
@@ -54,7 +54,7 @@ async fn calls_without_a_leader() {
 
 #[tokio::test]
 async fn calls_to_a_removed_node() {
-    let about = ["Calls made to a node that was removed. It answers no read, however stale."];
+    let about = ["Calls made to a node that was removed. It answers no read, not even a stale one."];
     golden_at(&[Door::Grpc], "calls-to-removed-node", &about, async |story| {
         let pair = Pair::start(&story).await;
         remove(pair.leader(), pair.leader()).await;
@@ -70,7 +70,8 @@ async fn calls_to_a_removed_node() {
 
 #[tokio::test]
 async fn calls_that_a_leader_refuses() {
-    let about = ["Calls that a leader refuses: not valid, or about members that do not fit."];
+    let about =
+        ["Calls that a leader refuses, because they are not valid or because the members cannot be changed like that."];
     golden_at(&[Door::Grpc], "calls-refused-by-leader", &about, async |story| {
         let pair = Pair::start(&story).await;
         let follower = status_of(pair.follower()).await.expect("it answers").node;

@@ -1,4 +1,4 @@
-//! How a stream ends at a node that leads: by the client, by what it sends, because it does not read, because the node shuts down.
+//! How a stream ends at a leader: the client hangs up, sends something invalid or does not read, or the node shuts down.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use super::stream::{Begin, Stream};
 use super::{acquire, attach_session, open_session, requests};
 use crate::client::{LockServiceClient, channel, config, metric, one_node, run_node, soon, until};
 
-/// One byte more than the node reads.
+/// One byte more than a node accepts.
 const TOO_LONG: u32 = 256 * 1024 + 1;
 
 async fn connect(story: &Rc<Story>, server: &Server) -> Stream {
@@ -26,7 +26,7 @@ async fn until_granted(server: &Server) {
 #[tokio::test]
 async fn a_client_that_hangs_up() {
     let about = [
-        "A client that says no more is let go. What it asked before is carried out, though it gets no answer. Its session lives on, and",
+        "A client hangs up. Its earlier requests are carried out, though it gets no answers. Its session stays alive, and",
         "another stream attaches it.",
     ];
     golden("client-hangs-up", &about, async |story| {
@@ -69,8 +69,9 @@ async fn requests_behind_an_open_when_the_client_hangs_up() {
 
 #[tokio::test]
 async fn a_client_whose_name_is_not_valid() {
-    let about =
-        ["A stream whose client has a name that is not valid is refused. The doors differ in which names are valid."];
+    let about = [
+        "A stream whose client has a name that is not valid is refused. Frames and gRPC differ in which names are valid.",
+    ];
     golden("client-name-not-valid", &about, async |story| {
         let server = one_node().await;
         let (address, nothing) = (server.client_address(), v1::ClientMessage::default());
@@ -86,8 +87,8 @@ async fn a_client_whose_name_is_not_valid() {
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_message() {
-    let about = ["Bytes that are no message end the stream. A field that the node does not know is skipped."];
+async fn bytes_that_are_not_a_message() {
+    let about = ["Bytes that are not a message end the stream. A field that the node does not know is skipped."];
     golden("message-is-noise", &about, async |story| {
         let server = one_node().await;
         let mut client = connect(&story, &server).await;
@@ -108,12 +109,12 @@ async fn bytes_that_are_no_message() {
 
 #[tokio::test]
 async fn a_message_that_is_too_long() {
-    let about = ["A message that is longer than a node reads ends the stream."];
+    let about = ["A message that is longer than a node accepts ends the stream."];
     golden("message-too-long", &about, async |story| {
         let server = one_node().await;
         let mut client = connect(&story, &server).await;
         match story.door {
-            // The length alone is enough. A node that hung up on the rest could cut off its own last words.
+            // The length alone is enough. If the node hung up with unread bytes left, the client could lose the end message.
             Door::Frames => client.send_raw(&TOO_LONG.to_be_bytes()).await,
             Door::Grpc => client.send_message_bytes(&vec![0; TOO_LONG as usize]).await,
         }
@@ -151,8 +152,9 @@ async fn a_framed_connection_that_begins_badly() {
 
 #[tokio::test]
 async fn a_frame_that_is_cut_short() {
-    let about =
-        ["A connection that ends inside of a frame ends without a word. So does one that ends before its first frame."];
+    let about = [
+        "If a client hangs up inside of a frame, the node closes the connection without a word. The same holds before the first frame.",
+    ];
     golden_at(&[Door::Frames], "frame-cut-short", &about, async |story| {
         let server = one_node().await;
         let mut client = connect(&story, &server).await;
@@ -167,7 +169,7 @@ async fn a_frame_that_is_cut_short() {
     .await;
 }
 
-/// More things to be answered than wait for one stream: keep-alives of a session that is not bound, two bytes each.
+/// More answers than fit into one send buffer: each keep-alive, of a session that is not bound, has two bytes and gets a refusal.
 fn flood() -> v1::ClientMessage {
     v1::ClientMessage { keep_alives: vec![v1::KeepAlive::default(); 100_001], ..Default::default() }
 }
@@ -175,8 +177,8 @@ fn flood() -> v1::ClientMessage {
 #[tokio::test]
 async fn a_client_that_does_not_read_its_answers() {
     let about = [
-        "When more than 8 MiB of answers wait for a stream, they are dropped and the stream ends. What was asked is carried out all the",
-        "same, and an attach brings the answers back. No client is fast enough for a message that causes so many at once.",
+        "When more than 8 MiB of answers wait for a stream, they are dropped and the stream ends. The requests are carried out all the",
+        "same, and an attach brings the answers back. One message that causes that many answers ends the stream of even a fast client.",
     ];
     golden("client-does-not-read", &about, async |story| {
         let server = one_node().await;
@@ -198,7 +200,7 @@ async fn a_client_that_does_not_read_its_answers() {
 
 #[tokio::test]
 async fn a_node_that_shuts_down() {
-    let about = ["A node that shuts down alone says so on every stream, of both tiers."];
+    let about = ["A node that shuts down and has no other members says so on every stream, of both tiers."];
     golden("node-shuts-down", &about, async |story| {
         let node = run_node(config("n1", Start::Found)).await;
         let address = node.config.client_listen;
@@ -215,12 +217,12 @@ async fn a_node_that_shuts_down() {
     .await;
 }
 
-/// A node that was just founded leads in a moment.
+/// Waits until a new node leads.
 async fn until_leads(address: impl std::fmt::Display) {
     until("the node leads", async || crate::client::Client::connect(&address).await.ok()).await;
 }
 
-/// Streams that a node serves in all.
+/// Streams that a node serves at the same time.
 const STREAMS_MAX: usize = 20_000;
 
 #[tokio::test]

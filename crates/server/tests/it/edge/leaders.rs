@@ -1,4 +1,4 @@
-//! How a stream ends, or does not begin, at a node that does not lead: because another one does, none does, or it is no member.
+//! How a stream ends, or does not begin, at a node that does not lead: another node leads, no node leads, or it was removed.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use super::story::{Story, golden};
 use super::stream::Stream;
 use crate::client::{AdminServiceClient, Client, Running, channel, config, run_node, soon, status_of, until};
 
-/// Two members with a vote, of which the first leads. With two, none leads without the other.
+/// Two voting members, of which the first leads. Neither can lead without the other.
 pub(crate) struct Pair {
     pub(crate) leader: Running,
     pub(crate) follower: Running,
@@ -33,7 +33,7 @@ impl Pair {
                 (status.members.iter().filter(|it| votes(it)).count() == 2).then_some(())?;
             }
             if leader.leader != Some(leader.node) {
-                // It was elected for a moment, on a slow machine.
+                // On a slow machine the other node may have been elected meanwhile.
                 let back = v1::TransferLeadRequest { node: leader.node };
                 drop(AdminServiceClient::new(channel(pair.follower())).transfer_lead(back).await);
                 return None;
@@ -52,7 +52,7 @@ impl Pair {
         self.follower.config.client_listen
     }
 
-    /// Ends the follower as a crash would, and waits until the leader calls it silent, which no longer leads then.
+    /// Ends the follower as a crash would. Waits until the other node reports it as silent, and no longer leads.
     pub(crate) async fn lose_follower(&self) {
         self.follower.ended.abort();
         until("n1 finds n2 silent", async || {
@@ -65,12 +65,12 @@ impl Pair {
 pub(crate) async fn remove(at: SocketAddr, node: SocketAddr) {
     let node = status_of(node).await.expect("it answers").node;
     let mut admin = AdminServiceClient::new(channel(at));
-    soon("the node is removed", admin.remove_member(v1::RemoveMemberRequest { node })).await.expect("it leads");
+    soon("the node is removed", admin.remove_member(v1::RemoveMemberRequest { node })).await.expect("the node leads");
 }
 
 #[tokio::test]
 async fn a_follower_names_the_leader() {
-    let about = ["A node that follows serves no stream, and says who leads."];
+    let about = ["A follower serves no stream, and names the leader."];
     golden("follower", &about, async |story| {
         let pair = Pair::start(&story).await;
         Stream::connect(&story, "client", pair.follower()).await;
@@ -82,8 +82,8 @@ async fn a_follower_names_the_leader() {
 #[tokio::test]
 async fn the_lead_is_handed_over() {
     let about = [
-        "When the lead is handed over, the streams of the old leader end at once, before it knows the new one. A stream that comes later",
-        "is told.",
+        "When the lead is handed over, the streams of the old leader end at once, before it knows the new one. A later stream",
+        "is told the new leader's address.",
     ];
     golden("lead-handed-over", &about, async |story| {
         let pair = Pair::start(&story).await;
@@ -101,8 +101,9 @@ async fn the_lead_is_handed_over() {
 
 #[tokio::test]
 async fn a_leader_that_shuts_down_beside_another_node() {
-    let about =
-        ["A leader that shuts down hands the lead over first: its streams hear of that, and not that it shuts down."];
+    let about = [
+        "A leader that shuts down hands the lead over first. Its streams end with NOT_LEADER, not with SHUTTING_DOWN.",
+    ];
     golden("leader-shuts-down", &about, async |story| {
         let pair = Pair::start(&story).await;
         let mut client = Stream::connect(&story, "client", pair.leader()).await;
@@ -117,7 +118,7 @@ async fn a_leader_that_shuts_down_beside_another_node() {
 #[tokio::test]
 async fn a_leader_that_loses_its_majority() {
     let about = [
-        "A leader that hears no majority stops leading, and its streams end. Which nodes it says to hear depends on how long that took,",
+        "A leader that hears no majority stops leading, and its streams end. Which nodes it reports as silent depends on timing,",
         "so the sentence is cut.",
     ];
     golden("majority-lost", &about, async |story| {

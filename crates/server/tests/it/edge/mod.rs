@@ -1,8 +1,8 @@
 //! Golden files of the server's edge: every refusal and every end of a stream, as a client receives them over frames and over gRPC.
 //!
-//! Each test is one case. It starts a real node, connects over loopback, once through each door, and records what the client does
-//! and what it receives. The record is compared with `tests/golden/NAME.txt`. A line that differs between the doors stands there
-//! twice. To write the files again after an intended change:
+//! Each test is one case. It starts a real node, connects over loopback, once over frames and once over gRPC (the two "doors"), and
+//! records what the client does and what it receives. The record is compared with `tests/golden/NAME.txt`. A line that differs
+//! between the doors stands there twice. To write the files again after an intended change:
 //!
 //! ```text
 //! FENCEPOST_WRITE_GOLDEN=1 cargo test -p fencepost-server --test edge

@@ -1,4 +1,4 @@
-//! What the edge does not take, and says so: words that are not valid, sessions that are not bound to the stream, too much held back.
+//! What the edge refuses: values that are not valid, sessions that are not bound to the stream, too many held requests.
 
 use std::rc::Rc;
 
@@ -20,8 +20,9 @@ async fn connected(story: &Rc<Story>) -> (Server, Stream) {
 
 #[tokio::test]
 async fn an_open_that_is_not_valid() {
-    let about =
-        ["An open with a word that is not valid is not taken, and neither is a request behind it. The stream goes on."];
+    let about = [
+        "An open with a value that is not valid is not taken, and neither is a request behind it. The stream goes on.",
+    ];
     golden("open-not-valid", &about, async |story| {
         let (_server, mut client) = connected(&story).await;
         let good = || open(1, TTL_MS);
@@ -43,7 +44,7 @@ async fn an_open_that_is_not_valid() {
 #[tokio::test]
 async fn a_request_that_is_not_valid() {
     let about =
-        ["A request with a word that is not valid is not taken. Its number stays free, and the stream goes on."];
+        ["A request with a value that is not valid is not taken. Its number stays free, and the stream goes on."];
     golden("request-not-valid", &about, async |story| {
         let (_server, mut client) = connected(&story).await;
         client.says("opens session 1", open_session(1), 1).await;
@@ -57,7 +58,7 @@ async fn a_request_that_is_not_valid() {
     .await;
 }
 
-/// One action for each kind of word that can be wrong.
+/// One action for each kind of value that can be invalid.
 fn actions_that_are_not_valid() -> Vec<(&'static str, Option<v1::request::Action>)> {
     use v1::request::Action;
     let no_wait = || Some(v1::Wait { kind: Some(v1::wait::Kind::No(v1::Nothing {})) });
@@ -105,7 +106,7 @@ fn actions_that_are_not_valid() -> Vec<(&'static str, Option<v1::request::Action
 #[tokio::test]
 async fn a_request_that_the_lock_state_refuses() {
     let about = [
-        "What is valid as a word and wrong as a command is refused by the lock state: that is an answer, not a request that was not taken.",
+        "A request with valid values can still be wrong. The lock state refuses it: that is an answer, and the request was taken.",
     ];
     golden("request-refused-by-the-state", &about, async |story| {
         let (_server, mut client) = connected(&story).await;
@@ -119,7 +120,7 @@ async fn a_request_that_the_lock_state_refuses() {
         client.says("acquires no lock at all", requests([nothing]), 1).await;
         client.says("acquires in epoch 7", requests([acquire(1, 7, 2, "a")]), 1).await;
         client.says("keeps session 1 alive in epoch 7", keep_alive(1, 7), 1).await;
-        client.says("releases a grant that never was", requests([release(1, 1, 3, 99)]), 1).await;
+        client.says("releases a grant that does not exist", requests([release(1, 1, 3, 99)]), 1).await;
         client.says("repeats that release", requests([release(1, 1, 3, 99)]), 1).await;
         client.hears_nothing_else().await;
     })
@@ -129,13 +130,13 @@ async fn a_request_that_the_lock_state_refuses() {
 #[tokio::test]
 async fn a_session_that_is_not_bound_to_the_stream() {
     let about = [
-        "A stream acts only for sessions that were opened or attached on it. Attach is the only thing that needs no binding.",
+        "A stream acts only for sessions that were opened or attached on it. For an existing session only an attach needs no binding.",
     ];
     golden("session-not-bound", &about, async |story| {
         let (server, mut client) = connected(&story).await;
         let mut owner = Stream::connect(&story, "owner", server.client_address()).await;
         owner.says("opens session 1 and acquires", with_requests(open_session(1), [acquire(1, 1, 1, "a")]), 2).await;
-        client.says("asks for session 2, which nobody opened", requests([acquire(2, 1, 1, "a")]), 1).await;
+        client.says("acquires for session 2, which does not exist", requests([acquire(2, 1, 1, "a")]), 1).await;
         client.says("keeps session 2 alive", keep_alive(2, 1), 1).await;
         client.says("attaches session 2", attach_session(2), 1).await;
         client.says("releases the lock of session 1", requests([release(1, 1, 2, 1)]), 1).await;
@@ -182,7 +183,7 @@ async fn a_request_in_the_message_of_its_attach() {
 #[tokio::test]
 async fn a_keep_alive_in_the_message_of_its_open() {
     let about = [
-        "A keep-alive does not wait for an open, other than a request: the session is not bound yet, so it is refused first.",
+        "A keep-alive, unlike a request, does not wait for an open: the session is not bound yet, so the keep-alive is refused first.",
     ];
     golden("keep-alive-behind-open", &about, async |story| {
         let (_server, mut client) = connected(&story).await;
@@ -198,7 +199,7 @@ async fn a_keep_alive_in_the_message_of_its_open() {
 #[tokio::test]
 async fn requests_behind_an_open() {
     let about = [
-        "Requests behind an open are held until it is answered. A good open lets them go in their order; with one that is not taken they are not taken either.",
+        "Requests behind an open are held until it is answered. If the open succeeds, they run in their order; if it is not taken, neither are they.",
     ];
     golden("requests-behind-open", &about, async |story| {
         let (server, mut client) = connected(&story).await;
@@ -221,7 +222,7 @@ async fn more_requests_behind_an_open_than_are_held() {
         ["At most 1,024 requests are held behind an open. The next one is refused before the open is answered."];
     golden("too-many-requests-behind-open", &about, async |story| {
         let (_server, mut client) = connected(&story).await;
-        // Each is answered in the same way, and changes nothing.
+        // Each gets the same answer, and changes nothing.
         let many = (1..=1_026).map(|number| release(1, 1, number, 99));
         client.says("opens session 1 with 1,026 requests behind it", with_requests(open_session(1), many), 1_027).await;
         client.hears_nothing_else().await;
@@ -259,8 +260,9 @@ async fn a_second_open_before_the_first_is_answered() {
 
 #[tokio::test]
 async fn a_session_that_has_ended() {
-    let about =
-        ["A session that is closed or evicted is no longer bound. A stream is told of an eviction, and asks in vain."];
+    let about = [
+        "A session that is closed or evicted is no longer bound. A stream is told of an eviction, and its later requests are refused.",
+    ];
     golden("session-ended", &about, async |story| {
         let (server, mut client) = connected(&story).await;
         let both = opens([open(1, TTL_MS), open(2, TTL_MS)]);
@@ -286,27 +288,27 @@ async fn evict(server: &Server, session: u128) {
     crate::client::AdminServiceClient::new(channel).act(asked).await.expect("it is evicted");
 }
 
-/// Operations that wait for the log when no more are taken that want something.
+/// Operations that wait for the log when the node begins to refuse opens and acquires.
 const WAITING_MAX: u64 = 100_000;
 
 #[tokio::test]
 async fn a_node_that_has_too_much_to_do() {
     let about = [
-        "While 100,000 operations wait for the log, no more are taken that want something: a refusal says when to ask again. Releases",
-        "and keep-alives are taken.",
+        "While 100,000 operations wait for the log, the node takes no opens and no acquires: a refusal says when to ask again. Releases",
+        "and keep-alives are still taken.",
     ];
-    // Through the other door a message takes several steps to the edge, and the node would work in between.
+    // Frames only: over gRPC a message reaches the edge in several steps, and the node would work in between.
     golden_at(&[Door::Frames], "node-overloaded", &about, async |story| {
         let (server, mut client) = connected(&story).await;
         client.says("opens session 1 and acquires", with_requests(open_session(1), [acquire(1, 1, 1, "a")]), 2).await;
-        // Every connection has little enough to fit into the buffer of its socket, so all of it is there before the node reads.
+        // The bytes of each connection fit into the buffer of its socket, so all of them are there before the node reads.
         let mut crowd = Vec::new();
         for session in 2..=201 {
             let mut stream = Stream::connect(&Story::unheard(), "crowd", server.client_address()).await;
             stream.says("opens its session", open_session(session), 1).await;
             crowd.push((stream, requests((1..=WAITING_MAX / 200).map(|number| acquire(session, 1, number, "b")))));
         }
-        // From here on nothing waits, so the one thread that the node has sees all of it at once, the client's message last.
+        // There is no await from here on, so the node's one thread sees all messages at once, the client's message last.
         for (stream, message) in &mut crowd {
             stream.send_now(message);
         }

@@ -15,7 +15,7 @@ fn wait_for(session: u128, epoch: u64, number: u64, name: &str) -> v1::ClientMes
 
 #[tokio::test]
 async fn everything_in_the_first_message() {
-    let about = ["A client need not wait for the hello: what it says in its first message is taken."];
+    let about = ["A client need not wait for the hello: the requests in its first message are taken."];
     golden("first-message", &about, async |story| {
         let server = one_node().await;
         let first = v1::ClientMessage { requests: vec![acquire(1, 1, 1, "a")], ..open_session(1) };
@@ -70,8 +70,8 @@ fn both(message: v1::ClientMessage, request: v1::Request) -> v1::ClientMessage {
 #[tokio::test]
 async fn an_old_stream_that_guesses_the_epoch() {
     let about = [
-        "A stream acts in the epoch in which it was bound and in no later one, whatever it guesses: not before an attach elsewhere, and",
-        "not after it.",
+        "A stream may act in the epoch in which it was bound, and in no later epoch that it guesses: neither before an attach elsewhere",
+        "nor after it.",
     ];
     golden("old-stream-guesses-epoch", &about, async |story| {
         let server = one_node().await;
@@ -91,9 +91,9 @@ async fn an_old_stream_that_guesses_the_epoch() {
 }
 
 #[tokio::test]
-async fn a_session_that_ends_elsewhere() {
+async fn a_session_that_is_closed_elsewhere() {
     let about = [
-        "A stream whose session was attached and closed elsewhere acts for it no longer, not even if the id comes back.",
+        "A stream whose session was attached and closed elsewhere acts for it no longer, not even if the id is used again.",
     ];
     golden("session-closed-elsewhere", &about, async |story| {
         let server = one_node().await;
@@ -160,7 +160,7 @@ async fn a_thief_with_the_hash_of_the_secret() {
 async fn an_open_repeated_on_a_second_stream() {
     let about = [
         "An open that is repeated on a second stream, with the secret, takes nothing from the first: it may be an old message. The client",
-        "is told to attach. The same holds for a session that was attached since, also where it is bound to no stream.",
+        "is told to attach. The same holds if the session was attached since then, even if it is bound to no stream now.",
     ];
     golden("open-repeated-elsewhere", &about, async |story| {
         let server = one_node().await;
@@ -185,7 +185,7 @@ async fn an_open_repeated_on_a_second_stream() {
 }
 
 #[tokio::test]
-async fn the_two_tiers_know_nothing_of_each_other() {
+async fn the_two_tiers_are_independent() {
     let about = [
         "A session of one tier is unknown in the other. Each tier has its own lock state, so both grant the same name.",
     ];

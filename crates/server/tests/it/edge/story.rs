@@ -1,11 +1,11 @@
-//! One case: who does what, and what each stream receives. Runs the case through both doors, renders the two records as one text,
-//! and compares it with the golden file.
+//! One case: what each stream does, and what it receives. Runs the case over frames and over gRPC, renders the two records as one
+//! text, and compares it with the golden file.
 
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// How a stream comes in.
+/// The protocol of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Door {
     Frames,
@@ -18,27 +18,27 @@ const BOTH: [Door; 2] = [Door::Frames, Door::Grpc];
 pub(crate) struct Story {
     pub(crate) door: Door,
     steps: RefCell<Vec<Step>>,
-    /// Texts that differ from run to run, and what the golden file says instead.
+    /// Texts that differ from run to run, and the names that stand in the golden file instead.
     names: RefCell<Vec<(String, String)>>,
-    /// Lines are cut behind this text, if it is in them.
+    /// A line that contains this text is cut behind it.
     cut_behind: Cell<Option<&'static str>>,
     last_session: Cell<u128>,
 }
 
 #[derive(PartialEq, Eq)]
 struct Step {
-    /// Who does what.
+    /// What a stream does.
     done: String,
-    /// What came of it, a line each.
+    /// What it receives then, one line each.
     received: Vec<String>,
 }
 
 /// One thing that a stream received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
-    /// What it is about: a session.
+    /// The subject: a session, the stream, or a call.
     pub(crate) about: String,
-    /// The request that it answers, if it answers one.
+    /// The number of the request that it answers, if there is one.
     pub(crate) number: Option<u64>,
     pub(crate) text: String,
 }
@@ -55,20 +55,20 @@ impl Story {
         Rc::new(Story { door, steps, names, cut_behind: Cell::new(None), last_session })
     }
 
-    /// A record for streams that are no part of the golden file. They speak frames.
+    /// A record for streams that are not part of the golden file. They speak frames.
     pub(crate) fn unheard() -> Rc<Story> {
         Story::new(Door::Frames)
     }
 
-    /// Lets the golden file call this text by a name: an address, for example.
+    /// Replaces this text, for example an address, by a name in the golden file.
     pub(crate) fn call(&self, text: impl ToString, name: &str) {
         let mut names = self.names.borrow_mut();
         names.push((text.to_string(), name.to_owned()));
-        // An address can be the beginning of a longer one.
+        // Longest first, because an address can be the beginning of a longer one.
         names.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
     }
 
-    /// Lets the golden file leave out what stands behind this text in a line, because it depends on timing.
+    /// Leaves out of the golden file what follows this text in a line, because it depends on timing.
     pub(crate) fn cut_behind(&self, text: &'static str) {
         self.cut_behind.set(Some(text));
     }
@@ -84,7 +84,7 @@ impl Story {
         self.steps.borrow_mut().push(Step { done, received });
     }
 
-    /// The text without what differs from run to run.
+    /// The text without the parts that differ from run to run.
     fn stable(&self, mut text: String) -> String {
         for (found, name) in self.names.borrow().iter() {
             text = text.replace(found, name);
@@ -127,12 +127,12 @@ fn fold(lines: &[Line]) -> Vec<String> {
     texts
 }
 
-/// Runs a case through both doors and compares what was recorded with the golden file of this name. `about` is one sentence a line.
+/// Runs a case through both doors and compares the record with the golden file of this name. `about` are the lines of its headline.
 pub(crate) async fn golden(name: &str, about: &[&str], case: impl AsyncFn(Rc<Story>)) {
     golden_at(&BOTH, name, about, case).await;
 }
 
-/// The same for a case that exists at one door only.
+/// The same for a case that exists for one door only.
 pub(crate) async fn golden_at(doors: &[Door], name: &str, about: &[&str], case: impl AsyncFn(Rc<Story>)) {
     let mut told = Vec::new();
     for door in doors {
@@ -142,7 +142,7 @@ pub(crate) async fn golden_at(doors: &[Door], name: &str, about: &[&str], case: 
     }
     let mut text: String = about.iter().map(|line| format!("# {line}\n")).collect();
     if let [door] = doors {
-        text += &format!("# Only through this door: {}.\n", label(*door));
+        text += &format!("# Only over {}.\n", label(*door));
     }
     text += "\n";
     match &told[..] {
@@ -160,7 +160,7 @@ fn label(door: Door) -> &'static str {
     }
 }
 
-/// What is the same at both doors is said once.
+/// Writes a step once if both doors gave the same.
 fn write_both(text: &mut String, frames: &[Step], grpc: &[Step]) {
     assert_eq!(frames.len(), grpc.len(), "a case takes the same steps at both doors");
     for (frames, grpc) in frames.iter().zip(grpc) {

@@ -1,7 +1,8 @@
-//! A stream through either door. It sends exactly what a case tells it to, valid or not, and turns what it receives into lines.
+//! A client's stream over frames or over gRPC. It sends exactly what a case tells it to, valid or not, and turns what it receives into
+//! lines.
 //!
-//! It also checks what no golden file shows: that every entry is of the term that the hello names. Positions and stamps are not
-//! shown, but a position that does not rise is.
+//! It also checks what no golden file shows: every entry must be of the term that the hello names. Positions and stamps are not shown,
+//! but a position that does not rise is.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -57,7 +58,7 @@ impl Default for Begin<'_> {
 }
 
 impl Stream {
-    /// Connects. The first line is the hello, or why there is none.
+    /// Connects. The first line is the hello, or the end of the stream.
     pub(crate) async fn connect(story: &Rc<Story>, name: &'static str, address: impl Display) -> Stream {
         Stream::begin(story, name, "connects", address, Begin::default(), v1::ClientMessage::default()).await
     }
@@ -69,7 +70,7 @@ impl Stream {
         Stream::begin(story, name, done, address, begin, v1::ClientMessage::default()).await
     }
 
-    /// Connects in a way of its own, and says something in the first message.
+    /// Connects with this `begin`, and sends this first message.
     pub(crate) async fn begin(
         story: &Rc<Story>,
         name: &'static str,
@@ -105,7 +106,7 @@ impl Stream {
         Stream { name, story, wire, received: VecDeque::new(), term: 0, last_index: 0, is_over: false }
     }
 
-    /// Sends a message, and waits until it has received so many things.
+    /// Sends a message, and waits until `count` lines have come.
     pub(crate) async fn says(&mut self, done: &str, message: v1::ClientMessage, count: usize) {
         self.send(&[message]).await;
         self.hears(done, count).await;
@@ -117,18 +118,18 @@ impl Stream {
         self.hears(done, count).await;
     }
 
-    /// Sends a message that need not be one.
+    /// Sends bytes as a message, valid or not.
     pub(crate) async fn send_message_bytes(&mut self, message: &[u8]) {
         self.send_encoded(&[message.to_vec()]).await;
     }
 
     /// Sends bytes as they are. Frames only.
     pub(crate) async fn send_raw(&mut self, bytes: &[u8]) {
-        let Wire::Frames { socket, .. } = &mut self.wire else { panic!("gRPC has no bytes of its own") };
-        socket.write_all(bytes).await.expect("the bytes are taken");
+        let Wire::Frames { socket, .. } = &mut self.wire else { panic!("only for frames") };
+        socket.write_all(bytes).await.expect("the node reads");
     }
 
-    /// Says that nothing more will come from here.
+    /// Closes the outgoing half of the stream.
     pub(crate) async fn half_close(&mut self) {
         match &mut self.wire {
             Wire::Frames { socket, .. } => socket.shutdown().await.expect("the socket is open"),
@@ -136,7 +137,7 @@ impl Stream {
         }
     }
 
-    /// Waits until so many things have come. The end of the stream is one.
+    /// Waits until `count` lines have come. The end of the stream is one line.
     pub(crate) async fn hears(&mut self, done: &str, count: usize) {
         let mut lines = Vec::new();
         for _ in 0..count {
@@ -154,7 +155,7 @@ impl Stream {
         self.record(done, &lines);
     }
 
-    /// Shows what else has come. The answer to one more open, which goes through the log as everything does, says that this was all.
+    /// Records what else comes. Opens one more session: its answer goes through the log like all others, so nothing comes after it.
     pub(crate) async fn hears_nothing_else(&mut self) {
         let session = self.story.fresh_session();
         let opened = Outcome::Opened { epoch: Epoch(1) };
@@ -184,23 +185,23 @@ impl Stream {
 
     /// Sends a message without giving the node a chance to run. Frames only.
     pub(crate) fn send_now(&mut self, message: &v1::ClientMessage) {
-        let Wire::Frames { socket, .. } = &mut self.wire else { panic!("gRPC sends on a task of its own") };
+        let Wire::Frames { socket, .. } = &mut self.wire else { panic!("only for frames") };
         let bytes = frames(&[message.encode_to_vec()]);
         assert_eq!(socket.try_write(&bytes).expect("the socket has room"), bytes.len(), "the socket takes all of it");
     }
 
     async fn send_encoded(&mut self, messages: &[Vec<u8>]) {
         match &mut self.wire {
-            Wire::Frames { socket, .. } => socket.write_all(&frames(messages)).await.expect("the frames are taken"),
-            Wire::Grpc { to_server: None, .. } => panic!("{} has said that it is done", self.name),
-            // Without waiting in between, so that all go out together.
+            Wire::Frames { socket, .. } => socket.write_all(&frames(messages)).await.expect("the node reads"),
+            Wire::Grpc { to_server: None, .. } => panic!("{} has closed its outgoing half", self.name),
+            // Without an await in between, so that all go out together.
             Wire::Grpc { to_server: Some(to_server), .. } => {
                 messages.iter().for_each(|message| to_server.try_send(message.clone()).expect("the stream is open"));
             }
         }
     }
 
-    /// The next thing that comes.
+    /// The next line.
     async fn next(&mut self) -> Line {
         while self.received.is_empty() {
             assert!(!self.is_over, "{} waits for more, and its stream is over", self.name);
@@ -251,14 +252,14 @@ impl Stream {
 }
 
 impl Wire {
-    /// The next message; none if the stream is over without a word.
+    /// The next message. `None` if the stream is closed without an end.
     async fn message(&mut self) -> Option<Result<v1::ServerMessage, Status>> {
         match self {
             Wire::Frames { socket, came } => loop {
                 if let Some(message) = take_frame(came, 4 << 20).expect("a good frame") {
                     return Some(Ok(message));
                 }
-                // A node that hangs up before it has read everything is heard as an error.
+                // If the node hangs up before it has read everything, the read fails.
                 if socket.read_buf(came).await.unwrap_or(0) == 0 {
                     return None;
                 }
@@ -298,7 +299,7 @@ async fn call(address: impl Display, begin: Begin<'_>) -> Wire {
     Wire::Grpc { to_server: Some(to_server), from_server }
 }
 
-/// Sends bytes as the message, whatever they are.
+/// A codec that sends bytes as the message, valid or not.
 struct AsGiven;
 
 impl Codec for AsGiven {

@@ -1,4 +1,4 @@
-//! The machines against the real lock state: what users see must be true whatever the network does.
+//! The client's machines against the real lock state. What users see must be true whatever the network does.
 
 mod random;
 mod stories;

@@ -1,5 +1,5 @@
-//! Chance against the promises: clients that ask, drop and release at random, on streams that break at every point, with
-//! messages of dead streams that arrive late.
+//! A randomized test of the promises: clients acquire, drop and release at random, on streams that break at every point, with
+//! messages of dead streams that arrive late. Every run follows from its seed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,7 +23,7 @@ struct Tally {
 }
 
 #[test]
-fn nothing_is_granted_twice_and_nothing_is_left_behind() {
+fn no_lock_is_granted_twice_and_none_is_left_behind() {
     let mut tally = Tally::default();
     for seed in 0..2000 {
         run(seed, &mut tally);
@@ -32,14 +32,14 @@ fn nothing_is_granted_twice_and_nothing_is_left_behind() {
     let reached =
         [(granted, 1_000), (ended_otherwise, 1_000), (lost, 50), (unknown, 20), (declined, 100), (entered_again, 20)];
     for (at, (reached, least)) in reached.into_iter().enumerate() {
-        assert!(reached >= least, "kind {at} of end came {reached} times");
+        assert!(reached >= least, "too few cases: count {at} of the tally is {reached}, not {least}");
     }
 }
 
 fn run(seed: u64, tally: &mut Tally) {
     let mut seeds = Seeds::new(seed);
     let mut world = World::with_ttl(3, 2_000 + seeds.below(6_000));
-    // What each client waits for, and what it believes to hold.
+    // The requests of each client, and the grants that it believes to hold.
     let mut asked: Vec<BTreeMap<RequestKey, &str>> = vec![BTreeMap::new(); 3];
     let mut guards: Vec<Vec<(GrantKey, &str)>> = vec![Vec::new(); 3];
     for _ in 0..600 {
@@ -78,7 +78,7 @@ fn run(seed: u64, tally: &mut Tally) {
             6 | 7 if !world.clients[client].up => world.connect(client),
             8 | 9 => world.pass(Duration::from_millis(seeds.below(1_200))),
             10 => world.beat(),
-            // Streams overtake each other; within one, order is kept.
+            // Messages of different streams may overtake each other; those of one stream keep their order.
             11..=14 if !world.to_server.is_empty() => {
                 let at = seeds.below(world.to_server.len() as u64) as usize;
                 let stream = world.to_server[at].0;
@@ -107,13 +107,13 @@ fn run(seed: u64, tally: &mut Tally) {
             for (grant, name) in held {
                 let other = holders.insert(*name, *grant);
                 assert!(other.is_none_or(|other| other == *grant), "seed {seed}: two holders of {name}");
-                // Nobody believes what the cluster has given up.
+                // No client believes in a grant that the cluster has ended.
                 let stands = world.lone.state.grant_view(grant.grant).is_some();
                 assert!(stands, "seed {seed}: client {client} believes in {grant:?}");
             }
         }
     }
-    // In the end the network heals and everybody lets go.
+    // In the end the network heals and all clients release their locks.
     for client in 0..3 {
         if world.clients[client].up {
             world.cut(client);

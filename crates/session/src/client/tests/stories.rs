@@ -1,4 +1,4 @@
-//! Short stories about one or two clients, each opened by the rule that it shows.
+//! Short stories about one or two clients. Most open with the rule that they show.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::client::{Answer, Connection, Failure, GrantState, LetGo, Lost, NewSes
 const SECOND: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(60);
 
-/// `Debug` ends in logs and in the messages of panics.
+/// `Debug` output reaches logs and panic messages.
 #[test]
 fn a_machine_shows_everything_of_its_session_but_the_secret() {
     let new = NewSession {
@@ -31,7 +31,7 @@ fn a_machine_shows_everything_of_its_session_but_the_secret() {
     }
 }
 
-// Rule: exactly-once. However often the stream breaks between the acquire and its answer, it is granted once.
+// Rule: exactly-once. However often the stream breaks between the acquire and its answer, the lock is granted once.
 #[test]
 fn an_acquire_whose_answer_is_lost_is_granted_once() {
     for lost_on_the_way_there in [true, false] {
@@ -58,7 +58,7 @@ fn an_acquire_whose_answer_is_lost_is_granted_once() {
     }
 }
 
-// Rule: cancel. The future is dropped while the grant is on its way: nothing is left behind, at whatever point it happens.
+// Rule: cancel. The caller drops the future while the grant is on its way. Nothing is left behind, at whatever point that happens.
 #[test]
 fn a_dropped_acquire_leaves_nothing_behind() {
     for steps_before_the_drop in 0..6 {
@@ -92,8 +92,8 @@ fn a_dropped_acquire_leaves_nothing_behind() {
     }
 }
 
-// Rule: holder-stops-first, lost-is-final. A client that hears nothing stops before the cluster gives its lock away, and gives
-// it back when it hears again.
+// Rule: holder-stops-first, lost-is-final. A client without a connection stops before the cluster grants its lock to another client.
+// When it is connected again, the lock stays lost.
 #[test]
 fn a_cut_off_holder_stops_first_and_never_comes_back() {
     let mut world = World::new(2);
@@ -122,7 +122,7 @@ fn a_cut_off_holder_stops_first_and_never_comes_back() {
     assert!(world.believes(1, granted));
 }
 
-// Rule: lost-is-final. The clock of the leader stood still, so the grant outlives its holder's belief: it is given back.
+// Rule: lost-is-final. The leader's clock stood still, so the holder stops believing before the grant ends. It gives the grant back.
 #[test]
 fn a_grant_that_was_called_lost_is_given_back() {
     let mut world = World::new(1);
@@ -133,16 +133,16 @@ fn a_grant_that_was_called_lost_is_given_back() {
     world.cut(0);
     world.pass(LONG);
     assert_eq!(world.state_of(0, held), GrantState::Lost(Lost::DeadlinePassed));
-    // Nobody has written an entry meanwhile, and the attach comes before anything ends.
+    // No entry was written meanwhile, and the attach takes effect before anything expires.
     assert_eq!(world.lone.state.counts().grants, 1);
     world.connect(0);
     world.settle();
     assert_eq!(world.lone.state.counts().grants, 0);
-    assert_eq!(world.state_of(0, held), GrantState::Lost(Lost::DeadlinePassed), "and stays lost");
+    assert_eq!(world.state_of(0, held), GrantState::Lost(Lost::DeadlinePassed), "the grant stays lost");
     assert_eq!(world.release(0, held), LetGo::Lost(Lost::DeadlinePassed));
 }
 
-// Rule: session-ttl. Signs of life keep a session and a lock with a shorter TTL for as long as there is a network.
+// Rule: session-ttl. Keep-alives keep a session and a lock with a shorter TTL alive for as long as the network works.
 #[test]
 fn keep_alives_follow_the_least_ttl() {
     let mut world = World::with_ttl(1, 30_000);
@@ -165,10 +165,10 @@ fn keep_alives_follow_the_least_ttl() {
         quiet += usize::from(world.to_server.is_empty());
         world.settle();
     }
-    assert!(quiet > 75, "without it the session goes back to its own rhythm: {quiet}");
+    assert!(quiet > 75, "without the lock the session's own TTL sets the keep-alives: {quiet}");
 }
 
-// Rule: max-hold. It ends a grant however alive the client is, and only an extend moves it.
+// Rule: max-hold. The longest hold ends a grant even if keep-alives arrive; only an extend moves it.
 #[test]
 fn a_longest_hold_ends_in_time_unless_it_is_extended() {
     let mut world = World::new(1);
@@ -193,7 +193,7 @@ fn a_longest_hold_ends_in_time_unless_it_is_extended() {
     assert_eq!(world.lone.state.counts().grants, 0);
 }
 
-// Rule: wait, unknown-is-said. The client limits its own wait: it cancels, and if nobody answers that it does not guess.
+// Rule: wait, unknown-is-said. The client limits its own wait: it sends a cancel. If the cancel is not answered, it reports unknown.
 #[test]
 fn a_wait_that_cannot_be_cancelled_is_unknown() {
     let mut world = World::new(2);
@@ -217,10 +217,10 @@ fn a_wait_that_cannot_be_cancelled_is_unknown() {
     assert_eq!(world.answer(unheard), Some(&Answer::Unknown));
     world.connect(1);
     world.settle();
-    assert_eq!(world.lone.state.counts().waiters, 0, "the cancel goes out all the same");
+    assert_eq!(world.lone.state.counts().waiters, 0, "the cancel is sent all the same");
 }
 
-// Rule: unknown-is-said. What was never sent has failed, and what was sent is unknown.
+// Rule: unknown-is-said. A request that was never sent has failed; one that was sent is unknown.
 #[test]
 fn a_dead_cluster_fails_what_was_not_sent() {
     let mut world = World::new(1);
@@ -239,7 +239,7 @@ fn a_dead_cluster_fails_what_was_not_sent() {
     assert_eq!(world.answer(sent), Some(&Answer::Unknown));
 }
 
-// Rule: session-end. Whatever belonged to the session is over, once, and says how.
+// Rule: session-end. Every guard and every wait of the session ends exactly once, and says how.
 #[test]
 fn a_session_that_ends_takes_guards_and_waits_with_it() {
     let mut world = World::new(2);
@@ -256,7 +256,7 @@ fn a_session_that_ends_takes_guards_and_waits_with_it() {
     world.settle();
     assert_eq!(world.answer(close), Some(&Answer::Decided(Outcome::Closed)));
     let closed = Answer::SessionEnded { how: Some(SessionEnd::Closed), queued: true };
-    // The end of the wait is told by itself, before that of the session.
+    // The end of the wait may come on its own, before the end of the session.
     assert!(
         [Answer::Decided(Outcome::SessionEnded(SessionEnd::Closed)), closed].contains(world.answer(waits).unwrap())
     );
@@ -265,7 +265,7 @@ fn a_session_that_ends_takes_guards_and_waits_with_it() {
     assert_eq!(world.lone.state.counts().grants, 1);
 }
 
-// Rule: attach. The cluster has forgotten a session: everything of it is over, and nothing hangs.
+// Rule: attach. The cluster has forgotten a session. All its requests and grants end, and none hangs.
 #[test]
 fn an_expired_session_is_noticed_on_the_next_stream() {
     let mut world = World::new(1);
@@ -296,7 +296,7 @@ fn thousands_of_pipelined_requests_are_all_answered() {
     }
     world.settle();
     assert_eq!(world.lone.state.counts().grants, 0);
-    // The next keep-alive says what was seen; then the cluster remembers nothing.
+    // The next keep-alive acknowledges the answers; then the cluster forgets them.
     world.pass(4 * SECOND);
     world.settle();
     let records = world.lone.state.records();
@@ -304,7 +304,7 @@ fn thousands_of_pipelined_requests_are_all_answered() {
     assert_eq!(answers, 0);
 }
 
-// A node that takes everything and answers nothing is given up for another.
+// The node accepts every message and answers none, so the client gives up the stream.
 #[test]
 fn a_stream_without_answers_is_given_up() {
     let mut world = World::new(1);
@@ -319,7 +319,7 @@ fn a_stream_without_answers_is_given_up() {
     world.connect(0);
     world.settle();
     world.pass(6 * SECOND);
-    assert!(!world.clients[0].machine.is_stalled(), "whoever was answered is not stalled");
+    assert!(!world.clients[0].machine.is_stalled(), "a stream with answers is not stalled");
 }
 
 #[test]
@@ -339,9 +339,9 @@ fn what_does_not_fit_into_one_message_goes_with_the_next() {
     }
 }
 
-// A program ends, and its driver gets one more write: what has no guard is given back, what has one is left to its deadline.
+// A program ends, and its driver can write once more. A lock without a guard is given back; a lock with a guard keeps its deadline.
 #[test]
-fn the_last_words_give_back_everything_but_what_is_still_held() {
+fn the_farewell_gives_back_everything_but_what_is_still_held() {
     for guard_is_dropped in [true, false] {
         let mut world = World::new(2);
         world.connect(0);
@@ -364,11 +364,11 @@ fn the_last_words_give_back_everything_but_what_is_still_held() {
         world.release(1, elsewhere);
         world.settle();
         let counts = world.lone.state.counts();
-        assert_eq!(counts.waiters, 0, "no wait is left that would be granted to a program that is gone");
+        assert_eq!(counts.waiters, 0, "no wait is left to be granted to a program that is gone");
         assert_eq!(counts.grants, usize::from(!guard_is_dropped), "the holder of a guard may be at work");
         assert_eq!(counts.sessions, if guard_is_dropped { 1 } else { 2 });
         if !guard_is_dropped {
-            // A thread outside of the runtime comes to its end later.
+            // A thread outside of the runtime drops its guard later.
             let machine = &mut world.clients[0].machine;
             machine.handle_shut_down();
             assert!(machine.awaits_farewell() && machine.poll_farewell().is_none());
@@ -382,9 +382,9 @@ fn the_last_words_give_back_everything_but_what_is_still_held() {
     }
 }
 
-// Rule: exactly-once. A request that was never sent is not sent with the last words: its answer would reach no caller.
+// Rule: exactly-once. The farewell does not send a request that was never sent: its answer would reach no caller.
 #[test]
-fn the_last_words_begin_nothing() {
+fn the_farewell_sends_no_new_request() {
     let mut world = World::new(1);
     world.connect(0);
     let held = world.acquire(0, "held", Wait::No, LONG);

@@ -1,5 +1,7 @@
-//! A cluster of one and its clients on a network that loses streams. The cluster is the core's own lock state behind the real edge, so
-//! that every answer is a real one; the clients are the machines under test.
+//! A cluster of one node and its clients, on a network that loses streams.
+//!
+//! The cluster is the core's own lock state behind the real edge, so that every answer is a real one. The clients are the machines
+//! under test. Messages move only when a test says so.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -25,7 +27,7 @@ pub(super) struct World {
     edge: Edge,
     last_stream: u64,
     pub(super) clients: Vec<Client>,
-    /// On their way to the node, streams that are gone included: the node never learns that a client hung up.
+    /// Messages on their way to the node, including those of closed streams: the node never learns that a client hung up.
     pub(super) to_server: VecDeque<(StreamId, v1::ClientMessage)>,
 }
 
@@ -35,7 +37,7 @@ pub(super) struct Client {
     pub(super) stream: StreamId,
     pub(super) up: bool,
     pub(super) to_client: VecDeque<v1::ServerMessage>,
-    /// How each request that somebody listens to ended.
+    /// The answers to the requests that have a listener.
     pub(super) answers: BTreeMap<RequestKey, Answer>,
 }
 
@@ -74,7 +76,7 @@ impl World {
         }
     }
 
-    /// Logical time: it began when the world did.
+    /// Logical time. It starts at zero with the world.
     fn stamp(&self) -> LogicalMs {
         LogicalMs((self.now.0 - 1_000_000_000) / MS)
     }
@@ -83,10 +85,10 @@ impl World {
         self.last_stream += 1;
         let (stream, principal) = (StreamId(self.last_stream), Principal::new("tests").unwrap());
         let lead = Lead { cluster: 9, group: 1, node: 1, term: 1 };
-        self.edge.handle_connected(stream, principal, Tier::Correctness, Ok(lead)).expect("it leads");
+        self.edge.handle_connected(stream, principal, Tier::Correctness, Ok(lead)).expect("the node leads");
         let Some(Transmit::Message(v1::ServerMessage { hello: Some(hello), .. })) = self.edge.poll_transmit(stream)
         else {
-            panic!("a stream begins with a greeting")
+            panic!("a stream begins with a hello")
         };
         let it = &mut self.clients[client];
         (it.up, it.stream) = (true, stream);
@@ -95,7 +97,7 @@ impl World {
         self.transmit(client);
     }
 
-    /// The stream breaks. What was on its way to the client is lost; what was on its way to the server may yet arrive.
+    /// The stream breaks. Messages on their way to the client are lost; messages on their way to the server may still arrive.
     pub(super) fn cut(&mut self, client: usize) {
         let it = &mut self.clients[client];
         it.up = false;
@@ -128,14 +130,14 @@ impl World {
         }
     }
 
-    /// The node takes one message off the network, and answers it by the next entry.
+    /// The node takes one message off the network, and the next entry answers it.
     pub(super) fn serve_one(&mut self, at: usize) {
         let Some((stream, message)) = self.to_server.remove(at) else { return };
         self.edge.handle_message(stream, message, &mut self.lone);
         self.apply();
     }
 
-    /// The node takes one message off the network and says that it has too much to do.
+    /// The node takes one message off the network and answers that it has too much to do.
     pub(super) fn decline_one(&mut self, at: usize) {
         self.lone.is_overloaded = true;
         self.serve_one(at);
@@ -159,7 +161,7 @@ impl World {
     pub(super) fn hear_one(&mut self, client: usize) {
         let it = &mut self.clients[client];
         if let Some(message) = it.to_client.pop_front() {
-            it.machine.handle_message(message, self.now).expect("the server speaks our language");
+            it.machine.handle_message(message, self.now).expect("the server's message is valid");
         }
         self.transmit(client);
     }
@@ -172,14 +174,14 @@ impl World {
         }
     }
 
-    /// The leader ends what is due.
+    /// The leader writes an entry if something is due, which ends it.
     pub(super) fn beat(&mut self) {
         if self.lone.state.next_deadline().is_some_and(|due| due <= self.stamp()) {
             self.apply();
         }
     }
 
-    /// Lets everything that is under way arrive.
+    /// Delivers all messages, and those that follow from them, until none is left.
     pub(super) fn settle(&mut self) {
         for _ in 0..1_000 {
             for client in 0..self.clients.len() {
@@ -198,16 +200,16 @@ impl World {
                 }
             }
         }
-        panic!("it never comes to rest");
+        panic!("messages keep coming");
     }
 
-    // ---- What users do
+    // ---- Calls of users
 
     pub(super) fn acquire(&mut self, client: usize, name: &str, wait: Wait, limit: Duration) -> RequestKey {
         self.ask(client, exclusive(name, wait, Terms::default()), limit)
     }
 
-    /// For a named owner, who may enter again what it holds.
+    /// For a named owner, which may enter a lock again that it holds.
     pub(super) fn acquire_as(&mut self, client: usize, owner: &str, name: &str, limit: Duration) -> RequestKey {
         let Action::Acquire(acquire) = exclusive(name, up_to(1_000), Terms::default()) else { unreachable!() };
         let owner = Some(OwnerName::new(owner).unwrap());
