@@ -1,6 +1,6 @@
-//! The locks of Fencepost over the system that you run already.
+//! The API of Fencepost's locks over the lock system that you already run.
 //!
-//! A team begins with the Redis or the Postgres that it has, and moves to consensus by changing an address:
+//! A team starts with its own Redis or Postgres, and moves to consensus by changing an address:
 //!
 //! ```no_run
 //! use fencepost_backends::Client;
@@ -12,22 +12,23 @@
 //! write(lock.token(), 400).await;
 //! lock.release().await?;
 //!
-//! // A lock that only saves work may come from anywhere, and has no token.
+//! // A lock that only saves work may come from any system, and has no token.
 //! let client = Client::connect("redis://127.0.0.1/").await?;
 //! let lock = client.lock("thumbnails/42").efficiency().acquire().await?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! # Honest about each
+//! # What each system promises
 //!
-//! Systems promise different things. [`System::keeps`] says what each promises, on which condition, or why not. Asking for more
-//! than that is an error before anything is sent: a lock with a token cannot be had from Redis, whatever the code says.
+//! Systems promise different things. [`System::keeps`] tells whether a system keeps a promise, on which condition, or why not. A
+//! request for an unkept promise fails before anything is sent. For example, Redis never grants a lock with a token.
 //!
 //! # How it is built
 //!
-//! [`Backend`] is all that a system has to do. Renewal and the loss signal ([`validity`]), time-outs, re-entrance, order, and the
-//! circuit breaker are written once, above it. Fencepost itself is not below that trait: its own client keeps its locks.
+//! A system implements [`Backend`]. Renewal and the loss signal ([`validity`]), timeouts, re-entry, the order of several locks,
+//! and the circuit breaker are written once, above that trait. Fencepost itself does not implement it: its own client renews its
+//! locks.
 
 pub mod table;
 pub mod validity;

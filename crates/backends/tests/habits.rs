@@ -65,8 +65,8 @@ async fn a_rule_that_cannot_be_kept_and_a_name_without_one_are_refused() {
     let refused = refused.expect_err("Redis has no tokens");
     assert!(matches!(&refused, Error::NotPromised(not) if not.promise == Promise::Linearizable), "{refused:?}");
     let client = Client::builder().rule("a/", &redis.url(), None).connect().await.expect("it is up");
-    let refused = client.lock("b/1").efficiency().acquire().await.expect_err("no rule is about it");
-    assert!(refused.to_string().contains("no rule is about the name \"b/1\""), "{refused}");
+    let refused = client.lock("b/1").efficiency().acquire().await.expect_err("no rule matches it");
+    assert!(refused.to_string().contains("no rule matches the name \"b/1\""), "{refused}");
     let unknown: Result<Rules, _> =
         toml::from_str("[[rules]]\nprefix = \"\"\naddress = \"redis://a/\"\nteir = \"efficiency\"");
     assert!(unknown.is_err(), "a word that is mistyped is no rule");

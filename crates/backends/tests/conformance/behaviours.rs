@@ -222,7 +222,7 @@ pub(crate) async fn what_is_not_promised_is_refused_before_anything_is_sent(bed:
                 let refused = client.lock(name).efficiency().needs(promise).acquire().await;
                 let refused = refused.expect_err("it is not promised");
                 assert!(matches!(&refused, Error::NotPromised(refused) if *refused == not), "{refused:?}");
-                assert!(refused.to_string().contains("Who does: "), "{refused}");
+                assert!(refused.to_string().contains("Systems that do: "), "{refused}");
             }
         }
     }
@@ -308,7 +308,7 @@ pub(crate) async fn a_dead_server_is_not_waited_for_again_and_again(bed: &Bed, n
                         // Its own client has a breaker of its own.
                         break;
                     }
-                    if last.contains("asked again in") {
+                    if last.contains("next attempt is in") {
                         break;
                     }
                 }
