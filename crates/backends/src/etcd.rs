@@ -11,7 +11,7 @@ use crate::backend::{Ask, Backend, Lease, Proof};
 use crate::error::Error;
 use crate::promises::System;
 use calls::Calls;
-use place::{KEY_PREFIX, Place};
+use place::{EtcdContender, KEY_PREFIX};
 use proto::RangeRequest;
 
 mod calls;
@@ -50,17 +50,17 @@ impl Backend for Etcd {
         if place::is_busy(&self.calls, ask).await? {
             return Ok(None);
         }
-        Ok(Place::take(&self.calls, ask).await?.map(|place| Box::new(place) as Box<dyn Lease>))
+        Ok(EtcdContender::take(&self.calls, ask).await?.map(|contender| Box::new(contender) as Box<dyn Lease>))
     }
 
     async fn acquire(&self, ask: &Ask) -> Result<Box<dyn Lease>, LockError> {
-        Ok(Box::new(Place::wait(&self.calls, ask).await?))
+        Ok(Box::new(EtcdContender::wait(&self.calls, ask).await?))
     }
 }
 
 /// The contender at the head of its queue holds the lock.
 #[async_trait]
-impl Lease for Place {
+impl Lease for EtcdContender {
     fn token(&self) -> Option<Token> {
         self.fencing_token().ok()
     }

@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use fencepost::{Error, Failed, Lost, Refused, Token, Unknown};
 use tokio::time::timeout;
 
-use self::place::{Place, children};
+use self::place::{ZookeeperContender, children};
 use self::queue::Ahead;
 use self::session::{Session, failed};
 use crate::backend::{Ask, Backend, Lease, Mode, Proof, Undo};
@@ -76,14 +76,19 @@ impl Zookeeper {
     }
 
     /// Joins the queue of a name. Dropping this future or the returned `Undo` leaves the queue.
-    async fn queue(&self, session: Arc<Session>, parent: &str, mode: Mode) -> Result<(Arc<Place>, Undo), Error> {
-        let place = Place::new(session, &self.root, parent, mode)?;
+    async fn queue(
+        &self,
+        session: Arc<Session>,
+        parent: &str,
+        mode: Mode,
+    ) -> Result<(Arc<ZookeeperContender>, Undo), Error> {
+        let contender = ZookeeperContender::new(session, &self.root, parent, mode)?;
         let undo = {
-            let place = place.clone();
-            Undo::new(async move { drop(place.give_up().await) })
+            let contender = contender.clone();
+            Undo::new(async move { drop(contender.give_up().await) })
         };
-        timeout(CALL_TIMEOUT, place.take()).await.map_err(|_| Unknown::NoAnswer)??;
-        Ok((place, undo))
+        timeout(CALL_TIMEOUT, contender.take()).await.map_err(|_| Unknown::NoAnswer)??;
+        Ok((contender, undo))
     }
 }
 
@@ -102,12 +107,12 @@ impl Backend for Zookeeper {
         if queue::is_busy(&look.map_err(failed)?, ask.mode) {
             return Ok(None);
         }
-        let (place, undo) = self.queue(session, &parent, ask.mode).await?;
-        let ahead = timeout(CALL_TIMEOUT, place.ahead()).await.map_err(|_| Unknown::NoAnswer)?.map_err(failed)?;
+        let (contender, undo) = self.queue(session, &parent, ask.mode).await?;
+        let ahead = timeout(CALL_TIMEOUT, contender.ahead()).await.map_err(|_| Unknown::NoAnswer)?.map_err(failed)?;
         if let Ahead::Nothing = ahead {
-            return granted(place, undo).map(Some);
+            return granted(contender, undo).map(Some);
         }
-        if let Ok(Ok(())) = timeout(CALL_TIMEOUT, place.give_up()).await {
+        if let Ok(Ok(())) = timeout(CALL_TIMEOUT, contender.give_up()).await {
             undo.disarm();
         }
         Ok(None)
@@ -115,15 +120,15 @@ impl Backend for Zookeeper {
 
     async fn acquire(&self, ask: &Ask) -> Result<Box<dyn Lease>, Error> {
         let parent = queue::parent(&self.root, ask.name.as_str());
-        let (place, undo) = self.queue(self.session().await?, &parent, ask.mode).await?;
-        place.wait().await?;
-        granted(place, undo)
+        let (contender, undo) = self.queue(self.session().await?, &parent, ask.mode).await?;
+        contender.wait().await?;
+        granted(contender, undo)
     }
 }
 
 /// A lock in ZooKeeper.
 struct ZookeeperLease {
-    place: Arc<Place>,
+    contender: Arc<ZookeeperContender>,
     token: Token,
     granted: Proof,
     /// The newest proof that `renew` returned.
@@ -134,12 +139,12 @@ struct ZookeeperLease {
 }
 
 /// The lease of the contender at the head of the queue.
-fn granted(place: Arc<Place>, undo: Undo) -> Result<Box<dyn Lease>, Error> {
-    let token = token(place.czxid())?;
+fn granted(contender: Arc<ZookeeperContender>, undo: Undo) -> Result<Box<dyn Lease>, Error> {
+    let token = token(contender.czxid())?;
     // No contender is ahead, and our node exists as long as the session is certainly alive.
-    let granted = place.session().proof();
+    let granted = contender.session().proof();
     let (proof, undo, released) = (Mutex::new(granted), Mutex::new(Some(undo)), AtomicBool::new(false));
-    Ok(Box::new(ZookeeperLease { place, token, granted, proof, undo, released }))
+    Ok(Box::new(ZookeeperLease { contender, token, granted, proof, undo, released }))
 }
 
 fn token(czxid: Option<i64>) -> Result<Token, Error> {
@@ -163,9 +168,9 @@ impl Lease for ZookeeperLease {
 
     async fn renew(&self) -> Result<Proof, Error> {
         let known = *self.proof.lock().unwrap_or_else(PoisonError::into_inner);
-        let proof = self.place.session().proof_after(known).await?;
+        let proof = self.contender.session().proof_after(known).await?;
         // The server has seen the write behind this proof, so its answer about the node is no older than the write.
-        match timeout(CALL_TIMEOUT, self.place.is_there()).await.map_err(|_| Unknown::NoAnswer)?? {
+        match timeout(CALL_TIMEOUT, self.contender.is_there()).await.map_err(|_| Unknown::NoAnswer)?? {
             true => {
                 *self.proof.lock().unwrap_or_else(PoisonError::into_inner) = proof;
                 Ok(proof)
@@ -176,8 +181,8 @@ impl Lease for ZookeeperLease {
 
     async fn ended(&self) -> Lost {
         tokio::select! {
-            () = self.place.gone() => {}
-            () = self.place.session().over() => {}
+            () = self.contender.gone() => {}
+            () = self.contender.session().over() => {}
         }
         Lost::Gone
     }
@@ -188,7 +193,7 @@ impl Lease for ZookeeperLease {
         }
         // If this future is dropped or gets no answer, `undo` continues in the background.
         let undo = self.undo.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let given_up = timeout(CALL_TIMEOUT, self.place.give_up()).await.map_err(|_| Unknown::NoAnswer)?;
+        let given_up = timeout(CALL_TIMEOUT, self.contender.give_up()).await.map_err(|_| Unknown::NoAnswer)?;
         if let Some(undo) = undo {
             undo.disarm();
         }

@@ -36,7 +36,7 @@ pub(super) const KEY_PREFIX: &str = "fencepost/lock/";
 const TOKEN_END: i64 = 1 << 53;
 
 /// A contender for a name: one key under one lease, with its place in the queue. Dropping it revokes the lease in the background.
-pub(super) struct Place {
+pub(super) struct EtcdContender {
     calls: Calls,
     name: Name,
     mode: Mode,
@@ -76,14 +76,14 @@ pub(super) async fn is_busy(calls: &Calls, ask: &Ask) -> Result<bool, Error> {
     Ok(!found.kvs.is_empty())
 }
 
-impl Place {
+impl EtcdContender {
     /// Acquires the lock if no other contender blocks it. etcd checks and writes in one transaction, so no waiter ever waits for a
     /// contender that only tried.
-    pub(super) async fn take(calls: &Calls, ask: &Ask) -> Result<Option<Place>, Error> {
-        let mut place = Place::with_lease(calls, ask).await?;
+    pub(super) async fn take(calls: &Calls, ask: &Ask) -> Result<Option<EtcdContender>, Error> {
+        let mut contender = EtcdContender::with_lease(calls, ask).await?;
         let no_rivals = created_at(rivals(&ask.name, ask.mode), 0);
-        let (answer, mut found) = place.put(vec![no_rivals], vec![]).await?;
-        place.create_revision = match answer.succeeded {
+        let (answer, mut found) = contender.put(vec![no_rivals], vec![]).await?;
+        contender.create_revision = match answer.succeeded {
             true => header(answer.header)?.revision,
             // Our key exists if an earlier attempt created it. Otherwise another contender was faster.
             false => match next(&mut found)?.kvs.first() {
@@ -91,8 +91,8 @@ impl Place {
                 None => return Ok(None),
             },
         };
-        place.fencing_token()?;
-        Ok(Some(place))
+        contender.fencing_token()?;
+        Ok(Some(contender))
     }
 
     /// Joins the queue and waits until the lock is granted.
@@ -100,31 +100,31 @@ impl Place {
     /// # Errors
     /// [`Refused::SessionEnded`] if the key is deleted before that. It does not join again: it would be at the end of the queue,
     /// behind later contenders, and an operator may have removed it on purpose.
-    pub(super) async fn wait(calls: &Calls, ask: &Ask) -> Result<Place, Error> {
-        let mut place = Place::with_lease(calls, ask).await?;
-        let last_rival = RequestOp::from(place.last_rival(0));
-        let (answer, mut found) = place.put(vec![], vec![last_rival]).await?;
+    pub(super) async fn wait(calls: &Calls, ask: &Ask) -> Result<EtcdContender, Error> {
+        let mut contender = EtcdContender::with_lease(calls, ask).await?;
+        let last_rival = RequestOp::from(contender.last_rival(0));
+        let (answer, mut found) = contender.put(vec![], vec![last_rival]).await?;
         let found = next(&mut found)?.kvs.into_iter().next();
         let revision = header(answer.header)?.revision;
         let seen = if answer.succeeded {
-            place.create_revision = revision;
+            contender.create_revision = revision;
             Look { revision, is_there: true, ahead: found.map(|rival| rival.key) }
         } else {
             // An earlier attempt created the key.
-            place.create_revision = found.ok_or(Refused::SessionEnded(None))?.create_revision;
-            place.look().await?
+            contender.create_revision = found.ok_or(Refused::SessionEnded(None))?.create_revision;
+            contender.look().await?
         };
-        place.fencing_token()?;
+        contender.fencing_token()?;
         tokio::select! {
             biased;
-            turn = place.turn(seen) => turn?,
-            error = place.keep() => return Err(error),
+            turn = contender.turn(seen) => turn?,
+            error = contender.keep() => return Err(error),
         }
-        Ok(place)
+        Ok(contender)
     }
 
     /// Creates the lease, without a key.
-    async fn with_lease(calls: &Calls, ask: &Ask) -> Result<Place, Error> {
+    async fn with_lease(calls: &Calls, ask: &Ask) -> Result<EtcdContender, Error> {
         // We choose the lease id, so that we can revoke the lease even if the answer to its grant is lost.
         let lease_id = lease_id(&unique()?);
         let ttl_s = whole_seconds(ask.ttl);
@@ -139,7 +139,7 @@ impl Place {
                 return Err(error);
             }
         };
-        Ok(Place {
+        Ok(EtcdContender {
             calls: calls.clone(),
             name: ask.name.clone(),
             mode: ask.mode,
@@ -381,10 +381,10 @@ impl Place {
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for EtcdContender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Place { key, create_revision, .. } = self;
-        write!(f, "Place({} at {create_revision})", String::from_utf8_lossy(key))
+        let EtcdContender { key, create_revision, .. } = self;
+        write!(f, "EtcdContender({} at {create_revision})", String::from_utf8_lossy(key))
     }
 }
 

@@ -17,7 +17,7 @@ use crate::backoff::Backoff;
 
 /// A contender for a name: its node in the queue, before and after the node exists.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ZookeeperContender {
     session: Arc<Session>,
     root: String,
     /// The node whose children are the queue.
@@ -37,12 +37,24 @@ struct Taken {
     czxid: i64,
 }
 
-impl Place {
+impl ZookeeperContender {
     /// A contender without a node.
-    pub(super) fn new(session: Arc<Session>, root: &str, parent: &str, mode: Mode) -> Result<Arc<Place>, Error> {
+    pub(super) fn new(
+        session: Arc<Session>,
+        root: &str,
+        parent: &str,
+        mode: Mode,
+    ) -> Result<Arc<ZookeeperContender>, Error> {
         let stem = queue::stem(mode, &unique()?);
         let (root, parent) = (root.to_owned(), parent.to_owned());
-        Ok(Arc::new(Place { session, root, parent, stem, taken: OnceLock::new(), given_up: AtomicBool::new(false) }))
+        Ok(Arc::new(ZookeeperContender {
+            session,
+            root,
+            parent,
+            stem,
+            taken: OnceLock::new(),
+            given_up: AtomicBool::new(false),
+        }))
     }
 
     pub(super) fn session(&self) -> &Session {
