@@ -4,6 +4,16 @@
 //! `./test` installs the servers. If a server is missing, a test that needs it is skipped: its name and the reason are appended to
 //! the file in `FENCEPOST_SKIPPED`, which `./test` prints and counts. Without that variable, a missing server fails the test, with
 //! a message that says what to install.
+//!
+//! # Files
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `lib.rs` | shared and separate servers for tests, and the record of skipped tests |
+//! | `kinds.rs` | the kinds of servers: their programs, directories, command lines and addresses |
+//! | `process.rs` | one running server: its start, its end, and the shell that removes what it leaves behind |
+//! | `cluster.rs` | the settings that make several servers one cluster |
+//! | `s3.py` | the S3 server: moto, without threads |
 
 mod cluster;
 mod kinds;
