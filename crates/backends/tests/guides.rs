@@ -229,8 +229,8 @@ async fn the_habits_run() -> Outcome {
     let from = client.lock("account:3").owner("transfer-17").acquire().await?;
     match client.lock("account:7").owner("transfer-17").wait(Duration::from_secs(30)).acquire().await {
         Ok(to) => book(&from, &to).await,
-        Err(Error::Lock(fencepost::Error::Refused(Refused::Deadlock(circle)))) => {
-            begin_again(from, circle.links.len()).await
+        Err(Error::Lock(fencepost::Error::Refused(Refused::Deadlock(cycle)))) => {
+            begin_again(from, cycle.links.len()).await
         }
         Err(other) => return Err(other.into()),
     }
@@ -271,7 +271,7 @@ async fn checked_at_the_store(client: &Client, database: &mut tokio_postgres::Cl
     let row = transaction.query_one("SELECT balance FROM wallet WHERE id = 7", &[]).await?;
     transaction.commit().await?;
 
-    let balance: i64 = row.get(0); // here it may take as long as it takes
+    let balance: i64 = row.get(0); // the work may take any time here
 
     let transaction = database.transaction().await?;
     postgres::admit(&transaction, &Access::write("wallet:7", lock.token())).await?;
