@@ -279,9 +279,9 @@ async fn a_holder_notices_that_its_lease_was_revoked() {
 async fn a_stale_release_says_that_another_holder_has_the_lock() {
     let Some(server) = shared(Kind::Etcd) else { return };
     let (etcd, operator) = (connect(server).await, Operator::of(server));
-    let lost = acquire(&etcd, "given on").await;
-    operator.revoke(operator.queue_of("given on", 1).await[0].lease).await;
-    let next = acquire(&etcd, "given on").await;
+    let lost = acquire(&etcd, "stale").await;
+    operator.revoke(operator.queue_of("stale", 1).await[0].lease).await;
+    let next = acquire(&etcd, "stale").await;
     let refused = lost.release().await.expect_err("another client holds it");
     assert!(matches!(refused, Error::Refused(Refused::NotOwner)), "{refused}");
     next.release().await.expect("the stale release did not affect it");

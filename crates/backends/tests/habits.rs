@@ -1,4 +1,6 @@
 //! Tests of what the client does itself, independent of a lock system: rules by prefix, and dry runs.
+//!
+//! They need one Redis and one Fencepost node. What the locks of each system do is in `tests/conformance`.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,6 @@
-//! Each kind of server starts, answers on its port, and ends when it is dropped or when the process that started it ends.
+//! Each kind of server starts, answers on its port, and ends when it is dropped.
+//!
+//! A server also ends, and leaves no files, when the process that started it ends.
 
 use std::net::TcpStream;
 use std::process::Command;

@@ -1,4 +1,6 @@
 //! Advisory locks: sessions that end, waits that are dropped, and keys that two names share.
+//!
+//! `tests/known_failures_postgres.rs` covers advisory locks through a pooler.
 
 use std::sync::Arc;
 use std::time::Duration;

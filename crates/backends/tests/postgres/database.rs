@@ -1,4 +1,6 @@
 //! A separate database for each test, and the queries that the tests share.
+//!
+//! All databases are on one server, unless a test brings its own server.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};

@@ -1,4 +1,6 @@
-//! Tokens rise whatever happens to their holders, for all three ways of locking.
+//! Tokens rise for all three ways of locking, whatever happens to their holders.
+//!
+//! A token that is given twice fences nothing. So these tests kill holders, crash the server, and reach the end of the numbers.
 
 use fencepost::{Error, Failed};
 use fencepost_testbed::{Kind, own};
