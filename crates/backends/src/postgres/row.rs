@@ -152,7 +152,7 @@ impl Row {
         let row = in_time(transaction.query_typed_one(select, &parameters)).await?;
         let is = |column: usize| row.try_get::<_, bool>(column).map_err(|error| failed(&error));
         if !is(0)? {
-            let why = "a row lock needs a transaction at READ COMMITTED: at a higher level it sees the data from before the wait";
+            let why = "a row lock needs READ COMMITTED: at a higher level the transaction sees old data after the wait";
             return Err(Refused::Invalid(why.to_owned()).into());
         }
         if !is(1)? {
