@@ -1,4 +1,7 @@
-//! From an address to a connected system. This is the one place that knows all backends.
+//! Turns an address into a connected system.
+//!
+//! This is the only file that knows all backends and their features. It also removes passwords from addresses before an error
+//! shows them. It decides nothing about locks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +14,7 @@ use crate::client::{Other, Way};
 use crate::error::Error;
 use crate::promises::System;
 
-/// Connects to the system at an address; in a dry run, only says which it is.
+/// Connects to the system at an address. A dry run connects to nothing and only remembers which system it is.
 pub(crate) async fn connect(address: &str, ttl: Duration, dry_run: bool) -> Result<Way, Error> {
     let system = system(address)?;
     if dry_run {
@@ -26,16 +29,16 @@ pub(crate) async fn connect(address: &str, ttl: Duration, dry_run: bool) -> Resu
     }
 }
 
-/// The bare backend at an address, without anybody who renews or waits in time. `ttl` is for systems whose locks all have the
-/// same. Most want [`crate::Client`].
+/// The bare backend at an address. It neither renews locks nor limits waits; most callers want [`crate::Client`]. `ttl` is for
+/// systems whose locks all share one TTL.
 ///
 /// # Errors
-/// [`Error::BadAddress`] if the address names none, [`Failed::Unreachable`] if nobody answers there.
+/// [`Error::BadAddress`] if the address names no backend, [`Failed::Unreachable`] if no server answers.
 #[allow(unused_variables, unreachable_code, reason = "without any feature there is no backend")]
 pub async fn backend(address: &str, ttl: Duration) -> Result<Box<dyn Backend>, Error> {
     Ok(match system(address)? {
         System::Fencepost | System::Memory => {
-            return Err(bad(address, "Fencepost keeps its locks itself, and is no backend".to_owned()));
+            return Err(bad(address, "Fencepost renews its own locks and is not a backend".to_owned()));
         }
         #[cfg(feature = "redis")]
         System::Redis => Box::new(crate::redis::Redis::connect(address).await?),
@@ -51,7 +54,7 @@ pub async fn backend(address: &str, ttl: Duration) -> Result<Box<dyn Backend>, E
         System::Redlock => Box::new(crate::redlock::Redlock::connect(address).await?),
         #[cfg(feature = "zookeeper")]
         System::Zookeeper => Box::new(crate::zookeeper::Zookeeper::connect(address, ttl).await?),
-        #[allow(unreachable_patterns, reason = "with all features on, every system has a way above")]
+        #[allow(unreachable_patterns, reason = "with all features on, every system has an arm above")]
         other => return Err(bad(address, format!("this program was built without the feature for {}", other.name()))),
     })
 }
@@ -59,7 +62,7 @@ pub async fn backend(address: &str, ttl: Duration) -> Result<Box<dyn Backend>, E
 /// Which system an address names.
 ///
 /// # Errors
-/// [`Error::BadAddress`] if it names none.
+/// [`Error::BadAddress`] if the scheme is missing or unknown.
 pub fn system(address: &str) -> Result<System, Error> {
     let Some((scheme, _)) = address.split_once("://") else {
         return Err(bad(address, "it has no `://`".to_owned()));
@@ -74,10 +77,10 @@ pub fn system(address: &str) -> Result<System, Error> {
         "postgres+table" => System::PostgresTable,
         "postgres+row" => System::PostgresRow,
         "postgres" | "postgresql" => {
-            let why = "say how Postgres is to lock: postgres+table://, postgres+advisory:// or postgres+row://";
+            let why = "choose how Postgres locks: postgres+table://, postgres+advisory:// or postgres+row://";
             return Err(bad(address, why.to_owned()));
         }
-        other => return Err(bad(address, format!("{other}:// is not known"))),
+        other => return Err(bad(address, format!("{other}:// is unknown"))),
     })
 }
 
@@ -85,7 +88,7 @@ pub(crate) fn bad(address: &str, why: String) -> Error {
     Error::BadAddress { address: without_password(address), why }
 }
 
-/// An address that may be shown: what stands between `:` and `@` is nobody's business.
+/// The address with `...` in place of its password, so that it may be shown.
 pub(crate) fn without_password(address: &str) -> String {
     let Some((scheme, rest)) = address.split_once("://") else { return address.to_owned() };
     let Some((login, place)) = rest.rsplit_once('@') else { return address.to_owned() };
@@ -95,7 +98,7 @@ pub(crate) fn without_password(address: &str) -> String {
     }
 }
 
-/// A system that nobody speaks to: for dry runs.
+/// Stands for a system in a dry run. It is never connected, and grants nothing.
 #[derive(Debug)]
 struct Absent(System);
 
@@ -124,10 +127,10 @@ mod tests {
 
     #[test]
     fn a_bad_address_says_what_to_do_and_shows_no_password() {
-        let said = |address| system(address).expect_err("no address").to_string();
+        let said = |address| system(address).expect_err("a bad address").to_string();
         assert!(said("127.0.0.1:6379").contains("fencepost backends"));
         assert!(said("postgres://app:hunter2@db/app").contains("postgres+table://"));
         assert!(!said("postgres://app:hunter2@db/app").contains("hunter2"));
-        assert!(said("memcached://a").contains("memcached:// is not known"));
+        assert!(said("memcached://a").contains("memcached:// is unknown"));
     }
 }

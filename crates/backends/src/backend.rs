@@ -1,7 +1,7 @@
-//! What a lock system has to do to be a backend, and no more: try once, wait, prove that it goes on, give back.
+//! The trait that a lock system implements to be a backend: try once, wait, renew, release.
 //!
-//! Everything that is the same for all of them stands elsewhere and is written once: when to renew and when a lock is lost
-//! ([`crate::validity`]), what may be asked of whom ([`crate::promises`]), time-outs, re-entrance and order ([`crate::client`]).
+//! Everything that is the same for all systems is written once, elsewhere: when to renew and when a lock is lost
+//! ([`crate::validity`]), which requests a system accepts ([`crate::promises`]), timeouts, re-entry and order ([`crate::client`]).
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use crate::backoff::Backoff;
 use crate::promises::System;
 
-/// How a name is to be held.
+/// How a name is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// Alone.
@@ -24,34 +24,34 @@ pub enum Mode {
     Shared,
 }
 
-/// What is asked of a backend.
+/// A request to a backend.
 #[derive(Clone, Debug)]
 pub struct Ask {
     /// The resource.
     pub name: Name,
-    /// How it is to be held.
+    /// How to hold it.
     pub mode: Mode,
-    /// How long the lock outlives a holder that says nothing.
+    /// How long the lock outlives a holder that does not renew it.
     pub ttl: Duration,
 }
 
 /// A lock system.
 #[async_trait]
 pub trait Backend: Debug + Send + Sync + 'static {
-    /// Whose promises it keeps.
+    /// The system whose promises it keeps.
     fn system(&self) -> System;
 
-    /// The lock, if nobody is in the way.
+    /// Acquires the lock if it is free; `None` if another contender holds it or waits for it.
     ///
     /// # Cancellation
-    /// What it may have got is given back in the background: see [`Undo`].
+    /// If the lock was granted, it is released in the background: see [`Undo`].
     async fn try_acquire(&self, ask: &Ask) -> Result<Option<Box<dyn Lease>>, Error>;
 
-    /// Waits for the lock, however long it takes. A system that cannot say when a lock is free is asked again and again, after
-    /// pauses that grow and are never the same for two who wait.
+    /// Waits for the lock without a timeout. The default polls with [`Backend::try_acquire`], for systems that do not notify
+    /// waiters. Its pauses are random and grow, so that waiters do not poll at the same moment.
     ///
     /// # Cancellation
-    /// The wait is cancelled, and what it may have got is given back in the background.
+    /// The wait ends. If the lock was granted, it is released in the background.
     async fn acquire(&self, ask: &Ask) -> Result<Box<dyn Lease>, Error> {
         let mut backoff = Backoff::for_busy();
         loop {
@@ -63,55 +63,57 @@ pub trait Backend: Debug + Send + Sync + 'static {
     }
 }
 
-/// A lock that was granted.
+/// A granted lock.
 #[async_trait]
 pub trait Lease: Debug + Send + Sync + 'static {
     /// Its fencing token, if the system gives one.
     fn token(&self) -> Option<Token>;
 
-    /// The last thing that proved the lock when it was granted.
+    /// The newest proof of the lock at the time of the grant.
     fn proof(&self) -> Proof;
 
-    /// Asks the system to let the lock go on.
+    /// Renews the lock.
     ///
     /// # Errors
-    /// [`Error::Refused`] means that it is lost. After anything else it may still be held, and is asked for again.
+    /// [`Error::Refused`] means that the lock is lost. After any other error it may still be held, and the caller retries.
     async fn renew(&self) -> Result<Proof, Error>;
 
-    /// Returns when the system says by itself that the lock is gone; never, if it does not say such things.
+    /// Returns when the system reports on its own that the lock is gone. Never returns for a system that does not report this.
     async fn ended(&self) -> Lost {
         std::future::pending().await
     }
 
-    /// Gives the lock back, if it is still ours. There are four answers: it was released; somebody else has it
-    /// ([`fencepost::Refused::NotOwner`]); it was released before ([`fencepost::Refused::NotHeld`]); it had expired
+    /// Releases the lock if we still hold it. There are four answers: it was released; another holder has it
+    /// ([`fencepost::Refused::NotOwner`]); we had already released it ([`fencepost::Refused::NotHeld`]); it had expired
     /// ([`fencepost::Refused::Lost`]).
     async fn release(&self) -> Result<(), Error>;
 }
 
-/// What was sent at `sent_at` and succeeded: from then on the system keeps the lock for `ttl`, by its own clock.
+/// Proof of a lock: a request that we sent at `sent_at` succeeded. The system keeps the lock for `ttl` from some later moment on,
+/// by its own clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// When we began to send it, which is before the system began to count.
+    /// When we began to send the request, which is before the system began to count.
     pub sent_at: Nanos,
-    /// How long the system keeps the lock from then on.
+    /// How long the system keeps the lock.
     pub ttl: Duration,
 }
 
-/// Something to be done in the background unless all goes well: what gives back a lock that nobody waits for any more.
+/// Cleanup that runs in the background when this is dropped, unless it was disarmed. It releases a lock whose caller stopped
+/// waiting.
 pub struct Undo {
     undo: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// Where it was begun: it may be dropped on a thread that has no runtime.
+    /// The runtime that created it. Needed because the drop may happen on a thread without a runtime.
     runtime: Handle,
 }
 
 impl Undo {
-    /// Does it when this is dropped. Must be made within a runtime.
+    /// Runs `undo` when this is dropped. Must be called within a runtime.
     pub fn new(undo: impl Future<Output = ()> + Send + 'static) -> Undo {
         Undo { undo: Some(Box::pin(undo)), runtime: Handle::current() }
     }
 
-    /// All went well.
+    /// Drops the cleanup: it is not needed.
     pub fn disarm(mut self) {
         self.undo = None;
     }
@@ -125,16 +127,16 @@ impl Drop for Undo {
     }
 }
 
-/// Any number.
+/// A random number for backoff.
 pub(crate) fn random() -> u64 {
-    // Without randomness everybody comes back at the same moment, which is no reason to stay away.
+    // Without randomness all waiters retry at the same moment. That is slow, but still correct.
     getrandom::u64().unwrap_or(0)
 }
 
-/// A value that nobody else has, by which a system knows the holder again.
+/// A unique value by which a system recognises the holder.
 ///
 /// # Errors
-/// [`fencepost::Failed::NotTaken`] if the machine has no randomness: a value that another might have is no owner.
+/// [`fencepost::Failed::NotTaken`] if the machine has no randomness: a value that is not unique does not identify a holder.
 #[allow(dead_code, reason = "without any feature there is no backend")]
 pub(crate) fn unique() -> Result<String, Error> {
     let mut bytes = [0; 16];

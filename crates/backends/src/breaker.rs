@@ -1,7 +1,7 @@
-//! Knows when a server is taken for dead, so that callers hear it at once instead of hanging.
+//! The circuit breaker: treats a server as dead after several failures, so that callers get an error at once instead of waiting.
 //!
-//! After a few failures in a row the breaker opens, and calls fail without being sent. When the pause is over one call is let
-//! through to see; the pauses grow while that fails, and one success closes the breaker.
+//! After a few failures in a row the breaker opens, and calls fail without being sent. After a pause it admits one call as a
+//! probe. The pauses grow while the probes fail. One answer closes the breaker. It sends nothing itself: `now` is an argument.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use fencepost::Nanos;
 
 use crate::backoff::Backoff;
 
-/// So many failures in a row, and the server is taken for dead.
+/// Failures in a row after which the breaker opens.
 const FAILURES_MAX: u32 = 3;
 
-/// Of one server, or of several that are one system.
+/// The breaker of one system, of one server or several.
 #[derive(Clone, Debug)]
 pub(crate) struct Breaker {
     failures: u32,
-    /// When the next call may go through while it is open.
+    /// When the open breaker admits the next call.
     next_at: Nanos,
     backoff: Backoff,
 }
@@ -28,10 +28,10 @@ impl Default for Breaker {
 }
 
 impl Breaker {
-    /// Whether a call may be sent now. While it is open, only one is let through after each pause.
+    /// Whether a call may be sent now. An open breaker admits one call after each pause.
     ///
     /// # Errors
-    /// How long the pause still is.
+    /// The rest of the pause.
     pub(crate) fn admit(&mut self, now: Nanos, random: u64) -> Result<(), Duration> {
         if self.failures < FAILURES_MAX {
             return Ok(());
@@ -39,12 +39,12 @@ impl Breaker {
         if now < self.next_at {
             return Err(self.next_at.since(now));
         }
-        // The others wait for what this one hears.
+        // Only this call probes the server. The other calls fail until the next pause is over.
         self.next_at = now.after(self.backoff.pause(random));
         Ok(())
     }
 
-    /// The server answered, whatever it said.
+    /// The server answered. A refusal counts as an answer.
     pub(crate) fn handle_answer(&mut self) {
         *self = Breaker::default();
     }
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dead_server_is_asked_by_one_caller_at_a_time_and_ever_less_often() {
+    fn an_open_breaker_admits_one_call_after_each_pause_and_the_pauses_grow() {
         let mut breaker = Breaker::default();
         let mut now = Nanos(0);
         for _ in 0..FAILURES_MAX {
@@ -75,15 +75,15 @@ mod tests {
             let pause = breaker.admit(now, u64::MAX - 1).expect_err("it is open");
             pauses.push(pause);
             now = now.after(pause);
-            assert_eq!(breaker.admit(now, u64::MAX - 1), Ok(()), "one goes through");
-            assert!(breaker.admit(now, 0).is_err(), "and no other meanwhile");
+            assert_eq!(breaker.admit(now, u64::MAX - 1), Ok(()), "one call is admitted");
+            assert!(breaker.admit(now, 0).is_err(), "the next call is not");
             breaker.handle_failure(now, u64::MAX - 1);
         }
         assert!(pauses.last() > pauses.first(), "{pauses:?}");
     }
 
     #[test]
-    fn one_answer_closes_it() {
+    fn one_answer_closes_the_breaker() {
         let mut breaker = Breaker::default();
         (0..10).for_each(|_| breaker.handle_failure(Nanos(0), 7));
         breaker.handle_answer();

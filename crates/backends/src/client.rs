@@ -1,4 +1,7 @@
-//! The client: which system a name belongs to, and where every request begins.
+//! The client: it knows which system each name goes to, and every request starts here.
+//!
+//! It owns the connections, the rules, the circuit breakers, and the locks that named owners may enter again. It does not check
+//! or send requests: see `request.rs`.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -16,17 +19,17 @@ use crate::promises::System;
 use crate::request::{LockAllRequest, LockRequest};
 use crate::rules::{Rule, Rules};
 
-/// How long a lock outlives a holder that says nothing, if nobody says.
+/// The default TTL: how long a lock outlives a holder that does not renew it.
 const TTL_DEFAULT: Duration = Duration::from_secs(30);
 
-/// Locks over the system that an address names, or over several by rule. Cloning it is cheap.
+/// Locks in the system that an address names, or in several systems by rule. Cloning it is cheap.
 ///
 /// ```no_run
 /// use std::time::Duration;
 /// use fencepost_backends::Client;
 ///
 /// # async fn example() -> Result<(), fencepost_backends::Error> {
-/// // Today the Postgres that is there; tomorrow "fencepost://10.0.0.1:7420", and nothing else changes.
+/// // Today your Postgres; tomorrow "fencepost://10.0.0.1:7420". No other line changes.
 /// let client = Client::connect("postgres+table://app@127.0.0.1/app").await?;
 /// let lock = client.lock("wallet:user_123").wait(Duration::from_secs(5)).acquire().await?;
 /// println!("write with token {}", lock.token());
@@ -41,19 +44,19 @@ pub struct Client {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    /// The longest prefix first.
+    /// Invariant: sorted by prefix length, the longest first.
     routes: Vec<Route>,
     pub(crate) ttl: Duration,
     pub(crate) dry_run: bool,
-    /// What named owners hold, by owner and name, for those that come again. The lock around an entry is kept while it is
-    /// asked for, so that the same owner does not wait for itself.
+    /// The locks of named owners, by owner and name, for re-entry. The mutex of an entry stays locked during an acquire, so that
+    /// two requests of the same owner do not wait for each other's lock.
     // Rule: re-entry
     pub(crate) entered: Mutex<HashMap<(String, Name), Entered>>,
 }
 
 pub(crate) type Entered = Arc<tokio::sync::Mutex<Weak<Kept>>>;
 
-/// Where the names with a prefix go.
+/// The system for the names with a prefix.
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
     pub(crate) prefix: String,
@@ -64,13 +67,13 @@ pub(crate) struct Route {
 /// How a system is reached.
 #[derive(Clone, Debug)]
 pub(crate) enum Way {
-    /// Fencepost keeps its locks itself.
+    /// Fencepost, whose own client renews its locks.
     Native(fencepost::Client),
-    /// Another system, whose locks are kept here.
+    /// Another system, whose locks this crate renews.
     Other(Arc<Other>),
 }
 
-/// Another system.
+/// A system other than Fencepost, with its circuit breaker.
 #[derive(Debug)]
 pub(crate) struct Other {
     pub(crate) backend: Box<dyn Backend>,
@@ -87,15 +90,15 @@ pub struct ClientBuilder {
 }
 
 impl Client {
-    /// Connects to the system at an address: see [`System::address`] for how each is written.
+    /// Connects to the system at an address. [`System::address`] shows the form of each.
     ///
     /// # Errors
-    /// [`Error::BadAddress`] if it is none, [`Failed::Unreachable`] if nobody answers there.
+    /// [`Error::BadAddress`] if the address is not valid, [`Failed::Unreachable`] if no server answers.
     pub async fn connect(address: &str) -> Result<Client, Error> {
         Client::builder().rule("", address, None).connect().await
     }
 
-    /// A client with rules, or with other settings than the usual ones.
+    /// Builds a client with rules or with other settings.
     pub fn builder() -> ClientBuilder {
         ClientBuilder { rules: Vec::new(), ways: Vec::new(), ttl: TTL_DEFAULT, dry_run: false }
     }
@@ -105,8 +108,8 @@ impl Client {
         LockRequest::new(self.clone(), name.as_ref())
     }
 
-    /// Exclusive locks on several resources. Fencepost grants them together. On other systems they are taken one by one, in the
-    /// order of their names, so that two who want the same ones never wait for each other.
+    /// Exclusive locks on several resources. Fencepost grants them together. On other systems the client acquires them one by one,
+    /// in the order of their names, so that two clients never deadlock.
     pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockAllRequest<Exclusive> {
         LockAllRequest::new(self.clone(), names.into_iter().map(|name| name.as_ref().to_owned()).collect())
     }
@@ -114,13 +117,13 @@ impl Client {
     /// The system that the locks of a name go to.
     ///
     /// # Errors
-    /// [`Error::BadAddress`] if no rule is about it.
+    /// [`Error::BadAddress`] if no rule matches the name.
     pub fn system(&self, name: &str, tier: Tier) -> Result<System, Error> {
         Ok(self.route(name)?.way.system(tier))
     }
 
-    /// The client of Fencepost, for what only Fencepost has (semaphores, elections, watches, administration), if that is where
-    /// the name goes.
+    /// The Fencepost client that the name goes to, if it goes to Fencepost. Use it for what only Fencepost has: semaphores,
+    /// elections, watches, administration.
     pub fn native(&self, name: &str) -> Option<fencepost::Client> {
         match &self.route(name).ok()?.way {
             Way::Native(client) => Some(client.clone()),
@@ -132,14 +135,14 @@ impl Client {
         let fits = |route: &&Route| name.starts_with(&route.prefix);
         self.inner.routes.iter().find(fits).ok_or_else(|| Error::BadAddress {
             address: String::new(),
-            why: format!("no rule is about the name {name:?}, and there is none with an empty prefix"),
+            why: format!("no rule matches the name {name:?}, and no rule has an empty prefix"),
         })
     }
 
-    /// What this owner holds of this name, or is about to.
+    /// The entry for this owner and name: the lock that the owner holds, or is about to acquire.
     pub(crate) fn entered(&self, owner: &str, name: &Name) -> Entered {
         let mut entered = self.inner.entered.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever asks sweeps: what nobody holds or asks for any more is forgotten.
+        // Each call removes the entries that no request uses and whose lock is gone.
         entered.retain(|_, entry| {
             Arc::strong_count(entry) > 1 || entry.try_lock().is_ok_and(|kept| kept.strong_count() > 0)
         });
@@ -162,15 +165,15 @@ impl Other {
         Other { backend, breaker: Mutex::default() }
     }
 
-    /// Whether the system is taken for dead.
+    /// Fails if the circuit breaker is open.
     pub(crate) fn admit(&self) -> Result<(), fencepost::Error> {
         self.with_breaker(|breaker| breaker.admit(clock::now(), random())).map_err(|pause| {
-            let last = format!("it did not answer several times; it is asked again in {} ms", pause.as_millis());
+            let last = format!("several calls in a row failed; the next attempt is in {} ms", pause.as_millis());
             Failed::Unreachable { last }.into()
         })
     }
 
-    /// What was heard from it.
+    /// Tells the circuit breaker the result of a call.
     pub(crate) fn heard<T>(&self, result: &Result<T, fencepost::Error>) {
         self.with_breaker(|breaker| match result {
             Ok(_) | Err(fencepost::Error::Refused(_)) => breaker.handle_answer(),
@@ -184,45 +187,45 @@ impl Other {
 }
 
 impl ClientBuilder {
-    /// Names with this prefix go to this address. The longest prefix that fits decides, and the empty one is for all others. The
-    /// tier says what those locks are for: in the efficiency tier nobody gets a token, whatever the system could give.
+    /// Names with this prefix go to this address. The longest matching prefix decides; the empty prefix matches every name. The
+    /// tier is what these locks are for: in the efficiency tier no lock has a token, even if the system could give one.
     pub fn rule(mut self, prefix: &str, address: &str, tier: Option<Tier>) -> ClientBuilder {
         self.rules.push(Rule { prefix: prefix.to_owned(), address: address.to_owned(), tier });
         self
     }
 
-    /// All rules of a file.
+    /// Adds all rules of a file.
     pub fn rules(mut self, rules: Rules) -> ClientBuilder {
         self.rules.extend(rules.rules);
         self
     }
 
-    /// Names with this prefix go to this cluster. For a client that was made with settings of its own, like TLS.
+    /// Names with this prefix go to this cluster. For a Fencepost client that you configured yourself, for example with TLS.
     pub fn native(mut self, prefix: &str, client: fencepost::Client) -> ClientBuilder {
         self.ways.push((prefix.to_owned(), Way::Native(client)));
         self
     }
 
-    /// Names with this prefix go to this backend. For one that was made with settings of its own, or by yourself.
+    /// Names with this prefix go to this backend. For a backend that you configured or wrote yourself.
     pub fn backend(mut self, prefix: &str, backend: impl Backend) -> ClientBuilder {
         self.ways.push((prefix.to_owned(), Way::Other(Arc::new(Other::new(Box::new(backend))))));
         self
     }
 
-    /// How long a lock outlives a holder that says nothing: 30 s by default.
+    /// How long a lock outlives a holder that does not renew it: 30 s by default.
     pub fn ttl(mut self, ttl: Duration) -> ClientBuilder {
         self.ttl = ttl;
         self
     }
 
-    /// Locks nothing, and logs what would have been locked. Only for the efficiency tier: a lock with a token cannot be
-    /// pretended, and asking for one is refused.
+    /// Locks nothing, and logs what it would have locked. Only for the efficiency tier: a dry run has no real token, so a request
+    /// for one is refused.
     pub fn dry_run(mut self, dry_run: bool) -> ClientBuilder {
         self.dry_run = dry_run;
         self
     }
 
-    /// Connects to all systems that the rules name; those with the same address share a connection. In a dry run, to none.
+    /// Connects to all systems that the rules name. Rules with the same address share a connection. A dry run connects to none.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -236,7 +239,7 @@ impl ClientBuilder {
                 None => address::connect(&address, ttl, dry_run).await?,
             };
             if let Some(Tier::Correctness) = tier {
-                // Better now than with the first lock.
+                // Fails here, not at the first lock.
                 let system = way.system(Tier::Correctness);
                 system.check(crate::Promise::Linearizable)?;
                 system.check(crate::Promise::FencingToken)?;

@@ -1,8 +1,11 @@
-//! What can go wrong before a lock is asked for, and the three answers of the client after that.
+//! The error of this crate: what can go wrong before a request is sent, and what the lock system answers.
+//!
+//! [`Error::Lock`] holds the three answers of the Fencepost client: refused, failed, and outcome unknown. The other variants mean
+//! that nothing was sent and that the caller or the rules must change.
 
 use crate::promises::NotPromised;
 
-/// Why there is no lock.
+/// Why a lock was not acquired.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -10,24 +13,24 @@ pub enum Error {
     #[error(transparent)]
     NotPromised(#[from] NotPromised),
     /// The address names no system that this program can speak to.
-    #[error("{address:?} is no address of a lock system: {why}. `fencepost backends` lists them")]
+    #[error("{address:?} is not the address of a lock system: {why}. `fencepost backends` lists the addresses")]
     BadAddress {
-        /// What was said, without a password.
+        /// The address, without a password.
         address: String,
         /// What is wrong with it.
         why: String,
     },
-    /// The rules of this client forbid it. Nothing was sent.
+    /// The rules of this client forbid the request. Nothing was sent.
     #[error("the rule for {prefix:?} says {rule}: {advice}")]
     AgainstTheRule {
         /// The prefix of the rule.
         prefix: String,
-        /// What it says.
+        /// What the rule says.
         rule: &'static str,
         /// What to do.
         advice: &'static str,
     },
-    /// The system said no, nothing was done, or nobody knows: as in the client of Fencepost.
+    /// The system refused, nothing was done, or the outcome is unknown: as in the Fencepost client.
     #[error(transparent)]
     Lock(#[from] fencepost::Error),
 }
@@ -45,7 +48,7 @@ impl From<fencepost::Failed> for Error {
 }
 
 impl Error {
-    /// Whether the wait was too short.
+    /// Whether the wait timed out.
     pub fn is_timed_out(&self) -> bool {
         matches!(self, Error::Lock(error) if error.is_timed_out())
     }

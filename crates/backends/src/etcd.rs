@@ -1,7 +1,7 @@
-//! Locks in etcd: a key with a lease of its own for each who wants a lock, and whoever made the oldest key has it.
+//! Locks in etcd: each contender creates a key under its own lease, and the oldest key holds the lock.
 //!
-//! The token is the revision that made the key, when its owner got in line. It rises with every write to the cluster, so also
-//! over different names. `place.rs` has the recipe, `calls.rs` the way to the members. Neither logins nor TLS are known here.
+//! The token is the revision that created the key, when the contender joined the queue. It rises with every write to the cluster,
+//! so it also rises across names. `place.rs` has the recipe, `calls.rs` the calls to the members. Logins and TLS are not supported.
 
 use async_trait::async_trait;
 use fencepost::{Error as LockError, Lost, Token};
@@ -11,7 +11,7 @@ use crate::backend::{Ask, Backend, Lease, Proof};
 use crate::error::Error;
 use crate::promises::System;
 use calls::Calls;
-use place::{KEY_PREFIX, Place};
+use place::{EtcdContender, KEY_PREFIX};
 use proto::RangeRequest;
 
 mod calls;
@@ -31,7 +31,7 @@ impl Etcd {
     /// Connects to `etcd://host:port,host:port`. One member that answers is enough.
     ///
     /// # Errors
-    /// [`Error::BadAddress`] if it is none, [`fencepost::Failed::Unreachable`] if nobody answers there.
+    /// [`Error::BadAddress`] if the address is not valid, [`fencepost::Failed::Unreachable`] if no member answers.
     pub async fn connect(address: &str) -> Result<Etcd, Error> {
         let calls = Calls::new(address).map_err(|why| bad(address, why))?;
         calls.range(RangeRequest { key: KEY_PREFIX.into(), ..Default::default() }).await?;
@@ -46,21 +46,21 @@ impl Backend for Etcd {
     }
 
     async fn try_acquire(&self, ask: &Ask) -> Result<Option<Box<dyn Lease>>, LockError> {
-        // A lock that is busy costs no write.
+        // Reads first, so that trying a busy lock costs no write.
         if place::is_busy(&self.calls, ask).await? {
             return Ok(None);
         }
-        Ok(Place::take(&self.calls, ask).await?.map(|place| Box::new(place) as Box<dyn Lease>))
+        Ok(EtcdContender::take(&self.calls, ask).await?.map(|contender| Box::new(contender) as Box<dyn Lease>))
     }
 
     async fn acquire(&self, ask: &Ask) -> Result<Box<dyn Lease>, LockError> {
-        Ok(Box::new(Place::wait(&self.calls, ask).await?))
+        Ok(Box::new(EtcdContender::wait(&self.calls, ask).await?))
     }
 }
 
-/// A lock is the first place of a queue.
+/// The contender at the head of its queue holds the lock.
 #[async_trait]
-impl Lease for Place {
+impl Lease for EtcdContender {
     fn token(&self) -> Option<Token> {
         self.fencing_token().ok()
     }

@@ -1,5 +1,7 @@
-//! What a guard has in its hand, whoever granted it: a lock of Fencepost, one of another system that is kept here, or nothing in
-//! a dry run.
+//! The lock behind a guard, without its type: a lock of Fencepost, a lock of another system, or nothing in a dry run.
+//!
+//! Guards use only the trait [`Grip`], so they are the same for all systems. Locks of other systems are renewed in `keeper.rs`,
+//! not here.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,20 +19,20 @@ pub(crate) trait Grip: Debug + Send + Sync + 'static {
     fn state(&self) -> GrantState;
     /// How long it is certainly held.
     fn remaining(&self) -> Duration;
-    /// Waits until the state is another than this one.
+    /// Waits until the state differs from `known`.
     async fn state_other_than(&self, known: GrantState) -> GrantState;
-    /// Gives it back and waits until that is done. It goes on when nobody waits any more.
+    /// Releases it and waits for the answer. Dropping the future does not stop the release.
     async fn release(self: Arc<Self>) -> Result<Released, Error>;
-    /// Gives it back in the background.
+    /// Releases it in the background.
     fn let_go(self: Arc<Self>);
 }
 
-/// A lock of Fencepost, which its own client keeps.
+/// A lock of Fencepost, which the Fencepost client renews.
 #[derive(Debug)]
 pub(crate) struct Native<M> {
     hold: fencepost::Hold<M>,
     token: Option<Token>,
-    /// None once it was given back.
+    /// `None` after the release.
     guard: Mutex<Option<fencepost::Guard<M>>>,
 }
 
@@ -43,7 +45,7 @@ impl<M> Native<M> {
         self.guard.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// The client forgets what was given back, and then knows only that it is gone.
+    /// The Fencepost client forgets a released lock and then reports it as gone. This puts the real reason back.
     fn with_reason(&self, state: GrantState) -> GrantState {
         match (state, &*self.guard.lock().unwrap_or_else(PoisonError::into_inner)) {
             (GrantState::Lost(Lost::Gone), None) => GrantState::Lost(Lost::Released),
@@ -82,7 +84,7 @@ impl<M: Debug + Send + Sync + 'static> Grip for Native<M> {
     }
 }
 
-/// Nothing: a dry run.
+/// The lock of a dry run: always held, and not a real lock.
 #[derive(Debug)]
 pub(crate) struct Nothing;
 

@@ -1,4 +1,7 @@
-//! What a holder has in hand: as in the client of Fencepost, and by the same names, so that moving is changing an address.
+//! The guards that a holder gets.
+//!
+//! They have the methods of the guards in the Fencepost client, under the same names, so that a team can move to Fencepost by
+//! changing an address. They only pass calls on to the lock behind them ([`Grip`]).
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,26 +14,26 @@ use futures_util::future::select_all;
 
 use crate::grip::Grip;
 
-/// A held lock. Dropping it gives the lock back in the background and never blocks.
+/// A held lock. Dropping it releases the lock in the background and never blocks.
 ///
-/// One of the efficiency tier has no token, so it cannot stand where one is needed:
+/// A guard of the efficiency tier has no token, so code that needs one does not compile:
 ///
 /// ```compile_fail,E0599
 /// fn token_of(lock: &fencepost_backends::Guard<fencepost::Efficiency>) {
 ///     lock.token();
 /// }
 /// ```
-#[must_use = "the lock is given back when the guard is dropped"]
+#[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard<M> {
     hold: Hold<M>,
-    /// There is something to give back.
+    /// Whether the drop must release the lock.
     open: bool,
 }
 
-/// What a guard shows: cheap to clone, and no claim.
+/// A view of a guard: cheap to clone. It does not keep the lock.
 pub struct Hold<M> {
     grip: Arc<dyn Grip>,
-    /// Nothing in the efficiency tier.
+    /// Meaningless in the efficiency tier.
     token: Token,
     names: Arc<[Name]>,
     mode: PhantomData<fn() -> M>,
@@ -41,16 +44,16 @@ impl<M> Guard<M> {
         Guard { hold: Hold { grip, token, names, mode: PhantomData }, open: true }
     }
 
-    /// What the guard shows, for those who work under the lock.
+    /// A view of the guard, for code that works under the lock.
     pub fn hold(&self) -> Hold<M> {
         self.hold.clone()
     }
 
-    /// Gives the lock back and waits until that is done.
+    /// Releases the lock and waits for the answer.
     ///
     /// # Errors
-    /// [`fencepost::Refused::Lost`] if it had expired, [`fencepost::Refused::NotOwner`] if somebody else has it by now.
-    /// [`Error::Unknown`] if no answer came; the lock ends with its deadline at the latest.
+    /// [`fencepost::Refused::Lost`] if it had expired, [`fencepost::Refused::NotOwner`] if another holder has it now.
+    /// [`Error::Unknown`] if no answer came; the lock ends at its deadline at the latest.
     ///
     /// # Cancellation
     /// The release goes on in the background.
@@ -75,12 +78,12 @@ impl Hold<Shared> {
 }
 
 impl<M> Hold<M> {
-    /// How long the lock is certainly held. It grows again with every renewal that is confirmed.
+    /// How long the lock is certainly held. Every confirmed renewal extends it.
     pub fn remaining(&self) -> Duration {
         self.grip.remaining()
     }
 
-    /// Whether the lock is certainly held at this moment. After a false there is never a true again.
+    /// Whether the lock is certainly held now. Once false, it stays false.
     pub fn is_held(&self) -> bool {
         !matches!(self.state(), GrantState::Lost(_))
     }
@@ -90,10 +93,10 @@ impl<M> Hold<M> {
         self.grip.state()
     }
 
-    /// Waits until the lock is lost, and says why. Also when it was given back.
+    /// Waits until the lock is lost or released, and returns the reason.
     ///
     /// # Cancellation
-    /// Safe: it only looks.
+    /// Safe: it only reads.
     pub async fn lost(&self) -> Lost {
         let mut state = self.state();
         loop {
@@ -104,10 +107,10 @@ impl<M> Hold<M> {
         }
     }
 
-    /// Waits until the state is another than this one, and says which.
+    /// Waits until the state differs from `known`, and returns the new state.
     ///
     /// # Cancellation
-    /// Safe: it only looks.
+    /// Safe: it only reads.
     pub async fn state_other_than(&self, known: GrantState) -> GrantState {
         self.grip.state_other_than(known).await
     }
@@ -118,16 +121,16 @@ impl<M> Hold<M> {
     }
 }
 
-/// Several locks, held together. Dropping it gives all of them back.
+/// Several locks, held together. Dropping it releases all of them.
 #[derive(Debug)]
-#[must_use = "the locks are given back when the guard is dropped"]
+#[must_use = "the locks are released when the guard is dropped"]
 pub struct GuardAll<M> {
-    /// In the order in which they were taken: one for all names, or one for each.
+    /// In the order of acquisition: one guard for all names, or one for each name.
     pub(crate) guards: Vec<Guard<M>>,
 }
 
 impl GuardAll<Exclusive> {
-    /// The fencing token for a name, if it is held. Where the locks were taken one by one, each has a token of its own.
+    /// The fencing token for a name, if it is held. Where the locks were acquired one by one, each has its own token.
     pub fn token(&self, name: &str) -> Option<FencingToken> {
         let guard = self.guards.iter().find(|guard| guard.names().any(|held| held.as_str() == name))?;
         Some(guard.token())
@@ -148,20 +151,20 @@ impl<M> GuardAll<M> {
     /// Waits until one of them is lost.
     ///
     /// # Cancellation
-    /// Safe: it only looks.
+    /// Safe: it only reads.
     pub async fn lost(&self) -> Lost {
         select_all(self.guards.iter().map(|guard| Box::pin(guard.lost()))).await.0
     }
 
-    /// The resources, in the order in which they were taken.
+    /// The resources, in the order of acquisition.
     pub fn names(&self) -> impl Iterator<Item = &Name> {
         self.guards.iter().flat_map(|guard| guard.names())
     }
 
-    /// Gives all of them back, the last one first.
+    /// Releases all of them, the last one first.
     ///
     /// # Errors
-    /// The first that came up. The others are given back all the same.
+    /// The first error. The other locks are still released.
     pub async fn release(mut self) -> Result<(), Error> {
         let mut result = Ok(());
         while let Some(guard) = self.guards.pop() {

@@ -1,6 +1,7 @@
-//! Keeps a granted lock: one task renews it, listens to the system, and tells who waits when it is lost.
+//! Keeps a granted lock of another system: one task renews it, listens to the system, and reports when the lock is lost.
 //!
-//! It decides nothing: [`Validity`] says what to do and when.
+//! It makes no decisions: [`Validity`] says what to do and when. It also counts how often the owner has entered the lock, and
+//! releases it once.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,18 +18,19 @@ use crate::backoff::Backoff;
 use crate::grip::Grip;
 use crate::validity::{Step, Validity};
 
-/// The timer of the runtime stands still while the machine sleeps; after that we look at the clock no later than this.
+/// The longest sleep before the next look at the clock. The timer of the runtime stops while the machine is suspended, so a longer
+/// sleep could miss a deadline.
 pub(crate) const SLEEP_MAX: Duration = Duration::from_secs(1);
-/// How long a release may take.
+/// Timeout of a release.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A lock that is kept for as long as somebody wants it.
+/// A lock that is renewed until it is released or lost.
 #[derive(Debug)]
 pub(crate) struct Kept {
     lease: Box<dyn Lease>,
     mode: Mode,
     state: Mutex<State>,
-    /// Wakes those who listen, and the task.
+    /// Wakes the keeper task and the callers that wait for a new state.
     changed: Notify,
     runtime: Handle,
 }
@@ -36,12 +38,12 @@ pub(crate) struct Kept {
 #[derive(Debug)]
 struct State {
     validity: Validity,
-    /// How often its owner has entered.
+    /// How often the owner has entered and not left.
     entries: u32,
 }
 
 impl Kept {
-    /// Takes care of a lock from now on.
+    /// Starts the task that keeps the lock.
     pub(crate) fn new(lease: Box<dyn Lease>, mode: Mode) -> Arc<Kept> {
         let state = Mutex::new(State { validity: Validity::new(lease.proof()), entries: 1 });
         let kept = Arc::new(Kept { lease, mode, state, changed: Notify::new(), runtime: Handle::current() });
@@ -49,16 +51,16 @@ impl Kept {
         kept
     }
 
-    /// One more entry of the same owner; false if there is nothing left to enter.
+    /// Counts one more entry of the same owner. False if the lock is lost.
     ///
     /// # Errors
-    /// [`Refused::Invalid`] if it is held in a weaker mode than is asked for.
+    /// [`Refused::Invalid`] if the lock is held in a weaker mode than the request needs.
     // Rule: re-entry
     pub(crate) fn enter(&self, mode: Mode) -> Result<bool, Error> {
         self.with(|state| match (state.validity.state(clock::now()), self.mode, mode) {
             (GrantState::Lost(_), ..) => Ok(false),
             (_, Mode::Shared, Mode::Exclusive) => {
-                let why = "its owner holds the lock shared: release it before asking for it exclusively";
+                let why = "the owner holds this lock in shared mode: release it before you ask for exclusive mode";
                 Err(Refused::Invalid(why.to_owned()).into())
             }
             _ => {
@@ -77,7 +79,8 @@ impl Kept {
         self.changed.notify_waiters();
     }
 
-    /// One entry less. Says how many are left, or that this was the last of a lock that was held or lost until now.
+    /// Counts one entry less. `Ok` with the number of entries left, or `Err` with the last state of the lock if this was the last
+    /// entry.
     fn leave(&self) -> Result<u32, GrantState> {
         let left = self.with(|state| match state.entries.checked_sub(1) {
             Some(left) if left > 0 => {
@@ -120,7 +123,7 @@ impl Grip for Kept {
             if state != known {
                 return state;
             }
-            // Time alone changes it, too.
+            // The passing of time also changes the state.
             let _ = timeout(SLEEP_MAX.min(self.remaining() / 3 + Duration::from_millis(1)), changed).await;
         }
     }
@@ -130,12 +133,12 @@ impl Grip for Kept {
             Ok(count_left) => return Ok(Released { count_left }),
             Err(until_now) => until_now,
         };
-        // A task of its own, so that it goes on if nobody waits for it any more.
+        // A separate task, so that the release continues if the caller drops this future.
         let kept = self.clone();
         let released = self.runtime.spawn(async move { timeout(RELEASE_TIMEOUT, kept.lease.release()).await });
         let released = released.await.map_err(|end| Unknown::BrokeOff(end.to_string()))?;
         match (until_now, released) {
-            // The one thing that the system may know better.
+            // The lock is lost. The system may also know that another holder has it.
             (GrantState::Lost(_), Ok(Err(Error::Refused(Refused::NotOwner)))) => Err(Refused::NotOwner.into()),
             (GrantState::Lost(why), _) => Err(why.into()),
             (_, Ok(released)) => released.map(|()| Released { count_left: 0 }),
@@ -148,14 +151,14 @@ impl Grip for Kept {
             let kept = self.clone();
             self.runtime.spawn(async move {
                 if let Ok(Err(error)) = timeout(RELEASE_TIMEOUT, kept.lease.release()).await {
-                    tracing::debug!(%error, "a lock that was dropped was not given back, and will expire");
+                    tracing::debug!(%error, "the release of a dropped lock failed; the lock will expire");
                 }
             });
         }
     }
 }
 
-/// Runs until the lock is lost or given back.
+/// Runs until the lock is lost or released.
 async fn keep(kept: Arc<Kept>) {
     let mut backoff = Backoff::for_unreachable();
     let mut ended = pin!(kept.lease.ended());
@@ -165,7 +168,7 @@ async fn keep(kept: Arc<Kept>) {
         let now = clock::now();
         let (step, remaining) = kept.with(|state| (state.validity.poll(now), state.validity.remaining(now)));
         match step {
-            // Whoever gave it back sees to the rest.
+            // The caller of `release` or `let_go` sends the release.
             Step::Lost(Lost::Released) => return,
             Step::Lost(why) => break why,
             Step::WaitUntil(until) => tokio::select! {
@@ -183,11 +186,11 @@ async fn keep(kept: Arc<Kept>) {
                     }
                     Ok(Err(Error::Refused(refused))) => kept.lose(lost_by(&refused)),
                     Ok(Err(error)) => {
-                        tracing::debug!(%error, "a lock was not renewed, and is asked for again");
+                        tracing::debug!(%error, "the renewal of a lock failed; retrying");
                         let pause = backoff.pause(random());
                         kept.with(|state| state.validity.handle_failed(clock::now(), pause));
                     }
-                    // The time is over, and the next look at the clock says so.
+                    // The deadline has passed, and the next poll says so.
                     Err(_) => {}
                 },
             },
@@ -195,11 +198,11 @@ async fn keep(kept: Arc<Kept>) {
     };
     kept.changed.notify_waiters();
     tracing::debug!(%lost, "a lock is lost");
-    // Rule: lost-is-final. Whatever is left of it there shall not come back to life.
+    // Rule: lost-is-final. The system may still hold it for us, so release it there.
     let _ = timeout(RELEASE_TIMEOUT, kept.lease.release()).await;
 }
 
-/// Why a lock is lost whose renewal was refused.
+/// Why a lock is lost after its renewal was refused.
 fn lost_by(refused: &Refused) -> Lost {
     match refused {
         Refused::Lost(why) => *why,
@@ -214,7 +217,7 @@ mod tests {
     use super::*;
     use crate::backend::Proof;
 
-    /// A lock that says how often it was given back.
+    /// A lock that counts its releases.
     #[derive(Debug, Default)]
     struct Counted(Arc<AtomicU32>);
 
@@ -241,12 +244,12 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_lock_is_given_back_once_whatever_the_task_that_keeps_it_is_doing() {
+    async fn a_lock_is_released_once_whatever_its_keeper_task_is_doing() {
         for _ in 0..5_000 {
             let lease = Counted::default();
             let count = lease.0.clone();
             let kept = Kept::new(Box::new(lease), Mode::Exclusive);
-            kept.release().await.expect("it was held, and nobody else gives it back");
+            kept.release().await.expect("it was held, and the keeper task does not release it");
             assert_eq!(count.load(Ordering::SeqCst), 1);
         }
     }

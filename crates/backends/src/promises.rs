@@ -1,8 +1,8 @@
-//! What each system promises about its locks, once: from here come the refusals, the table of `fencepost backends`, the page in
-//! the documentation, and the waivers of the conformance suite.
+//! What each system promises about its locks. This is the only source of the refusals, of the table of `fencepost backends`, of
+//! the page `docs/backends.md`, and of the waivers of the conformance suite.
 //!
-//! A promise is kept always, or on a condition that the user has to see to, or never and for a reason. Asking for what is never
-//! kept is an error before anything is sent.
+//! A promise is kept always, on a condition that the user must ensure, or never, for a reason. A request for a promise that is
+//! never kept fails before anything is sent.
 
 use std::fmt;
 
@@ -29,26 +29,26 @@ pub enum System {
     PostgresRow,
 }
 
-/// What may be promised of a lock.
+/// A promise that a system may make about its locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Promise {
-    /// Grants and releases happen in one order that all agree on, so two are never granted at the same time.
+    /// Grants and releases happen in one order that all clients agree on, so two holders never overlap.
     Linearizable,
-    /// Each grant of a name has a higher number than all before, for the store to check.
+    /// Each grant of a name has a higher number than all earlier grants, and a store can check it.
     FencingToken,
-    /// A lock that was granted is still held after the server that granted it is gone.
+    /// A granted lock stays held when the server that granted it dies.
     SurvivesFailover,
-    /// The lock is free some time after its holder crashed.
+    /// The lock becomes free some time after its holder crashes.
     AutoRelease,
-    /// A holder knows for how long the lock is certain.
+    /// A holder knows how long the lock is certainly held.
     Deadline,
-    /// Each lock may have a TTL of its own.
+    /// Each lock may have its own TTL.
     OwnTtl,
-    /// Readers may hold it together.
+    /// Several readers may hold the lock together.
     Shared,
-    /// Who asked first is granted first.
+    /// Requests are granted in the order in which they came.
     Fifo,
-    /// Those who wait are told, and need not ask again and again.
+    /// A waiter is notified when its turn comes, and does not poll.
     Told,
     /// Several locks are granted together or not at all.
     Together,
@@ -69,9 +69,9 @@ pub enum Kept {
 
 use Kept::{Always, If, Never};
 
-/// A leader of etcd that stood still and was replaced believes that all leases have run out. Before these versions it was obeyed.
+/// A leader of etcd that was paused and replaced believes that all leases have expired. Older versions accept its revocations.
 const ETCD_WITHOUT_EARLY_ENDS: &str =
-    "it is 3.4.31, 3.5.13 or newer: in older ones a leader that was replaced ends leases early";
+    "its version is 3.4.31, 3.5.13 or newer: in older versions a replaced leader could end leases early";
 
 impl System {
     /// All of them, in the order of the table.
@@ -87,7 +87,7 @@ impl System {
         System::PostgresRow,
     ];
 
-    /// What it is called.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             System::Fencepost => "fencepost",
@@ -102,7 +102,7 @@ impl System {
         }
     }
 
-    /// How it is addressed.
+    /// The form of its addresses.
     pub fn address(self) -> &'static str {
         match self {
             System::Fencepost | System::Memory => "fencepost://host:7420,host:7420",
@@ -121,11 +121,11 @@ impl System {
         match self {
             System::Fencepost => "replicated state machine",
             System::Memory => "the same state machine in the leader's memory, no log",
-            System::Redis => "SET NX PX with a value of one's own; scripts compare it before they renew or delete",
-            System::Redlock => "the same on a majority of N independent masters, within the validity",
-            System::Etcd => "a lease and a key for each contender; each watches the one before it",
-            System::Zookeeper => "ephemeral sequential nodes; each watches the one before it",
-            System::PostgresAdvisory => "pg_advisory_lock on a connection of its own",
+            System::Redis => "SET NX PX with a unique value; scripts compare the value before they renew or delete",
+            System::Redlock => "as redis, on a majority of N independent masters, in less time than the TTL",
+            System::Etcd => "each contender has a key under its own lease, and watches the key before it",
+            System::Zookeeper => "each contender has an ephemeral sequential node, and watches the node before it",
+            System::PostgresAdvisory => "pg_advisory_lock, one connection for each lock",
             System::PostgresTable => "a row for each lock, with an expiry by the database's clock",
             System::PostgresRow => "SELECT ... FOR UPDATE in a transaction that lives as long as the lock",
         }
@@ -138,8 +138,8 @@ impl System {
             System::Etcd => Some("the revision that created the key"),
             System::Zookeeper => Some("the zxid that created the node"),
             System::PostgresTable => Some("a counter in the row"),
-            System::PostgresAdvisory => Some("a counter in a table, raised under the lock"),
-            System::PostgresRow => Some("a counter in a table, raised under the lock in a transaction of its own"),
+            System::PostgresAdvisory => Some("a counter in a table, increased under the lock"),
+            System::PostgresRow => Some("a counter in a table, increased under the lock in a separate transaction"),
             System::Memory | System::Redis | System::Redlock => None,
         }
     }
@@ -149,25 +149,25 @@ impl System {
         match promise {
             Promise::Linearizable => match self {
                 System::Fencepost | System::Etcd | System::Zookeeper => Always,
-                System::Memory => Never("for up to an election time-out two leaders may both grant"),
-                System::Redis => Never("a fail-over may promote a replica that never heard of the lock"),
-                System::Redlock => Never("it holds only while no clock jumps and no master forgets"),
+                System::Memory => Never("two leaders may both grant locks for up to an election timeout"),
+                System::Redis => Never("a fail-over may promote a replica that does not know the lock"),
+                System::Redlock => Never("it is exclusive only while no clock jumps and no master loses its data"),
                 System::PostgresAdvisory | System::PostgresTable | System::PostgresRow => If("there is one primary"),
             },
             Promise::FencingToken => match self {
                 System::Fencepost | System::Zookeeper => Always,
-                System::Etcd => If("nobody restores a backup of it without raising its revision"),
-                System::Memory => Never("what is forgotten on fail-over cannot count upwards"),
-                System::Redis => Never("a counter that a fail-over can set back fences nothing"),
+                System::Etcd => If("every restore of a backup raises the revision"),
+                System::Memory => Never("a fail-over loses a counter in memory"),
+                System::Redis => Never("a fail-over can set a counter back, and then it fences nothing"),
                 System::Redlock => Never("independent masters have no common counter"),
                 System::PostgresAdvisory | System::PostgresTable | System::PostgresRow => If("there is one primary"),
             },
             Promise::SurvivesFailover => match self {
                 System::Fencepost | System::Zookeeper => Always,
                 System::Etcd => If(ETCD_WITHOUT_EARLY_ENDS),
-                System::Memory => Never("the next leader knows nothing of it"),
+                System::Memory => Never("the next leader does not know the lock"),
                 System::Redis => Never("replication is asynchronous"),
-                System::Redlock => If("a majority of the masters keeps what it wrote"),
+                System::Redlock => If("a majority of the masters keeps its data"),
                 System::PostgresTable => If("the standby is synchronous"),
                 System::PostgresAdvisory => Never("the lock ends with the connection"),
                 System::PostgresRow => Never("the lock ends with the transaction"),
@@ -176,21 +176,21 @@ impl System {
             Promise::Deadline => match self {
                 System::PostgresAdvisory => Never("the server may end the connection at any moment"),
                 System::PostgresRow => Never("the server may end the transaction at any moment"),
-                System::Memory | System::Redis => If("the server stays the same"),
+                System::Memory | System::Redis => If("no fail-over happens"),
                 System::Redlock => If("no clock jumps"),
                 System::PostgresTable => If("there is one primary, whose clock does not jump"),
-                System::Etcd => {
-                    If("it is 3.4.31, 3.5.13 or later: before, a leader that was replaced could end leases early")
+                System::Etcd => If(ETCD_WITHOUT_EARLY_ENDS),
+                System::Zookeeper => {
+                    If("the session timeout is at least two ticks, which is the servers' default minimum")
                 }
-                System::Zookeeper => If("the session time-out is two ticks or more, as servers demand by default"),
                 System::Fencepost => Always,
             },
             Promise::OwnTtl => match self {
-                System::Zookeeper => Never("all locks of a client live as long as its session"),
+                System::Zookeeper => Never("all locks of a client share its session and the session's timeout"),
                 _ => Always,
             },
             Promise::Shared => match self {
-                System::Redis | System::Redlock => Never("a key has one value, and so one owner"),
+                System::Redis | System::Redlock => Never("a key has one value, so it has one owner"),
                 System::PostgresTable => Never("a row names one holder"),
                 _ => Always,
             },
@@ -199,17 +199,17 @@ impl System {
                     Always
                 }
                 System::Redis | System::Redlock | System::PostgresTable => {
-                    Never("nobody queues: whoever asks at the right moment gets it")
+                    Never("there is no queue: the first request after a release gets the lock")
                 }
-                System::PostgresRow => Never("readers pass a writer that waits, for as long as there are readers"),
+                System::PostgresRow => Never("new readers pass a waiting writer, for as long as readers come"),
             },
             Promise::Told => match self {
-                System::Redis | System::Redlock | System::PostgresTable => Never("those who wait ask again"),
+                System::Redis | System::Redlock | System::PostgresTable => Never("waiters poll"),
                 _ => Always,
             },
             Promise::Together => match self {
                 System::Fencepost | System::Memory => Always,
-                _ => Never("they are taken one after the other, in the order of their names"),
+                _ => Never("the library acquires them one by one, in the order of their names"),
             },
             Promise::Paths => match self {
                 System::Fencepost | System::Memory => Always,
@@ -218,7 +218,7 @@ impl System {
         }
     }
 
-    /// Whether it may stand where data depends on the lock.
+    /// Whether data may depend on its locks.
     pub fn is_for_correctness(self) -> bool {
         [Promise::Linearizable, Promise::FencingToken].iter().all(|promise| self.keeps(*promise).is_kept())
     }
@@ -249,7 +249,7 @@ impl Promise {
         Promise::Paths,
     ];
 
-    /// What it is called.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Promise::Linearizable => "linearizable",
@@ -270,31 +270,31 @@ impl Promise {
     pub fn meaning(self) -> &'static str {
         match self {
             Promise::Linearizable => {
-                "grants happen in one order that all agree on, so two never hold it at the same time"
+                "grants happen in one order that all clients agree on, so two holders never overlap"
             }
             Promise::FencingToken => {
-                "each grant of a name has a higher number than all before it, for the store to check"
+                "each grant of a name has a higher number than all earlier grants, and a store can check it"
             }
-            Promise::SurvivesFailover => "a granted lock is still held when the server that granted it is gone",
-            Promise::AutoRelease => "the lock is free some time after its holder crashed",
-            Promise::Deadline => "a holder knows for how long the lock is certain",
-            Promise::OwnTtl => "each lock may have its own",
-            Promise::Shared => "readers may hold it together",
-            Promise::Fifo => "who asked first is granted first",
-            Promise::Told => "those who wait are told when it is their turn",
+            Promise::SurvivesFailover => "a granted lock stays held when the server that granted it dies",
+            Promise::AutoRelease => "the lock becomes free some time after its holder crashes",
+            Promise::Deadline => "a holder knows how long the lock is certainly held",
+            Promise::OwnTtl => "each lock may have its own TTL",
+            Promise::Shared => "several readers may hold the lock together",
+            Promise::Fifo => "requests are granted in the order in which they came",
+            Promise::Told => "a waiter is notified when its turn comes",
             Promise::Together => "locks on several names are granted together or not at all",
             Promise::Paths => "a name that begins with / is a path, and a lock on it covers everything below",
         }
     }
 
-    /// Who keeps it, on a condition or not.
+    /// The systems that keep it, always or on a condition.
     pub fn kept_by(self) -> impl Iterator<Item = System> {
         System::ALL.into_iter().filter(move |system| system.keeps(self).is_kept())
     }
 }
 
 impl Kept {
-    /// Whether it may be asked for.
+    /// Whether a request may ask for it.
     pub fn is_kept(self) -> bool {
         !matches!(self, Never(_))
     }
@@ -308,22 +308,22 @@ impl Kept {
     }
 }
 
-/// A promise was asked for that the system does not make. Nothing was sent.
+/// The system does not make a promise that the request needs. Nothing was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotPromised {
-    /// Who was asked.
+    /// The system.
     pub system: System,
-    /// For what.
+    /// The promise that it does not make.
     pub promise: Promise,
-    /// Why not.
+    /// Why it does not make it.
     pub why: &'static str,
 }
 
 impl System {
-    /// Nothing, if the promise is kept.
+    /// Fails if the promise is never kept.
     ///
     /// # Errors
-    /// [`NotPromised`] if it is not.
+    /// [`NotPromised`], with the reason.
     pub fn check(self, promise: Promise) -> Result<(), NotPromised> {
         match self.keeps(promise) {
             Never(why) => Err(NotPromised { system: self, promise, why }),
@@ -337,9 +337,9 @@ impl fmt::Display for NotPromised {
         let NotPromised { system, promise, why } = self;
         write!(f, "{} does not promise \"{}\": {why}. ", system.name(), promise.name())?;
         let others: Vec<&str> = promise.kept_by().map(System::name).collect();
-        write!(f, "Who does: {}", others.join("; "))?;
+        write!(f, "Systems that do: {}", others.join("; "))?;
         if let Promise::FencingToken | Promise::Linearizable = promise {
-            write!(f, ". If a lock that now and then has two holders will do, ask for `.efficiency()`")?;
+            write!(f, ". If two holders at the same time do no harm, ask for `.efficiency()`")?;
         }
         write!(f, ". See docs/guides/choosing.md")
     }
@@ -352,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn redis_and_redlock_are_for_efficiency_alone() {
+    fn redis_and_redlock_are_only_for_efficiency() {
         let correct: Vec<System> = System::ALL.into_iter().filter(|system| system.is_for_correctness()).collect();
         let expected = [
             System::Fencepost,
@@ -373,11 +373,11 @@ mod tests {
     }
 
     #[test]
-    fn every_promise_is_kept_by_somebody_and_a_refusal_names_who() {
+    fn every_promise_is_kept_by_a_system_and_a_refusal_names_it() {
         for promise in Promise::ALL {
             assert!(promise.kept_by().next().is_some(), "{promise:?}");
         }
-        let refusal = System::Redis.check(Promise::FencingToken).expect_err("Redis has none").to_string();
+        let refusal = System::Redis.check(Promise::FencingToken).expect_err("Redis has no tokens").to_string();
         for word in ["redis does not promise", "etcd", "fencepost", ".efficiency()", "docs/guides/choosing.md"] {
             assert!(refusal.contains(word), "{refusal}");
         }

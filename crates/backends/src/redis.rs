@@ -1,8 +1,8 @@
-//! Locks in one Redis: a key with a value that only its holder knows, and an expiry.
+//! Locks in one Redis: a key with an expiry and with a value that only its holder knows.
 //!
-//! `SET key value NX PX ttl` takes it. Renewing and giving back compare the value and act in one script, so that nobody touches a
-//! lock that has expired and was given on. There is no token: a fail-over may promote a replica that never heard of the lock, or
-//! of a counter. So this is for efficiency alone, and [`crate::System::Redis`] says so.
+//! `SET key value NX PX ttl` acquires a lock. Renewal and release compare the value and act in one script, so that an old holder
+//! never touches a lock that has expired and has a new holder. There is no token: a fail-over may promote a replica that does not
+//! know the lock or a counter. So these locks are only for efficiency, as [`crate::System::Redis`] says.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use redis::{Script, ScriptInvocation};
 use crate::backend::{Ask, Backend, Lease, Proof, Undo, unique};
 use crate::promises::System;
 
-/// How long one command may take.
+/// Timeout of one command.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
-/// Before the name, so that a lock on `a` is not the key `a` of somebody's data.
+/// Prefix of all keys, so that a lock on `a` does not touch a user's key `a`.
 const KEY_PREFIX: &str = "fencepost:lock:";
 
-/// Gives the lock another TTL if it is ours: 1. Otherwise 0 if it is nobody's, and -1 if it is somebody else's.
+/// Sets a new TTL if the lock is ours, and returns 1. Returns 0 if the lock is free, and -1 if another holder has it.
 const RENEW: &str = r"
 local value = redis.call('GET', KEYS[1])
 if value == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 if value then return -1 else return 0 end
 ";
-/// Deletes the lock if it is ours, with the same answers.
+/// Deletes the lock if it is ours. Returns the same numbers as `RENEW`.
 const RELEASE: &str = r"
 local value = redis.call('GET', KEYS[1])
 if value == ARGV[1] then return redis.call('DEL', KEYS[1]) end
@@ -38,26 +38,26 @@ pub struct Redis {
     connection: ConnectionManager,
 }
 
-/// Whose a lock is, as a script says.
+/// The holder of a lock, as a script reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
     Ours,
-    Nobodys,
-    SomebodyElses,
+    Free,
+    Theirs,
 }
 
 impl Redis {
     /// Connects to `redis://host:port/database`.
     ///
     /// # Errors
-    /// [`Failed::Unreachable`] if nobody answers there.
+    /// [`Failed::Unreachable`] if no server answers.
     pub async fn connect(address: &str) -> Result<Redis, Error> {
         let redis = Redis::connect_later(address)?;
         redis.ping().await?;
         Ok(redis)
     }
 
-    /// Connects when it is used.
+    /// Connects at the first command.
     pub(crate) fn connect_later(address: &str) -> Result<Redis, Error> {
         let unusable = |error: redis::RedisError| Error::from(Failed::Unreachable { last: error.to_string() });
         let client = redis::Client::open(address).map_err(unusable)?;
@@ -68,14 +68,14 @@ impl Redis {
         Ok(Redis { connection: ConnectionManager::new_lazy_with_config(client, config).map_err(unusable)? })
     }
 
-    /// Whether it answers.
+    /// Checks that the server answers.
     pub(crate) async fn ping(&self) -> Result<(), Error> {
         let ping = redis::cmd("PING");
         let pong = ping.query_async::<String>(&mut self.connection.clone()).await;
         pong.map(drop).map_err(|error| Failed::Unreachable { last: error.to_string() }.into())
     }
 
-    /// Takes the lock for this value, if nobody has it.
+    /// Acquires the lock for this value, if it is free.
     pub(crate) async fn set(&self, name: &Name, value: &str, ttl: Duration) -> Result<bool, Error> {
         let mut command = redis::cmd("SET");
         command.arg(key(name)).arg(value).arg("NX").arg("PX").arg(milliseconds(ttl));
@@ -83,12 +83,12 @@ impl Redis {
         Ok(answer.is_some())
     }
 
-    /// Gives the lock another TTL, if this value has it.
+    /// Sets a new TTL, if this value holds the lock.
     pub(crate) async fn extend(&self, name: &Name, value: &str, ttl: Duration) -> Result<Whose, Error> {
         self.invoke(Script::new(RENEW).key(key(name)).arg(value).arg(milliseconds(ttl))).await
     }
 
-    /// Deletes the lock, if this value has it.
+    /// Deletes the lock, if this value holds it.
     pub(crate) async fn delete(&self, name: &Name, value: &str) -> Result<Whose, Error> {
         self.invoke(Script::new(RELEASE).key(key(name)).arg(value)).await
     }
@@ -97,8 +97,8 @@ impl Redis {
         let answer: i64 = script.invoke_async(&mut self.connection.clone()).await.map_err(failed)?;
         Ok(match answer {
             1 => Whose::Ours,
-            0 => Whose::Nobodys,
-            _ => Whose::SomebodyElses,
+            0 => Whose::Free,
+            _ => Whose::Theirs,
         })
     }
 }
@@ -124,7 +124,7 @@ impl Backend for Redis {
         let value = unique()?;
         let undo = {
             let (redis, name, value) = (self.clone(), ask.name.clone(), value.clone());
-            // Nobody waits for the answer any more, or there was none: whatever came of it, it is not to stay.
+            // The caller stopped waiting, or no answer came. Delete the lock in case it was granted.
             Undo::new(async move { drop(redis.delete(&name, &value).await) })
         };
         let granted_at = clock::now();
@@ -150,8 +150,8 @@ impl Lease for RedisLease {
         let sent_at = clock::now();
         match self.redis.extend(&self.name, &self.value, self.ttl).await? {
             Whose::Ours => Ok(Proof { sent_at, ttl: self.ttl }),
-            Whose::Nobodys => Err(Lost::DeadlinePassed.into()),
-            Whose::SomebodyElses => Err(Refused::NotOwner.into()),
+            Whose::Free => Err(Lost::DeadlinePassed.into()),
+            Whose::Theirs => Err(Refused::NotOwner.into()),
         }
     }
 
@@ -163,8 +163,8 @@ impl Lease for RedisLease {
                 Ok(())
             }
             _ if self.released.load(Ordering::Acquire) => Err(Refused::NotHeld.into()),
-            Whose::Nobodys => Err(Lost::DeadlinePassed.into()),
-            Whose::SomebodyElses => Err(Refused::NotOwner.into()),
+            Whose::Free => Err(Lost::DeadlinePassed.into()),
+            Whose::Theirs => Err(Refused::NotOwner.into()),
         }
     }
 }
@@ -173,7 +173,7 @@ fn key(name: &Name) -> String {
     format!("{KEY_PREFIX}{}", name.as_str())
 }
 
-/// Redis counts in whole milliseconds, and none is no expiry.
+/// Redis counts in whole milliseconds. Zero is not a valid expiry.
 fn milliseconds(ttl: Duration) -> u64 {
     u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1)
 }

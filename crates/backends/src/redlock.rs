@@ -1,8 +1,9 @@
-//! Redlock: the lock of one Redis, on a majority of several that know nothing of each other.
+//! Redlock: the lock of one Redis, on a majority of several independent masters.
 //!
-//! One value is set on all masters at the same time. Who got a majority holds the lock for the TTL less the time that it took and
-//! less a drift; who did not takes everything back at once, everywhere. It is no consensus: it holds only while no master forgets
-//! and no clock jumps, and there is no common counter that a token could come from. So this, too, is for efficiency alone.
+//! The client sets one value on all masters at the same time. With a majority it holds the lock for the TTL, less the time that
+//! the calls took and less a drift. Without a majority it deletes the value on all masters at once. This is not consensus: the
+//! lock is exclusive only while no master loses its data and no clock jumps. There is no common counter for tokens. So these
+//! locks, too, are only for efficiency.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,11 +17,11 @@ use crate::backend::{Ask, Backend, Lease, Proof, Undo, unique};
 use crate::promises::System;
 use crate::redis::{Redis, Whose};
 
-/// A master that is slower than this part of the TTL is done without: waiting for it would cost more validity than it gives.
+/// The timeout of one master is the TTL divided by this. Waiting longer would cost more of the lock's time than an answer gains.
 const TTL_PARTS: u32 = 10;
-/// But none is given up on sooner than this, nor waited for longer than that.
+/// The least and the greatest timeout of one master.
 const MASTER_TIMEOUT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// What the algorithm takes off for drift beyond one in a hundred and a millisecond, which [`crate::validity`] takes off.
+/// The algorithm subtracts 1% and 2 ms for drift. [`crate::validity`] already subtracts 1% and 1 ms; this is the rest.
 const DRIFT: Duration = Duration::from_millis(1);
 
 /// Several independent masters.
@@ -33,7 +34,7 @@ impl Redlock {
     /// Connects to `redlock://host:port,host:port,host:port`. A minority of them may be down.
     ///
     /// # Errors
-    /// [`Failed::Unreachable`] if a majority does not answer; [`Refused::Invalid`] for fewer than three masters, or one twice.
+    /// [`Failed::Unreachable`] if no majority answers. [`Refused::Invalid`] for fewer than three masters, or if one is named twice.
     pub async fn connect(address: &str) -> Result<Redlock, Error> {
         let places: Vec<&str> =
             address.trim_start_matches("redlock://").split(',').map(|place| place.trim_end_matches('/')).collect();
@@ -54,7 +55,7 @@ impl Redlock {
         self.masters.len() / 2 + 1
     }
 
-    /// Asks all masters at the same time.
+    /// Calls all masters at the same time.
     async fn everywhere<T, F>(&self, patience: Duration, ask: impl Fn(Redis) -> F) -> Vec<Result<T, Error>>
     where
         F: Future<Output = Result<T, Error>>,
@@ -66,7 +67,7 @@ impl Redlock {
         join_all(asked).await
     }
 
-    /// Nothing, if a majority answered.
+    /// Fails unless a majority answered.
     fn majority_of<T>(&self, answers: &[Result<T, Error>]) -> Result<(), Error> {
         if answers.iter().flatten().count() >= self.majority() {
             return Ok(());
@@ -80,19 +81,19 @@ impl Redlock {
         self.everywhere(MASTER_TIMEOUT.1, |master| async move { master.delete(name, value).await }).await
     }
 
-    /// Whose the lock is, if the answers are enough to tell.
+    /// The holder of the lock, if enough masters answered to tell.
     fn whose(&self, answers: &[Result<Whose, Error>]) -> Result<Whose, Error> {
         let count = |whose: Whose| answers.iter().flatten().filter(|answer| **answer == whose).count();
         let unknown = answers.iter().filter(|answer| answer.is_err()).count();
         if count(Whose::Ours) >= self.majority() {
             Ok(Whose::Ours)
         } else if count(Whose::Ours) + unknown >= self.majority() {
-            // Those that did not answer would decide.
+            // The missing answers could make a majority for us.
             self.majority_of(answers).and(Err(Unknown::NoAnswer.into()))
-        } else if count(Whose::SomebodyElses) >= self.majority() {
-            Ok(Whose::SomebodyElses)
+        } else if count(Whose::Theirs) >= self.majority() {
+            Ok(Whose::Theirs)
         } else {
-            Ok(Whose::Nobodys)
+            Ok(Whose::Free)
         }
     }
 }
@@ -117,8 +118,8 @@ impl Backend for Redlock {
         };
         let answers = self.everywhere(patience(*ttl), set).await;
         if answers.iter().flatten().filter(|taken| **taken).count() < self.majority() {
-            // Also where nobody answered: it may have been set there all the same. In the background, for whoever waits has
-            // waited long enough.
+            // Deletes the value on all masters, because a master that did not answer may have set it. In the background, because
+            // the caller has already waited long enough.
             drop(undo);
             self.majority_of(&answers)?;
             return Ok(None);
@@ -129,7 +130,7 @@ impl Backend for Redlock {
     }
 }
 
-/// A lock on a majority.
+/// A lock on a majority of the masters.
 #[derive(Debug)]
 struct RedlockLease {
     redlock: Redlock,
@@ -156,8 +157,8 @@ impl Lease for RedlockLease {
         let answers = self.redlock.everywhere(patience(self.ttl), extend).await;
         match self.redlock.whose(&answers)? {
             Whose::Ours => Ok(Proof { sent_at, ttl: self.ttl.saturating_sub(DRIFT) }),
-            Whose::Nobodys => Err(Lost::Gone.into()),
-            Whose::SomebodyElses => Err(Refused::NotOwner.into()),
+            Whose::Free => Err(Lost::Gone.into()),
+            Whose::Theirs => Err(Refused::NotOwner.into()),
         }
     }
 
@@ -169,14 +170,14 @@ impl Lease for RedlockLease {
                 Ok(())
             }
             Ok(_) if self.released.load(Ordering::Acquire) => Err(Refused::NotHeld.into()),
-            Ok(Whose::Nobodys) => Err(Lost::DeadlinePassed.into()),
-            Ok(Whose::SomebodyElses) => Err(Refused::NotOwner.into()),
+            Ok(Whose::Free) => Err(Lost::DeadlinePassed.into()),
+            Ok(Whose::Theirs) => Err(Refused::NotOwner.into()),
             Err(error) => Err(error),
         }
     }
 }
 
-/// How long one master may take.
+/// The timeout of one master.
 fn patience(ttl: Duration) -> Duration {
     (ttl / TTL_PARTS).clamp(MASTER_TIMEOUT.0, MASTER_TIMEOUT.1)
 }

@@ -1,4 +1,7 @@
-//! Asking for a lock: what may be asked of whom is checked first, and only then is anything sent.
+//! Lock requests: first they check what the rules and the system allow, and only then do they send anything.
+//!
+//! A request chooses the system and the tier, applies the timeout, handles re-entry and the order of several locks, and hands the
+//! granted lock to the keeper. How a system locks is in its backend.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -18,10 +21,10 @@ use crate::guard::{Guard, GuardAll, Hold};
 use crate::keeper::Kept;
 use crate::promises::{Promise, System};
 
-/// How long an acquire waits if nobody says.
+/// How long an acquire waits by default.
 const WAIT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// How long to wait for others.
+/// How long to wait for the lock.
 #[derive(Clone, Copy, Debug)]
 enum Wait {
     No,
@@ -29,9 +32,9 @@ enum Wait {
     Forever,
 }
 
-/// A lock to be asked for. Begin with [`Client::lock`]; nothing is sent before [`LockRequest::acquire`] or one of its siblings.
+/// A request for a lock. Start with [`Client::lock`]. Nothing is sent before `acquire`, `try_acquire` or `run`.
 #[derive(Clone, Debug)]
-#[must_use = "nothing is asked for until `acquire`, `try_acquire` or `run`"]
+#[must_use = "nothing is sent until `acquire`, `try_acquire` or `run`"]
 pub struct LockRequest<M> {
     client: Client,
     asking: Asking,
@@ -50,16 +53,16 @@ struct Asking {
     needs: Vec<Promise>,
 }
 
-/// What would be asked of whom.
+/// The request that would be sent, and the system that it would go to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The resource.
     pub name: Name,
     /// How it would be held.
     pub mode: Mode,
-    /// By whom it would be granted.
+    /// The system that would grant it.
     pub system: System,
-    /// How long it would outlive a holder that says nothing.
+    /// How long the lock would outlive a holder that does not renew it.
     pub ttl: Duration,
 }
 
@@ -77,14 +80,14 @@ impl LockRequest<Exclusive> {
         LockRequest { client, asking, mode: PhantomData }
     }
 
-    /// Held together with other readers.
+    /// Asks for a lock that several readers may hold together.
     pub fn shared(mut self) -> LockRequest<Shared> {
         self.asking.mode = Mode::Shared;
         self.into()
     }
 
-    /// For work that may now and then be done twice: every system will do, and what is held has no token. A lock that data
-    /// depends on needs the other tier.
+    /// For work that may occasionally be done twice: any system may grant the lock, and it has no token. If data depends on the
+    /// lock, use the correctness tier, which is the default.
     // Rule: tier-efficiency
     pub fn efficiency(mut self) -> LockRequest<Efficiency> {
         self.asking.tier = Tier::Efficiency;
@@ -93,7 +96,7 @@ impl LockRequest<Exclusive> {
 }
 
 impl LockRequest<Shared> {
-    /// As [`LockRequest::<Exclusive>::efficiency`], held together with other readers.
+    /// As [`LockRequest::<Exclusive>::efficiency`], for a lock that several readers may hold together.
     pub fn efficiency(mut self) -> LockRequest<Efficiency> {
         self.asking.tier = Tier::Efficiency;
         self.into()
@@ -101,46 +104,46 @@ impl LockRequest<Shared> {
 }
 
 impl<M> LockRequest<M> {
-    /// The same, as another type. Only for the functions above, which have changed what is asked accordingly.
+    /// Changes the type. Only for the functions above, which have changed `asking` to match.
     fn into<T>(self) -> LockRequest<T> {
         LockRequest { client: self.client, asking: self.asking, mode: PhantomData }
     }
 
-    /// How long to wait for others: 30 s by default.
+    /// How long to wait for the lock: 30 s by default.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.asking.wait = Wait::UpTo(wait);
         self
     }
 
-    /// Waits until it is granted, however long that takes.
+    /// Waits for the lock without a timeout.
     pub fn wait_forever(mut self) -> Self {
         self.asking.wait = Wait::Forever;
         self
     }
 
-    /// A time to live of its own.
+    /// A TTL for this lock only.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.asking.ttl = Some(ttl);
         self
     }
 
-    /// The unit of work that holds the lock. The same owner may enter it again. Fencepost knows owners in all processes of one
-    /// session; on other systems an owner is known within this client.
+    /// The unit of work that holds the lock. The same owner may enter the lock again. Fencepost knows an owner in all processes of
+    /// one session; on other systems an owner is known only within this client.
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.asking.owner = Some(owner.into());
         self
     }
 
-    /// Refuses the lock unless the system promises this, too.
+    /// Refuses the request unless the system also makes this promise.
     pub fn needs(mut self, promise: Promise) -> Self {
         self.asking.needs.push(promise);
         self
     }
 
-    /// What would be asked of whom. Nothing is sent.
+    /// Shows what would be requested, and from which system. Sends nothing.
     ///
     /// # Errors
-    /// What [`LockRequest::acquire`] would say before it sends anything.
+    /// The errors that [`LockRequest::acquire`] would give before it sends anything.
     pub fn plan(&self) -> Result<Plan, Error> {
         Ok(self.asking.plan(&self.client)?.0)
     }
@@ -148,10 +151,10 @@ impl<M> LockRequest<M> {
     /// Waits for the lock.
     ///
     /// # Errors
-    /// [`Error::NotPromised`] if the system cannot do what is asked; [`Refused::TimedOut`] if it was not granted in time.
+    /// [`Error::NotPromised`] if the system does not promise what the request needs; [`Refused::TimedOut`] if the wait timed out.
     ///
     /// # Cancellation
-    /// Dropping the future cancels the wait, and gives back what it may have got.
+    /// Dropping the future cancels the wait. If the lock was granted, it is released in the background.
     pub async fn acquire(self) -> Result<Guard<M>, Error> {
         match self.asking.acquire(&self.client).await? {
             Some((grip, name)) => {
@@ -162,10 +165,10 @@ impl<M> LockRequest<M> {
         }
     }
 
-    /// The lock, if it can be had without waiting.
+    /// Acquires the lock if that needs no wait; `None` if it is busy.
     ///
     /// # Errors
-    /// As [`LockRequest::acquire`], except that being busy is none.
+    /// As [`LockRequest::acquire`], except that a busy lock is not an error.
     ///
     /// # Cancellation
     /// As [`LockRequest::acquire`].
@@ -178,14 +181,13 @@ impl<M> LockRequest<M> {
         }
     }
 
-    /// Waits for the lock, does the work under it, and gives it back. When the lock is lost the work is stopped: its future is
-    /// dropped.
+    /// Waits for the lock, runs the work under it, and releases it. If the lock is lost, the future of the work is dropped.
     ///
     /// # Errors
     /// As [`LockRequest::acquire`]; [`Refused::Lost`] if the lock was lost before the work was done.
     ///
     /// # Cancellation
-    /// The work is dropped, and the lock is given back in the background.
+    /// The work is dropped, and the lock is released in the background.
     pub async fn run<T, W: Future<Output = T>>(self, work: impl FnOnce(Hold<M>) -> W) -> Result<T, Error> {
         let guard = self.acquire().await?;
         let done = {
@@ -198,16 +200,16 @@ impl<M> LockRequest<M> {
         };
         let done = done?;
         match guard.release().await {
-            // Lost while the last step of the work ran.
+            // The lock was lost during the last step of the work.
             Err(error) if error.lost().is_some() => Err(error.into()),
-            // Whether or not the release was heard, the work was done under the lock.
+            // The work was done under the lock, even if the release failed.
             _ => Ok(done),
         }
     }
 }
 
 impl Asking {
-    /// What would be asked, by which route, in which tier.
+    /// Checks the request, and returns the plan, the route and the tier.
     fn plan<'c>(&self, client: &'c Client) -> Result<(Plan, &'c Route, Tier), Error> {
         let bad_name = |why| Refused::BadName { name: self.name.chars().take(64).collect(), why };
         let name = Name::new(&self.name).map_err(bad_name)?;
@@ -218,13 +220,13 @@ impl Asking {
                 let (prefix, rule) = (route.prefix.clone(), "efficiency");
                 return Err(Error::AgainstTheRule { prefix, rule, advice });
             }
-            // Everybody who locks the name must meet in one place, and the rule says where.
+            // The rule decides, so that all clients lock the name in the same tier.
             (Some(tier), _) => tier,
             (None, tier) => tier,
         };
         if client.inner.dry_run && self.tier == Tier::Correctness {
             let (prefix, rule) = (route.prefix.clone(), "dry run");
-            let advice = "a lock with a token cannot be pretended; ask for `.efficiency()`, or for `.plan()`";
+            let advice = "a dry run has no real token; ask for `.efficiency()`, or use `.plan()`";
             return Err(Error::AgainstTheRule { prefix, rule, advice });
         }
         let system = route.way.system(tier);
@@ -246,7 +248,7 @@ impl Asking {
         Ok((Plan { name, mode: self.mode, system, ttl }, route, tier))
     }
 
-    /// None if it was not granted in time.
+    /// `None` if the wait timed out.
     async fn acquire(&self, client: &Client) -> Result<Option<(Arc<dyn Grip>, Name)>, Error> {
         let (plan, route, tier) = self.plan(client)?;
         let name = plan.name.clone();
@@ -306,7 +308,7 @@ impl Asking {
         request
     }
 
-    /// As [`ask_other`], unless the owner holds the lock already.
+    /// As [`ask_other`], unless the owner already holds the lock.
     // Rule: re-entry
     async fn enter(&self, client: &Client, other: &Other, owner: &str, ask: &Ask) -> Result<Option<Arc<Kept>>, Error> {
         let entered = client.entered(owner, &ask.name);
@@ -322,14 +324,14 @@ impl Asking {
     }
 }
 
-/// Asks a system for a lock, and keeps what it grants. None if it was not granted in time.
+/// Acquires a lock from another system, and starts to renew it. `None` if the wait timed out.
 async fn ask_other(other: &Other, ask: &Ask, wait: Wait) -> Result<Option<Arc<Kept>>, Error> {
     other.admit()?;
     let lease = match wait {
         Wait::No => other.backend.try_acquire(ask).await,
         Wait::UpTo(wait) => match timeout(wait, other.backend.acquire(ask)).await {
             Ok(lease) => lease.map(Some),
-            // That says nothing about the server: somebody holds the lock, or nobody answers.
+            // Not reported to the breaker: either another holder has the lock, or the server does not answer.
             Err(_) => return Ok(None),
         },
         Wait::Forever => other.backend.acquire(ask).await.map(Some),
@@ -344,9 +346,9 @@ async fn ask_other(other: &Other, ask: &Ask, wait: Wait) -> Result<Option<Arc<Ke
     Ok(Some(kept))
 }
 
-/// Several locks to be asked for. See [`Client::lock_all`].
+/// A request for several locks. See [`Client::lock_all`].
 #[derive(Clone, Debug)]
-#[must_use = "nothing is asked for until `acquire`"]
+#[must_use = "nothing is sent until `acquire`"]
 pub struct LockAllRequest<M> {
     client: Client,
     names: Vec<String>,
@@ -368,16 +370,16 @@ impl LockAllRequest<Exclusive> {
 }
 
 impl<M> LockAllRequest<M> {
-    /// How long to wait for others, for all of them together: 30 s by default.
+    /// How long to wait for all of the locks together: 30 s by default.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
     }
 
-    /// What would be asked of whom, in this order. Nothing is sent.
+    /// Shows what would be requested, in this order, and from which system. Sends nothing.
     ///
     /// # Errors
-    /// What [`LockAllRequest::acquire`] would say before it sends anything.
+    /// The errors that [`LockAllRequest::acquire`] would give before it sends anything.
     pub fn plan(&self) -> Result<Vec<Plan>, Error> {
         self.in_order().map(|one| one.plan()).collect()
     }
@@ -385,7 +387,7 @@ impl<M> LockAllRequest<M> {
     /// Waits for all of the locks.
     ///
     /// # Errors
-    /// As [`LockRequest::acquire`]. What was granted before is given back.
+    /// As [`LockRequest::acquire`]. The locks that were already granted are released.
     ///
     /// # Cancellation
     /// As [`LockRequest::acquire`].
@@ -417,7 +419,7 @@ impl<M> LockAllRequest<M> {
         Ok(taken)
     }
 
-    /// A request for each name, in the order in which everybody takes them.
+    /// One request for each name, in the order that all clients use.
     fn in_order(&self) -> impl Iterator<Item = LockRequest<M>> {
         let names: BTreeSet<&String> = self.names.iter().collect();
         names.into_iter().map(|name| {
@@ -427,7 +429,7 @@ impl<M> LockAllRequest<M> {
         })
     }
 
-    /// The cluster that grants all of them together, and in which tier, if there is one.
+    /// The cluster that can grant all of them together, and the tier. `None` if there is no such cluster.
     fn together(&self) -> Option<(fencepost::Client, Tier)> {
         let first = self.client.route(self.names.first()?).ok()?;
         let same = |name: &String| self.client.route(name).is_ok_and(|route| std::ptr::eq(route, first));

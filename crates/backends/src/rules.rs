@@ -1,6 +1,6 @@
-//! Which names go where: a prefix, the system for it, and the tier that its locks are for.
+//! Rules: which system and which tier the names with a prefix use.
 //!
-//! The longest prefix that fits decides. Rules come from code or from a file in any format that serde reads:
+//! The longest matching prefix decides. Rules come from code or from a file in any format that serde reads:
 //!
 //! ```toml
 //! [[rules]]
@@ -16,20 +16,20 @@
 use fencepost::Tier;
 use serde::{Deserialize, Serialize};
 
-/// Where the names with a prefix go.
+/// The system for the names with a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// The names that it is about. The empty prefix is about all others.
+    /// The prefix of the names. The empty prefix matches every name.
     pub prefix: String,
-    /// The system.
+    /// The address of the system.
     pub address: String,
-    /// What its locks are for; if it does not say, what each request asks for.
+    /// What these locks are for. Without it, each request decides.
     #[serde(default, with = "tier_in_files")]
     pub tier: Option<Tier>,
 }
 
-/// A tier as files say it.
+/// A tier as it is written in files.
 mod tier_in_files {
     use fencepost::Tier;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

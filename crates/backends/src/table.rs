@@ -1,5 +1,6 @@
-//! The table of promises, as rows for whoever prints it and as the page `docs/backends.md`. It says what [`System`] says, and adds
-//! nothing of its own but the words between.
+//! The table of promises, as rows for `fencepost backends` and as the page `docs/backends.md`.
+//!
+//! All facts come from [`System`] and [`Promise`]. This file adds only the headings and the text around the tables.
 
 use std::fmt::{Result, Write};
 
@@ -10,13 +11,13 @@ use crate::promises::{Kept, Promise, System};
 /// What one system is and promises, in words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Row {
-    /// What it is called.
+    /// The name of the system.
     pub system: &'static str,
-    /// How it is addressed.
+    /// The form of its addresses.
     pub address: &'static str,
     /// How it locks.
     pub how: &'static str,
-    /// Where its tokens come from; none if it has none.
+    /// Where its tokens come from; `None` if it gives no tokens.
     pub token: Option<&'static str>,
     /// What its locks may be used for.
     pub tier: &'static str,
@@ -27,7 +28,7 @@ pub struct Row {
 /// Whether one system keeps one promise, in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Cell {
-    /// What the promise is called.
+    /// The name of the promise.
     pub promise: &'static str,
     /// `yes`, `if` or `no`.
     pub kept: &'static str,
@@ -68,23 +69,23 @@ pub fn word(kept: Kept) -> &'static str {
 /// The page `docs/backends.md`.
 pub fn markdown() -> String {
     let mut page = String::from(OPENING);
-    write_page(&mut page, &rows()).expect("a string takes everything");
+    write_page(&mut page, &rows()).expect("writing to a string cannot fail");
     page
 }
 
 const OPENING: &str = "\
 # What each lock system promises
 
-One library, `fencepost-backends`, gives locks over all of these. What they promise is not the same, and the library does not pretend
-that it is: asking a system for what it does not promise is an error before anything is sent, and the error says who does promise it. Which
-of them to choose is another page: [guides/choosing.md](guides/choosing.md).
+The library `fencepost-backends` gives locks over all of these systems. They promise different things, and the library does not hide that.
+If you ask a system for something that it does not promise, you get an error before anything is sent. The error names the systems that do
+promise it. [guides/choosing.md](guides/choosing.md) helps you to choose a system.
 
-None of these locks, by itself, keeps a process that was paused past its lease from writing. Only the token does, and only if
-[the store checks it](guides/fencing.md). So a system without tokens is for efficiency: its locks save work that may now and then be done
+None of these locks, by itself, stops a process that was paused past its lease from writing. Only the token does, and only if
+[the store checks it](guides/fencing.md). So a system without tokens is for efficiency: its locks save work that may occasionally be done
 twice.
 
-This page is written by a program from [`promises.rs`](../crates/backends/src/promises.rs), by which the library decides, too. To write it
-anew: `FENCEPOST_WRITE_DOCS=1 cargo test -p fencepost-backends --test page`.
+A test writes this page from [`promises.rs`](../crates/backends/src/promises.rs), which also decides what the library refuses. To update it:
+`FENCEPOST_WRITE_DOCS=1 cargo test -p fencepost-backends --test page`.
 ";
 
 fn write_page(page: &mut String, rows: &[Row]) -> Result {
@@ -98,10 +99,10 @@ fn write_page(page: &mut String, rows: &[Row]) -> Result {
         writeln!(page, "| {} | {} |", promise.name(), promise.meaning())?;
     }
 
-    writeln!(page, "\n## Who keeps which\n")?;
+    writeln!(page, "\n## Which system keeps which promise\n")?;
     writeln!(
         page,
-        "*yes*: always. *if*: on a condition that you have to see to. *no*: never. The conditions and reasons follow.\n"
+        "*yes*: always. *if*: on a condition that you must ensure. *no*: never. The conditions and reasons follow.\n"
     )?;
     write!(page, "| |")?;
     Promise::ALL.iter().try_for_each(|promise| write!(page, " {} |", promise.name()))?;
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn every_condition_and_reason_stands_on_the_page() {
+    fn the_page_has_every_condition_and_reason() {
         let page = markdown();
         for row in rows() {
             let (_, from_here) = page.split_once(&format!("**{}**", row.system)).expect("a section for each");
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn no_word_breaks_a_column() {
+    fn no_text_breaks_a_column() {
         let page = markdown();
         let columns = |line: &&str| line.matches('|').count();
         let tables: Vec<&str> = page.lines().filter(|line| line.starts_with('|')).collect();

@@ -1,11 +1,11 @@
-//! How long a lock is certain, when to renew it, and when it is lost: for every system the same.
+//! How long a lock is certainly held, when to renew it, and when it is lost. The same for every system.
 //!
-//! A system that was asked at our instant S and said yes keeps the lock for its TTL from some later moment on, by its own clock.
-//! So at S + TTL it has not ended yet, if the two clocks tick alike; one in a hundred is taken off for clocks that do not, and a
-//! millisecond for rounding. That is the same sum as for Fencepost's own locks (`fencepost_session::anchor`), whose stamps have no use here.
+//! We send a request at our instant S, and the system accepts it. It then keeps the lock for its TTL from some later moment on, by
+//! its own clock. So the lock is held at least until S + TTL, if both clocks run at the same rate. We subtract 1% for clocks that
+//! do not, and 1 ms for rounding. This is the formula of Fencepost's own locks (`fencepost_session::anchor`), without stamps.
 //!
-//! It is renewed when a third of that time is over. A renewal that fails is tried again soon; a lock that was not renewed in
-//! time is lost, and stays lost. This file asks no clock: `now` is an argument.
+//! A lock is renewed after a third of that time. A failed renewal is retried soon. A lock that is not renewed in time is lost, and
+//! stays lost. This file reads no clock: `now` is an argument.
 
 use std::time::Duration;
 
@@ -13,45 +13,45 @@ use fencepost::{GrantState, Lost, Nanos};
 
 use crate::backend::Proof;
 
-/// Of every hundred nanoseconds of a TTL, so many may be believed.
+/// The percentage of a TTL that we rely on, because clocks may run at different rates.
 const BELIEVED_OF_HUNDRED: u32 = 99;
 /// Systems count in whole milliseconds.
 const ROUNDING: Duration = Duration::from_millis(1);
 /// The longest warning before a deadline, as for Fencepost's own locks.
 const WARNING_MAX: Duration = Duration::from_secs(10);
 
-/// What a holder knows of its lock.
+/// What a holder knows about its lock.
 #[derive(Clone, Debug)]
 pub struct Validity {
-    /// Until when it is certain.
+    /// The lock is certainly held until then.
     until: Nanos,
-    /// From when on little is left.
+    /// The lock is in jeopardy from then on.
     warned_at: Nanos,
     renew_at: Nanos,
-    /// Invariant: once it is set, it stays.
+    /// Invariant: once set, it never changes.
     lost: Option<Lost>,
 }
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Ask the system to let the lock go on.
+    /// Renew the lock.
     Renew,
-    /// Nothing until then.
+    /// Wait until then.
     WaitUntil(Nanos),
-    /// Nothing ever again.
+    /// Stop: the lock is lost.
     Lost(Lost),
 }
 
 impl Validity {
-    /// Of a lock that was granted.
+    /// The validity of a lock at its grant.
     pub fn new(proof: Proof) -> Validity {
         let mut validity = Validity { until: Nanos(0), warned_at: Nanos(0), renew_at: Nanos(0), lost: None };
         validity.handle_proof(proof);
         validity
     }
 
-    /// The system has said once more that the lock is ours.
+    /// The system has confirmed that we hold the lock.
     // Rule: holder-stops-first
     pub fn handle_proof(&mut self, proof: Proof) {
         let Proof { sent_at, ttl } = proof;
@@ -64,7 +64,7 @@ impl Validity {
         self.renew_at = sent_at.after(believed / 3);
     }
 
-    /// A renewal did not get through. `pause` is how long to wait before the next.
+    /// A renewal failed. The next attempt follows after `pause`.
     pub fn handle_failed(&mut self, now: Nanos, pause: Duration) {
         self.renew_at = now.after(pause);
     }
@@ -87,7 +87,7 @@ impl Validity {
         }
     }
 
-    /// How long it is certainly held.
+    /// How long the lock is certainly held.
     pub fn remaining(&mut self, now: Nanos) -> Duration {
         match self.state(now) {
             GrantState::Lost(_) => Duration::ZERO,
@@ -100,7 +100,7 @@ impl Validity {
         match self.state(now) {
             GrantState::Lost(why) => Step::Lost(why),
             _ if now >= self.renew_at => Step::Renew,
-            // Those who listen want to hear of the warning, too.
+            // Also wakes at the warning, so that callers see the new state.
             GrantState::Held => Step::WaitUntil(self.renew_at.min(self.warned_at)),
             GrantState::Jeopardy => Step::WaitUntil(self.renew_at.min(self.until)),
         }
@@ -122,9 +122,9 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_not_renewed_is_renewed_at_a_third_warned_at_two_and_lost_before_the_ttl() {
+    fn a_lock_is_due_for_renewal_at_one_third_in_jeopardy_at_two_thirds_and_lost_before_the_ttl() {
         let mut validity = Validity::new(proof(1_000));
-        // 9,899 ms are believed.
+        // We rely on 9,899 ms.
         let story = [
             (1_000, Step::WaitUntil(at(1_000).after(Duration::from_millis(9_899) / 3)), GrantState::Held),
             (4_300, Step::Renew, GrantState::Held),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_is_believed_from_when_it_was_sent_and_an_old_answer_takes_nothing_away() {
+    fn a_renewal_counts_from_its_sending_and_an_old_answer_does_not_shorten_the_lock() {
         let mut validity = Validity::new(proof(1_000));
         validity.handle_proof(proof(5_000));
         assert_eq!(validity.remaining(at(5_000)), Duration::from_millis(9_899));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_that_fails_is_tried_again_until_the_lock_is_lost() {
+    fn a_failed_renewal_is_retried_until_the_lock_is_lost() {
         let mut validity = Validity::new(proof(0));
         let mut tries = 0;
         let mut now = at(0);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_says_is_final() {
+    fn a_loss_that_the_system_reports_is_final() {
         let mut validity = Validity::new(proof(0));
         validity.handle_lost(Lost::Gone);
         validity.handle_proof(proof(10));

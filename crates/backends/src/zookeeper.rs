@@ -1,11 +1,11 @@
-//! Locks in ZooKeeper: everybody who wants a name has an ephemeral, sequential node under it, and the first of them holds the lock.
+//! Locks in ZooKeeper: each contender for a name has an ephemeral sequential node under it, and the first node holds the lock.
 //!
-//! Each watches the one that is in its way and no other, so a release wakes one waiter. The token is the transaction that created
-//! the node (its czxid): ZooKeeper counts all transactions upwards, over fail-overs and deleted names.
+//! Each contender watches only the node that blocks it, so a release wakes one waiter. The token is the transaction that created
+//! the node (its czxid). ZooKeeper counts all transactions upwards, also across fail-overs and after names are deleted.
 //!
-//! A client has one session for all its locks. Their TTL is the session's time-out, as it was negotiated: `ttl` is what we ask for,
-//! and the servers have bounds of their own (2 to 20 ticks, if nobody says otherwise). How a session proves that it lives stands in
-//! `session.rs`. Needs ZooKeeper 3.5 or later. Nodes are open to everybody who may connect.
+//! A client has one session for all its locks. Their TTL is the negotiated session timeout: we request `ttl`, and the servers keep
+//! it within their limits (2 to 20 ticks by default). `session.rs` describes how a session proves that it is alive. Needs ZooKeeper
+//! 3.5 or later. Every client that may connect has full access to the nodes.
 
 mod place;
 mod queue;
@@ -19,34 +19,34 @@ use async_trait::async_trait;
 use fencepost::{Error, Failed, Lost, Refused, Token, Unknown};
 use tokio::time::timeout;
 
-use self::place::{Place, children};
+use self::place::{ZookeeperContender, children};
 use self::queue::Ahead;
 use self::session::{Session, failed};
 use crate::backend::{Ask, Backend, Lease, Mode, Proof, Undo};
 use crate::promises::System;
 
-/// How long it may take to stand in the queue, to look once, or to leave it. Each is a few round trips with a write among them, and
-/// servers that have lost their leader need a second or two.
+/// Timeout of joining the queue, of reading it once, and of leaving it. Each takes a few round trips with a write, and an election
+/// takes a second or two.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Tokens are kept in stores whose numbers are exact only below this.
+/// Tokens stay below this bound, because some stores represent numbers exactly only below it.
 const TOKEN_END: u64 = 1 << 53;
 
-/// One ZooKeeper, of any number of servers.
+/// A ZooKeeper ensemble of any size.
 #[derive(Debug)]
 pub struct Zookeeper {
     cluster: String,
     root: String,
     ttl: Duration,
-    /// The newest. When it is over, whoever asks next opens another.
+    /// The current session. When it has ended, the next request opens a new one.
     session: tokio::sync::Mutex<Arc<Session>>,
 }
 
 impl Zookeeper {
-    /// Connects to `zookeeper://host:port,host:port/chroot`, with a session that outlives a client that says nothing by `ttl`. The
-    /// chroot is made if it is not there.
+    /// Connects to `zookeeper://host:port,host:port/chroot`. The session, with its locks, outlives a silent client by `ttl`. A
+    /// missing chroot is created.
     ///
     /// # Errors
-    /// [`Failed::Unreachable`] if nobody answers there.
+    /// [`Failed::Unreachable`] if no server answers.
     pub async fn connect(address: &str, ttl: Duration) -> Result<Zookeeper, Error> {
         let place = address.strip_prefix("zookeeper://").unwrap_or(address);
         let (cluster, chroot) = match place.find('/') {
@@ -58,7 +58,7 @@ impl Zookeeper {
         Ok(Zookeeper { cluster: cluster.to_owned(), root, ttl, session: tokio::sync::Mutex::new(session) })
     }
 
-    /// A session that is connected.
+    /// A connected session.
     async fn session(&self) -> Result<Arc<Session>, Error> {
         loop {
             let session = {
@@ -75,15 +75,20 @@ impl Zookeeper {
         }
     }
 
-    /// Stands in the queue of a name. Whoever is dropped leaves it again.
-    async fn queue(&self, session: Arc<Session>, parent: &str, mode: Mode) -> Result<(Arc<Place>, Undo), Error> {
-        let place = Place::new(session, &self.root, parent, mode)?;
+    /// Joins the queue of a name. Dropping this future or the returned `Undo` leaves the queue.
+    async fn queue(
+        &self,
+        session: Arc<Session>,
+        parent: &str,
+        mode: Mode,
+    ) -> Result<(Arc<ZookeeperContender>, Undo), Error> {
+        let contender = ZookeeperContender::new(session, &self.root, parent, mode)?;
         let undo = {
-            let place = place.clone();
-            Undo::new(async move { drop(place.give_up().await) })
+            let contender = contender.clone();
+            Undo::new(async move { drop(contender.give_up().await) })
         };
-        timeout(CALL_TIMEOUT, place.take()).await.map_err(|_| Unknown::NoAnswer)??;
-        Ok((place, undo))
+        timeout(CALL_TIMEOUT, contender.take()).await.map_err(|_| Unknown::NoAnswer)??;
+        Ok((contender, undo))
     }
 }
 
@@ -96,18 +101,18 @@ impl Backend for Zookeeper {
     async fn try_acquire(&self, ask: &Ask) -> Result<Option<Box<dyn Lease>>, Error> {
         let parent = queue::parent(&self.root, ask.name.as_str());
         let session = self.session().await?;
-        // Look first: somebody who stands in the queue and leaves at once would be in the way of others who try.
+        // Read first: a contender that joins the queue only to leave at once would block other clients that try.
         let look = timeout(CALL_TIMEOUT, children(&session, &parent)).await;
-        let look = look.map_err(|_| Failed::Unreachable { last: "no answer came in time".to_owned() })?;
+        let look = look.map_err(|_| Failed::Unreachable { last: "ZooKeeper did not answer in time".to_owned() })?;
         if queue::is_busy(&look.map_err(failed)?, ask.mode) {
             return Ok(None);
         }
-        let (place, undo) = self.queue(session, &parent, ask.mode).await?;
-        let ahead = timeout(CALL_TIMEOUT, place.ahead()).await.map_err(|_| Unknown::NoAnswer)?.map_err(failed)?;
-        if let Ahead::Nobody = ahead {
-            return granted(place, undo).map(Some);
+        let (contender, undo) = self.queue(session, &parent, ask.mode).await?;
+        let ahead = timeout(CALL_TIMEOUT, contender.ahead()).await.map_err(|_| Unknown::NoAnswer)?.map_err(failed)?;
+        if let Ahead::Nothing = ahead {
+            return granted(contender, undo).map(Some);
         }
-        if let Ok(Ok(())) = timeout(CALL_TIMEOUT, place.give_up()).await {
+        if let Ok(Ok(())) = timeout(CALL_TIMEOUT, contender.give_up()).await {
             undo.disarm();
         }
         Ok(None)
@@ -115,37 +120,38 @@ impl Backend for Zookeeper {
 
     async fn acquire(&self, ask: &Ask) -> Result<Box<dyn Lease>, Error> {
         let parent = queue::parent(&self.root, ask.name.as_str());
-        let (place, undo) = self.queue(self.session().await?, &parent, ask.mode).await?;
-        place.wait().await?;
-        granted(place, undo)
+        let (contender, undo) = self.queue(self.session().await?, &parent, ask.mode).await?;
+        contender.wait().await?;
+        granted(contender, undo)
     }
 }
 
 /// A lock in ZooKeeper.
 struct ZookeeperLease {
-    place: Arc<Place>,
+    contender: Arc<ZookeeperContender>,
     token: Token,
     granted: Proof,
-    /// The newest that was given out.
+    /// The newest proof that `renew` returned.
     proof: Mutex<Proof>,
-    /// Deletes the node, whatever becomes of the lease: the session would keep it for as long as the process lives.
+    /// Deletes the node when the lease is dropped. Otherwise the session would keep it as long as the process lives.
     undo: Mutex<Option<Undo>>,
     released: AtomicBool,
 }
 
-/// The lease of somebody who came first.
-fn granted(place: Arc<Place>, undo: Undo) -> Result<Box<dyn Lease>, Error> {
-    let token = token(place.czxid())?;
-    // Nobody is before us, and our node is there for as long as the session certainly lives.
-    let granted = place.session().proof();
+/// The lease of the contender at the head of the queue.
+fn granted(contender: Arc<ZookeeperContender>, undo: Undo) -> Result<Box<dyn Lease>, Error> {
+    let token = token(contender.czxid())?;
+    // No contender is ahead, and our node exists as long as the session is certainly alive.
+    let granted = contender.session().proof();
     let (proof, undo, released) = (Mutex::new(granted), Mutex::new(Some(undo)), AtomicBool::new(false));
-    Ok(Box::new(ZookeeperLease { place, token, granted, proof, undo, released }))
+    Ok(Box::new(ZookeeperLease { contender, token, granted, proof, undo, released }))
 }
 
 fn token(czxid: Option<i64>) -> Result<Token, Error> {
     let token = czxid.and_then(|czxid| u64::try_from(czxid).ok()).filter(|token| (1..TOKEN_END).contains(token));
     token.map(Token).ok_or_else(|| {
-        let message = format!("the transaction that created the lock ({czxid:?}) is no token: those are below 2^53");
+        let message =
+            format!("the transaction that created the node ({czxid:?}) is not a valid token: tokens are below 2^53");
         Failed::NotTaken { message, retry_after: None }.into()
     })
 }
@@ -162,9 +168,9 @@ impl Lease for ZookeeperLease {
 
     async fn renew(&self) -> Result<Proof, Error> {
         let known = *self.proof.lock().unwrap_or_else(PoisonError::into_inner);
-        let proof = self.place.session().proof_after(known).await?;
-        // The server has seen the write of this proof, so what it says of the node is no older than that.
-        match timeout(CALL_TIMEOUT, self.place.is_there()).await.map_err(|_| Unknown::NoAnswer)?? {
+        let proof = self.contender.session().proof_after(known).await?;
+        // The server has seen the write behind this proof, so its answer about the node is no older than the write.
+        match timeout(CALL_TIMEOUT, self.contender.is_there()).await.map_err(|_| Unknown::NoAnswer)?? {
             true => {
                 *self.proof.lock().unwrap_or_else(PoisonError::into_inner) = proof;
                 Ok(proof)
@@ -175,8 +181,8 @@ impl Lease for ZookeeperLease {
 
     async fn ended(&self) -> Lost {
         tokio::select! {
-            () = self.place.gone() => {}
-            () = self.place.session().over() => {}
+            () = self.contender.gone() => {}
+            () = self.contender.session().over() => {}
         }
         Lost::Gone
     }
@@ -185,9 +191,9 @@ impl Lease for ZookeeperLease {
         if self.released.load(Ordering::Acquire) {
             return Err(Refused::NotHeld.into());
         }
-        // If it is dropped here or gets no answer, it goes on in the background.
+        // If this future is dropped or gets no answer, `undo` continues in the background.
         let undo = self.undo.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let given_up = timeout(CALL_TIMEOUT, self.place.give_up()).await.map_err(|_| Unknown::NoAnswer)?;
+        let given_up = timeout(CALL_TIMEOUT, self.contender.give_up()).await.map_err(|_| Unknown::NoAnswer)?;
         if let Some(undo) = undo {
             undo.disarm();
         }
@@ -209,11 +215,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_transaction_that_is_no_token_is_refused_in_words() {
+    fn a_transaction_outside_the_range_of_tokens_is_refused_with_the_reason() {
         assert_eq!(token(Some(0x1_0000_0001)).expect("an ordinary one"), Token(0x1_0000_0001));
         assert_eq!(token(Some((1 << 53) - 1)).expect("the last"), Token((1 << 53) - 1));
-        for none in [None, Some(-1), Some(0), Some(1 << 53), Some(i64::MAX)] {
-            let refused = token(none).expect_err("no token");
+        for bad in [None, Some(-1), Some(0), Some(1 << 53), Some(i64::MAX)] {
+            let refused = token(bad).expect_err("not a token");
             assert!(refused.is_failed() && refused.to_string().contains("below 2^53"), "{refused}");
         }
     }

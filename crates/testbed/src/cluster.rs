@@ -1,21 +1,21 @@
-//! Members that know each other: what each of several servers must be told to be one system.
+//! The settings that make several servers one cluster.
 //!
-//! Only who they are and where they speak with each other stands here. Where a member serves its clients, and how it is run, is said
-//! with the other [`kinds`](crate::kinds). All else is as their makers set it, so that benchmarks meet what is run elsewhere.
+//! This file sets only the names of the members and the ports between them. The client port and the command line of a member are
+//! in [`kinds`](crate::kinds). Everything else keeps the defaults of the product, so that benchmarks measure what users run.
 
 use std::path::Path;
 
 use crate::kinds::{Kind, SETTINGS};
 
-/// What is particular to one member.
+/// The settings of one member.
 pub(crate) struct Member {
     settings: String,
-    /// ZooKeeper's members read their number in a file beside their data.
+    /// The number of a ZooKeeper member, which it reads from a file in its data directory.
     number: Option<usize>,
 }
 
 impl Member {
-    /// To the directory that it will be started in.
+    /// Writes the settings to the directory of the member.
     pub(crate) fn write(&self, directory: &Path) {
         std::fs::write(directory.join(SETTINGS), &self.settings).expect("the directory is ours");
         if let Some(number) = self.number {
@@ -26,12 +26,12 @@ impl Member {
     }
 }
 
-/// All members of a new system of this kind, which meet on ports that are free.
+/// The settings of all members of a new cluster, which connect to each other on free ports.
 pub(crate) fn settings(kind: Kind, members: usize, free_ports: impl Fn(usize) -> Vec<u16>) -> Vec<Member> {
     match kind {
         Kind::EtcdMember => etcd(&free_ports(members)),
         Kind::ZookeeperMember => zookeeper(&free_ports(2 * members)),
-        _ => panic!("{kind:?} has no members: start each alone"),
+        _ => panic!("{kind:?} forms no cluster: start each server alone"),
     }
 }
 
@@ -49,7 +49,8 @@ fn etcd(ports: &[u16]) -> Vec<Member> {
     ports.iter().map(member).collect()
 }
 
-/// The ticks and limits are those of ZooKeeper's sample file. More clients than the default of 60 come from this machine.
+/// The ticks and limits are those of ZooKeeper's sample file. The limit of connections from one host, 60 by default, is off,
+/// because all clients run on one host.
 fn zookeeper(ports: &[u16]) -> Vec<Member> {
     let mut settings =
         "tickTime=2000\ninitLimit=10\nsyncLimit=5\nmaxClientCnxns=0\nadmin.enableServer=false\n".to_owned();

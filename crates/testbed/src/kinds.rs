@@ -1,10 +1,13 @@
-//! The kinds of servers: what each needs, how its directory is prepared, how it is run and when it serves.
+//! The kinds of servers: which programs each needs, how its directory is prepared, its command line, and how it reports that it
+//! is ready.
+//!
+//! This file starts nothing: see `process.rs`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What is particular to one server of a kind that cannot be started without: the pooler's database, the others of a cluster.
+/// The file with the settings of one server that are known only at run time: the database of a pooler, the members of a cluster.
 pub(crate) const SETTINGS: &str = "settings.particular";
 
 /// A kind of server.
@@ -12,11 +15,11 @@ pub(crate) const SETTINGS: &str = "settings.particular";
 pub enum Kind {
     /// PostgreSQL.
     Postgres,
-    /// MariaDB, for whatever speaks MySQL.
+    /// MariaDB, for tests of MySQL.
     MariaDb,
-    /// Redis that writes what it does to a file, and syncs that each second.
+    /// Redis with an append-only file that is synced each second.
     Redis,
-    /// Redis that writes nothing down.
+    /// Redis without persistence.
     RedisInMemory,
     /// Redis that syncs before it answers.
     RedisSynced,
@@ -26,16 +29,16 @@ pub enum Kind {
     PgBouncer,
     /// etcd, a cluster of one.
     Etcd,
-    /// One of several etcd: see [`crate::Server::start_cluster`].
+    /// One member of an etcd cluster: see [`crate::Server::start_cluster`].
     EtcdMember,
     /// ZooKeeper, one server with short ticks that does not sync: for tests.
     Zookeeper,
-    /// One of several ZooKeepers, with the settings of its makers: see [`crate::Server::start_cluster`].
+    /// One member of a ZooKeeper ensemble, with ZooKeeper's default settings: see [`crate::Server::start_cluster`].
     ZookeeperMember,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 11] = [
         Kind::Postgres,
         Kind::MariaDb,
@@ -50,7 +53,7 @@ impl Kind {
         Kind::ZookeeperMember,
     ];
 
-    /// The programs that it takes, and where they come from.
+    /// The programs that it needs, and what to install for them.
     fn needs(self) -> (&'static [&'static str], &'static str) {
         match self {
             Kind::Postgres => (&["initdb", "postgres"], "the Debian package postgresql"),
@@ -70,14 +73,14 @@ impl Kind {
         }
     }
 
-    /// What is missing on this machine, and where to get it.
+    /// What is missing on this machine, and what to install. `None` if nothing is missing.
     pub fn missing(self) -> Option<String> {
         let (programs, source) = self.needs();
         let missing = programs.iter().find(|name| program(name).is_none())?;
         Some(format!("{missing} was not found: install {source}"))
     }
 
-    /// The user that it runs as, if we are root: these servers refuse to run as root, or should not.
+    /// The user that runs it, if we are root. These servers refuse to run as root, or should not run as root.
     pub(crate) fn user(self) -> Option<&'static str> {
         match self {
             Kind::Postgres | Kind::PgBouncer => Some("postgres"),
@@ -87,15 +90,15 @@ impl Kind {
         }
     }
 
-    /// Where its directory is, if it must not be on a disk: a single etcd syncs every write and cannot be told not to. On a busy
-    /// machine that takes seconds, and a test would wait for the disk. What is in memory outlives the process, and that is all
-    /// that tests need.
+    /// A directory in memory, for a server that must not use a disk. A single etcd syncs every write, and no option turns that off.
+    /// On a busy machine a sync takes seconds, and tests would wait for the disk. Tests only need the data to outlive the process,
+    /// and a directory in memory does that.
     pub(crate) fn memory(self) -> Option<&'static Path> {
         let memory = Path::new("/dev/shm");
         (self == Kind::Etcd && memory.is_dir()).then_some(memory)
     }
 
-    /// What prepares the directory, once.
+    /// The command that prepares the directory once, if there is one.
     pub(crate) fn prepare(self, directory: &Path) -> Option<Command> {
         match self {
             Kind::Postgres => {
@@ -114,10 +117,10 @@ impl Kind {
         }
     }
 
-    /// What runs it on this port. It stays in the foreground.
+    /// The command that runs it on this port, in the foreground.
     pub(crate) fn serve(self, directory: &Path, port: u16) -> Command {
         let (programs, _) = self.needs();
-        let server = programs.last().and_then(|name| program(name)).expect("nothing was missing");
+        let server = programs.last().and_then(|name| program(name)).expect("`missing` was checked before");
         let mut command = Command::new(&server);
         let data = directory.join("data");
         match self {
@@ -144,7 +147,7 @@ impl Kind {
                 command = Command::new(server.with_file_name("python3"));
                 command.args(["-c", include_str!("s3.py")]).arg(port.to_string());
             }
-            // The port of these three can be said in a file only, and what else is in it was written before.
+            // These three read their port only from a file. The rest of the file was written before.
             Kind::PgBouncer => {
                 command.arg(settings_with(directory, &format!("listen_addr = 127.0.0.1\nlisten_port = {port}\n")));
             }
@@ -167,7 +170,7 @@ impl Kind {
             Kind::Zookeeper => {
                 let settings = directory.join("zoo.cfg");
                 std::fs::write(&settings, zookeeper_settings(&data, port)).expect("the directory is ours");
-                // A small machine that starts soon; and empty containers are cleared away while tests run, not after.
+                // A small JVM that starts fast. Empty containers are removed every 100 ms, so that tests can see it.
                 command.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
                 command.args(["-Dznode.container.checkIntervalMs=100", "-cp"]).arg(zookeeper_jars(programs));
                 command.arg(ZOOKEEPER).arg(settings);
@@ -176,7 +179,7 @@ impl Kind {
         command
     }
 
-    /// What ends it at once. Postgres, killed outright, would leave its processes and its shared memory behind.
+    /// The signal that ends it at once. After SIGKILL, Postgres would leave child processes and shared memory behind.
     pub(crate) fn end_signal(self) -> &'static str {
         match self {
             Kind::Postgres => "QUIT",
@@ -184,7 +187,7 @@ impl Kind {
         }
     }
 
-    /// What it says when it serves.
+    /// A part of the line that it prints when it is ready.
     pub(crate) fn ready(self) -> &'static str {
         match self {
             Kind::Postgres => "database system is ready to accept connections",
@@ -194,12 +197,12 @@ impl Kind {
             Kind::PgBouncer => "process up",
             Kind::Etcd | Kind::EtcdMember => "ready to serve client requests",
             Kind::Zookeeper => "ZooKeeper audit is",
-            // It leads or follows, and has what the others have.
+            // The member leads or follows, and has the data of the ensemble.
             Kind::ZookeeperMember => " - broadcast",
         }
     }
 
-    /// Where its clients find it.
+    /// Its address for clients.
     pub(crate) fn url(self, port: u16) -> String {
         match self {
             Kind::Postgres | Kind::PgBouncer => format!("postgres://postgres@127.0.0.1:{port}/postgres"),
@@ -212,23 +215,25 @@ impl Kind {
     }
 }
 
-/// The program within ZooKeeper's jars.
+/// The main class in ZooKeeper's jars.
 const ZOOKEEPER: &str = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
 
 fn zookeeper_jars(programs: &[&str]) -> OsString {
     let jars = programs.iter().filter(|name| name.ends_with(".jar")).filter_map(|name| program(name));
-    std::env::join_paths(jars).expect("no colon in a place of Debian's")
+    std::env::join_paths(jars).expect("Debian's paths contain no colon")
 }
 
-/// A file with the settings that whoever prepared the directory wrote to [`SETTINGS`], and these.
+/// Writes a file with the settings in [`SETTINGS`] and with `these`, and returns its path.
 fn settings_with(directory: &Path, these: &str) -> PathBuf {
-    let settings = std::fs::read_to_string(directory.join(SETTINGS)).expect("it was written with the directory");
+    let settings =
+        std::fs::read_to_string(directory.join(SETTINGS)).expect("it was written when the directory was prepared");
     let file = directory.join("settings");
     std::fs::write(&file, settings + these).expect("the directory is ours");
     file
 }
 
-/// One server with short ticks: a session lives at least two of them. What is written need not outlive the machine.
+/// One server with short ticks, because a session timeout is at least two ticks. Without syncs, because the data need not survive a
+/// crash of the machine.
 fn zookeeper_settings(data: &Path, port: u16) -> String {
     format!(
         "dataDir={}\nclientPortAddress=127.0.0.1\nclientPort={port}\ntickTime=200\nmaxSessionTimeout=60000\n\
@@ -237,7 +242,8 @@ fn zookeeper_settings(data: &Path, port: u16) -> String {
     )
 }
 
-/// Where a program is: on the path, or where Debian keeps the servers that are not on it, and those in Java. Python's are where a variable says.
+/// The path of a program. Searches `PATH` and the directories where Debian keeps servers and jars. `FENCEPOST_MOTO_SERVER` names the
+/// path of `moto_server`.
 fn program(name: &str) -> Option<PathBuf> {
     if let ("moto_server", Some(named)) = (name, std::env::var_os("FENCEPOST_MOTO_SERVER")) {
         return Some(PathBuf::from(named)).filter(|file| file.is_file());

@@ -1,9 +1,19 @@
-//! Real servers for tests and benchmarks: each in a temporary directory, on a free port of the loopback, and gone when the
-//! process that started it is gone, however that ended.
+//! Real servers for tests and benchmarks. Each runs in a temporary directory, on a free port of the loopback. It ends when the
+//! process that started it ends, even if that process is killed.
 //!
-//! `./test` installs the servers. Where one cannot be had, a test that needs it is skipped by name and with the reason: it is
-//! written to the file that `FENCEPOST_SKIPPED` names, which `./test` prints and counts. Without that variable, a missing server
-//! fails the test and says what to install.
+//! `./test` installs the servers. If a server is missing, a test that needs it is skipped: its name and the reason are appended to
+//! the file in `FENCEPOST_SKIPPED`, which `./test` prints and counts. Without that variable, a missing server fails the test, with
+//! a message that says what to install.
+//!
+//! # Files
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `lib.rs` | shared and separate servers for tests, and the record of skipped tests |
+//! | `kinds.rs` | the kinds of servers: their programs, directories, command lines and addresses |
+//! | `process.rs` | one running server: its start, its end, and the shell that removes what it leaves behind |
+//! | `cluster.rs` | the settings that make several servers one cluster |
+//! | `s3.py` | the S3 server: moto, without threads |
 
 mod cluster;
 mod kinds;
@@ -15,16 +25,17 @@ use std::sync::OnceLock;
 pub use kinds::Kind;
 pub use process::Server;
 
-/// The server of this kind that all tests of this process share; none if it cannot be had, and then the skip is written down.
+/// The server of this kind that all tests of this process share. `None` if it is not installed; then the test is recorded as
+/// skipped.
 ///
 /// # Panics
-/// If it cannot be had and nobody collects what is skipped, or if it does not start.
+/// If it is not installed and `FENCEPOST_SKIPPED` is not set, or if it does not start.
 pub fn shared(kind: Kind) -> Option<&'static Server> {
     static SERVERS: [OnceLock<Server>; Kind::ALL.len()] = [const { OnceLock::new() }; Kind::ALL.len()];
     available(kind).then(|| SERVERS[kind as usize].get_or_init(|| Server::start(kind)))
 }
 
-/// A server of this kind for one test alone, which may stop it; none as for [`shared`].
+/// A server of this kind for one test only, which may stop it. `None` as for [`shared`].
 ///
 /// # Panics
 /// As [`shared`].
@@ -32,7 +43,7 @@ pub fn own(kind: Kind) -> Option<Server> {
     available(kind).then(|| Server::start(kind))
 }
 
-/// A pooler before a Postgres that gives each transaction to one of so many sessions; none as for [`shared`].
+/// A pooler before a Postgres that runs each transaction on one of `sessions` sessions. `None` as for [`shared`].
 ///
 /// # Panics
 /// As [`shared`].
@@ -40,16 +51,16 @@ pub fn pooler(postgres: &Server, sessions: u32) -> Option<Server> {
     available(Kind::PgBouncer).then(|| Server::start_pooler(postgres, sessions))
 }
 
-/// Whether the server can be had. If not, the running test is written down as skipped.
+/// Whether the server is installed. If not, the running test is recorded as skipped.
 ///
 /// # Panics
-/// If it cannot be had and nobody collects what is skipped.
+/// If it is not installed and `FENCEPOST_SKIPPED` is not set.
 pub fn available(kind: Kind) -> bool {
     let Some(missing) = kind.missing() else { return true };
     let Some(list) = std::env::var_os("FENCEPOST_SKIPPED") else {
         panic!("{missing}. ./test installs what the tests need");
     };
-    // The test runner names the thread after the test.
+    // The test runner gives the thread the name of the test.
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     let list = std::fs::OpenOptions::new().create(true).append(true).open(list);
     list.and_then(|mut list| writeln!(list, "{test}: {missing}")).expect("the list of skipped tests can be written");

@@ -1,8 +1,8 @@
 //! One running server.
 //!
-//! It runs under a shell that reads from a pipe which only we hold. When we are gone, killed or not, the pipe ends, and the shell
-//! kills the server and removes its directory. So nothing is left behind, even by a test that was cut off, or by a server that all
-//! tests of a process share, which nobody drops.
+//! The server runs under a shell, the keeper. The keeper reads from a pipe whose other end only we hold. When our process ends, even
+//! by a kill, the pipe closes. The keeper then kills the server and removes its directory. So nothing is left behind by a killed
+//! test, or by a shared server, which is a static and is never dropped.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -16,18 +16,19 @@ use tempfile::TempDir;
 use crate::cluster;
 use crate::kinds::{Kind, SETTINGS};
 
-/// Long enough for a server to start on a machine that is busy with everything else.
+/// Long enough for a server to start on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// A port that was free a moment ago may be taken. Then another one is tried.
+/// Attempts to start a server: another process may take a port that was free a moment ago.
 const TRIES: u32 = 5;
 
-/// Waits for a line, for the end of its input, or for the end of the server, and ends the server. After a line the directory is
-/// somebody's; when the input ends without one, nobody is left who could remove it. The server may be gone first: some die
-/// because nobody hears them any more. The server's number is written down before it is the server, so it is there when it serves.
+/// Ends the server after a line of input, at the end of the input, or when the server ends by itself. After a line, our process
+/// still needs the directory. When the input ends without a line, our process is gone, and the keeper removes the directory. The
+/// server may end first: some servers die when their output pipe closes. The process id is written before the `exec` of the server,
+/// so it is there when the server is ready.
 const KEEPER: &str = r#"
 directory=$1; kept=$1/kept.$$; signal=$2; shift 2
 sh -c 'echo $$ >"$0"; exec "$@"' "$directory/process" "$@" </dev/null & server=$!
-# What a shell has to say of a killed command would kill the shell, if nobody is left to hear it.
+# The shell prints a message about a killed command. If our end of the output pipe is closed, printing would kill the shell.
 exec >/dev/null 2>&1
 (if read -r _; then : >"$kept"; fi; kill -$signal $server) <&3 & keeper=$!
 wait $server; code=$?
@@ -43,20 +44,20 @@ pub struct Server {
     port: u16,
     keeper: Child,
     process: u32,
-    /// After the server is gone.
+    /// Removed after the server has ended.
     directory: TempDir,
 }
 
 impl Server {
-    /// Starts one and waits until it serves.
+    /// Starts a server and waits until it is ready.
     ///
     /// # Panics
-    /// If a program is missing ([`Kind::missing`] says so before), or if it does not start.
+    /// If a program is missing (check [`Kind::missing`] first), or if it does not start.
     pub fn start(kind: Kind) -> Server {
         Server::start_in(kind, prepared(kind))
     }
 
-    /// Starts so many that are one system, each a member of this kind, and waits until all serve.
+    /// Starts a cluster of `members` servers of this kind, and waits until all are ready.
     ///
     /// # Panics
     /// As [`Server::start`].
@@ -68,13 +69,13 @@ impl Server {
                 member.write(directory.path());
                 (launch(kind, directory.path(), port), port, directory)
             });
-            // All of them first: none serves before most are there.
+            // Starts all members before it waits: no member is ready before a majority runs.
             let launched: Vec<_> = launched.collect();
             let servers = launched.into_iter().map(|((keeper, lines), port, directory)| {
                 let (keeper, process) = serves(kind, directory.path(), port, keeper, &lines)?;
                 Some(Server { kind, port, keeper, process, directory })
             });
-            // Here, too: whatever was launched has ended or is a server, before anything is tried again.
+            // Waits for all members before the next attempt, so that each has either ended or is a `Server`.
             let servers: Vec<Option<Server>> = servers.collect();
             if let Some(servers) = servers.into_iter().collect() {
                 return servers;
@@ -108,7 +109,7 @@ impl Server {
         panic!("{kind:?} did not start on any of {TRIES} ports");
     }
 
-    /// Ends it at once, as a crash would, and starts it again in the same place.
+    /// Kills it, as in a crash, and starts it again with the same directory and port.
     ///
     /// # Panics
     /// If it does not start again.
@@ -120,18 +121,18 @@ impl Server {
 
     fn end(&mut self) {
         if let Some(mut keeper) = self.keeper.stdin.take() {
-            // It is gone already if the server has crashed.
+            // Fails if the server has crashed and the keeper is gone.
             let _ = keeper.write_all(b"\n");
         }
         let _ = self.keeper.wait();
     }
 
-    /// Where clients find it.
+    /// Its address for clients.
     pub fn url(&self) -> String {
         self.kind.url(self.port)
     }
 
-    /// The server's process, whose children are the server, too.
+    /// The id of the server's process. Its child processes belong to the server, too.
     pub fn process(&self) -> u32 {
         self.process
     }
@@ -148,7 +149,7 @@ impl Drop for Server {
     }
 }
 
-/// A directory in which it can be started.
+/// A new directory, prepared for a server of this kind.
 fn prepared(kind: Kind) -> TempDir {
     let mut temporary = tempfile::Builder::new();
     temporary.prefix("fencepost-testbed-");
@@ -166,17 +167,17 @@ fn prepared(kind: Kind) -> TempDir {
     directory
 }
 
-/// Runs it until it serves, under its keeper and with its process; none if it ended instead.
+/// Starts a server and waits until it is ready. Returns its keeper and its process id; `None` if it ended instead.
 fn serve(kind: Kind, directory: &Path, port: u16) -> Option<(Child, u32)> {
     let (keeper, lines) = launch(kind, directory, port);
     serves(kind, directory, port, keeper, &lines)
 }
 
-/// Starts it: its keeper, and what it says.
+/// Starts a server. Returns its keeper and the lines that it prints.
 fn launch(kind: Kind, directory: &Path, port: u16) -> (Child, Receiver<String>) {
     let server = as_user(kind, &kind.serve(directory, port));
     let mut keeper = Command::new("sh");
-    // The pipe is the shell's input; under another number, because a shell gives its background commands no input.
+    // The shell's input is the pipe. It is moved to descriptor 3, because a shell gives no input to background commands.
     keeper.args(["-c", &format!("exec 3<&0; {KEEPER}"), "keeper"]);
     keeper.arg(directory).arg(kind.end_signal()).arg(server.get_program()).args(server.get_args());
     keeper.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -186,7 +187,7 @@ fn launch(kind: Kind, directory: &Path, port: u16) -> (Child, Receiver<String>) 
         [Box::new(keeper.stdout.take().expect("piped")), Box::new(keeper.stderr.take().expect("piped"))];
     for output in outputs {
         let sender = sender.clone();
-        // It reads to the end, so that a full pipe never stops the server.
+        // Reads to the end, so that a full pipe never blocks the server.
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 let _ = sender.send(line);
@@ -196,7 +197,7 @@ fn launch(kind: Kind, directory: &Path, port: u16) -> (Child, Receiver<String>) 
     (keeper, lines)
 }
 
-/// Waits until it serves.
+/// Waits until the server is ready. `None` if it ended or did not become ready in time.
 fn serves(
     kind: Kind,
     directory: &Path,
@@ -220,7 +221,7 @@ fn serves(
     None
 }
 
-/// The same, as the server's user if we are root.
+/// The same command. If we are root, it runs as the server's user.
 fn as_user(kind: Kind, command: &Command) -> Command {
     let Some(user) = other_user(kind) else {
         let mut same = Command::new(command.get_program());
@@ -233,7 +234,7 @@ fn as_user(kind: Kind, command: &Command) -> Command {
     other
 }
 
-/// Whom it has to run as instead of us.
+/// The user that must run the server instead of us.
 fn other_user(kind: Kind) -> Option<&'static str> {
     let we_are_root = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").expect("Linux has it")) == 0;
     kind.user().filter(|_| we_are_root)
@@ -243,7 +244,7 @@ fn free_port() -> u16 {
     free_ports(1)[0]
 }
 
-/// So many, all different.
+/// Free ports, all different.
 fn free_ports(count: usize) -> Vec<u16> {
     let listener = |_| TcpListener::bind("127.0.0.1:0").expect("the loopback has free ports");
     let listeners: Vec<TcpListener> = (0..count).map(listener).collect();

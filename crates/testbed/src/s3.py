@@ -1,4 +1,4 @@
-# S3 as moto serves it, one request at a time: moto looks at a condition and puts in two steps, and only so are they one.
+# S3 by moto, without threads: moto checks a condition and writes in two steps, and one request at a time makes them atomic.
 import sys
 
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app

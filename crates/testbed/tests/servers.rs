@@ -1,4 +1,6 @@
-//! Each kind of server starts, answers on its port, and is gone when it is dropped, or when its process is gone.
+//! Each kind of server starts, answers on its port, and ends when it is dropped.
+//!
+//! A server also ends, and leaves no files, when the process that started it ends.
 
 use std::net::TcpStream;
 use std::process::Command;
@@ -41,7 +43,7 @@ fn redis_starts_and_ends() {
 }
 
 #[test]
-fn redis_that_writes_nothing_starts_and_ends() {
+fn redis_without_persistence_starts_and_ends() {
     starts_and_ends(Kind::RedisInMemory);
 }
 
@@ -63,7 +65,7 @@ fn pgbouncer_starts_before_a_postgres_and_ends() {
 }
 
 #[test]
-fn a_server_that_crashes_starts_again_where_it_was() {
+fn a_crashed_server_starts_again_at_the_same_address() {
     let Some(mut server) = own(Kind::Postgres) else { return };
     let url = server.url();
     server.crash_and_restart();

@@ -1,7 +1,7 @@
-//! The way to etcd: which member is asked, how long, and what a failure means.
+//! Calls to etcd: which member is called, with which timeout, and what a failure means.
 //!
-//! All calls that change something are made so that doing them twice is doing them once. So a call that breaks off is simply sent
-//! to the next member, and only the answer to a release has to say that it was.
+//! Every call that changes something is idempotent. So a call that breaks off is sent to the next member. Only the caller of a
+//! release needs to know that the call was repeated ([`Answer::repeated`]). This file knows nothing about locks.
 
 use std::future::{Future, ready};
 use std::sync::Arc;
@@ -26,41 +26,41 @@ use super::proto::{
     TxnRequest, TxnResponse, WatchCreateRequest, WatchRequest, WatchResponse,
 };
 
-/// How long one member may take to answer: longer than an election among the others, by etcd's defaults.
+/// Timeout of one call to one member. Longer than an election among the other members, with etcd's defaults.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a connection may take. Shorter, so that a machine that is gone leaves time to ask another one.
+/// Timeout of a connection attempt. Shorter than a call, so that a dead machine leaves time to call another member.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often a connection with open watches is tested. etcd takes more than one in 5 s for an attack.
+/// Pause between pings on a connection with open watches. etcd treats more than one ping in 5 s as an attack.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
-/// How long the answer to that may take.
+/// Timeout of the answer to a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Where etcd listens if nobody says.
+/// The default port of etcd.
 const PORT_DEFAULT: u16 = 2379;
-/// What a member says that is cut off from the others. It has done nothing.
+/// The error of a member that is cut off from the others. It has done nothing.
 const NO_LEADER: &str = "etcdserver: no leader";
-/// What it says to a lease that is there.
+/// The error of a grant whose lease id is in use.
 const LEASE_EXISTS: &str = "etcdserver: lease already exists";
 
 /// The members of a cluster. Cloning it is cheap.
 #[derive(Clone, Debug)]
 pub(super) struct Calls {
     members: Arc<[Channel]>,
-    /// The member that answered last, by its place in the list: it is asked first.
+    /// Index of the member that answered last. The next call goes to it first.
     current: Arc<AtomicUsize>,
 }
 
-/// What a member said.
+/// The answer of a member.
 pub(super) struct Answer<T> {
     pub(super) message: T,
-    /// The same was sent before, and that broke off: it may have been done twice.
+    /// An earlier attempt of the same call broke off, so the cluster may have done it twice.
     pub(super) repeated: bool,
 }
 
 impl Calls {
-    /// The members of an address. Nothing is sent.
+    /// The members of an address. Sends nothing.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// What is wrong with the address.
     pub(super) fn new(address: &str) -> Result<Calls, String> {
         let members = address.strip_prefix("etcd://").unwrap_or(address).trim_end_matches('/');
         let members: Vec<Channel> = members.split(',').map(member).collect::<Result<_, String>>()?;
@@ -83,13 +83,13 @@ impl Calls {
         txn.await
     }
 
-    /// Makes a lease with this id, and says how long it lives.
+    /// Creates a lease with this id, and returns its TTL.
     pub(super) async fn grant(&self, id: i64, ttl_s: i64) -> Result<Duration, Error> {
         let request = LeaseGrantRequest { ttl: ttl_s, id };
         let granted = self.call(|channel| async move {
             match LeaseClient::new(channel).lease_grant(needs_leader(request)).await {
                 Ok(response) => Ok(response.into_inner().ttl),
-                // Nobody else has drawn these 63 bits: we sent it before, and did not hear the answer.
+                // The id is 63 random bits, so this lease is ours: an earlier attempt created it, and its answer was lost.
                 Err(status) if status.message() == LEASE_EXISTS => Ok(ttl_s),
                 Err(status) => Err(status),
             }
@@ -97,7 +97,7 @@ impl Calls {
         Ok(seconds(granted.await?.message))
     }
 
-    /// Ends a lease, and deletes the keys under it. One that is not there has ended.
+    /// Ends a lease, which deletes the keys under it. A missing lease counts as ended.
     pub(super) async fn revoke(&self, id: i64) -> Result<(), Error> {
         let revoked = self.call(|channel| async move {
             match LeaseClient::new(channel).lease_revoke(needs_leader(LeaseRevokeRequest { id })).await {
@@ -108,7 +108,7 @@ impl Calls {
         revoked.await.map(drop)
     }
 
-    /// Lets a lease begin anew. A TTL of zero means that there is none.
+    /// Sends a keep-alive for a lease. A TTL of zero in the answer means that the lease does not exist.
     pub(super) async fn keep_alive(&self, id: i64) -> Result<LeaseKeepAliveResponse, Error> {
         let kept = self.call(|channel| async move {
             let request = stream::once(ready(LeaseKeepAliveRequest { id }));
@@ -118,30 +118,30 @@ impl Calls {
         Ok(kept.await?.message)
     }
 
-    /// Listens for deletions of these keys, from a revision on.
+    /// Watches for deletions of these keys, from a revision on.
     pub(super) async fn watch(&self, keys: &[Vec<u8>], start_revision: i64) -> Result<Watch, Error> {
         let opened = self.call(|channel| async move {
             let requests: Vec<WatchRequest> = keys.iter().map(|key| watch(key.clone(), start_revision)).collect();
-            // The stream of requests stays open: its end would be the end of the watch.
+            // The request stream stays open: its end would end the watch.
             let requests = stream::iter(requests).chain(stream::pending());
             Ok(WatchClient::new(channel).watch(needs_leader(requests)).await?.into_inner())
         });
         Ok(Watch { told: opened.await?.message })
     }
 
-    /// Asks one member after the other, until one answers.
+    /// Calls one member after another until one answers.
     async fn call<T, F>(&self, call: impl Fn(Channel) -> F) -> Result<Answer<T>, Error>
     where
         F: Future<Output = Result<T, Status>>,
     {
         let (mut repeated, mut last) = (false, String::new());
-        // Once more than there are members: a connection may have died since it was used last.
+        // One attempt more than there are members: a connection may have died since its last use.
         for _ in 0..=self.members.len() {
             let asked = self.current.load(Ordering::Relaxed);
             let status = match timeout(CALL_TIMEOUT, call(self.members[asked].clone())).await {
                 Ok(Ok(message)) => return Ok(Answer { message, repeated }),
                 Ok(Err(status)) => status,
-                Err(_) => Status::deadline_exceeded("no answer in time"),
+                Err(_) => Status::deadline_exceeded("timed out"),
             };
             if is_answer(&status) {
                 return Err(refusal(&status));
@@ -149,7 +149,7 @@ impl Calls {
             repeated |= was_sent(&status);
             last = reason(&status);
             let next = (asked + 1) % self.members.len();
-            // Somebody else may have gone on already.
+            // Does nothing if another call has already moved on to the next member.
             let _ = self.current.compare_exchange(asked, next, Ordering::Relaxed, Ordering::Relaxed);
         }
         Err(if repeated { Unknown::BrokeOff(last).into() } else { Failed::Unreachable { last }.into() })
@@ -165,7 +165,7 @@ impl Watch {
     /// Waits for the next deletion.
     ///
     /// # Errors
-    /// If the stream ends. What happened since must be read.
+    /// If the stream ends. The caller must then read the current state.
     pub(super) async fn deletion(mut self) -> Result<(), Error> {
         loop {
             let told = self.told.message().await.map_err(|status| Unknown::BrokeOff(reason(&status)))?;
@@ -186,7 +186,7 @@ pub(super) fn seconds(ttl_s: i64) -> Duration {
 
 fn member(place: &str) -> Result<Channel, String> {
     if place.is_empty() || place.contains(['/', '@', '?']) {
-        return Err(format!("{place:?} is not host:port; a login or TLS for etcd is not known here"));
+        return Err(format!("{place:?} is not host:port; logins and TLS are not supported for etcd"));
     }
     let parse = |place: String| Endpoint::from_shared(format!("http://{place}")).map_err(|error| reason(&error));
     let mut endpoint = parse(place.to_owned())?;
@@ -194,7 +194,7 @@ fn member(place: &str) -> Result<Channel, String> {
         endpoint = parse(format!("{place}:{PORT_DEFAULT}"))?;
     }
     let endpoint = endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
-    // A watch says nothing for a long time. Without pings, it would go on saying nothing when its member is gone.
+    // A watch can be silent for a long time. Without pings, a dead member would go unnoticed.
     Ok(endpoint.http2_keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT).connect_lazy())
 }
 
@@ -203,20 +203,20 @@ fn watch(key: Vec<u8>, start_revision: i64) -> WatchRequest {
     WatchRequest { request_union: Some(RequestUnion::Create(create)) }
 }
 
-/// A member that is cut off from the others shall say so, and end its streams, instead of keeping us waiting.
+/// Asks a member that is cut off from the others to fail the call and end its streams, instead of letting us wait.
 fn needs_leader<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
     request
 }
 
-/// Whether the cluster has decided; otherwise another member may say something else.
+/// Whether the status is the cluster's answer. If not, another member may answer differently.
 fn is_answer(status: &Status) -> bool {
     use Code::{Aborted, Cancelled, DeadlineExceeded, Internal, Unavailable, Unknown};
     !matches!(status.code(), Aborted | Cancelled | DeadlineExceeded | Internal | Unavailable | Unknown)
 }
 
-/// Whether it may have been done.
+/// Whether the cluster may have executed the call.
 fn was_sent(status: &Status) -> bool {
     status.message() != NO_LEADER && !chain(status).any(|error| error.is::<ConnectError>())
 }
@@ -230,7 +230,7 @@ fn refusal(status: &Status) -> Error {
     }
 }
 
-/// What went wrong, and what was below it.
+/// The text of an error with its causes.
 fn reason(error: &(dyn std::error::Error + 'static)) -> String {
     let mut said: Vec<String> = match error.downcast_ref::<Status>() {
         Some(status) => vec![status.message().to_owned()],
@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_address_is_a_list_of_members_and_nothing_else() {
+    async fn an_address_accepts_only_a_list_of_members() {
         let members = |address: &str| Calls::new(address).map(|calls| calls.members.len());
         assert_eq!(members("etcd://a:2379,b:2379,[::1]:2379/"), Ok(3));
         assert_eq!(members("etcd://a"), Ok(1));

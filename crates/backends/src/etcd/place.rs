@@ -1,13 +1,13 @@
-//! The recipe: a place in the queue of a name is a key under a lease of its own, and the queue is the order in which the keys
-//! were made.
+//! The recipe: a contender is a key under its own lease, and the queue of a name is its keys in the order of creation.
 //!
-//! A reader waits for the last writer before it, a writer for whoever is just before it. Each watches that one key, so a release
-//! wakes those whose turn it is. Whoever vanishes, wherever in the queue, deletes its key, and the one behind looks again.
+//! A reader waits for the last writer before it. A writer waits for the contender just before it. Each contender watches only that
+//! key, so a release wakes only the contenders that are next. A contender that leaves or dies loses its key, at any position in
+//! the queue, and the contender behind it checks the queue again.
 //!
 //! # When a renewal counts
-//! etcd's leader renews a lease by itself, without the others. One that was replaced and does not know it yet says yes to a lease
-//! that is another's to keep. So after each renewal the key is read, which takes a majority: if no newer term has begun by then,
-//! it was the leader who renewed.
+//! etcd's leader renews a lease alone, without a quorum. A replaced leader that has not noticed yet still confirms renewals, but
+//! the new leader decides when the lease ends. So after each renewal we read the key, which needs a quorum. If both answers carry
+//! the same term, the current leader has renewed the lease.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -30,102 +30,102 @@ use crate::backoff::Backoff;
 use crate::keeper::SLEEP_MAX;
 use crate::validity::{Step, Validity};
 
-/// Before the name, so that a lock on `a` is not the key `a` of somebody's data.
+/// Prefix of all keys, so that a lock on `a` does not touch a user's key `a`.
 pub(super) const KEY_PREFIX: &str = "fencepost/lock/";
-/// Tokens stay below this, so that every language and every store can hold them.
+/// Tokens stay below this bound, so that every language and every store can represent them.
 const TOKEN_END: i64 = 1 << 53;
 
-/// A place in the queue of a name. Dropping it gives it back in the background.
-pub(super) struct Place {
+/// A contender for a name: one key under one lease, with its place in the queue. Dropping it revokes the lease in the background.
+pub(super) struct EtcdContender {
     calls: Calls,
     name: Name,
     mode: Mode,
     lease_id: i64,
     key: Vec<u8>,
-    /// Decides the order. Zero until the key is there.
+    /// The revision that created the key. It decides the order and is the token. Zero until the key exists.
     create_revision: i64,
-    /// The last that proved the lease.
+    /// The newest proof of the lease.
     proof: Mutex<Proof>,
-    /// Revokes the lease. Invariant: it is there from before the lease is, until the place was given back.
+    /// Revokes the lease. Invariant: `Some` from before the lease exists until the key is deleted.
     undo: Mutex<Option<Undo>>,
     left: tokio::sync::Mutex<Left>,
 }
 
-/// Whether the place was given back.
+/// Whether the contender has left the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
     No,
-    /// It was sent, and nobody has heard what came of it.
+    /// The deletion was sent, and its outcome is unknown.
     InDoubt,
     Yes,
 }
 
-/// What was seen of a place at some revision.
+/// The state of a contender in its queue at one revision.
 struct Look {
     revision: i64,
-    /// Whether the place is still there.
+    /// Whether its key still exists.
     is_there: bool,
-    /// The key that has to go first.
+    /// The key that must be deleted before it holds the lock.
     ahead: Option<Vec<u8>>,
 }
 
-/// Whether somebody is in the way of this request, held or waiting.
+/// Whether another contender blocks this request, as a holder or as a waiter.
 pub(super) async fn is_busy(calls: &Calls, ask: &Ask) -> Result<bool, Error> {
     let (key, range_end) = rivals(&ask.name, ask.mode);
     let found = calls.range(RangeRequest { key, range_end, limit: 1, keys_only: true, ..Default::default() }).await?;
     Ok(!found.kvs.is_empty())
 }
 
-impl Place {
-    /// Takes the lock if nobody is in the way. etcd decides that and writes in one step, so nobody ever waits for one who only
-    /// tried.
-    pub(super) async fn take(calls: &Calls, ask: &Ask) -> Result<Option<Place>, Error> {
-        let mut place = Place::with_lease(calls, ask).await?;
-        let nobody = created_at(rivals(&ask.name, ask.mode), 0);
-        let (answer, mut found) = place.put(vec![nobody], vec![]).await?;
-        place.create_revision = match answer.succeeded {
+impl EtcdContender {
+    /// Acquires the lock if no other contender blocks it. etcd checks and writes in one transaction, so no waiter ever waits for a
+    /// contender that only tried.
+    pub(super) async fn take(calls: &Calls, ask: &Ask) -> Result<Option<EtcdContender>, Error> {
+        let mut contender = EtcdContender::with_lease(calls, ask).await?;
+        let no_rivals = created_at(rivals(&ask.name, ask.mode), 0);
+        let (answer, mut found) = contender.put(vec![no_rivals], vec![]).await?;
+        contender.create_revision = match answer.succeeded {
             true => header(answer.header)?.revision,
-            // Ours is there if this was sent before. Otherwise somebody was faster.
+            // Our key exists if an earlier attempt created it. Otherwise another contender was faster.
             false => match next(&mut found)?.kvs.first() {
                 Some(ours) => ours.create_revision,
                 None => return Ok(None),
             },
         };
-        place.fencing_token()?;
-        Ok(Some(place))
+        contender.fencing_token()?;
+        Ok(Some(contender))
     }
 
-    /// Gets in line and waits for the turn.
+    /// Joins the queue and waits until the lock is granted.
     ///
     /// # Errors
-    /// [`Refused::SessionEnded`] if the place is lost before the turn comes. It is not taken again: that would be at the end of
-    /// the queue, behind those who came later, and against the will of an operator who removed it.
-    pub(super) async fn wait(calls: &Calls, ask: &Ask) -> Result<Place, Error> {
-        let mut place = Place::with_lease(calls, ask).await?;
-        let last_rival = RequestOp::from(place.last_rival(0));
-        let (answer, mut found) = place.put(vec![], vec![last_rival]).await?;
+    /// [`Refused::SessionEnded`] if the key is deleted before that. It does not join again: it would be at the end of the queue,
+    /// behind later contenders, and an operator may have removed it on purpose.
+    pub(super) async fn wait(calls: &Calls, ask: &Ask) -> Result<EtcdContender, Error> {
+        let mut contender = EtcdContender::with_lease(calls, ask).await?;
+        let last_rival = RequestOp::from(contender.last_rival(0));
+        let (answer, mut found) = contender.put(vec![], vec![last_rival]).await?;
         let found = next(&mut found)?.kvs.into_iter().next();
         let revision = header(answer.header)?.revision;
         let seen = if answer.succeeded {
-            place.create_revision = revision;
+            contender.create_revision = revision;
             Look { revision, is_there: true, ahead: found.map(|rival| rival.key) }
         } else {
-            // It was sent before, and is there.
-            place.create_revision = found.ok_or(Refused::SessionEnded(None))?.create_revision;
-            place.look().await?
+            // An earlier attempt created the key.
+            contender.create_revision = found.ok_or(Refused::SessionEnded(None))?.create_revision;
+            contender.look().await?
         };
-        place.fencing_token()?;
+        contender.fencing_token()?;
         tokio::select! {
             biased;
-            turn = place.turn(seen) => turn?,
-            error = place.keep() => return Err(error),
+            turn = contender.turn(seen) => turn?,
+            error = contender.keep() => return Err(error),
         }
-        Ok(place)
+        Ok(contender)
     }
 
-    /// A lease, and no key yet.
-    async fn with_lease(calls: &Calls, ask: &Ask) -> Result<Place, Error> {
-        // We choose the id, so that it can be revoked when the answer to its grant never came.
+    /// Creates the lease, without a key.
+    async fn with_lease(calls: &Calls, ask: &Ask) -> Result<EtcdContender, Error> {
+        // We choose the lease id, so that we can revoke the lease even if the answer to its grant is lost.
         let lease_id = lease_id(&unique()?);
         let ttl_s = whole_seconds(ask.ttl);
         let undo = Undo::new(give_back(calls.clone(), lease_id, seconds(ttl_s)));
@@ -139,7 +139,7 @@ impl Place {
                 return Err(error);
             }
         };
-        Ok(Place {
+        Ok(EtcdContender {
             calls: calls.clone(),
             name: ask.name.clone(),
             mode: ask.mode,
@@ -152,8 +152,9 @@ impl Place {
         })
     }
 
-    /// Makes the key if the conditions hold and it is not there, after the first steps; otherwise reads it. A key that is there
-    /// was made by the same request, sent before: making it again would hide the revision that counts.
+    /// Runs the steps in `first` and creates the key, if the conditions hold and the key does not exist. Otherwise reads the key.
+    /// An existing key comes from an earlier attempt of the same request. Writing it again would answer with a later revision than
+    /// the one that created it.
     async fn put(
         &self,
         mut compare: Vec<Compare>,
@@ -169,17 +170,18 @@ impl Place {
                 let found = ranges(&mut answer.message);
                 Ok((answer.message, found))
             }
-            // The lease has ended before its key was made.
+            // The lease ended before its key was created.
             Err(Error::Refused(Refused::NotFound)) => Err(Refused::SessionEnded(None).into()),
             Err(error) => Err(error),
         }
     }
 
-    /// The revision that made the key: it rises over all names.
+    /// The revision that created the key. It rises across all names.
     // Rule: token-order
     pub(super) fn fencing_token(&self) -> Result<Token, Error> {
         if !(1..TOKEN_END).contains(&self.create_revision) {
-            let message = format!("etcd's revision {} is no token: it must be below 2^53", self.create_revision);
+            let message =
+                format!("etcd's revision {} is not a valid token: tokens are below 2^53", self.create_revision);
             return Err(Failed::NotTaken { message, retry_after: None }.into());
         }
         Ok(Token(self.create_revision.unsigned_abs()))
@@ -189,7 +191,7 @@ impl Place {
         *locked(&self.proof)
     }
 
-    /// Returns when nobody is ahead any more.
+    /// Returns when no contender is ahead.
     async fn turn(&self, seen: Look) -> Result<(), Error> {
         self.watch_until(seen, |seen| match seen {
             Look { is_there: false, .. } => Some(Err(Refused::SessionEnded(None).into())),
@@ -199,13 +201,13 @@ impl Place {
         .await
     }
 
-    /// Returns when the place is gone.
+    /// Returns when the key is gone.
     pub(super) async fn gone(&self) -> Lost {
         let seen = Look { revision: self.create_revision, is_there: true, ahead: None };
         self.watch_until(seen, |seen| (!seen.is_there).then(|| self.why_gone())).await
     }
 
-    /// Looks again whenever the place or the one ahead of it is deleted.
+    /// Reads the queue again whenever our key or the key ahead of it is deleted, until `done` returns a value.
     async fn watch_until<T>(&self, mut seen: Look, done: impl Fn(&Look) -> Option<T>) -> T {
         let mut backoff = Backoff::for_unreachable();
         loop {
@@ -216,8 +218,8 @@ impl Place {
                 let keys: Vec<Vec<u8>> = seen.ahead.iter().chain([&self.key]).cloned().collect();
                 let watch = self.calls.watch(&keys, seen.revision + 1).await?;
                 if let Err(error) = watch.deletion().await {
-                    // Nothing is missed: what has happened since is read.
-                    tracing::debug!(%error, "a watch of etcd broke off, and is begun anew");
+                    // No deletion is missed: `look` reads the current state.
+                    tracing::debug!(%error, "a watch of etcd broke off; starting a new one");
                     sleep(backoff.pause(random())).await;
                 } else {
                     backoff.reset();
@@ -226,16 +228,16 @@ impl Place {
             };
             match looked.await {
                 Ok(look) => seen = look,
-                // The lease decides how long it is worth trying.
+                // Retries without a limit here. The end of the lease ends the retries.
                 Err(error) => {
-                    tracing::debug!(%error, "etcd did not say who is ahead, and is asked again");
+                    tracing::debug!(%error, "reading the queue from etcd failed; retrying");
                     sleep(backoff.pause(random())).await;
                 }
             }
         }
     }
 
-    /// Whether the place is there, and who is ahead, at one revision.
+    /// Reads at one revision whether our key exists and which key is ahead.
     async fn look(&self) -> Result<Look, Error> {
         let success = vec![self.own_key().into(), self.last_rival(self.create_revision - 1).into()];
         let mut answer = self.calls.txn(TxnRequest { success, ..Default::default() }).await?.message;
@@ -248,7 +250,7 @@ impl Place {
         })
     }
 
-    /// Keeps the lease while others are ahead. Returns when that is over, and why.
+    /// Renews the lease while the contender waits. Returns, with the reason, when the lease is lost.
     async fn keep(&self) -> Error {
         let mut validity = Validity::new(self.last_proof());
         let mut backoff = Backoff::for_unreachable();
@@ -275,9 +277,9 @@ impl Place {
         }
     }
 
-    /// Lets the lease begin anew.
+    /// Renews the lease, and proves that the current leader has done so.
     pub(super) async fn prolong(&self) -> Result<Proof, Error> {
-        // Whoever answers after an election is a new leader. Two in a row are a reason to pause.
+        // One retry covers a single election. After a second election in a row, the caller backs off.
         for _ in 0..2 {
             let sent_at = clock::now();
             let kept = self.calls.keep_alive(self.lease_id).await?;
@@ -295,19 +297,20 @@ impl Place {
                 return Ok(proof);
             }
         }
-        let message = "etcd elects a leader, and nobody knows yet who renewed the lease".to_owned();
+        let message =
+            "etcd is electing a leader, so it is unknown whether the current leader renewed the lease".to_owned();
         Err(Failed::NotTaken { message, retry_after: None }.into())
     }
 
-    /// Deletes the key, if it is there.
+    /// Deletes the key if it exists.
     ///
     /// # Errors
-    /// [`Refused::NotHeld`] if we did so before. If it is gone otherwise: [`Refused::NotOwner`] if somebody else has the lock by
-    /// now, else [`Refused::Lost`], or [`Unknown::BrokeOff`] if it may be that we deleted it without hearing of it, and the
-    /// lease may have ended as well.
+    /// [`Refused::NotHeld`] if we have already deleted it. If it is gone for another reason: [`Refused::NotOwner`] if another
+    /// contender now holds the lock, otherwise [`Refused::Lost`]. [`Unknown::BrokeOff`] if the cause is unknown: an earlier
+    /// deletion of ours whose answer was lost, or the end of the lease.
     pub(super) async fn leave(&self) -> Result<(), Error> {
         let mut left = self.left.lock().await;
-        // If we are dropped from here on, it stays so.
+        // If this future is dropped from here on, the state stays `InDoubt`.
         let before = std::mem::replace(&mut *left, Left::InDoubt);
         if before == Left::Yes {
             *left = Left::Yes;
@@ -322,19 +325,19 @@ impl Place {
                 return Err(error);
             }
         };
-        // The key is gone, and nothing depends on the lease any more.
+        // The key is gone, so the lease can be revoked.
         drop(locked(&self.undo).take());
         if answer.message.succeeded {
             *left = Left::Yes;
             return Ok(());
         }
         if answer.repeated || before == Left::InDoubt {
-            // While the lease certainly lives, nobody but us takes the key away: it was a try whose answer we did not hear.
+            // While the lease is certainly alive, only we delete the key. So an earlier attempt deleted it, and its answer was lost.
             if !Validity::new(self.last_proof()).remaining(clock::now()).is_zero() {
                 *left = Left::Yes;
                 return Ok(());
             }
-            return Err(Unknown::BrokeOff("it was sent twice, and the second found nothing".to_owned()).into());
+            return Err(Unknown::BrokeOff("the release was sent twice, and the second found no key".to_owned()).into());
         }
         *left = before;
         let holder = next(&mut ranges(&mut answer.message))?.kvs.into_iter().next();
@@ -357,7 +360,7 @@ impl Place {
         }
     }
 
-    /// Why the place is gone: its time was over, or somebody removed it before.
+    /// Why the key is gone: its lease expired, or an operator removed it earlier.
     fn why_gone(&self) -> Lost {
         let Proof { sent_at, ttl } = self.last_proof();
         if clock::now() < sent_at.after(ttl) { Lost::Gone } else { Lost::DeadlinePassed }
@@ -367,7 +370,7 @@ impl Place {
         RangeRequest { key: self.key.clone(), ..Default::default() }
     }
 
-    /// The youngest of those that this place waits for, up to a revision; zero is no bound.
+    /// Reads the youngest key that this contender waits for, created up to this revision. Zero means no limit.
     fn last_rival(&self, max_create_revision: i64) -> RangeRequest {
         let (key, range_end) = rivals(&self.name, self.mode);
         RangeRequest { key, range_end, max_create_revision, limit: 1, keys_only: true, ..by_age(SortOrder::Descend) }
@@ -378,35 +381,35 @@ impl Place {
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for EtcdContender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Place { key, create_revision, .. } = self;
-        write!(f, "Place({} at {create_revision})", String::from_utf8_lossy(key))
+        let EtcdContender { key, create_revision, .. } = self;
+        write!(f, "EtcdContender({} at {create_revision})", String::from_utf8_lossy(key))
     }
 }
 
-/// Revokes a lease. After its TTL it has ended by itself.
+/// Revokes a lease. Stops trying after its TTL, when the lease has expired.
 async fn give_back(calls: Calls, lease_id: i64, ttl: Duration) {
     let until = clock::now().after(ttl);
     let mut backoff = Backoff::for_unreachable();
     while let Err(error) = calls.revoke(lease_id).await {
         if clock::now() > until {
-            tracing::debug!(%error, "a lease of etcd was not revoked, and will expire");
+            tracing::debug!(%error, "a lease of etcd was not revoked; it will expire");
             return;
         }
         sleep(backoff.pause(random())).await;
     }
 }
 
-/// All keys of a name: a range, as its beginning and its end.
+/// All keys of a name: the range from its first key to the first key after it.
 ///
-/// What ends a name cannot be in it, so no name is the beginning of another.
+/// The `/` that ends a name is escaped inside names, so the keys of one name never match the prefix of another.
 fn queue(name: &Name) -> (Vec<u8>, Vec<u8>) {
     let name = name.as_str().replace('%', "%25").replace('/', "%2F");
     prefixed(format!("{KEY_PREFIX}{name}/"))
 }
 
-/// Those keys of a name that one in this mode waits for: a writer for all, a reader for writers.
+/// The keys of a name that a contender in this mode waits for: a writer waits for all, a reader only for writers.
 fn rivals(name: &Name, mode: Mode) -> (Vec<u8>, Vec<u8>) {
     match mode {
         Mode::Exclusive => queue(name),
@@ -424,7 +427,7 @@ fn key(name: &Name, mode: Mode, lease_id: i64) -> Vec<u8> {
     key
 }
 
-/// All keys that begin like this. The text ends in ASCII, so the next byte is the end of the range.
+/// The range of all keys with this prefix. The prefix ends in an ASCII character, so adding one to its last byte gives the end.
 fn prefixed(text: String) -> (Vec<u8>, Vec<u8>) {
     let key = text.into_bytes();
     let mut range_end = key.clone();
@@ -434,13 +437,13 @@ fn prefixed(text: String) -> (Vec<u8>, Vec<u8>) {
     (key, range_end)
 }
 
-/// The first 63 bits of a value that nobody else has, never zero.
+/// The first 63 bits of a unique value, never zero.
 fn lease_id(unique: &str) -> i64 {
     let bits = u64::from_str_radix(&unique[..16], 16).expect("it is 32 hexadecimal digits");
     (bits >> 1).max(1).cast_signed()
 }
 
-/// etcd counts in whole seconds. Rounded up: a lock may live longer than was asked for, and never shorter.
+/// etcd counts in whole seconds. Rounds up: a lock may live longer than requested, never shorter.
 fn whole_seconds(ttl: Duration) -> i64 {
     let up = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
     i64::try_from(up.max(1)).unwrap_or(i64::MAX)
@@ -450,7 +453,7 @@ fn by_age(order: SortOrder) -> RangeRequest {
     RangeRequest { sort_order: order.into(), sort_target: SortTarget::Create.into(), ..Default::default() }
 }
 
-/// Every key of the range was created at this revision; at zero: there is none.
+/// A condition: every key of the range was created at this revision. Zero means that the range is empty.
 fn created_at((key, range_end): (Vec<u8>, Vec<u8>), revision: i64) -> Compare {
     let target_union = Some(TargetUnion::CreateRevision(revision));
     Compare { key, range_end, target: CompareTarget::Create.into(), target_union, ..Default::default() }
@@ -462,7 +465,7 @@ impl From<RangeRequest> for RequestOp {
     }
 }
 
-/// What was read, in the order in which it was asked for.
+/// The results of the reads in a transaction, in the order of the requests.
 fn ranges(answer: &mut TxnResponse) -> impl Iterator<Item = RangeResponse> + use<> {
     std::mem::take(&mut answer.responses).into_iter().filter_map(|response| match response.response {
         Some(Response::Range(range)) => Some(range),
@@ -471,7 +474,7 @@ fn ranges(answer: &mut TxnResponse) -> impl Iterator<Item = RangeResponse> + use
 }
 
 fn next(found: &mut impl Iterator<Item = RangeResponse>) -> Result<RangeResponse, Error> {
-    found.next().ok_or_else(|| Failed::NotUnderstood("an answer of etcd without what was read".to_owned()).into())
+    found.next().ok_or_else(|| Failed::NotUnderstood("an answer of etcd without the keys it read".to_owned()).into())
 }
 
 fn header(header: Option<ResponseHeader>) -> Result<ResponseHeader, Error> {
@@ -487,7 +490,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_key_of_a_name_is_among_those_of_another() {
+    fn no_key_of_a_name_is_in_the_range_of_another_name() {
         let names = ["a", "a/", "a/b", "a%2Fb", "a%", "a%2", "/a", "/a/exclusive-1", "a/exclusive-", "ä", "a b", "b"];
         let names = names.map(|name| Name::new(name).expect("a name"));
         for one in &names {
@@ -502,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_waits_for_writers_and_a_writer_for_all() {
+    fn a_reader_waits_for_writers_and_a_writer_for_all_contenders() {
         let name = Name::new("a").expect("a name");
         let waits_for = |one, other| {
             let (begin, end) = rivals(&name, one);
@@ -514,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ttl_becomes_whole_seconds_and_never_less() {
+    fn a_ttl_is_rounded_up_to_whole_seconds() {
         let cases = [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (29_999, 30), (30_000, 30)];
         for (ms, s) in cases {
             assert_eq!(whole_seconds(Duration::from_millis(ms)), s, "{ms} ms");

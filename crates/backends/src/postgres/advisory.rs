@@ -1,13 +1,13 @@
-//! Session-level advisory locks: each on a connection of its own, for as long as it is held.
+//! Session-level advisory locks: each has its own connection while it is held.
 //!
-//! The server queues those who wait, and frees the lock when the session ends. A session that says nothing for the TTL is thrown
-//! out (`idle_session_timeout`), so a holder that was stopped does not bar the others.
+//! The server queues the waiters, and frees the lock when the session ends. It ends a session that idles for the TTL
+//! (`idle_session_timeout`), so a paused holder does not block the others.
 //!
-//! An advisory lock is known by 64 bits, and two names may share them. Then they wait for each other, which costs time; two
-//! holders of one name there never are. See [`advisory_key`].
+//! An advisory lock has a key of 64 bits, and two names may share a key. Then they block each other, which costs time. One name
+//! still never has two holders. See [`advisory_key`].
 //!
-//! A pooler gives one session to several clients in turn: the same lock would be granted to two of them, or stay behind when its
-//! holder is gone. So this looks whether the session is its own, and refuses to lock through a pooler.
+//! A pooler gives one session to several clients in turn. Two of them could get the same lock, or a lock could stay when its
+//! holder is gone. So this file checks that the session is not shared, and refuses to lock through a pooler.
 
 use async_trait::async_trait;
 use fencepost::{Error, Name, Refused, clock};
@@ -20,12 +20,12 @@ use super::{NEXT_TOKEN, config, failed, in_time, kept, milliseconds, set_up, tok
 use crate::backend::{Ask, Backend, Lease, Mode};
 use crate::promises::System;
 
-/// How often the server looks whether somebody still waits.
+/// How often the server checks whether a waiting client is still connected.
 const CHECK_MS: u32 = 2_000;
 
-/// Why a pooler will not do.
-const POOLED: &str = "a connection pooler stands before Postgres, and an advisory lock belongs to a session: a pooler would give \
-    the session with its lock to others. Name the address of the server itself, or use postgres+table://, which works through poolers";
+/// Why locking through a pooler is refused.
+const POOLED: &str = "this address is a connection pooler, and an advisory lock belongs to a session: a pooler would give the \
+    session with its lock to other clients. Use the address of the Postgres server, or postgres+table://, which works through poolers";
 
 /// Advisory locks.
 #[derive(Clone)]
@@ -33,7 +33,7 @@ pub struct Advisory {
     config: Config,
 }
 
-/// The key by which Postgres knows the lock of a name: the first eight bytes of its SHA-256. A program in SQL locks the same with
+/// The key of a name's advisory lock: the first eight bytes of its SHA-256. A SQL program locks the same key with
 /// `pg_advisory_lock(('x' || left(encode(sha256(convert_to('fencepost:lock:' || name, 'UTF8')), 'hex'), 16))::bit(64)::bigint)`.
 pub fn advisory_key(name: &Name) -> i64 {
     let digest = Sha256::digest(format!("fencepost:lock:{}", name.as_str()));
@@ -41,11 +41,12 @@ pub fn advisory_key(name: &Name) -> i64 {
 }
 
 impl Advisory {
-    /// Connects to `postgres+advisory://user@host:port/database`, and makes the tables of the tokens if they are missing.
+    /// Connects to `postgres+advisory://user@host:port/database`, and creates the tables of the tokens if they are missing.
     ///
     /// # Errors
-    /// [`crate::Error::BadAddress`] if it is none, [`fencepost::Failed::Unreachable`] if nobody answers there, [`Refused::Invalid`] if
-    /// it is a pooler, [`fencepost::Failed::NotTaken`] with what to run if the tables are missing and may not be made.
+    /// [`crate::Error::BadAddress`] if the address is not valid, [`fencepost::Failed::Unreachable`] if no server answers,
+    /// [`Refused::Invalid`] if it is a pooler. [`fencepost::Failed::NotTaken`] if the tables are missing and the role may not
+    /// create them; it contains the SQL to run.
     pub async fn connect(address: &str) -> Result<Advisory, crate::Error> {
         let config = config(address)?;
         let pinned = open(&config).await?;
@@ -62,7 +63,7 @@ impl Advisory {
         let lock = AdvisoryLock { key: advisory_key(&ask.name), mode: ask.mode };
         let undo = pinned.cancel_if_dropped();
         let taken = if wait {
-            // Without a time-out: whoever waits no longer drops this.
+            // No timeout here: a caller that stops waiting drops this future.
             let waited = client.query_typed_one(lock.waiting(), &[(&lock.key, Type::INT8)]).await;
             nothing_done(waited.map_err(|error| failed(&error)))?;
             true
@@ -75,7 +76,7 @@ impl Advisory {
             return Ok(None);
         }
         let granted_at = clock::now();
-        // On this connection, so that it cannot be raised when the lock is gone already.
+        // On the connection that holds the lock, so that the counter cannot be increased after the lock is gone.
         let raised =
             async { client.query_typed_one(NEXT_TOKEN, &[(&ask.name.as_str(), Type::TEXT)]).await?.try_get(0) };
         let token = token(nothing_done(in_time(raised).await)?);
@@ -119,7 +120,7 @@ impl AdvisoryLock {
         }
     }
 
-    /// As the server calls it.
+    /// The mode as `pg_locks` names it.
     fn mode(&self) -> &'static str {
         match self.mode {
             Mode::Exclusive => "ExclusiveLock",
@@ -154,7 +155,7 @@ impl Backend for Advisory {
     }
 
     async fn acquire(&self, ask: &Ask) -> Result<Box<dyn Lease>, Error> {
-        // It waits, so there is one.
+        // With `wait` set, `take` always returns a lock.
         self.take(ask, true).await?.ok_or_else(|| Refused::Cancelled.into())
     }
 }

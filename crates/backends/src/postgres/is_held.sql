@@ -1,4 +1,4 @@
--- Whether this session holds the advisory lock, and is the one that took it. $1 process, $2 key, $3 mode.
+-- Whether this session acquired the advisory lock and still holds it. $1 process, $2 key, $3 mode.
 SELECT pg_backend_pid() = $1 AND EXISTS (
     SELECT FROM pg_locks
     WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid() AND mode = $3

@@ -1,7 +1,7 @@
-//! A connection that belongs to one lock: what the server holds for its session or its transaction ends with it.
+//! A connection that belongs to one lock: the session or transaction on it holds the lock and ends with it.
 //!
-//! When it is dropped the socket is closed, so a lock is never held for nobody. Nothing of it is ever unknown: what may have been
-//! granted goes with the connection.
+//! Dropping it closes the socket, so no lock stays without a holder. An outcome is never unknown: if a lock may have been granted,
+//! closing the connection releases it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use tokio_postgres::{Client, Config, NoTls};
 use super::{CALL_TIMEOUT, in_time, is_fatal, not_taken, said, unreachable};
 use crate::backend::{Lease, Proof, Undo};
 
-/// A connection, and what is known of its end.
+/// A connection, and why it ended.
 pub(super) struct Pinned {
     pub(super) client: Client,
-    /// The process that serves us.
+    /// The server process of our session.
     pub(super) process: i32,
-    /// The process that the server spoke of when we connected. A pooler speaks of itself.
+    /// The process id in the server's greeting. A pooler sends an id of its own.
     greeted_by: i32,
-    /// Why it ended, when it has.
+    /// Why it ended; `None` while it is open.
     ended: watch::Receiver<Option<Lost>>,
     driver: AbortHandle,
 }
@@ -52,18 +52,19 @@ impl Pinned {
         Ok(pinned)
     }
 
-    /// Whether the session at the other end is ours alone, and not a pooler's.
+    /// Whether we are connected to the server itself, and not to a pooler.
     pub(super) fn is_direct(&self) -> bool {
         self.process == self.greeted_by
     }
 
-    /// Wakes the server when nobody waits for the lock any more: while it waits, it does not see that the connection is closed.
+    /// Cancels the query if the caller stops waiting for the lock. A server process that waits for a lock does not notice at once
+    /// that the connection is closed.
     pub(super) fn cancel_if_dropped(&self) -> Undo {
         let cancel = self.client.cancel_token();
         Undo::new(async move { drop(timeout(CALL_TIMEOUT, cancel.cancel_query(NoTls)).await) })
     }
 
-    /// Why it ended, if a call on it failed because it did.
+    /// Why the connection ended, if it has.
     pub(super) fn end(&self) -> Option<Lost> {
         *self.ended.borrow()
     }
@@ -71,7 +72,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // Left to itself it would first wait for the answers to what was asked, and that may be a lock.
+        // Otherwise the driver would first wait for pending answers, and one of them may be the grant of a lock.
         self.driver.abort();
     }
 }
@@ -82,10 +83,10 @@ impl fmt::Debug for Pinned {
     }
 }
 
-/// The process that the server spoke of in its greeting, so that we can cancel what it does. The library shows it nowhere but in
-/// the request to cancel, so that is written, and read here instead of sent.
+/// The process id in the server's greeting, which a cancel request needs. The library shows the id only inside a cancel request.
+/// So this writes such a request into a pipe and reads the id from it. Nothing is sent.
 async fn greeted_by(client: &Client) -> Result<i32, Error> {
-    /// Its length, a number that means "cancel", the process, and a secret: four bytes each.
+    /// A cancel request: its length, the code for "cancel", the process id, and a secret, with four bytes each.
     const REQUEST_BYTES: usize = 16;
     let (near, mut far) = tokio::io::duplex(REQUEST_BYTES);
     let mut request = [0; REQUEST_BYTES];
@@ -95,7 +96,7 @@ async fn greeted_by(client: &Client) -> Result<i32, Error> {
     Ok(i32::from_be_bytes([a, b, c, d]))
 }
 
-/// On a connection that is given up, nothing that failed stays done.
+/// Turns an unknown outcome into a failure. Right for a connection that is closed after an error: closing it undoes everything.
 pub(super) fn nothing_done<T>(result: Result<T, Error>) -> Result<T, Error> {
     result.map_err(|error| match error {
         Error::Unknown(Unknown::BrokeOff(last)) => Failed::Unreachable { last }.into(),
@@ -104,26 +105,26 @@ pub(super) fn nothing_done<T>(result: Result<T, Error>) -> Result<T, Error> {
     })
 }
 
-/// Whether the server threw the session out because it idled.
+/// Whether the server ended the session because it idled for too long.
 fn is_timeout(code: Option<&SqlState>) -> bool {
     let idle_session = SqlState::from_code("57P05");
     code.is_some_and(|code| *code == idle_session || *code == SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT)
 }
 
-/// What is held on a pinned connection, and how.
+/// The lock that a pinned connection holds.
 #[async_trait]
 pub(super) trait Held: fmt::Debug + Send + Sync + 'static {
-    /// An error of the server in the middle of it ends what is held.
+    /// Whether any error of the server releases the lock.
     const ENDS_WITH_AN_ERROR: bool;
 
-    /// Asks whether it is held still.
+    /// Asks the server whether the lock is still held.
     async fn is_held(&self, pinned: &Pinned) -> Result<bool, tokio_postgres::Error>;
 
-    /// Gives it back. False if it was not held.
+    /// Releases the lock. False if it was not held.
     async fn let_go(&self, pinned: &Pinned) -> Result<bool, tokio_postgres::Error>;
 }
 
-/// A lock on a connection of its own.
+/// A lock with its own connection.
 #[derive(Debug)]
 pub(super) struct PinnedLease<H> {
     held: H,
@@ -133,11 +134,11 @@ pub(super) struct PinnedLease<H> {
     way: Mutex<Way>,
 }
 
-/// The way to what is held.
+/// The connection of a lock.
 #[derive(Debug)]
 enum Way {
     Open(Arc<Pinned>),
-    /// It was given back or lost, and this is what to say to whoever gives it back again.
+    /// The lock was released or lost. Later calls get this answer.
     Closed(Refused),
 }
 
@@ -147,7 +148,7 @@ impl<H: Held> PinnedLease<H> {
         PinnedLease { held, token, proof, ended, way: Mutex::new(Way::Open(Arc::new(pinned))) }
     }
 
-    /// What came of a call, if it can be known: true if the lock was held.
+    /// Runs a call with a timeout. `Ok` if the lock was held, otherwise what the failure means for the lock.
     async fn heard(
         &self,
         pinned: &Pinned,
@@ -160,7 +161,7 @@ impl<H: Held> PinnedLease<H> {
                 Some(_) if is_timeout(error.code()) => Lost::DeadlinePassed.into(),
                 Some(db) if is_fatal(db) || H::ENDS_WITH_AN_ERROR => Lost::Gone.into(),
                 Some(_) => not_taken(&error).into(),
-                // Without its connection there is no lock. The server may not know yet, but it will.
+                // Without its connection the lock is lost. The server will notice the end of the connection later.
                 None => {
                     tracing::debug!(error = said(&error), "the connection that held a lock is gone");
                     pinned.end().unwrap_or(Lost::Gone).into()
@@ -199,13 +200,13 @@ impl<H: Held> Lease for PinnedLease<H> {
     }
 
     async fn release(&self) -> Result<(), Error> {
-        // Whoever comes second waits for what the first one hears.
+        // A second release waits for the answer to the first.
         let mut way = self.way.lock().await;
         let pinned = match &*way {
             Way::Open(pinned) => pinned.clone(),
             Way::Closed(why) => return Err(why.clone().into()),
         };
-        // From here on the connection is closed however this ends, and with it the lock goes.
+        // From here on the connection is closed in every case, which releases the lock.
         *way = Way::Closed(Refused::NotHeld);
         let released = self.heard(&pinned, self.held.let_go(&pinned)).await;
         if let Err(Error::Refused(why)) = &released {

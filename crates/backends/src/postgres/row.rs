@@ -1,13 +1,13 @@
-//! Locked rows: `SELECT ... FOR UPDATE`, held by a transaction.
+//! Row locks: `SELECT ... FOR UPDATE`, held by a transaction.
 //!
-//! The natural form is [`Row::lock`], in the transaction of the caller that also does the work: lock and work end together. As a
-//! [`Backend`] it keeps a connection with an open transaction for each lock. The server ends a transaction that idles for the TTL
-//! (`idle_in_transaction_session_timeout`). An open transaction keeps VACUUM from cleaning up after all later ones, in the whole
-//! database, so such a lock should be short; for long ones there is `postgres+advisory://`.
+//! Prefer [`Row::lock`], in the transaction that also does the work: lock and work end together. As a [`Backend`] it keeps a
+//! connection with an open transaction for each lock. The server ends a transaction that idles for the TTL
+//! (`idle_in_transaction_session_timeout`). An open transaction stops VACUUM from cleaning up after all later ones, in the whole
+//! database. So such a lock must be short; for long work use `postgres+advisory://`.
 //!
-//! A transaction may be rolled back after its holder has used its token elsewhere, and a counter that it had raised would fall
-//! back with it. So the counter is raised and committed on another connection while the row is locked. Then we look once more
-//! whether the row is locked still: a token that was drawn after the lock had gone might be higher than that of the next holder.
+//! A transaction may be rolled back after its holder has used the token elsewhere, and that would also undo a counter in it. So the
+//! counter is increased and committed on another connection while the row is locked. After that we check that the row is still
+//! locked: a token that we got after the loss of the lock might be higher than the token of the next holder.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -23,31 +23,31 @@ use super::{config, failed, in_time, kept, milliseconds};
 use crate::backend::{Ask, Backend, Lease, Mode};
 use crate::promises::System;
 
-/// How often the server looks whether somebody still waits.
+/// How often the server checks whether a waiting client is still connected.
 const CHECK_MS: u32 = 2_000;
 
 /// Row locks.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// For what must be committed while a row is locked.
+    /// For statements that must be committed while a row is locked.
     link: Link,
 }
 
-/// What to do when somebody else has the row.
+/// What to do when another transaction holds the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Wait for it, for as long as the transaction's own settings allow.
+    /// Wait for it, as long as the settings of the transaction allow.
     Wait,
-    /// Go without it. The transaction stays usable.
+    /// Return `None`. The transaction stays usable.
     NoWait,
 }
 
-/// A row that a transaction of the caller has locked. It cannot be used when the transaction is over:
+/// A row that a transaction of the caller has locked. Using it after the end of the transaction does not compile:
 ///
 /// ```compile_fail,E0505
 /// # use fencepost_backends::postgres::{Row, Wait};
 /// # async fn example(row: Row, transaction: tokio_postgres::Transaction<'_>) -> Result<(), Box<dyn std::error::Error>> {
-/// let lock = row.lock(&transaction, "wallet:7", Wait::NoWait).await?.expect("nobody has it");
+/// let lock = row.lock(&transaction, "wallet:7", Wait::NoWait).await?.expect("it is free");
 /// transaction.commit().await?;
 /// println!("{}", lock.token());
 /// # Ok(())
@@ -61,7 +61,7 @@ pub struct RowLock<'t, M> {
 }
 
 impl RowLock<'_, Exclusive> {
-    /// The fencing token, for stores that the transaction knows nothing of.
+    /// The fencing token, for stores outside the transaction.
     pub fn token(&self) -> FencingToken {
         FencingToken::of_exclusive(self.token)
     }
@@ -75,20 +75,20 @@ impl RowLock<'_, Shared> {
 }
 
 impl Row {
-    /// Connects to `postgres+row://user@host:port/database`, and makes the tables if they are missing.
+    /// Connects to `postgres+row://user@host:port/database`, and creates the tables if they are missing.
     ///
     /// # Errors
-    /// [`crate::Error::BadAddress`] if it is none, [`Failed::Unreachable`] if nobody answers there, [`Failed::NotTaken`] with what
-    /// to run if the tables are missing and may not be made.
+    /// [`crate::Error::BadAddress`] if the address is not valid, [`Failed::Unreachable`] if no server answers. [`Failed::NotTaken`]
+    /// if the tables are missing and the role may not create them; it contains the SQL to run.
     pub async fn connect(address: &str) -> Result<Row, crate::Error> {
         Ok(Row { link: Link::open(config(address)?).await? })
     }
 
-    /// Locks a name in a transaction of the caller, alone. None if somebody else has it and we do not wait.
+    /// Locks a name exclusively in a transaction of the caller. `None` if another transaction holds it and `wait` says not to wait.
     ///
-    /// The lock ends with the transaction, whether it is committed or rolled back. What the transaction itself writes needs no
-    /// token: it counts only if the lock was held to the end. The token is for what is written elsewhere, and it is never given
-    /// again, even if this transaction is rolled back.
+    /// The lock ends with the transaction, by commit or rollback. Writes of this transaction need no token: they are committed only
+    /// if the lock was held to the end. The token is for writes to other stores. It is never given again, even if this transaction
+    /// is rolled back.
     ///
     /// ```no_run
     /// # use fencepost_backends::postgres::{Row, Wait};
@@ -97,7 +97,7 @@ impl Row {
     /// let transaction = client.transaction().await?;
     /// if let Some(lock) = rows.lock(&transaction, "wallet:7", Wait::NoWait).await? {
     ///     transaction.execute("UPDATE wallet SET balance = 400 WHERE id = 7", &[]).await?;
-    ///     println!("tell the others, with token {}", lock.token());
+    ///     println!("write to the other stores with token {}", lock.token());
     /// }
     /// transaction.commit().await?;
     /// # Ok(())
@@ -105,12 +105,12 @@ impl Row {
     /// ```
     ///
     /// # Errors
-    /// [`Refused::Invalid`] if the transaction is above READ COMMITTED: it would go on seeing the database as it was before it waited for
-    /// the lock. Also if it is not in the database that this was connected to. After an error of the database the transaction can
-    /// only be rolled back.
+    /// [`Refused::Invalid`] if the isolation level is above READ COMMITTED: the transaction would still see the database as it was
+    /// before the wait. Also if the transaction is in another database than this connection. After an error of the database the
+    /// transaction can only be rolled back.
     ///
     /// # Cancellation
-    /// The row may be locked or not. Roll back.
+    /// The row may or may not be locked. Roll the transaction back.
     pub async fn lock<'t>(
         &self,
         transaction: &'t Transaction<'_>,
@@ -120,7 +120,7 @@ impl Row {
         self.lock_in(transaction, name, Mode::Exclusive, wait).await
     }
 
-    /// As [`Row::lock`], together with other readers.
+    /// As [`Row::lock`], for a lock that several readers may hold together.
     ///
     /// # Errors
     /// As [`Row::lock`].
@@ -152,12 +152,11 @@ impl Row {
         let row = in_time(transaction.query_typed_one(select, &parameters)).await?;
         let is = |column: usize| row.try_get::<_, bool>(column).map_err(|error| failed(&error));
         if !is(0)? {
-            let why =
-                "a row lock needs a transaction at READ COMMITTED: above that it sees what was there before it waited";
+            let why = "a row lock needs READ COMMITTED: at a higher level the transaction sees old data after the wait";
             return Err(Refused::Invalid(why.to_owned()).into());
         }
         if !is(1)? {
-            let why = "the transaction is in another database than the one that these row locks were connected to";
+            let why = "the transaction is in another database than these row locks: connect both to the same database";
             return Err(Refused::Invalid(why.to_owned()).into());
         }
         let locked = transaction.query_typed_opt(locking(mode, wait), &parameters).await;
@@ -169,7 +168,8 @@ impl Row {
         Ok(Some(RowLock { token, held_by: PhantomData, mode: PhantomData }))
     }
 
-    /// Makes the row of a name. On its own, because those who come while it is not committed would wait for us, wanted or not.
+    /// Creates the row of a name and commits it at once. While it is not committed, other clients would wait for it, even with
+    /// `NoWait`.
     async fn make(&self, name: &Name) -> Result<(), Error> {
         let insert = "INSERT INTO fencepost_lock.rows (name) VALUES ($1) ON CONFLICT (name) DO NOTHING";
         self.link.row(insert, &[(&name.as_str(), Type::TEXT)]).await?;
@@ -184,7 +184,7 @@ impl Row {
             .replace("CHECK_MS", &CHECK_MS.to_string());
         nothing_done(in_time(pinned.client.batch_execute(&begin)).await)?;
         let undo = pinned.cancel_if_dropped();
-        // Without a time-out: whoever waits no longer drops this.
+        // No timeout here: a caller that stops waiting drops this future.
         let locking = locking(ask.mode, wait);
         let locked = pinned.client.query_typed_opt(locking, &[(&ask.name.as_str(), Type::TEXT)]).await;
         let Some(row) = nothing_done(locked.map_err(|error| failed(&error)))? else {
@@ -203,8 +203,8 @@ impl Row {
     }
 }
 
-/// Locks the row of a name, and says which transaction has it. A row that is skipped leaves the transaction usable; NOWAIT would
-/// abort it.
+/// The SQL that locks the row of a name and returns the id of the transaction. It uses SKIP LOCKED, which leaves the transaction
+/// usable; NOWAIT would abort it.
 fn locking(mode: Mode, wait: Wait) -> &'static str {
     match (mode, wait) {
         (Mode::Exclusive, Wait::Wait) => {
@@ -222,7 +222,7 @@ fn locking(mode: Mode, wait: Wait) -> &'static str {
     }
 }
 
-/// A row that a transaction of ours has locked.
+/// A row that our own transaction has locked.
 #[derive(Debug)]
 struct LockedRow {
     transaction: String,
@@ -230,7 +230,7 @@ struct LockedRow {
 
 #[async_trait]
 impl Held for LockedRow {
-    /// An error aborts the transaction, and that frees the row at once.
+    /// An error aborts the transaction, which releases the row at once.
     const ENDS_WITH_AN_ERROR: bool = true;
 
     async fn is_held(&self, pinned: &Pinned) -> Result<bool, tokio_postgres::Error> {
@@ -239,9 +239,9 @@ impl Held for LockedRow {
     }
 
     async fn let_go(&self, pinned: &Pinned) -> Result<bool, tokio_postgres::Error> {
-        // An aborted transaction can be rolled back all the same, so that says nothing.
+        // A successful rollback proves nothing, because an aborted transaction can also be rolled back. So check first.
         let was_held = self.is_held(pinned).await?;
-        // It has written nothing.
+        // The transaction has written nothing.
         pinned.client.batch_execute("ROLLBACK").await?;
         Ok(was_held)
     }
@@ -258,7 +258,7 @@ impl Backend for Row {
     }
 
     async fn acquire(&self, ask: &Ask) -> Result<Box<dyn Lease>, Error> {
-        let gone = "the row was deleted while we waited for it: rows of fencepost_lock.rows must stay";
+        let gone = "the row was deleted during the wait: do not delete rows of fencepost_lock.rows";
         let gone = Failed::NotTaken { message: gone.to_owned(), retry_after: None };
         self.take(ask, Wait::Wait).await?.ok_or_else(|| gone.into())
     }

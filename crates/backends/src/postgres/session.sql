@@ -1,18 +1,18 @@
--- What a session needs that holds an advisory lock, for as long as it lives. $1 TTL in milliseconds, $2 check in
--- milliseconds.
+-- Settings of a session that holds an advisory lock, for its whole life. $1 TTL in milliseconds, $2 interval of the
+-- client check in milliseconds.
 SELECT
-    -- Thrown out when it has said nothing for so long: this is the TTL of the lock.
+    -- The server ends the session when it idles for that long: this is the TTL of the lock.
     set_config('idle_session_timeout', $1, false),
-    -- Waiting for a lock takes as long as it takes, whatever is usual for this role.
+    -- No timeout applies to waiting for a lock, whatever this role's defaults are.
     set_config('statement_timeout', '0', false),
     set_config('lock_timeout', '0', false),
     (SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'),
-    -- Two readers that raise the counter together wait for each other, and neither fails.
+    -- With this level, two readers that increase the counter at the same time queue up, and neither fails.
     set_config('default_transaction_isolation', 'read committed', false),
-    -- Whether somebody still waits is looked at while the server waits for the lock. Windows cannot.
+    -- While the server waits for the lock, it checks whether the client is still connected. Windows cannot do that.
     (SELECT set_config(name, $2, false) FROM pg_settings
         WHERE name = 'client_connection_check_interval' AND version() !~ 'Visual C|mingw'),
-    -- A machine that vanished says nothing at all, so it is asked.
+    -- A dead client machine closes no connection, so the server probes it.
     set_config('tcp_keepalives_idle', '10', false),
     set_config('tcp_keepalives_interval', '5', false),
     set_config('tcp_keepalives_count', '4', false)

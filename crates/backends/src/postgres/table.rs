@@ -1,7 +1,7 @@
-//! A table of locks: who holds each, until when by the database's clock, and the counter of its tokens.
+//! The lock table: for each lock its holder, its expiry by the database's clock, and the counter of its tokens.
 //!
-//! Every step is one statement that compares before it acts, so nobody touches a lock that has expired and was given on. Our own
-//! clock plays no part in who holds it. Nobody is told when a lock is free: those who wait ask again.
+//! Every step is one statement that compares before it acts, so an old holder never touches a lock that has expired and has a new
+//! holder. Our own clock does not decide who holds a lock. Waiters are not notified: they poll.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -22,22 +22,22 @@ pub struct Table {
 }
 
 impl Table {
-    /// Connects to `postgres+table://user@host:port/database`, and makes the tables if they are missing.
+    /// Connects to `postgres+table://user@host:port/database`, and creates the tables if they are missing.
     ///
     /// # Errors
-    /// [`crate::Error::BadAddress`] if it is none, [`Failed::Unreachable`] if nobody answers there, [`Failed::NotTaken`] with what
-    /// to run if the tables are missing and may not be made.
+    /// [`crate::Error::BadAddress`] if the address is not valid, [`Failed::Unreachable`] if no server answers. [`Failed::NotTaken`]
+    /// if the tables are missing and the role may not create them; it contains the SQL to run.
     pub async fn connect(address: &str) -> Result<Table, crate::Error> {
         Ok(Table { link: Link::open(config(address)?).await? })
     }
 }
 
-/// A lock in the table.
+/// One holder's claim to a lock in the table.
 #[derive(Clone, Debug)]
 struct Claim {
     link: Link,
     name: Name,
-    /// Nobody else has it.
+    /// A unique value.
     holder: String,
     ttl: Duration,
 }
@@ -51,7 +51,7 @@ struct TableLease {
 }
 
 impl Claim {
-    /// The token, if nobody was in the way.
+    /// Acquires the lock, and returns its token. `None` if another holder has it.
     async fn take(&self) -> Result<Option<Token>, Error> {
         let ttl = i64::from(milliseconds(self.ttl));
         let parameters =
@@ -62,7 +62,7 @@ impl Claim {
         }
     }
 
-    /// Whether it was still ours, and goes on.
+    /// Renews the lock. False if it is not ours any more.
     async fn renew(&self) -> Result<bool, Error> {
         let ttl = i64::from(milliseconds(self.ttl));
         let parameters =
@@ -70,7 +70,7 @@ impl Claim {
         Ok(self.link.row(include_str!("renew.sql"), &parameters).await?.is_some())
     }
 
-    /// Whether it had expired, if it was still ours.
+    /// Releases the lock, and returns whether it had expired. `None` if it is not ours any more.
     async fn clear(&self) -> Result<Option<bool>, Error> {
         let parameters = [(&self.name.as_str() as _, Type::TEXT), (&self.holder as _, Type::TEXT)];
         match self.link.row(include_str!("release.sql"), &parameters).await? {
@@ -79,14 +79,14 @@ impl Claim {
         }
     }
 
-    /// Why it is not ours any more. It will not be again, so it does not matter that this is another statement.
+    /// Why the lock is not ours any more. It cannot become ours again, so a separate statement is safe.
     async fn why_lost(&self) -> Error {
         let select = "SELECT FROM fencepost_lock.locks
             WHERE name = $1 AND holder <> $2 AND expires_at > clock_timestamp()";
         let parameters = [(&self.name.as_str() as _, Type::TEXT), (&self.holder as _, Type::TEXT)];
         match self.link.row(select, &parameters).await {
             Ok(Some(_)) => Refused::NotOwner.into(),
-            // That it is lost is certain, even if nobody can be asked to whom.
+            // The lock is certainly lost, even if the database cannot say who holds it.
             Ok(None) | Err(_) => Lost::DeadlinePassed.into(),
         }
     }
@@ -107,7 +107,7 @@ impl Backend for Table {
         let claim = Claim { link: self.link.clone(), name: ask.name.clone(), holder: unique()?, ttl: kept(ask.ttl) };
         let undo = {
             let claim = claim.clone();
-            // Nobody waits for the answer any more, or there was none: whatever came of it, it is not to stay.
+            // The caller stopped waiting, or no answer came. Clear the lock in case it was granted.
             Undo::new(async move { drop(claim.clear().await) })
         };
         let granted_at = clock::now();

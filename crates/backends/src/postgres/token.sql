@@ -5,6 +5,6 @@ ON CONFLICT (name) DO UPDATE
 SET token = counter.token + 1
 RETURNING
     token,
-    -- As in acquire.sql: a token that a crash takes back would be given twice.
+    -- As in acquire.sql: a token that a crash undoes would be given twice.
     set_config('synchronous_commit', CASE current_setting('synchronous_commit')
         WHEN 'off' THEN 'on' WHEN 'local' THEN 'on' ELSE current_setting('synchronous_commit') END, true)

@@ -1,8 +1,8 @@
-//! One place in the queue of a name: how it is taken, how it is waited in, how it is given up.
+//! One contender in the queue of a name: how it joins the queue, waits, and leaves.
 //!
-//! A place is an ephemeral node. It is the session's, and so it stays for as long as the process lives, if nobody deletes it: whoever
-//! gives up must go on until it is gone. And whether it was made may be unknown, when the connection broke before the answer; so it
-//! has a unique part, by which it is found again.
+//! A contender is an ephemeral node. The node belongs to the session, so it stays as long as the process lives unless it is
+//! deleted. A contender that leaves must retry until the node is gone. If the connection breaks before the answer to a create, it
+//! is unknown whether the node exists. So its name has a unique part, by which we can find it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,17 +15,17 @@ use super::session::{Session, failed, is_broken_off};
 use crate::backend::{Mode, random, unique};
 use crate::backoff::Backoff;
 
-/// A place in a queue, or the wish for one.
+/// A contender for a name: its node in the queue, before and after the node exists.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ZookeeperContender {
     session: Arc<Session>,
     root: String,
-    /// Whose children are the queue.
+    /// The node whose children are the queue.
     parent: String,
-    /// What our child's name begins with.
+    /// The start of our child's name.
     stem: String,
     taken: OnceLock<Taken>,
-    /// Whether its end was asked for: then it is no loss if it is gone.
+    /// Whether we have sent a delete. If so, a missing node is not a loss.
     given_up: AtomicBool,
 }
 
@@ -37,24 +37,36 @@ struct Taken {
     czxid: i64,
 }
 
-impl Place {
-    /// None is taken yet.
-    pub(super) fn new(session: Arc<Session>, root: &str, parent: &str, mode: Mode) -> Result<Arc<Place>, Error> {
+impl ZookeeperContender {
+    /// A contender without a node.
+    pub(super) fn new(
+        session: Arc<Session>,
+        root: &str,
+        parent: &str,
+        mode: Mode,
+    ) -> Result<Arc<ZookeeperContender>, Error> {
         let stem = queue::stem(mode, &unique()?);
         let (root, parent) = (root.to_owned(), parent.to_owned());
-        Ok(Arc::new(Place { session, root, parent, stem, taken: OnceLock::new(), given_up: AtomicBool::new(false) }))
+        Ok(Arc::new(ZookeeperContender {
+            session,
+            root,
+            parent,
+            stem,
+            taken: OnceLock::new(),
+            given_up: AtomicBool::new(false),
+        }))
     }
 
     pub(super) fn session(&self) -> &Session {
         &self.session
     }
 
-    /// The transaction that created it, once it is taken.
+    /// The transaction that created the node, if the node exists.
     pub(super) fn czxid(&self) -> Option<i64> {
         self.taken.get().map(|taken| taken.czxid)
     }
 
-    /// Takes it, at the end of the queue.
+    /// Creates the node, at the end of the queue.
     pub(super) async fn take(&self) -> Result<(), Error> {
         let client = self.session.client();
         let prefix = format!("{}/{}", self.parent, self.stem);
@@ -67,7 +79,7 @@ impl Place {
                 }
                 Err(zk::Error::NoNode) => self.make_parent().await?,
                 Err(error) if is_broken_off(&error) => {
-                    tracing::debug!(%error, "nobody knows whether a place was taken: looking for it");
+                    tracing::debug!(%error, "it is unknown whether a node was created; looking for it");
                     if self.look_for_it().await?.is_some() {
                         return Ok(());
                     }
@@ -77,10 +89,10 @@ impl Place {
         }
     }
 
-    /// What is between it and the lock.
+    /// What is between our node and the lock.
     pub(super) async fn ahead(&self) -> Result<Ahead, zk::Error> {
         let Some(taken) = self.taken.get() else { return Ok(Ahead::NotThere) };
-        // The server knows all who came before us, since it has told us that we came. Who has left, it may learn later.
+        // The server has confirmed our node, so it knows all earlier nodes. It may not know yet that some of them are deleted.
         match self.session.client().list_children(&self.parent).await {
             Ok(children) => Ok(queue::ahead(&children, &taken.child)),
             Err(zk::Error::NoNode) => Ok(Ahead::NotThere),
@@ -88,14 +100,14 @@ impl Place {
         }
     }
 
-    /// Waits until nobody is in the way any more. It outlasts broken connections, but not the session.
+    /// Waits until no node blocks ours. Survives broken connections, but not the end of the session.
     pub(super) async fn wait(&self) -> Result<(), Error> {
         let mut backoff = Backoff::for_unreachable();
         loop {
             match self.wait_for_one().await {
-                Ok(Ahead::Nobody) => return Ok(()),
-                Ok(Ahead::Somebody(_)) => backoff.reset(),
-                // An operator may delete it, which is a way to send somebody home.
+                Ok(Ahead::Nothing) => return Ok(()),
+                Ok(Ahead::Child(_)) => backoff.reset(),
+                // An operator can delete our node to remove us from the queue.
                 Ok(Ahead::NotThere) => return Err(Refused::Cancelled.into()),
                 Err(error) if is_broken_off(&error) => tokio::time::sleep(backoff.pause(random())).await,
                 Err(error) => return Err(failed(error)),
@@ -103,13 +115,13 @@ impl Place {
         }
     }
 
-    /// Waits until the one in the way has gone, if there is one, and says who it was.
+    /// Waits until the node that blocks ours is gone, and returns which it was.
     async fn wait_for_one(&self) -> Result<Ahead, zk::Error> {
         let ahead = self.ahead().await?;
-        if let Ahead::Somebody(child) = &ahead {
+        if let Ahead::Child(child) = &ahead {
             let path = format!("{}/{child}", self.parent);
             match self.session.client().get_and_watch_data(&path).await {
-                // It returns as well when the session ends, and the next question says so.
+                // It also returns when the session ends. The next call then reports that.
                 Ok((_, _, watcher)) => drop(watcher.changed().await),
                 Err(zk::Error::NoNode) => {}
                 Err(error) => return Err(error),
@@ -118,13 +130,13 @@ impl Place {
         Ok(ahead)
     }
 
-    /// Whether it is still there, as far as the server that we are connected to knows.
+    /// Whether our node still exists, as far as our server knows.
     pub(super) async fn is_there(&self) -> Result<bool, Error> {
         let Some(taken) = self.taken.get() else { return Ok(false) };
         Ok(self.session.client().check_stat(&taken.path).await.map_err(failed)?.is_some())
     }
 
-    /// Returns when it is gone.
+    /// Returns when our node is gone.
     pub(super) async fn gone(&self) {
         let Some(taken) = self.taken.get() else { return };
         let mut backoff = Backoff::for_unreachable();
@@ -145,10 +157,10 @@ impl Place {
         }
     }
 
-    /// Deletes it, however often that has to be asked for, until the session is over.
+    /// Deletes our node. Retries until it is gone or the session has ended.
     ///
     /// # Errors
-    /// [`Refused::Lost`] if it was gone before.
+    /// [`Refused::Lost`] if the node was already gone.
     pub(super) async fn give_up(&self) -> Result<(), Error> {
         let mut backoff = Backoff::for_unreachable();
         loop {
@@ -173,7 +185,7 @@ impl Place {
         };
         let asked_before = self.given_up.swap(true, Ordering::AcqRel);
         match self.session.client().delete(&path, None).await {
-            // It was us, and the answer was lost.
+            // We deleted it earlier, and the answer was lost.
             Err(zk::Error::NoNode) if asked_before => Ok(()),
             deleted => deleted,
         }
@@ -181,11 +193,11 @@ impl Place {
 
     fn set(&self, child: String, czxid: i64) {
         let path = format!("{}/{child}", self.parent);
-        // The unique part is in one node only, so whoever was first has set the same.
+        // The unique part is in one node only, so an earlier call has set the same value.
         let _ = self.taken.set(Taken { child, path, czxid });
     }
 
-    /// Whether it was taken after all.
+    /// Finds out whether the node was created, after a broken connection.
     async fn look_for_it(&self) -> Result<Option<()>, Error> {
         let mut backoff = Backoff::for_unreachable();
         loop {
@@ -203,14 +215,14 @@ impl Place {
         Ok(stat.map(|stat| (child, stat.czxid)))
     }
 
-    /// Our child, if it is there. If it is not, it will not come any more: what was sent on an earlier connection is done by now or
-    /// refused, and `sync` makes a server that lags behind catch up.
+    /// Our child, if it exists. If it does not, it will not appear later: a request of an earlier connection is executed or refused
+    /// by now, and `sync` makes a lagging server catch up.
     async fn find(&self) -> Result<Option<String>, zk::Error> {
         let children = children(&self.session, &self.parent).await?;
         Ok(children.into_iter().find(|child| child.starts_with(&self.stem)))
     }
 
-    /// Its node goes when its last child has gone (a container), which may be the moment before we come. Then it is made again.
+    /// Creates the node of the name. It is a container: ZooKeeper deletes it after its last child, perhaps just before we join.
     async fn make_parent(&self) -> Result<(), Error> {
         let client = self.session.client();
         match client.create(&self.parent, &[], &CreateMode::Container.with_acls(Acls::anyone_all())).await {
@@ -219,16 +231,16 @@ impl Place {
                 let persistent = CreateMode::Persistent.with_acls(Acls::anyone_all());
                 client.mkdir(&self.root, &persistent).await.map_err(failed)
             }
-            // The next try finds out.
+            // The next create shows whether the parent exists.
             Err(error) if is_broken_off(&error) => Ok(()),
             Err(error) => Err(failed(error)),
         }
     }
 }
 
-/// All in a queue, as the leader knows them.
+/// All children of a queue, as the leader knows them.
 pub(super) async fn children(session: &Session, parent: &str) -> Result<Vec<String>, zk::Error> {
-    // They are sent when they are made, one behind the other.
+    // Both requests are sent at once, in this order.
     let (sync, list) = (session.client().sync(parent), session.client().list_children(parent));
     sync.await?;
     match list.await {

@@ -1,40 +1,40 @@
-//! The queue of a name, as names of nodes: where it is, who stands in it, and who is in the way of whom. Nothing here speaks to a server.
+//! The queue of a name, as names of nodes: its path, its contenders, and which node blocks which. Nothing here talks to a server.
 //!
-//! Everybody who wants a name has a child under its node: the mode, something unique, and the number that ZooKeeper appends.
-//! ZooKeeper counts in 32 bits with a sign and wraps around, so numbers are compared by their distance and not by their size. That
-//! is right while fewer than two thousand million were given since the oldest child came. The transaction that created a node
-//! (czxid) never wraps, but a listing does not tell it, and asking for each child would be a herd of reads.
+//! Each contender has a child under the node of the name. The child's name is the mode, a unique part, and the number that
+//! ZooKeeper appends. ZooKeeper counts in signed 32 bits and wraps around, so we compare numbers by distance, not by size. That is
+//! right while ZooKeeper has given fewer than two billion numbers since the oldest child came. The transaction that created a node
+//! (czxid) never wraps, but a listing does not contain it, and reading every child would be a herd of reads.
 
 use crate::backend::Mode;
 
-/// Below the root of a client, so that the locks of Fencepost are not mixed with nodes of others.
+/// The node of all locks, below the chroot, so that Fencepost's nodes do not mix with others.
 const LOCKS: &str = "fencepost-locks";
-/// Of the unique part.
+/// Length of the unique part.
 const UNIQUE_CHARS: usize = 32;
 
-/// What stands between a child and the lock.
+/// What is between a child and the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ahead {
-    /// Nothing: it holds the lock.
-    Nobody,
-    /// This child; it is the only one to watch.
-    Somebody(String),
-    /// The child is not there itself.
+    /// Nothing: the child holds the lock.
+    Nothing,
+    /// This child blocks it, and is the only one to watch.
+    Child(String),
+    /// The child itself does not exist.
     NotThere,
 }
 
-/// Where all locks are. `chroot` is empty, or begins with a slash and does not end with one.
+/// The path of all locks. `chroot` is empty, or begins with a slash and does not end with one.
 pub(super) fn root(chroot: &str) -> String {
     format!("{chroot}/{LOCKS}")
 }
 
-/// The node of a name. A slash in a name makes no nodes below nodes, and two names never share a node.
+/// The path of a name's node. A slash in a name is escaped, so it makes no deeper nodes, and two names never share a node.
 pub(super) fn parent(root: &str, name: &str) -> String {
     let mut path = format!("{root}/");
     for (at, byte) in name.bytes().enumerate() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b':' | b'@' => path.push(char::from(byte)),
-            // Dots alone are no node.
+            // `.` and `..` are not valid names of nodes.
             b'.' if at > 0 => path.push('.'),
             _ => path.push_str(&format!("%{byte:02X}")),
         }
@@ -42,29 +42,29 @@ pub(super) fn parent(root: &str, name: &str) -> String {
     path
 }
 
-/// What a child's name begins with. ZooKeeper appends the number.
+/// The start of a child's name. ZooKeeper appends the number.
 pub(super) fn stem(mode: Mode, unique: &str) -> String {
     format!("{}-{unique}-", letter(mode))
 }
 
-/// Who is in the way of a child. First come, first served: a reader waits for the last writer before it, a writer for whoever
-/// came just before.
+/// What blocks a child. First come, first served: a reader waits for the last writer before it, a writer for the contender just
+/// before it.
 pub(super) fn ahead(children: &[String], mine: &str) -> Ahead {
     let Some(me) = parse(mine).filter(|_| children.iter().any(|child| child == mine)) else { return Ahead::NotThere };
     let before = children.iter().filter_map(|child| Some((child, parse(child)?)));
     let before = before.filter(|(_, child)| child.age(&me) > 0 && conflict(child.mode, me.mode));
     match before.min_by_key(|(_, child)| child.age(&me)) {
-        Some((child, _)) => Ahead::Somebody(child.clone()),
-        None => Ahead::Nobody,
+        Some((child, _)) => Ahead::Child(child.clone()),
+        None => Ahead::Nothing,
     }
 }
 
-/// Whether somebody who came now would have to wait.
+/// Whether a new contender would have to wait.
 pub(super) fn is_busy(children: &[String], mode: Mode) -> bool {
     children.iter().filter_map(|child| parse(child)).any(|child| conflict(child.mode, mode))
 }
 
-/// One who stands in the queue.
+/// A contender in the queue, parsed from the name of its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Child {
     mode: Mode,
@@ -72,13 +72,13 @@ struct Child {
 }
 
 impl Child {
-    /// How much earlier than another it came.
+    /// How much earlier than `than` it came. Positive if it came first.
     fn age(&self, than: &Child) -> i32 {
         than.number.wrapping_sub(self.number)
     }
 }
 
-/// None for nodes that others may have put there.
+/// `None` for a node that is not from this library.
 fn parse(child: &str) -> Option<Child> {
     let mode = [Mode::Exclusive, Mode::Shared].into_iter().find(|mode| child.starts_with(letter(*mode)))?;
     let rest = child.get(1..)?.strip_prefix('-')?;
@@ -115,40 +115,40 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_waits_for_the_one_before_it_and_a_reader_for_the_last_writer() {
+    fn a_writer_waits_for_the_contender_before_it_and_a_reader_for_the_last_writer() {
         let (first, second, third) = (reader("0000000003"), reader("0000000004"), writer("0000000007"));
         let (fourth, fifth) = (reader("0000000008"), reader("0000000009"));
         let others = ["lease-00", "x-short-0000000001", "s-"].map(str::to_owned);
         let mut children = vec![fifth.clone(), third.clone(), second.clone(), fourth.clone(), first.clone()];
         children.extend(others);
-        assert_eq!(ahead(&children, &first), Ahead::Nobody);
-        assert_eq!(ahead(&children, &second), Ahead::Nobody, "readers share");
-        assert_eq!(ahead(&children, &third), Ahead::Somebody(second));
-        assert_eq!(ahead(&children, &fourth), Ahead::Somebody(third.clone()), "nobody passes a writer");
-        assert_eq!(ahead(&children, &fifth), Ahead::Somebody(third));
+        assert_eq!(ahead(&children, &first), Ahead::Nothing);
+        assert_eq!(ahead(&children, &second), Ahead::Nothing, "readers share");
+        assert_eq!(ahead(&children, &third), Ahead::Child(second));
+        assert_eq!(ahead(&children, &fourth), Ahead::Child(third.clone()), "a reader does not pass a writer");
+        assert_eq!(ahead(&children, &fifth), Ahead::Child(third));
         assert_eq!(ahead(&children, &writer("0000000001")), Ahead::NotThere);
     }
 
     #[test]
-    fn the_order_goes_on_when_the_numbers_wrap_around() {
+    fn the_order_stays_right_when_the_numbers_wrap_around() {
         let (last, first, next) = (writer("2147483647"), writer("-2147483648"), writer("-2147483647"));
         let children = [next.clone(), first.clone(), last.clone()];
-        assert_eq!(ahead(&children, &last), Ahead::Nobody);
-        assert_eq!(ahead(&children, &first), Ahead::Somebody(last));
-        assert_eq!(ahead(&children, &next), Ahead::Somebody(first));
+        assert_eq!(ahead(&children, &last), Ahead::Nothing);
+        assert_eq!(ahead(&children, &first), Ahead::Child(last));
+        assert_eq!(ahead(&children, &next), Ahead::Child(first));
     }
 
     #[test]
-    fn a_reader_is_kept_out_by_writers_alone() {
+    fn only_writers_block_a_reader() {
         assert!(!is_busy(&[], Mode::Exclusive));
         assert!(is_busy(&[reader("0000000000")], Mode::Exclusive));
         assert!(!is_busy(&[reader("0000000000")], Mode::Shared));
         assert!(is_busy(&[reader("0000000000"), writer("0000000001")], Mode::Shared));
-        assert!(!is_busy(&["somebody else's".to_owned()], Mode::Exclusive));
+        assert!(!is_busy(&["not a child of ours".to_owned()], Mode::Exclusive));
     }
 
     #[test]
-    fn names_that_differ_have_nodes_that_differ_and_none_is_below_another() {
+    fn different_names_have_different_nodes_and_no_node_is_below_another() {
         let names = ["a", "a/b", "/a/b", "a%2Fb", ".", "..", "a.b", "a b", "ä", "\u{e000}", "zookeeper"];
         let root = root("/team");
         let nodes: Vec<String> = names.iter().map(|name| parent(&root, name)).collect();
@@ -158,6 +158,6 @@ mod tests {
         }
         let different: std::collections::BTreeSet<&String> = nodes.iter().collect();
         assert_eq!(different.len(), names.len());
-        assert_eq!(nodes[6], "/team/fencepost-locks/a.b", "what can be read stays readable");
+        assert_eq!(nodes[6], "/team/fencepost-locks/a.b", "readable characters stay readable");
     }
 }

@@ -1,17 +1,17 @@
-//! One session with ZooKeeper, and how long it certainly lives.
+//! One session with ZooKeeper, and how long it is certainly alive.
 //!
-//! A session ends when the leader has heard nothing of it for its time-out. But it is not the leader who answers: the server that we
-//! are connected to does, and tells the leader only every half tick who was there, together with all others. What we write goes to
-//! the leader, and does not count there as a sign of life. So neither a read nor a write that was answered at once is a proof: if
-//! our server was cut off right after it, the leader counts from an earlier message.
+//! A session ends when the leader has had no keep-alive for the session timeout. Our server answers us, but it reports our activity
+//! to the leader only every half tick, together with that of all other sessions. Our writes go to the leader, but do not count as
+//! keep-alives there. So one answered read or write proves nothing: if our server is cut off right after it, the leader counts from
+//! an earlier report.
 //!
-//! What is a proof: a message that our server answered, then half a tick, then a write that was committed. The write came to the
-//! leader after the news of the first message, on the same connection; and that it was committed says that the leader still was
-//! one. (A new leader gives all sessions their whole time-out anew; `sync` and a read would not do, since a leader that has been
-//! replaced may answer them for a while.) Then the session lives for its time-out after the first message was sent.
+//! This is a proof: our server answers a message, half a tick passes, and then a write is committed. The write reaches the leader
+//! after the report about the first message, because both use the same connection. The commit shows that the leader was still the
+//! leader. (A new leader gives every session its full timeout. `sync` and a read are not enough, because a replaced leader may
+//! answer them for a while.) So the session is alive until one timeout after we sent the first message.
 //!
-//! So a task writes at a steady pace, and each write confirms the one before. What it writes changes nothing: a transaction that
-//! only checks that a node is there. It is one for the session, however many locks it holds.
+//! A task therefore writes at a steady pace, and each write confirms the one before. The write changes nothing: it is a transaction
+//! that only checks that a node exists. There is one such task for each session, however many locks it holds.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -24,40 +24,40 @@ use zookeeper_client::{self as zk, Acls, CreateMode, MultiWriteError, SessionSta
 use crate::backend::{Proof, random};
 use crate::backoff::Backoff;
 
-/// How long it may take to be connected, with a session, and the root there.
+/// Timeout of connecting, opening a session and creating the root.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
-/// A server that says nothing for so long is left for another, or connected to anew; sooner, if the session is short. The client
-/// would wait for two fifths of the session, which is most of what a lock has left. One that is just starting does not answer those
-/// who come too early.
+/// After this silence the client reconnects, to another server or the same one; sooner for a short session. The client's default is
+/// two fifths of the session timeout, which is most of the time that a lock has left. A server that is still starting ignores
+/// connections that come too early.
 const SILENCE_MAX: Duration = Duration::from_secs(4);
-/// A client that lost its server finds the next one within milliseconds. Who asks just then need not hear of it.
+/// A client that loses its server finds the next one within milliseconds. A request at that moment waits this long before it fails.
 const RECONNECT_GRACE: Duration = Duration::from_millis(50);
-/// The leader hears from the other servers every half tick, and a session lives for two ticks at least (`minSessionTimeout`). So
-/// after a quarter of the time-out it has heard.
+/// The other servers report to the leader every half tick, and a session timeout is at least two ticks (`minSessionTimeout`). So
+/// after a quarter of the session timeout the leader has the report.
 const RELAYED_AFTER_PART: u32 = 4;
-/// No server gives less than two ticks, and the client's own time-outs for a connection are parts of this.
+/// No server grants less than two ticks, and the client derives its own connection timeouts from this.
 const TTL_MIN: Duration = Duration::from_millis(100);
-/// ZooKeeper counts milliseconds in 32 bits with a sign.
+/// ZooKeeper counts milliseconds in signed 32 bits.
 const TTL_MAX: Duration = Duration::from_millis(i32::MAX as u64);
 
-/// A session that lives until nobody has it any more, or ZooKeeper ends it.
+/// A session. It lives until its last user drops it, or until ZooKeeper ends it.
 #[derive(Debug)]
 pub(super) struct Session {
     client: zk::Client,
-    /// As negotiated.
+    /// The negotiated session timeout.
     ttl: Duration,
-    /// When we sent the last message that the leader certainly knows of.
+    /// When we sent the newest message that the leader certainly knows of.
     heard_at: watch::Sender<Nanos>,
 }
 
 impl Session {
-    /// Connects, and makes the root if it is not there.
+    /// Connects, and creates the root if it is missing.
     pub(super) async fn open(cluster: &str, root: &str, ttl: Duration) -> Result<Arc<Session>, Error> {
         let opening = async {
             let (began_at, client) = connect(cluster, ttl.clamp(TTL_MIN, TTL_MAX)).await?;
             let asked_at = clock::now();
             client.mkdir(root, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await.map_err(failed)?;
-            // The leader itself opens sessions, so it heard the very first message.
+            // The leader itself opens sessions, so it knows of the first message.
             let session = Session { ttl: client.session_timeout(), client, heard_at: watch::Sender::new(began_at) };
             let session = Arc::new(session);
             tokio::spawn(beat(Arc::downgrade(&session), session.ttl, root.to_owned(), asked_at));
@@ -67,17 +67,17 @@ impl Session {
         timeout(OPEN_TIMEOUT, opening).await.map_err(late)?
     }
 
-    /// The way to the server.
+    /// The connection.
     pub(super) fn client(&self) -> &zk::Client {
         &self.client
     }
 
-    /// Whether it has ended, for ever.
+    /// Whether the session has ended for good.
     pub(super) fn is_over(&self) -> bool {
         self.client.state().is_terminated()
     }
 
-    /// Returns when it has ended.
+    /// Returns when the session has ended.
     pub(super) async fn over(&self) {
         let mut watcher = self.client.state_watcher();
         while !self.is_over() {
@@ -85,10 +85,10 @@ impl Session {
         }
     }
 
-    /// Returns when there is a connection. What is asked without one is sent when there is one again, which may be too late.
+    /// Waits a short time for a connection. Without one, the client would queue a request until it reconnects, which may be too late.
     ///
     /// # Errors
-    /// [`Failed::Unreachable`] if there is none soon.
+    /// [`Failed::Unreachable`] if there is no connection within [`RECONNECT_GRACE`].
     pub(super) async fn connected(&self) -> Result<(), Error> {
         let connected = async {
             let mut watcher = self.client.state_watcher();
@@ -96,19 +96,19 @@ impl Session {
                 watcher.changed().await;
             }
         };
-        let last = "the connection to ZooKeeper broke, and is being opened again";
+        let last = "the connection to ZooKeeper broke, and the client is reconnecting";
         timeout(RECONNECT_GRACE, connected).await.map_err(|_| Failed::Unreachable { last: last.to_owned() }.into())
     }
 
-    /// Until when it certainly lives, as far as is known now.
+    /// The newest proof that the session is alive.
     pub(super) fn proof(&self) -> Proof {
         Proof { sent_at: *self.heard_at.borrow(), ttl: self.ttl }
     }
 
-    /// The next proof after this one.
+    /// Waits for the next proof after this one.
     ///
     /// # Errors
-    /// [`Refused::SessionEnded`].
+    /// [`Refused::SessionEnded`] if the session ends first.
     pub(super) async fn proof_after(&self, known: Proof) -> Result<Proof, Error> {
         let mut heard_at = self.heard_at.subscribe();
         tokio::select! {
@@ -120,53 +120,53 @@ impl Session {
         Err(Refused::SessionEnded(None).into())
     }
 
-    /// A transaction that changes nothing. It is committed like any other.
+    /// Commits a transaction that changes nothing. The leader commits it like any other.
     async fn write_nothing(&self, root: &str) -> Result<(), zk::Error> {
         let mut writer = self.client.new_multi_writer();
         writer.add_check_version(root, -1)?;
         match writer.commit().await {
-            // That the check failed was committed, too.
+            // A failed check is committed, too.
             Ok(_) | Err(MultiWriteError::OperationFailed { .. }) => Ok(()),
             Err(MultiWriteError::RequestFailed { source }) => Err(source),
         }
     }
 }
 
-/// Connects, and says when it began to.
+/// Connects, and returns when the attempt began.
 async fn connect(cluster: &str, ttl: Duration) -> Result<(Nanos, zk::Client), Error> {
     loop {
         let began_at = clock::now();
         let connector = zk::Client::connector().with_session_timeout(ttl).with_connection_timeout(SILENCE_MAX);
-        // It gives up when each server was tried once. Else it would try for as long as the session is to live.
+        // Fails after one attempt at each server. Otherwise the client would retry for a whole session timeout.
         match connector.with_fail_eagerly().connect(cluster).await {
             Ok(client) => return Ok((began_at, client)),
-            // No try is longer than the session would live, which may be too short to be answered.
+            // An attempt takes at most the session timeout, which may be too short for an answer. Retries until `OPEN_TIMEOUT`.
             Err(zk::Error::Timeout) => {}
             Err(error) => return Err(Failed::Unreachable { last: error.to_string() }.into()),
         }
     }
 }
 
-/// Writes for as long as there is a session. `answered_at` is when the last message was sent that our server has answered.
+/// Writes at a steady pace until the session ends. `answered_at` is when we sent the newest message that our server has answered.
 async fn beat(session: Weak<Session>, ttl: Duration, root: String, mut answered_at: Nanos) {
     let mut backoff = Backoff::for_unreachable();
     let relayed_after = ttl / RELAYED_AFTER_PART;
     let mut pause = relayed_after;
     loop {
-        // Nobody's session is held here, or it would never be closed.
+        // Holds only a weak reference while it sleeps, so that the last user can drop the session.
         tokio::time::sleep(pause).await;
         let Some(session) = session.upgrade().filter(|session| !session.is_over()) else { return };
         let sent_at = clock::now();
         match timeout(ttl, session.write_nothing(&root)).await {
             Ok(Ok(())) => {
-                // At least `relayed_after` lies between this message and the answer to the one before.
+                // At least `relayed_after` has passed between the answer to the previous message and this message.
                 session.heard_at.send_replace(answered_at);
                 answered_at = sent_at;
                 backoff.reset();
                 pause = relayed_after;
             }
             Ok(Err(error)) => {
-                tracing::debug!(%error, "a sign of life was not answered, and is sent again");
+                tracing::debug!(%error, "the periodic write of a session failed; retrying");
                 pause = backoff.pause(random()).min(relayed_after);
             }
             Err(_) => pause = Duration::ZERO,
@@ -174,13 +174,13 @@ async fn beat(session: Weak<Session>, ttl: Duration, root: String, mut answered_
     }
 }
 
-/// Whether nobody knows what came of it. Asking again on the next connection is the way to find out.
+/// Whether the outcome of the call is unknown. The caller finds out by asking again on the next connection.
 pub(super) fn is_broken_off(error: &zk::Error) -> bool {
     use zk::Error::{ConnectionLoss, Custom, SessionMoved, Timeout, UnexpectedError, UnmarshalError};
     matches!(error, ConnectionLoss | Custom(_) | SessionMoved | Timeout | UnexpectedError(_) | UnmarshalError { .. })
 }
 
-/// What an error of a call means to the caller.
+/// What an error of a call means for the caller.
 pub(super) fn failed(error: zk::Error) -> Error {
     match error {
         zk::Error::SessionExpired | zk::Error::ClientClosed => Refused::SessionEnded(None).into(),

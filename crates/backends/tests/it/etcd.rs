@@ -1,4 +1,6 @@
-//! What is particular to etcd: the queue of keys, and leases that somebody ends by hand.
+//! Tests that are specific to etcd: the queue of keys, and leases and keys that an operator removes by hand.
+//!
+//! The conformance suite (`tests/conformance`) covers what all systems have in common.
 
 use std::future::Future;
 use std::net::TcpListener;
@@ -23,9 +25,9 @@ mod proto {
     tonic::include_proto!("etcdserverpb");
 }
 
-/// Long enough for whatever is waited for, on a machine that is busy with everything else.
+/// Long enough for anything on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// No test waits for it to pass.
+/// Never expires during a test.
 const TTL: Duration = Duration::from_secs(60);
 
 type Granted = Result<Box<dyn Lease>, Error>;
@@ -53,7 +55,7 @@ impl Operator {
         queue
     }
 
-    /// The queue, when so many are in it.
+    /// Waits until the queue has `len` keys, and returns them.
     async fn queue_of(&self, name: &str, len: usize) -> Vec<KeyValue> {
         let same = async {
             loop {
@@ -85,7 +87,7 @@ impl Operator {
     }
 }
 
-/// A way to etcd whose connections can be cut; new ones can be made at once.
+/// A proxy before etcd whose connections can be cut. New connections work at once.
 struct Way {
     port: u16,
     connections: Arc<Mutex<Vec<JoinHandle<()>>>>,
@@ -109,10 +111,10 @@ impl Way {
         Way { port, connections }
     }
 
-    /// Returns when nothing can come through any more that was sent before.
+    /// Cuts all connections. When it returns, nothing that was sent before can still arrive.
     async fn cut(&self) {
         let connections = std::mem::take(&mut *self.connections.lock().expect("no panic"));
-        assert!(!connections.is_empty(), "there is nothing to cut");
+        assert!(!connections.is_empty(), "there is no connection to cut");
         for connection in connections {
             connection.abort();
             let _ = connection.await;
@@ -136,7 +138,7 @@ async fn acquire(etcd: &Etcd, name: &str) -> Box<dyn Lease> {
     within(etcd.acquire(&ask(name, Mode::Exclusive))).await.expect("it is free")
 }
 
-/// Asks in the background.
+/// Waits for the lock in a task.
 fn wait(etcd: &Arc<Etcd>, name: &str, mode: Mode) -> JoinHandle<Granted> {
     let (etcd, ask) = (etcd.clone(), ask(name, mode));
     tokio::spawn(async move { etcd.acquire(&ask).await })
@@ -176,7 +178,7 @@ async fn waiters_are_granted_in_the_order_in_which_they_came() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_that_goes_breaks_no_chain_and_lets_nobody_in() {
+async fn a_waiter_that_leaves_breaks_no_chain_and_lets_no_waiter_in_early() {
     let Some(server) = shared(Kind::Etcd) else { return };
     let (etcd, operator) = (connect(server).await, Operator::of(server));
     let holder = acquire(&etcd, "chain").await;
@@ -187,14 +189,14 @@ async fn a_waiter_that_goes_breaks_no_chain_and_lets_nobody_in() {
         let (waiter, may_be_granted) = (wait(&etcd, "chain", Mode::Exclusive), may_be_granted.clone());
         tokio::spawn(async move {
             let lease = granted(waiter).await;
-            assert!(may_be_granted.load(Ordering::SeqCst), "granted while somebody held it");
+            assert!(may_be_granted.load(Ordering::SeqCst), "granted while another client held it");
             lease
         })
     };
     operator.queue_of("chain", 3).await;
     in_the_middle.abort();
     operator.queue_of("chain", 2).await;
-    // The last one has been told by now, or is told while others come and go.
+    // The last waiter has checked the queue by now, or does so while other waiters come and go.
     for _ in 0..10 {
         let other = wait(&etcd, "chain", Mode::Exclusive);
         operator.queue_of("chain", 3).await;
@@ -209,7 +211,7 @@ async fn a_waiter_that_goes_breaks_no_chain_and_lets_nobody_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_waits_for_the_writer_before_it_and_for_nobody_else() {
+async fn a_reader_waits_only_for_the_writer_before_it() {
     let Some(server) = shared(Kind::Etcd) else { return };
     let (etcd, operator) = (connect(server).await, Operator::of(server));
     let name = "readers";
@@ -225,7 +227,7 @@ async fn a_reader_waits_for_the_writer_before_it_and_for_nobody_else() {
     assert!(!late.is_finished(), "a reader does not pass a writer that came before it");
     assert!(
         etcd.try_acquire(&ask(name, Mode::Shared)).await.expect("etcd answers").is_none(),
-        "nor does one that only tries"
+        "nor does a reader that only tries"
     );
     early.release().await.expect("it is held");
     assert!(!writer.is_finished(), "one reader is left");
@@ -236,25 +238,25 @@ async fn a_reader_waits_for_the_writer_before_it_and_for_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_hears_that_its_place_is_gone() {
+async fn a_waiter_notices_that_its_key_is_gone() {
     let Some(server) = shared(Kind::Etcd) else { return };
     let (etcd, operator) = (connect(server).await, Operator::of(server));
     let holder = acquire(&etcd, "place").await;
     for by_hand in ["revoke", "delete"] {
         let waiter = wait(&etcd, "place", Mode::Exclusive);
-        let place = operator.queue_of("place", 2).await.remove(1);
+        let queued = operator.queue_of("place", 2).await.remove(1);
         match by_hand {
-            "revoke" => operator.revoke(place.lease).await,
-            _ => operator.delete(place.key).await,
+            "revoke" => operator.revoke(queued.lease).await,
+            _ => operator.delete(queued.key).await,
         }
-        let refused = within(waiter).await.expect("no panic").expect_err("it lost its place");
+        let refused = within(waiter).await.expect("no panic").expect_err("its key is gone");
         assert!(matches!(refused, Error::Refused(Refused::SessionEnded(None))), "{by_hand}: {refused}");
     }
-    holder.release().await.expect("nobody touched the holder");
+    holder.release().await.expect("the holder still has its key");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_holder_hears_that_its_lease_was_revoked() {
+async fn a_holder_notices_that_its_lease_was_revoked() {
     let Some(server) = shared(Kind::Etcd) else { return };
     let operator = Operator::of(server);
     let client = Client::connect(&server.url()).await.expect("etcd is there");
@@ -268,21 +270,21 @@ async fn a_holder_hears_that_its_lease_was_revoked() {
             _ => operator.delete(held.key).await,
         }
         assert_eq!(within(lock.lost()).await, Lost::Gone, "{by_hand}");
-        let refused = lock.release().await.expect_err("there is nothing to give back");
+        let refused = lock.release().await.expect_err("it was lost");
         assert_eq!(refused.lost(), Some(Lost::Gone), "{by_hand}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_says_whether_somebody_else_has_it() {
+async fn a_stale_release_says_that_another_holder_has_the_lock() {
     let Some(server) = shared(Kind::Etcd) else { return };
     let (etcd, operator) = (connect(server).await, Operator::of(server));
-    let lost = acquire(&etcd, "given on").await;
-    operator.revoke(operator.queue_of("given on", 1).await[0].lease).await;
-    let next = acquire(&etcd, "given on").await;
-    let refused = lost.release().await.expect_err("it was given on");
+    let lost = acquire(&etcd, "stale").await;
+    operator.revoke(operator.queue_of("stale", 1).await[0].lease).await;
+    let next = acquire(&etcd, "stale").await;
+    let refused = lost.release().await.expect_err("another client holds it");
     assert!(matches!(refused, Error::Refused(Refused::NotOwner)), "{refused}");
-    next.release().await.expect("the late release has touched nothing");
+    next.release().await.expect("the stale release did not affect it");
     let refused = next.release().await.expect_err("it was released");
     assert!(matches!(refused, Error::Refused(Refused::NotHeld)), "{refused}");
     let refused = next.renew().await.expect_err("it was released");
@@ -290,7 +292,7 @@ async fn a_release_says_whether_somebody_else_has_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_do_not_meet_whatever_is_in_them() {
+async fn different_names_are_different_locks_whatever_characters_they_have() {
     let Some(server) = shared(Kind::Etcd) else { return };
     let etcd = connect(server).await;
     let long = "é".repeat(256);
@@ -311,7 +313,7 @@ async fn names_do_not_meet_whatever_is_in_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_rise_over_all_names() {
+async fn tokens_rise_across_all_names() {
     let Some(server) = shared(Kind::Etcd) else { return };
     let etcd = connect(server).await;
     let mut tokens = Vec::new();
@@ -324,7 +326,7 @@ async fn tokens_rise_over_all_names() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_wants_any_more_leaves_neither_key_nor_lease() {
+async fn released_and_dropped_locks_leave_neither_key_nor_lease() {
     let Some(server) = shared(Kind::Etcd) else { return };
     let (etcd, operator) = (connect(server).await, Operator::of(server));
     let released = acquire(&etcd, "traces").await;
@@ -348,12 +350,12 @@ async fn what_nobody_wants_any_more_leaves_neither_key_nor_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_are_cut_off_at_any_point_leave_the_lock_free() {
+async fn requests_that_are_dropped_at_any_point_leave_the_lock_free() {
     let Some(server) = shared(Kind::Etcd) else { return };
     let (etcd, operator) = (connect(server).await, Operator::of(server));
     for polls in 0..40 {
         let (etcd, ask) = (etcd.clone(), ask("cut off", Mode::Exclusive));
-        // It is dropped when it has been woken so many times, wherever it is then.
+        // Polls the request this many times, and drops it wherever it is then.
         let mut left = polls;
         let mut request = Box::pin(async move { etcd.acquire(&ask).await.map(drop) });
         std::future::poll_fn(|context| {
@@ -367,9 +369,9 @@ async fn requests_that_are_cut_off_at_any_point_leave_the_lock_free() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_that_says_nothing_does_not_stop_the_others() {
+async fn a_silent_member_does_not_stop_the_others() {
     let Some(server) = shared(Kind::Etcd) else { return };
-    // It takes connections, and that is all.
+    // It accepts connections and never answers.
     let mute = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let mute_port = mute.local_addr().expect("it is bound").port();
     let address = format!("etcd://127.0.0.1:{mute_port},127.0.0.1:{}", server.port());
@@ -378,10 +380,10 @@ async fn a_member_that_says_nothing_does_not_stop_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_breaks_costs_neither_lock_nor_place() {
+async fn a_broken_connection_loses_neither_a_lock_nor_a_place_in_the_queue() {
     let Some(server) = shared(Kind::Etcd) else { return };
     let (way, operator) = (Way::to(server.port()).await, Operator::of(server));
-    let etcd = Arc::new(Etcd::connect(&format!("etcd://127.0.0.1:{}", way.port)).await.expect("the way is open"));
+    let etcd = Arc::new(Etcd::connect(&format!("etcd://127.0.0.1:{}", way.port)).await.expect("the proxy is up"));
     let holder: Arc<dyn Lease> = acquire(&etcd, "cut").await.into();
     let before = holder.proof();
     let next = wait(&etcd, "cut", Mode::Exclusive);
@@ -393,7 +395,7 @@ async fn a_connection_that_breaks_costs_neither_lock_nor_place() {
     assert!(holder.proof().sent_at > before.sent_at, "it was renewed");
     holder.release().await.expect("it is held");
     let next = granted(next).await;
-    // The next one hears of what happens while its connection is away.
+    // The new holder also notices a loss that happens while its connection is cut.
     way.cut().await;
     operator.revoke(operator.queue_of("cut", 2).await[0].lease).await;
     assert_eq!(within(next.ended()).await, Lost::Gone);
@@ -401,7 +403,7 @@ async fn a_connection_that_breaks_costs_neither_lock_nor_place() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_comes_back_has_lost_neither_lock_nor_place() {
+async fn a_restarted_server_has_lost_neither_a_lock_nor_a_place_in_the_queue() {
     let Some(mut server) = own(Kind::Etcd) else { return };
     let (etcd, operator) = (connect(&server).await, Operator::of(&server));
     let holder = acquire(&etcd, "restart").await;
@@ -418,12 +420,12 @@ async fn a_server_that_comes_back_has_lost_neither_lock_nor_place() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_whose_answer_was_not_heard_is_still_a_release() {
+async fn a_release_whose_answer_was_lost_is_still_a_release() {
     let Some(server) = shared(Kind::Etcd) else { return };
     let (etcd, operator) = (connect(server).await, Operator::of(server));
     let holder = acquire(&etcd, "unheard").await;
     let mut release = holder.release();
-    // It is sent, and nobody waits for what comes of it.
+    // Sends the release, and does not wait for its answer.
     std::future::poll_fn(|context| {
         assert!(release.as_mut().poll(context).is_pending(), "not before etcd has answered");
         std::task::Poll::Ready(())
@@ -431,19 +433,19 @@ async fn a_release_whose_answer_was_not_heard_is_still_a_release() {
     .await;
     operator.queue_of("unheard", 0).await;
     drop(release);
-    within(holder.release()).await.expect("the first one has given it back");
-    let again = within(holder.release()).await.expect_err("it is not held any more");
+    within(holder.release()).await.expect("the first call has released it");
+    let again = within(holder.release()).await.expect_err("it is no longer held");
     assert!(matches!(again, Error::Refused(Refused::NotHeld)), "{again}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_that_is_gone_is_said_to_be() {
+async fn a_dead_cluster_is_reported_as_unreachable() {
     let Some(server) = own(Kind::Etcd) else { return };
     let etcd = connect(&server).await;
     let address = server.url();
     drop(server);
-    let failed = within(etcd.acquire(&ask("gone", Mode::Exclusive))).await.expect_err("nobody is there");
+    let failed = within(etcd.acquire(&ask("gone", Mode::Exclusive))).await.expect_err("the server is gone");
     assert!(matches!(failed, Error::Failed(Failed::Unreachable { .. }) | Error::Unknown(_)), "{failed}");
-    let failed = within(Etcd::connect(&address)).await.expect_err("nobody is there");
+    let failed = within(Etcd::connect(&address)).await.expect_err("the server is gone");
     assert!(failed.to_string().contains("cannot be reached"), "{failed}");
 }

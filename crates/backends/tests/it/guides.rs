@@ -1,7 +1,7 @@
-//! The code of `docs/guides/choosing.md` and of the pages about moving runs here, against real servers.
+//! Runs the code of `docs/guides/choosing.md` and of the pages about moving, against real servers.
 //!
-//! SQL and TOML are taken from the pages as they stand. Rust stands here between two marks, and the pages must show the same text.
-//! What locks is run at every address that the page speaks of and that can be had here.
+//! SQL and TOML are read from the pages. Rust code is here, between two comments, and the pages must show the same text. Code that
+//! locks runs at every address that the page names, if that server is installed.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ const HERE: &str = include_str!("guides.rs");
 
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-/// The code of the pages under `<!-- runs: name -->`.
+/// The code block in the pages after `<!-- runs: name -->`.
 fn shown(name: &str) -> &'static str {
     let mark = format!("<!-- runs: {name} -->");
     let from_here = PAGES.iter().find_map(|(_, page)| Some(page.split_once(&mark)?.1));
@@ -35,7 +35,7 @@ fn shown(name: &str) -> &'static str {
     code.split_once("```").expect("the code ends").0
 }
 
-/// The code here under `// guide: name`, as it looks without the indentation.
+/// The code in this file after `// guide: name`, without its indentation.
 fn run_here(name: &str) -> String {
     let (_, from_here) =
         HERE.split_once(&format!("// guide: {name}\n")).unwrap_or_else(|| panic!("{name} does not run"));
@@ -74,7 +74,7 @@ fn every_link_leads_to_a_page_and_a_heading() {
     assert!(links >= 20, "{links}");
 }
 
-/// A heading as links name it.
+/// The anchor of a heading in a link.
 fn anchor(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
     let kept = text.chars().filter(|letter| letter.is_alphanumeric() || *letter == ' ' || *letter == '-');
@@ -91,7 +91,7 @@ fn fencepost() -> (TestServer, String) {
 async fn shop(url: &str) -> tokio_postgres::Client {
     let (mut database, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.expect("it is up");
     tokio::spawn(connection);
-    postgres::install(&mut database).await.expect("a database of our own");
+    postgres::install(&mut database).await.expect("the role may create the schema");
     let wallet =
         "CREATE TABLE wallet (id BIGINT PRIMARY KEY, balance BIGINT NOT NULL, fencing_token BIGINT NOT NULL DEFAULT 0);
         INSERT INTO wallet (id, balance) VALUES (7, 500)";
@@ -156,12 +156,12 @@ async fn names_go_where_the_rules_say() -> Outcome {
         rule.address = "redis://cache.example/".to_owned();
     }
     let refused = Client::builder().rules(moved).dry_run(true).connect().await;
-    assert!(matches!(refused, Err(Error::NotPromised(_))), "a rule for correctness that names a Redis");
+    assert!(matches!(refused, Err(Error::NotPromised(_))), "Redis cannot keep a rule for correctness");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_dry_run_asks_nobody() -> Outcome {
+async fn a_dry_run_connects_to_no_server() -> Outcome {
     let text = shown("rules").to_owned();
     // guide: dry-run
     let rules: Rules = toml::from_str(&text)?;
@@ -170,12 +170,12 @@ async fn a_dry_run_asks_nobody() -> Outcome {
     // guide end
     assert!(lock.is_held());
     let refused = client.lock("wallet:7").acquire().await;
-    assert!(matches!(refused, Err(Error::AgainstTheRule { .. })), "a token cannot be pretended");
+    assert!(matches!(refused, Err(Error::AgainstTheRule { .. })), "a dry run has no token");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_promise_that_is_needed_and_not_made_is_refused() -> Outcome {
+async fn a_request_that_needs_an_unkept_promise_is_refused() -> Outcome {
     let Some(server) = shared(Kind::Redis) else { return Ok(()) };
     let client = Client::connect(&server.url()).await?;
     // guide: needs
@@ -206,7 +206,7 @@ async fn the_habits_run() -> Outcome {
     assert!(from.is_some() && from == to, "granted together");
     locks.release().await?;
 
-    // Another program holds the second, and waits for the first.
+    // Another program holds the second lock and waits for the first.
     let other = Client::connect(&address).await?;
     let held = other.lock("account:7").owner("transfer-18").acquire().await?;
     let blocker = client.lock("account:3").owner("transfer-17").acquire().await?;
@@ -224,20 +224,20 @@ async fn the_habits_run() -> Outcome {
         began_again = links;
         from.release().await.expect("it is held");
     };
-    let book = async |_: &Guard<Exclusive>, _: &Guard<Exclusive>| panic!("the other one holds the second");
+    let book = async |_: &Guard<Exclusive>, _: &Guard<Exclusive>| panic!("the other program holds the second lock");
     // guide: crosswise
     let from = client.lock("account:3").owner("transfer-17").acquire().await?;
     match client.lock("account:7").owner("transfer-17").wait(Duration::from_secs(30)).acquire().await {
         Ok(to) => book(&from, &to).await,
-        Err(Error::Lock(fencepost::Error::Refused(Refused::Deadlock(circle)))) => {
-            begin_again(from, circle.links.len()).await
+        Err(Error::Lock(fencepost::Error::Refused(Refused::Deadlock(cycle)))) => {
+            begin_again(from, cycle.links.len()).await
         }
         Err(other) => return Err(other.into()),
     }
     // guide end
     assert_eq!(began_again, 2);
     blocker.release().await?;
-    assert!(waits.await?, "the other one goes on");
+    assert!(waits.await?, "the other program gets the lock");
     Ok(())
 }
 
@@ -257,7 +257,7 @@ async fn both_locks_are_held() -> Outcome {
     // guide end
     for client in [before, after] {
         let free = client.lock("report/weekly").efficiency().try_acquire().await?;
-        assert!(free.is_some(), "both were given back");
+        assert!(free.is_some(), "both were released");
     }
     Ok(())
 }
@@ -271,7 +271,7 @@ async fn checked_at_the_store(client: &Client, database: &mut tokio_postgres::Cl
     let row = transaction.query_one("SELECT balance FROM wallet WHERE id = 7", &[]).await?;
     transaction.commit().await?;
 
-    let balance: i64 = row.get(0); // here it may take as long as it takes
+    let balance: i64 = row.get(0); // the work may take any time here
 
     let transaction = database.transaction().await?;
     postgres::admit(&transaction, &Access::write("wallet:7", lock.token())).await?;
@@ -283,7 +283,7 @@ async fn checked_at_the_store(client: &Client, database: &mut tokio_postgres::Cl
 }
 
 #[tokio::test]
-async fn a_store_that_has_seen_another_system_refuses_until_its_marks_start_anew() -> Outcome {
+async fn a_store_that_has_seen_another_system_refuses_until_its_marks_are_reset() -> Outcome {
     let Some(server) = own(Kind::Postgres) else { return Ok(()) };
     let mut database = shop(&server.url()).await;
     let (_server, address) = fencepost();
@@ -291,7 +291,7 @@ async fn a_store_that_has_seen_another_system_refuses_until_its_marks_start_anew
     checked_at_the_store(&client, &mut database).await?;
     assert_eq!(balance_in(&database).await, 400);
 
-    // Somebody else's numbers are larger.
+    // The numbers of another system are larger.
     let of_etcd: FencingToken = "1000000".parse()?;
     let transaction = database.transaction().await?;
     postgres::admit(&transaction, &Access::write("wallet:7", of_etcd)).await?;
@@ -302,13 +302,13 @@ async fn a_store_that_has_seen_another_system_refuses_until_its_marks_start_anew
     assert_eq!(balance_in(&database).await, 400);
 
     postgres::forget_below(&mut database, Token(1_000_001)).await?;
-    database.batch_execute(shown("marks-start-anew")).await?;
+    database.batch_execute(shown("reset-the-marks")).await?;
     checked_at_the_store(&client, &mut database).await?;
     assert_eq!(balance_in(&database).await, 300);
     let status = postgres::status(&database).await?;
     assert!(status.base == Token(0) && status.highest < Token(1_000_000), "{status:?}");
 
-    // The same for a column, as the table of the page has it.
+    // The same for a column, as in the table of the page.
     let column = "SELECT fencepost.guard_column('wallet', 'fencing_token');
         UPDATE wallet SET fencing_token = 1000000 WHERE id = 7;
         SELECT fencepost.unguard_column('wallet');
@@ -350,7 +350,7 @@ async fn redlock_before_runs() -> Outcome {
     assert_eq!(granted, 3);
     for master in &mut masters {
         let left: bool = redis::cmd("EXISTS").arg(key).query_async(master).await?;
-        assert!(!left, "each was deleted");
+        assert!(!left, "each key was deleted");
     }
     Ok(())
 }
@@ -370,12 +370,12 @@ async fn redlock_after_runs() -> Outcome {
         // guide end
     }
     let without = Client::connect(&redis.url()).await?.lock("report/today").acquire().await;
-    assert!(matches!(&without, Err(Error::NotPromised(_))), "it has to say `.efficiency()`: {without:?}");
+    assert!(matches!(&without, Err(Error::NotPromised(_))), "the request needs `.efficiency()`: {without:?}");
     Ok(())
 }
 
 #[tokio::test]
-async fn what_only_saves_work_may_stay_where_it_is() -> Outcome {
+async fn locks_that_only_save_work_may_stay_in_redlock() -> Outcome {
     let rules = toml::from_str(shown("redlock-rules"))?;
     let client = Client::builder().rules(rules).dry_run(true).connect().await?;
     assert_eq!(client.system("wallet:7", Tier::Correctness)?, System::Fencepost);
@@ -397,12 +397,12 @@ async fn etcd_after(locks: &str) -> Outcome {
 
 // ---- moving/zookeeper.md
 
-#[allow(dead_code, reason = "that it compiles is enough: it has the names of servers in it")]
+#[allow(dead_code, reason = "compiled only: it contains the names of servers that do not exist")]
 async fn zookeeper_before() -> Outcome {
     // guide: zookeeper-before
-    let anyone = Acls::anyone_all();
+    let acls = Acls::anyone_all();
     let zookeeper = zookeeper_client::Client::connect("z1:2181,z2:2181,z3:2181").await?;
-    let options = LockOptions::new(anyone).with_ancestor_options(CreateMode::Persistent.with_acls(anyone))?;
+    let options = LockOptions::new(acls).with_ancestor_options(CreateMode::Persistent.with_acls(acls))?;
     let lock = zookeeper.lock(LockPrefix::new_curator("/locks/wallet:7", "lock-")?, b"", options).await?;
     let (_, made) = zookeeper.get_data(lock.lock_path()).await?;
     withdraw_by_zxid(made.czxid, 100).await?;
@@ -449,7 +449,7 @@ async fn postgres_after(locks: &str) -> Outcome {
     Ok(())
 }
 
-// ---- all of them
+// ---- all pages
 
 #[tokio::test]
 async fn the_same_code_runs_at_the_other_address() -> Outcome {
@@ -472,7 +472,7 @@ async fn zookeeper_after_runs() -> Outcome {
 }
 
 #[tokio::test]
-async fn postgres_after_runs_and_meets_code_by_hand_under_the_same_key() -> Outcome {
+async fn postgres_after_runs_and_excludes_manual_code_with_the_same_key() -> Outcome {
     let Some(server) = own(Kind::Postgres) else { return Ok(()) };
     let by = |way: &str| server.url().replace("postgres://", &format!("postgres+{way}://"));
     for way in ["table", "advisory", "row"] {

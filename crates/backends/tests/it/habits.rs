@@ -1,4 +1,6 @@
-//! What the client does above the systems: rules by prefix, and dry runs.
+//! Tests of what the client does itself, independent of a lock system: rules by prefix, and dry runs.
+//!
+//! They need one Redis and one Fencepost node. What the locks of each system do is in `tests/conformance`.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -35,7 +37,7 @@ async fn rules_from_a_file_send_each_name_where_it_belongs() {
     let rules: Rules = toml::from_str(&file).expect("as in the guide");
     let client = Client::builder().rules(rules).connect().await.expect("both are up");
 
-    let system = |name, tier| client.system(name, tier).expect("a rule is about all names");
+    let system = |name, tier| client.system(name, tier).expect("one rule matches all names");
     assert_eq!(system("wallet:7", Tier::Correctness), System::Fencepost);
     assert_eq!(system("thumbnails/7", Tier::Efficiency), System::Redis, "the longer prefix decides");
     assert_eq!(system("thumbnails/paid/7", Tier::Correctness), System::Fencepost, "and a longer one still");
@@ -45,15 +47,15 @@ async fn rules_from_a_file_send_each_name_where_it_belongs() {
     assert!(wallet.is_held() && thumbnail.is_held());
     let there = Client::connect(&redis.url()).await.expect("it is up");
     let taken = there.lock("thumbnails/7").efficiency().try_acquire().await.expect("an answer");
-    assert!(taken.is_none(), "it is Redis that gave it");
+    assert!(taken.is_none(), "Redis granted it");
 
-    // Whoever asks for a token where the rule says efficiency hears it, and whoever asks for less than the rule gets what the
-    // others get: all who lock a name meet in one place.
+    // A request for a token is refused where the rule says efficiency. A request for efficiency where the rule says correctness
+    // uses the tier of the rule, so that all clients exclude each other.
     let refused = client.lock("thumbnails/7").acquire().await.expect_err("the rule says efficiency");
     assert!(matches!(&refused, Error::AgainstTheRule { prefix, .. } if prefix == "thumbnails/"), "{refused:?}");
     let token = client.lock("thumbnails/paid/7").acquire().await.expect("it is free");
     let same = client.lock("thumbnails/paid/7").efficiency().try_acquire().await.expect("an answer");
-    assert!(same.is_none(), "the two meet");
+    assert!(same.is_none(), "the two requests exclude each other");
     assert!(client.native("wallet:7").is_some() && client.native("thumbnails/7").is_none());
     token.release().await.expect("it was held");
 }
@@ -65,11 +67,11 @@ async fn a_rule_that_cannot_be_kept_and_a_name_without_one_are_refused() {
     let refused = refused.expect_err("Redis has no tokens");
     assert!(matches!(&refused, Error::NotPromised(not) if not.promise == Promise::Linearizable), "{refused:?}");
     let client = Client::builder().rule("a/", &redis.url(), None).connect().await.expect("it is up");
-    let refused = client.lock("b/1").efficiency().acquire().await.expect_err("no rule is about it");
-    assert!(refused.to_string().contains("no rule is about the name \"b/1\""), "{refused}");
+    let refused = client.lock("b/1").efficiency().acquire().await.expect_err("no rule matches it");
+    assert!(refused.to_string().contains("no rule matches the name \"b/1\""), "{refused}");
     let unknown: Result<Rules, _> =
         toml::from_str("[[rules]]\nprefix = \"\"\naddress = \"redis://a/\"\nteir = \"efficiency\"");
-    assert!(unknown.is_err(), "a word that is mistyped is no rule");
+    assert!(unknown.is_err(), "a mistyped key is an error");
 }
 
 /// What was logged.
@@ -78,7 +80,7 @@ struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().expect("nobody panics").write(bytes)
+        self.0.lock().expect("no other test uses it").write(bytes)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
@@ -99,16 +101,16 @@ async fn a_dry_run_locks_nothing_and_logs_what_it_would_have_locked() {
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
     let _log = tracing::subscriber::set_default(subscriber);
-    // Nobody is there, and nobody is asked.
+    // No server runs at this address. A dry run does not need one.
     let client = Client::builder().rule("", "redis://127.0.0.1:1/", None).dry_run(true).connect().await;
     let client = client.expect("nothing is sent");
-    let one = client.lock("nightly").efficiency().acquire().await.expect("it is not asked for");
+    let one = client.lock("nightly").efficiency().acquire().await.expect("nothing is sent");
     let two = client.lock("nightly").efficiency().acquire().await.expect("nothing is locked");
     assert!(one.is_held() && two.is_held());
-    one.release().await.expect("there is nothing to give back");
-    let refused = client.lock("nightly").acquire().await.expect_err("a token cannot be pretended");
+    one.release().await.expect("nothing is sent");
+    let refused = client.lock("nightly").acquire().await.expect_err("a dry run has no token");
     assert!(matches!(refused, Error::AgainstTheRule { .. }), "{refused:?}");
-    let said = String::from_utf8(log.0.lock().expect("nobody panics").clone()).expect("text");
+    let said = String::from_utf8(log.0.lock().expect("no other test uses it").clone()).expect("text");
     let lines = said.lines().filter(|line| line.contains("would have locked") && line.contains("nightly"));
     assert_eq!(lines.count(), 2, "{said}");
 }

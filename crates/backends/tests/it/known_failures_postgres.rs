@@ -1,6 +1,7 @@
-//! Shows how locks of Postgres go wrong where they are used as they come, and that this library does not go there.
+//! Shows how plain locks of Postgres fail, and that this library avoids these failures.
 //!
-//! If one of the first tests fails, the failure that it shows is gone, and what guards against it may go, too.
+//! If one of the tests of plain locks fails, Postgres or PgBouncer no longer has that failure, and the code that guards against it
+//! may be removed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,12 +22,12 @@ async fn open(server: &Server) -> tokio_postgres::Client {
     client
 }
 
-/// Whether a query says yes. Nothing is prepared: that, too, would be lost in a pooler.
+/// The boolean that a query returns. Uses no prepared statement, because a pooler would lose it.
 async fn is(client: &tokio_postgres::Client, sql: &str) -> bool {
     client.query_typed_one(sql, &[]).await.unwrap_or_else(|error| panic!("{sql}: {error:?}")).get(0)
 }
 
-/// How often the number was counted up, by many who each read it and write it under a lock.
+/// Several clients read and write a counter under a lock. Returns the counter, and what it must be.
 async fn count_under_a_lock(address: &str) -> (u32, u32) {
     const CLIENTS: u32 = 4;
     const ROUNDS: u32 = 10;
@@ -37,8 +38,8 @@ async fn count_under_a_lock(address: &str) -> (u32, u32) {
         let (inside, counted) = (inside.clone(), counted.clone());
         contenders.spawn(async move {
             for _ in 0..ROUNDS {
-                let lock = client.lock("nightly").wait(PATIENCE).acquire().await.expect("it is given on");
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "somebody else is inside");
+                let lock = client.lock("nightly").wait(PATIENCE).acquire().await.expect("its turn comes");
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holders at the same time");
                 let seen = counted.load(Ordering::SeqCst);
                 tokio::task::yield_now().await;
                 counted.store(seen + 1, Ordering::SeqCst);
@@ -51,15 +52,15 @@ async fn count_under_a_lock(address: &str) -> (u32, u32) {
     (counted.load(Ordering::SeqCst), CLIENTS * ROUNDS)
 }
 
-/// The pooler gives both the same session, and to the server that is one holder who takes the lock twice.
+/// The pooler gives both clients the same session. The server sees one holder that locks twice.
 #[tokio::test]
 async fn a_plain_advisory_lock_through_a_pooler_is_granted_to_two() {
     let Some(postgres) = own(Kind::Postgres) else { return };
     let Some(pooler) = pooler(&postgres, 1) else { return };
     let (one, other) = (open(&pooler).await, open(&pooler).await);
     assert!(is(&one, "SELECT pg_try_advisory_lock(7)").await);
-    assert!(is(&other, "SELECT pg_try_advisory_lock(7)").await, "two hold it, and both believe that they may");
-    // Straight to the server the same is refused.
+    assert!(is(&other, "SELECT pg_try_advisory_lock(7)").await, "two holders, and both believe that they hold it");
+    // On a direct connection to the server, the same call is refused.
     assert!(!is(&open(&postgres).await, "SELECT pg_try_advisory_lock(7)").await);
 }
 
@@ -71,10 +72,13 @@ async fn a_plain_advisory_lock_through_a_pooler_stays_when_its_holder_is_gone() 
     let holder = open(&pooler).await;
     assert!(is(&holder, "SELECT pg_try_advisory_lock(7)").await);
     drop(holder);
-    // Somebody else uses the session, so the pooler is done with the holder.
+    // Another client uses the session, so the pooler has noticed that the holder is gone.
     let other = open(&pooler).await;
     assert!(is(&other, "SELECT true").await);
-    assert!(!is(&open(&postgres).await, "SELECT pg_try_advisory_lock(7)").await, "nobody holds it, and nobody gets it");
+    assert!(
+        !is(&open(&postgres).await, "SELECT pg_try_advisory_lock(7)").await,
+        "no holder is left, but it is not free"
+    );
 }
 
 #[tokio::test]
@@ -89,11 +93,11 @@ async fn advisory_locks_are_refused_through_a_pooler() {
     assert!(why.contains("pooler") && why.contains("postgres+table://"), "{why}");
     Advisory::connect(&address.replace(&pooler.port().to_string(), &postgres.port().to_string()))
         .await
-        .expect("it is the server itself");
+        .expect("this is the server itself");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn table_and_row_locks_are_right_through_a_pooler() {
+async fn table_and_row_locks_are_exclusive_through_a_pooler() {
     let Some(postgres) = own(Kind::Postgres) else { return };
     let Some(pooler) = pooler(&postgres, 8) else { return };
     for way in ["table", "row"] {
@@ -101,17 +105,17 @@ async fn table_and_row_locks_are_right_through_a_pooler() {
         let (counted, expected) = tokio::time::timeout(PATIENCE, count_under_a_lock(&address)).await.expect("in time");
         assert_eq!(counted, expected, "{way}");
     }
-    // A holder that is gone leaves nothing behind.
+    // A dropped guard leaves no lock behind.
     let address = format!("postgres+row://postgres@127.0.0.1:{}/postgres", pooler.port());
     let client = Client::connect(&address).await.expect("it serves");
     drop(client.lock("nightly").acquire().await.expect("it is free"));
-    let next = client.lock("nightly").wait(PATIENCE).acquire().await.expect("it was given back");
+    let next = client.lock("nightly").wait(PATIENCE).acquire().await.expect("it was released");
     next.release().await.expect("it was held");
 }
 
-/// Whoever counts in the transaction that holds the row gives a number to two holders.
+/// A counter in the transaction that holds the row gives the same number to two holders.
 #[tokio::test]
-async fn a_counter_in_the_transaction_falls_back_with_it() {
+async fn a_rollback_also_undoes_a_counter_in_the_transaction() {
     let Some(postgres) = own(Kind::Postgres) else { return };
     let client = open(&postgres).await;
     client.batch_execute("CREATE TABLE lock (version bigint); INSERT INTO lock VALUES (1)").await.expect("a table");
@@ -119,7 +123,7 @@ async fn a_counter_in_the_transaction_falls_back_with_it() {
     let mut numbers: Vec<i64> = Vec::new();
     for _ in 0..2 {
         client.batch_execute("BEGIN").await.expect("it serves");
-        // It may be used elsewhere from here on.
+        // From here on the holder may use the number in another store.
         numbers.push(client.query_typed_one(raise, &[]).await.expect("it serves").get(0));
         client.batch_execute("ROLLBACK").await.expect("it serves");
     }

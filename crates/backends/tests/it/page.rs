@@ -1,4 +1,4 @@
-//! `docs/backends.md` is what the table of promises says. When the table changes, the page is written anew by
+//! Compares `docs/backends.md` with the table of promises. When the table changes, this command writes the page:
 //!
 //! ```text
 //! FENCEPOST_WRITE_DOCS=1 cargo test -p fencepost-backends --test page
@@ -16,7 +16,7 @@ fn the_page_says_what_the_table_says() {
     }
     let page = std::fs::read_to_string(&path).expect("the page is there");
     for (at, (found, expected)) in (1..).zip(page.lines().zip(table::markdown().lines())) {
-        assert_eq!(found, expected, "docs/backends.md:{at}: the top of this test says how to write it anew");
+        assert_eq!(found, expected, "docs/backends.md:{at}: the top of this test says how to update the page");
     }
-    assert_eq!(page.len(), table::markdown().len(), "docs/backends.md ends elsewhere");
+    assert_eq!(page.len(), table::markdown().len(), "docs/backends.md has another length");
 }

@@ -1,4 +1,6 @@
-//! A system to be tested, and clients of it.
+//! The test bed: one lock system with its servers, and clients of it.
+//!
+//! It starts the servers, knows their addresses, and can stop servers that belong to one test. It tests nothing itself.
 
 use std::any::Any;
 use std::net::TcpStream;
@@ -12,20 +14,20 @@ use fencepost_testing::TestServer;
 
 /// Long enough for anything on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// A TTL that is to run out in the test. Long enough for a busy machine to use the lock before.
+/// A TTL that expires during the test. Long enough for a busy machine to use the lock before that.
 pub(crate) const TTL_SHORT: Duration = Duration::from_secs(4);
 
 /// A system with its servers.
 pub(crate) struct Bed {
     pub(crate) system: System,
-    /// Of its servers, on the loopback.
+    /// The ports of its servers, on the loopback.
     pub(crate) ports: Vec<u16>,
-    /// Those that are this bed's alone, and end with it.
+    /// The servers that belong to this bed only, and end with it. Empty if the servers are shared.
     servers: Vec<Box<dyn Any + Send + Sync>>,
 }
 
 impl Bed {
-    /// With servers that the tests of this process share; none if they cannot be had.
+    /// A bed with servers that all tests of this process share; `None` if they are not installed.
     pub(crate) fn new(system: System) -> Option<Bed> {
         static NODE: OnceLock<TestServer> = OnceLock::new();
         let ports = match system {
@@ -41,7 +43,7 @@ impl Bed {
         Some(Bed { system, ports, servers: Vec::new() })
     }
 
-    /// With servers of its own, for a test that ends them; none if they cannot be had.
+    /// A bed with its own servers, for a test that stops them; `None` if they are not installed.
     pub(crate) fn own(system: System) -> Option<Bed> {
         let mut bed = Bed { system, ports: Vec::new(), servers: Vec::new() };
         match system {
@@ -61,18 +63,18 @@ impl Bed {
         Some(bed)
     }
 
-    /// Ends its servers at once.
+    /// Kills its servers.
     pub(crate) fn end_servers(&mut self) {
-        assert!(!self.servers.is_empty(), "only a bed of one's own");
+        assert!(!self.servers.is_empty(), "this bed shares its servers");
         self.servers.clear();
     }
 
-    /// Whether anybody still listens.
+    /// Whether a server still listens.
     pub(crate) fn is_up(&self) -> bool {
         self.ports.iter().any(|port| TcpStream::connect(("127.0.0.1", *port)).is_ok())
     }
 
-    /// Where the system is, if these are its ports.
+    /// The address of the system with these ports.
     pub(crate) fn address(&self, ports: &[u16]) -> String {
         let places: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
         let places = places.join(",");
@@ -88,9 +90,9 @@ impl Bed {
         }
     }
 
-    /// A client, through other ports than the servers' if they are named.
+    /// A client that uses these ports: those of the servers, or of proxies before them.
     pub(crate) fn builder(&self, ports: &[u16]) -> ClientBuilder {
-        // A rule for correctness sends those who ask for less to the replicated locks, too.
+        // With a rule for correctness, requests for efficiency also use the replicated locks.
         let tier = (self.system == System::Fencepost).then_some(Tier::Correctness);
         Client::builder().rule("", &self.address(ports), tier)
     }
@@ -99,24 +101,24 @@ impl Bed {
         self.builder(&self.ports).connect().await.expect("the server is up")
     }
 
-    /// A client whose locks end soon after it falls silent.
+    /// A client whose locks expire soon after its last renewal.
     pub(crate) async fn client_with_short_ttl(&self) -> Client {
         self.builder(&self.ports).ttl(TTL_SHORT).connect().await.expect("the server is up")
     }
 }
 
-/// A lock that every system can give.
+/// A request that every system accepts.
 pub(crate) fn lock(client: &Client, name: &str) -> LockRequest<Efficiency> {
     client.lock(name).efficiency().wait(PATIENCE)
 }
 
-/// The server of a system.
+/// The kind of server that a system needs.
 fn kind(system: System) -> Kind {
     match system {
         System::Redis | System::Redlock => Kind::Redis,
         System::PostgresAdvisory | System::PostgresTable | System::PostgresRow => Kind::Postgres,
         System::Etcd => Kind::Etcd,
         System::Zookeeper => Kind::Zookeeper,
-        other => panic!("{other:?} has no server yet"),
+        other => panic!("{other:?} has no server in the testbed"),
     }
 }

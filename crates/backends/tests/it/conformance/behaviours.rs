@@ -1,4 +1,7 @@
-//! What a lock does. Each takes a system and a name that no other test uses.
+//! The behaviours that every system must show, one function each.
+//!
+//! Each function takes a test bed and a lock name that no other test uses. If the system does not promise the behaviour, the
+//! function checks that the request is refused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +16,7 @@ use crate::conformance::bed::{Bed, PATIENCE, TTL_SHORT, lock};
 use crate::conformance::frozen::Frozen;
 use crate::conformance::proxy::Proxy;
 
-/// A wait that is not to be successful. It is only ever too short: the lock is held all the time.
+/// A wait that must time out. The test never depends on its length, because the lock stays held.
 const IN_VAIN: Duration = Duration::from_millis(150);
 
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
@@ -29,8 +32,8 @@ pub(crate) async fn at_most_one_holds_it_under_contention(bed: &Bed, name: &str)
         let (client, name, inside, times) = (bed.client().await, name.to_owned(), inside.clone(), times.clone());
         contenders.spawn(async move {
             for _ in 0..ROUNDS {
-                let guard = lock(&client, &name).acquire().await.expect("it is given on");
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "somebody else is inside");
+                let guard = lock(&client, &name).acquire().await.expect("its turn comes");
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holders at the same time");
                 tokio::task::yield_now().await;
                 times.fetch_add(1, Ordering::SeqCst);
                 inside.fetch_sub(1, Ordering::SeqCst);
@@ -38,11 +41,11 @@ pub(crate) async fn at_most_one_holds_it_under_contention(bed: &Bed, name: &str)
             }
         });
     }
-    soon("everybody has had it", contenders.join_all()).await;
+    soon("all contenders are done", contenders.join_all()).await;
     assert_eq!(times.load(Ordering::SeqCst), CLIENTS * ROUNDS);
 }
 
-pub(crate) async fn a_wait_ends_when_the_holder_gives_back(bed: &Bed, name: &str) {
+pub(crate) async fn a_wait_ends_when_the_holder_releases(bed: &Bed, name: &str) {
     let (first, second) = (bed.client().await, bed.client().await);
     let guard = lock(&first, name).acquire().await.expect("it is free");
     assert!(guard.is_held() && guard.remaining() > Duration::ZERO);
@@ -51,7 +54,7 @@ pub(crate) async fn a_wait_ends_when_the_holder_gives_back(bed: &Bed, name: &str
     let hold = guard.hold();
     guard.release().await.expect("it was held");
     assert_eq!(hold.state(), GrantState::Lost(Lost::Released));
-    let next = soon("it is handed over", waiting).await.expect("no panic").expect("granted");
+    let next = soon("the waiter is granted", waiting).await.expect("no panic").expect("granted");
     assert!(next.is_held());
     next.release().await.expect("it was held");
 }
@@ -59,80 +62,80 @@ pub(crate) async fn a_wait_ends_when_the_holder_gives_back(bed: &Bed, name: &str
 pub(crate) async fn a_wait_that_is_too_short_times_out_and_leaves_nothing_behind(bed: &Bed, name: &str) {
     let (first, second) = (bed.client().await, bed.client().await);
     let guard = lock(&first, name).acquire().await.expect("it is free");
-    assert!(lock(&second, name).try_acquire().await.expect("an answer").is_none(), "somebody holds it");
+    assert!(lock(&second, name).try_acquire().await.expect("an answer").is_none(), "it is held");
     let late = lock(&second, name).wait(IN_VAIN).acquire().await;
     assert!(matches!(&late, Err(error) if error.is_timed_out()), "{late:?}");
-    assert!(guard.is_held(), "nobody takes it away");
+    assert!(guard.is_held(), "a wait of another client does not end it");
     guard.release().await.expect("it was held");
-    // If the one who gave up were still in the way, this would wait for its TTL, which is the default one.
-    let after = timeout(PATIENCE / 4, lock(&first, name).acquire()).await.expect("nobody is in the way");
+    // If the waiter that timed out still blocked the lock, this would wait for its TTL, which is the default of 30 s.
+    let after = timeout(PATIENCE / 4, lock(&first, name).acquire()).await.expect("the old waiter does not block it");
     after.expect("granted").release().await.expect("it was held");
 }
 
 pub(crate) async fn a_wait_that_is_dropped_leaves_nothing_behind(bed: &Bed, name: &str) {
     let (first, second) = (bed.client().await, bed.client().await);
     let guard = lock(&first, name).acquire().await.expect("it is free");
-    // Dropped at all kinds of moments.
+    // Drops the wait at many different moments.
     for step in 0..12 {
         let dropped = timeout(Duration::from_millis(step * 5), lock(&second, name).acquire()).await;
         assert!(dropped.is_err(), "it is held: {dropped:?}");
     }
     guard.release().await.expect("it was held");
     for step in 0..12 {
-        // Now it is free, so it may be granted to somebody who has gone.
+        // Now the lock is free, so it may be granted to a request that was dropped.
         let _ = timeout(Duration::from_micros(step * 300), lock(&second, name).acquire()).await;
     }
-    let after = timeout(PATIENCE / 4, lock(&first, name).acquire()).await.expect("nobody is in the way");
+    let after = timeout(PATIENCE / 4, lock(&first, name).acquire()).await.expect("no dropped request blocks it");
     after.expect("granted").release().await.expect("it was held");
 }
 
-pub(crate) async fn a_dropped_guard_gives_the_lock_back(bed: &Bed, name: &str) {
+pub(crate) async fn a_dropped_guard_releases_the_lock(bed: &Bed, name: &str) {
     let (first, second) = (bed.client().await, bed.client().await);
     drop(lock(&first, name).acquire().await.expect("it is free"));
-    let after = timeout(PATIENCE / 4, lock(&second, name).acquire()).await.expect("it was given back");
+    let after = timeout(PATIENCE / 4, lock(&second, name).acquire()).await.expect("it was released");
     after.expect("granted").release().await.expect("it was held");
 }
 
 // Rule: holder-stops-first
-pub(crate) async fn a_holder_that_stands_still_loses_it_and_hears_so(bed: &Bed, name: &str) {
+pub(crate) async fn a_paused_holder_loses_the_lock_and_notices_it(bed: &Bed, name: &str) {
     let builder = bed.builder(&bed.ports).ttl(TTL_SHORT);
     let held = name.to_owned();
     let frozen = tokio::task::spawn_blocking(move || Frozen::holding(builder, &held)).await.expect("no panic");
     let next = soon("it expires", lock(&bed.client().await, name).acquire()).await.expect("granted");
     let woken = tokio::task::spawn_blocking(move || frozen.thaw()).await.expect("no panic");
-    assert!(!woken.believed_held, "two believe that they hold it");
+    assert!(!woken.believed_held, "two holders believe that they hold it");
     let refused = woken.released.expect_err("a stale release is refused");
     let is_refusal = refused.lost().is_some() || matches!(refused, fencepost::Error::Refused(Refused::NotOwner));
     assert!(is_refusal, "{refused:?}");
-    assert!(next.is_held(), "a stale release takes nothing away");
+    assert!(next.is_held(), "a stale release does not affect the new holder");
     assert!(lock(&bed.client().await, name).try_acquire().await.expect("an answer").is_none(), "it is still held");
     next.release().await.expect("it was held");
 }
 
-pub(crate) async fn a_holder_whose_connection_is_cut_hears_that_it_lost_the_lock(bed: &Bed, name: &str) {
+pub(crate) async fn a_holder_whose_connection_is_cut_notices_the_loss(bed: &Bed, name: &str) {
     let mut proxies = Vec::new();
     for port in &bed.ports {
         proxies.push(Proxy::to(*port).await);
     }
     let ports: Vec<u16> = proxies.iter().map(|proxy| proxy.port).collect();
-    let client = bed.builder(&ports).ttl(TTL_SHORT).connect().await.expect("the way is open");
+    let client = bed.builder(&ports).ttl(TTL_SHORT).connect().await.expect("the proxies are up");
     let guard = lock(&client, name).acquire().await.expect("it is free");
     drop(proxies);
-    let why = soon("it hears", guard.lost()).await;
+    let why = soon("it notices the loss", guard.lost()).await;
     assert_ne!(why, Lost::Released);
     assert!(!guard.is_held() && guard.remaining() == Duration::ZERO);
     let next = soon("it is free again", lock(&bed.client().await, name).acquire()).await.expect("granted");
     next.release().await.expect("it was held");
-    guard.release().await.expect_err("there is nothing to give back");
+    guard.release().await.expect_err("it was lost");
 }
 
-pub(crate) async fn a_holder_hears_that_the_server_is_gone(bed: &Bed, name: &str) {
+pub(crate) async fn a_holder_notices_that_the_server_is_gone(bed: &Bed, name: &str) {
     let Some(mut own) = Bed::own(bed.system) else { return };
     let client = own.client_with_short_ttl().await;
     let guard = lock(&client, name).acquire().await.expect("it is free");
     own.end_servers();
     assert!(!own.is_up());
-    let why = soon("it hears", guard.lost()).await;
+    let why = soon("it notices the loss", guard.lost()).await;
     assert_ne!(why, Lost::Released);
     assert!(!guard.is_held());
 }
@@ -150,10 +153,10 @@ pub(crate) async fn a_held_lock_is_renewed_for_longer_than_its_ttl(bed: &Bed, na
         last = remaining;
     }
     assert!(grew, "nothing was renewed");
-    // On a machine that stood still for longer than the TTL it may be lost; then it says so, and that is another test's matter.
+    // If the machine stalled for longer than the TTL, the lock may be lost. Another test covers that.
     if guard.is_held() {
         let other = lock(&bed.client().await, name).try_acquire().await.expect("an answer");
-        assert!(other.is_none() || !guard.is_held(), "it was given to somebody else");
+        assert!(other.is_none() || !guard.is_held(), "it was granted to another client");
     }
 }
 
@@ -161,7 +164,7 @@ pub(crate) async fn tokens_rise_or_are_refused(bed: &Bed, name: &str) {
     let client = bed.client().await;
     if bed.system.check(Promise::FencingToken).is_err() {
         if bed.system == System::Memory {
-            // Whoever asks the same cluster for a token gets it from the other tier.
+            // The same cluster gives tokens in the correctness tier, so the request would succeed.
             return;
         }
         let refused = client.lock(name).acquire().await.expect_err("no tokens");
@@ -204,13 +207,13 @@ pub(crate) async fn readers_share_and_keep_writers_out_or_are_refused(bed: &Bed,
     let waiting = tokio::spawn(async move { writer.acquire().await });
     one.release().await.expect("it was held");
     two.release().await.expect("it was held");
-    let alone = soon("the readers are gone", waiting).await.expect("no panic").expect("granted");
+    let alone = soon("the writer is granted", waiting).await.expect("no panic").expect("granted");
     assert!(shared(&first).try_acquire().await.expect("an answer").is_none(), "a writer keeps readers out");
     alone.release().await.expect("it was held");
 }
 
 pub(crate) async fn what_is_not_promised_is_refused_before_anything_is_sent(bed: &Bed, name: &str) {
-    // Nobody listens at the server any more, so what is refused for another reason was not sent.
+    // The servers are gone. So a refusal for any other reason comes before anything is sent.
     let Some(mut own) = Bed::own(bed.system) else { return };
     let client = own.client().await;
     own.end_servers();
@@ -222,7 +225,7 @@ pub(crate) async fn what_is_not_promised_is_refused_before_anything_is_sent(bed:
                 let refused = client.lock(name).efficiency().needs(promise).acquire().await;
                 let refused = refused.expect_err("it is not promised");
                 assert!(matches!(&refused, Error::NotPromised(refused) if *refused == not), "{refused:?}");
-                assert!(refused.to_string().contains("Who does: "), "{refused}");
+                assert!(refused.to_string().contains("Systems that do: "), "{refused}");
             }
         }
     }
@@ -234,10 +237,11 @@ pub(crate) async fn what_is_not_promised_is_refused_before_anything_is_sent(bed:
 pub(crate) async fn the_same_owner_enters_again(bed: &Bed, name: &str) {
     let (client, other) = (bed.client().await, bed.client().await);
     let once = lock(&client, name).owner("job-7").acquire().await.expect("it is free");
-    let twice = soon("it does not wait for itself", lock(&client, name).owner("job-7").acquire()).await.expect("again");
+    let twice =
+        soon("it does not wait for itself", lock(&client, name).owner("job-7").acquire()).await.expect("entered");
     assert!(lock(&client, name).owner("job-8").try_acquire().await.expect("an answer").is_none(), "another owner");
     assert_eq!(once.release().await.expect("it was held").count_left, 1);
-    assert!(twice.is_held(), "it is held until its owner has left as often as it came");
+    assert!(twice.is_held(), "it is held until its owner has left as often as it entered");
     assert!(lock(&other, name).try_acquire().await.expect("an answer").is_none(), "it is still held");
     assert_eq!(twice.release().await.expect("it was held").count_left, 0);
     let after = soon("it is free", lock(&other, name).acquire()).await.expect("granted");
@@ -262,16 +266,16 @@ pub(crate) async fn several_locks_are_taken_without_deadlock(bed: &Bed, name: &s
         contenders.spawn(async move {
             for _ in 0..5 {
                 let all = client.lock_all(&names).efficiency().wait(PATIENCE).acquire();
-                let all = all.await.expect("nobody waits for ever");
+                let all = all.await.expect("no deadlock");
                 assert!(all.is_held() && all.names().count() == names.len());
                 all.release().await.expect("it was held");
             }
         });
     }
-    soon("everybody has had them", contenders.join_all()).await;
-    let plans = client.lock_all(&names).efficiency().plan().expect("it can be had");
+    soon("all contenders are done", contenders.join_all()).await;
+    let plans = client.lock_all(&names).efficiency().plan().expect("the system accepts it");
     let order: Vec<String> = plans.iter().map(|plan| plan.name.as_str().to_owned()).collect();
-    assert!(order.is_sorted(), "everybody takes them in the same order: {order:?}");
+    assert!(order.is_sorted(), "all clients use the same order: {order:?}");
 }
 
 pub(crate) async fn work_is_stopped_when_the_lock_is_lost(bed: &Bed, name: &str) {
@@ -281,7 +285,7 @@ pub(crate) async fn work_is_stopped_when_the_lock_is_lost(bed: &Bed, name: &str)
     assert!(done);
     let (begin, begun) = tokio::sync::oneshot::channel();
     let work = lock(&client, name).run(|_| async move {
-        begin.send(()).expect("somebody waits");
+        begin.send(()).expect("the test waits for it");
         std::future::pending::<()>().await
     });
     let work = async { work.await.expect_err("the lock is lost") };
@@ -293,22 +297,22 @@ pub(crate) async fn work_is_stopped_when_the_lock_is_lost(bed: &Bed, name: &str)
     assert!(error.lost().is_some(), "{error:?}");
 }
 
-pub(crate) async fn a_dead_server_is_not_waited_for_again_and_again(bed: &Bed, name: &str) {
+pub(crate) async fn requests_to_a_dead_server_fail_at_once(bed: &Bed, name: &str) {
     let Some(mut own) = Bed::own(bed.system) else { return };
     let client = own.client().await;
     lock(&client, name).acquire().await.expect("it is free").release().await.expect("it was held");
     own.end_servers();
-    // Sooner or later it is taken for dead, and says so without being asked.
+    // After some failures the breaker opens, and requests fail without being sent.
     soon("the breaker opens", async {
         loop {
             match lock(&client, name).wait(IN_VAIN).acquire().await {
-                Ok(_) => panic!("there is nobody who could grant it"),
+                Ok(_) => panic!("no server is there to grant it"),
                 Err(Error::Lock(fencepost::Error::Failed(fencepost::Failed::Unreachable { last }))) => {
                     if bed.system == System::Fencepost || bed.system == System::Memory {
-                        // Its own client has a breaker of its own.
+                        // The Fencepost client has its own breaker.
                         break;
                     }
-                    if last.contains("asked again in") {
+                    if last.contains("next attempt is in") {
                         break;
                     }
                 }

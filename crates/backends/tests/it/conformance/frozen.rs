@@ -1,4 +1,6 @@
-//! A holder that stands still: its connections stay open, and nothing in it runs. It is what a long pause of a process does.
+//! A paused holder: its connections stay open, and nothing in it runs.
+//!
+//! It shows what a long pause of a process does to a lock. It has its own thread and runtime, so that it can block both.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -8,23 +10,23 @@ use fencepost_backends::ClientBuilder;
 
 use crate::conformance::bed::lock;
 
-/// A holder on a thread and a runtime of its own.
+/// A paused holder, on its own thread and runtime.
 pub(crate) struct Frozen {
     thaw: Sender<()>,
     woken: Receiver<Woken>,
     thread: JoinHandle<()>,
 }
 
-/// What it found when it woke up.
+/// What the holder found after the pause.
 pub(crate) struct Woken {
-    /// What it believed at the first look.
+    /// Whether its guard still said "held".
     pub(crate) believed_held: bool,
-    /// What came of giving the lock back.
+    /// The result of its release.
     pub(crate) released: Result<Released, Error>,
 }
 
 impl Frozen {
-    /// Takes the lock and stands still. Returns when it holds it.
+    /// Acquires the lock and pauses. Returns when it holds the lock.
     pub(crate) fn holding(builder: ClientBuilder, name: &str) -> Frozen {
         let (hold, held) = channel();
         let (thaw, thawed) = channel();
@@ -34,9 +36,9 @@ impl Frozen {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
                 let client = builder.connect().await.expect("the server is up");
-                let guard = lock(&client, &name).acquire().await.expect("nobody else wants it");
-                hold.send(()).expect("somebody waits");
-                // Blocks the only thread of the runtime: nothing is renewed, nothing is read, nothing is closed.
+                let guard = lock(&client, &name).acquire().await.expect("it is free");
+                hold.send(()).expect("the test waits for it");
+                // Blocks the only thread of the runtime: nothing is renewed, read or closed.
                 let _ = thawed.recv();
                 let believed_held = guard.is_held();
                 let _ = wake.send(Woken { believed_held, released: guard.release().await });
@@ -46,10 +48,10 @@ impl Frozen {
         Frozen { thaw, woken, thread }
     }
 
-    /// Lets it go on, and says what it found.
+    /// Ends the pause, and returns what the holder found.
     pub(crate) fn thaw(self) -> Woken {
         self.thaw.send(()).expect("it waits");
-        let woken = self.woken.recv().expect("it goes on");
+        let woken = self.woken.recv().expect("it continues");
         self.thread.join().expect("it ends well");
         woken
     }

@@ -1,8 +1,8 @@
-//! Shows how locks of Redis go wrong, with the real servers: these are the reasons for which a lock with a token is refused there.
+//! Shows with real servers how locks of Redis fail. These are the reasons why Redis gives no lock with a token.
 //!
-//! If one of these tests fails, the failure that it shows is gone, and the promises in `promises.rs` may be raised. The same stories
-//! with Fencepost's own servers, which do not end so, are in `crates/cli/tests/efficiency.rs`. That an advisory lock of Postgres
-//! does not survive a transaction pooler is shown in `tests/known_failures_postgres.rs`.
+//! If one of these tests fails, Redis no longer has the failure that it shows, and `promises.rs` may promise more. The tests in
+//! `crates/cli/tests/efficiency.rs` run the same stories with Fencepost, which does not fail. `tests/known_failures_postgres.rs`
+//! shows how advisory locks of Postgres fail through a transaction pooler.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use fencepost_testbed::{Kind, Server, own};
 use crate::conformance::bed::{PATIENCE, lock};
 use crate::conformance::proxy::Proxy;
 
-/// A replica that has not heard of a lock is promoted when the master dies. It gives the lock away once more.
+/// The master dies, and a replica that does not know the lock is promoted. It grants the lock to a second holder.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fail_over_of_redis_gives_one_lock_to_two() {
     let (Some(master), Some(replica)) = (own(Kind::Redis), own(Kind::Redis)) else { return };
@@ -23,7 +23,7 @@ async fn a_fail_over_of_redis_gives_one_lock_to_two() {
     })
     .await;
 
-    // Replication is asynchronous: what the master grants now is on its way, and stays there.
+    // Replication is asynchronous: what the master grants now never reaches the replica.
     drop(replication);
     eventually("the replica is cut off", async || {
         said(&replica, &["INFO", "replication"]).await.contains("link_status:down")
@@ -39,31 +39,30 @@ async fn a_fail_over_of_redis_gives_one_lock_to_two() {
         .try_acquire()
         .await
         .expect("an answer")
-        .expect("nobody there knows of the first");
-    assert!(one.is_held() && two.is_held(), "two hold it, and both believe that they may: {one:?} {two:?}");
+        .expect("the replica does not know the first holder");
+    assert!(one.is_held() && two.is_held(), "two holders, and both guards say that they hold it: {one:?} {two:?}");
 }
 
-/// Five masters, and the holder has three of them. One of the three restarts without what it had in memory, and the next one gets
-/// a majority, too.
+/// The holder has three of five masters. One of the three restarts and loses its memory, and a second holder gets a majority, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_forgets_gives_a_redlock_to_two() {
     let masters: Vec<Server> = (0..5).filter_map(|_| own(Kind::Redis)).collect();
     let Ok([a, b, c, d, e]) = <[Server; 5]>::try_from(masters) else { return };
     let address = |ports: [u16; 5]| format!("redlock://{}", ports.map(|port| format!("127.0.0.1:{port}")).join(","));
 
-    // The way of the first client to two of the masters is cut.
+    // The first client cannot reach two of the masters: these proxies end at once.
     let cut = [Proxy::to(d.port()).await.port, Proxy::to(e.port()).await.port];
     let first =
         Client::connect(&address([a.port(), b.port(), c.port(), cut[0], cut[1]])).await.expect("a majority is up");
     let one = lock(&first, "nightly-report").acquire().await.expect("three of five are enough");
 
     drop(c);
-    let c = own(Kind::Redis).expect("there was one before");
+    let c = own(Kind::Redis).expect("it is installed");
     let second =
         Client::connect(&address([a.port(), b.port(), c.port(), d.port(), e.port()])).await.expect("all are up");
     let two =
         lock(&second, "nightly-report").try_acquire().await.expect("an answer").expect("three of five are enough");
-    assert!(one.is_held() && two.is_held(), "two hold it, and both believe that they may: {one:?} {two:?}");
+    assert!(one.is_held() && two.is_held(), "two holders, and both guards say that they hold it: {one:?} {two:?}");
 }
 
 async fn said(server: &Server, words: &[&str]) -> String {
@@ -71,7 +70,7 @@ async fn said(server: &Server, words: &[&str]) -> String {
     let mut connection = client.get_multiplexed_async_connection().await.expect("it is up");
     let mut command = redis::cmd(words[0]);
     command.arg(&words[1..]);
-    command.query_async(&mut connection).await.expect("it does what it is told")
+    command.query_async(&mut connection).await.expect("it accepts the command")
 }
 
 async fn command(server: &Server, words: &[&str]) {

@@ -1,7 +1,7 @@
-//! One suite for every system, each with its real server: what a lock of this library does, whoever grants it.
+//! The conformance suite: the same tests for every lock system, each with its real server.
 //!
-//! What a system does not promise is not skipped: there the suite checks that asking for it is refused before anything is sent. So
-//! the waivers are the table of promises, and the reasons stand in it.
+//! A behaviour that a system does not promise is not skipped: the suite checks that a request for it is refused before anything is
+//! sent. So the waivers are the table of promises, which has the reasons.
 
 mod bed;
 mod behaviours;
@@ -17,13 +17,13 @@ macro_rules! conformance {
     ($module:ident, $system:expr) => {
         conformance!($module, $system,
             at_most_one_holds_it_under_contention,
-            a_wait_ends_when_the_holder_gives_back,
+            a_wait_ends_when_the_holder_releases,
             a_wait_that_is_too_short_times_out_and_leaves_nothing_behind,
             a_wait_that_is_dropped_leaves_nothing_behind,
-            a_dropped_guard_gives_the_lock_back,
-            a_holder_that_stands_still_loses_it_and_hears_so,
-            a_holder_whose_connection_is_cut_hears_that_it_lost_the_lock,
-            a_holder_hears_that_the_server_is_gone,
+            a_dropped_guard_releases_the_lock,
+            a_paused_holder_loses_the_lock_and_notices_it,
+            a_holder_whose_connection_is_cut_notices_the_loss,
+            a_holder_notices_that_the_server_is_gone,
             a_held_lock_is_renewed_for_longer_than_its_ttl,
             tokens_rise_or_are_refused,
             readers_share_and_keep_writers_out_or_are_refused,
@@ -31,7 +31,7 @@ macro_rules! conformance {
             the_same_owner_enters_again,
             several_locks_are_taken_without_deadlock,
             work_is_stopped_when_the_lock_is_lost,
-            a_dead_server_is_not_waited_for_again_and_again,
+            requests_to_a_dead_server_fail_at_once,
         );
     };
     ($module:ident, $system:expr, $($behaviour:ident,)*) => {

@@ -1,9 +1,11 @@
-//! A way to a server that can be cut.
+//! A TCP proxy before a server. Dropping it cuts all its connections.
+//!
+//! It copies bytes and knows no protocol.
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
-/// Passes connections on until it is dropped, which cuts all of them.
+/// A proxy that runs until it is dropped.
 pub(crate) struct Proxy {
     pub(crate) port: u16,
     task: JoinHandle<()>,
@@ -14,7 +16,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("the loopback has free ports");
         let port = listener.local_addr().expect("it is bound").port();
         let task = tokio::spawn(async move {
-            // They end with the task.
+            // The connections end with this task.
             let mut connections = JoinSet::new();
             while let Ok((mut near, _)) = listener.accept().await {
                 connections.spawn(async move {

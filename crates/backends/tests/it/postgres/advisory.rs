@@ -1,4 +1,6 @@
-//! Advisory locks: sessions that end, waits that are cut, and keys that are shared.
+//! Advisory locks: sessions that end, waits that are dropped, and keys that two names share.
+//!
+//! `tests/known_failures_postgres.rs` covers advisory locks through a pooler.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,42 +13,42 @@ use crate::postgres::database::{
     Database, TTL_LONG, alone, ask, attempt, end_sessions, name, one, run, soon, take, token, until, wait, waiting,
 };
 
-/// A TTL that runs out in the test. Long enough for a busy machine to take the lock before.
+/// A TTL that expires during the test. Long enough for a busy machine to acquire the lock before that.
 pub(crate) const TTL_SHORT: Duration = Duration::from_secs(3);
 
 #[tokio::test]
-async fn a_holder_that_says_nothing_is_thrown_out_by_the_server() {
+async fn the_server_ends_the_session_of_a_silent_holder() {
     let Some(database) = Database::fresh().await else { return };
     let advisory = database.advisory().await;
     let lease = take(&advisory, &ask("a", Mode::Exclusive, TTL_SHORT)).await;
     let next = wait(&advisory, &alone("a")).await;
-    assert_eq!(soon("it hears of it", lease.ended()).await, Lost::DeadlinePassed);
+    assert_eq!(soon("it notices the loss", lease.ended()).await, Lost::DeadlinePassed);
     assert!(token(&*next) > token(&*lease));
     for refused in [lease.renew().await.map(drop), lease.release().await, lease.release().await] {
         let refused = refused.expect_err("it is lost");
         assert!(matches!(refused, Error::Refused(Refused::Lost(Lost::DeadlinePassed))), "{refused:?}");
     }
-    next.release().await.expect("a stale release takes nothing away");
-    let again = next.release().await.expect_err("it was given back");
+    next.release().await.expect("a stale release does not affect the new holder");
+    let again = next.release().await.expect_err("it was released");
     assert!(matches!(again, Error::Refused(Refused::NotHeld)), "{again:?}");
 }
 
 #[tokio::test]
-async fn a_holder_whose_session_is_ended_hears_of_it() {
+async fn a_holder_notices_that_its_session_was_ended() {
     let Some(database) = Database::fresh().await else { return };
     let advisory = database.advisory().await;
     let lease = take(&advisory, &alone("a")).await;
     lease.renew().await.expect("it is held");
     end_sessions(&database.open().await).await;
-    assert_eq!(soon("it hears of it", lease.ended()).await, Lost::Gone);
+    assert_eq!(soon("it notices the loss", lease.ended()).await, Lost::Gone);
     let refused = lease.release().await.expect_err("it is lost");
     assert!(matches!(refused, Error::Refused(Refused::Lost(Lost::Gone))), "{refused:?}");
     take(&advisory, &alone("a")).await.release().await.expect("it was held");
 }
 
-/// Two names with the same key wait for each other. Nobody is let in by that.
+/// Two names with the same key block each other. That never admits a second holder.
 #[tokio::test]
-async fn whoever_has_the_key_of_a_name_is_waited_for() {
+async fn a_holder_of_the_same_key_blocks_the_name() {
     let Some(database) = Database::fresh().await else { return };
     let advisory = database.advisory().await;
     let other = database.open().await;
@@ -58,10 +60,10 @@ async fn whoever_has_the_key_of_a_name_is_waited_for() {
     take(&advisory, &alone("wallet:u")).await.release().await.expect("another name is free");
     run(&other, "SELECT pg_advisory_unlock_all()").await;
     let lease = take(&advisory, &alone("wallet:ü")).await;
-    lease.renew().await.expect("it is held, and found by its key, negative or not");
+    lease.renew().await.expect("it is held, and found by its key, even if the key is negative");
 }
 
-/// The key of one of these has its highest bit set, so what the server shows of it must be put together with care.
+/// Some of these keys are negative. `pg_locks` shows a key as two halves, and they must be combined with the right sign.
 #[tokio::test]
 async fn renewal_finds_locks_of_every_key_and_mode() {
     let Some(database) = Database::fresh().await else { return };
@@ -79,22 +81,22 @@ async fn renewal_finds_locks_of_every_key_and_mode() {
 }
 
 #[tokio::test]
-async fn a_wait_that_is_dropped_leaves_the_queue_at_once() {
+async fn a_dropped_wait_leaves_the_queue_at_once() {
     let Some(database) = Database::fresh().await else { return };
     let advisory = Arc::new(database.advisory().await);
     let lease = take(&*advisory, &alone("a")).await;
     let observer = database.open().await;
     let waiter = advisory.clone();
     let task = tokio::spawn(async move { waiter.acquire(&alone("a")).await });
-    until("somebody waits", async || waiting(&observer).await == 1).await;
+    until("one session waits", async || waiting(&observer).await == 1).await;
     task.abort();
-    until("nobody waits", async || waiting(&observer).await == 0).await;
+    until("no session waits", async || waiting(&observer).await == 0).await;
     lease.release().await.expect("it was held");
-    take(&*advisory, &alone("a")).await.release().await.expect("nobody who left is in the way");
+    take(&*advisory, &alone("a")).await.release().await.expect("the dropped waiter does not block it");
 }
 
 #[tokio::test]
-async fn a_wait_is_not_cut_by_the_time_outs_of_the_role() {
+async fn the_timeouts_of_the_role_do_not_end_a_wait() {
     let Some(database) = Database::fresh().await else { return };
     let settings = format!(
         "ALTER DATABASE {0} SET statement_timeout = '1 s'; ALTER DATABASE {0} SET lock_timeout = '1 s';
@@ -103,7 +105,7 @@ async fn a_wait_is_not_cut_by_the_time_outs_of_the_role() {
     );
     let observer = database.open().await;
     let (advisory, row) = (database.advisory().await, database.row().await);
-    // From here on for each new connection, and each lock has one.
+    // The settings apply to new connections, and each lock opens one.
     run(&observer, &settings).await;
     for backend in [Arc::new(advisory) as Arc<dyn Backend>, Arc::new(row)] {
         let lease = take(&*backend, &alone("a")).await;
@@ -111,15 +113,15 @@ async fn a_wait_is_not_cut_by_the_time_outs_of_the_role() {
         let task = tokio::spawn(async move { wait(&*waiter, &alone("a")).await });
         let for_long = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
             AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > interval '1.5 s'";
-        until("it waits for longer than that", async || one(&observer, for_long).await == 1).await;
+        until("it waits for longer than the timeouts", async || one(&observer, for_long).await == 1).await;
         lease.release().await.expect("it was held");
-        let next = soon("it is handed over", task).await.expect("no panic");
+        let next = soon("the waiter is granted", task).await.expect("no panic");
         next.release().await.expect("it was held");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_asked_first_is_granted_first_and_nobody_jumps_the_queue() {
+async fn requests_are_granted_in_order_and_readers_do_not_pass_waiting_writers() {
     let Some(database) = Database::fresh().await else { return };
     let advisory: Arc<Advisory> = Arc::new(database.advisory().await);
     let observer = database.open().await;
@@ -133,14 +135,14 @@ async fn who_asked_first_is_granted_first_and_nobody_jumps_the_queue() {
             lease.release().await.expect("it was held");
             token
         }));
-        until("it stands in the queue", async || waiting(&observer).await == place).await;
+        until("it is in the queue", async || waiting(&observer).await == place).await;
     }
-    // Another reader could share the lock with the first one, but writers wait.
+    // Another reader could share the lock with the first reader, but writers wait before it.
     assert!(attempt(&*advisory, &ask("a", Mode::Shared, TTL_LONG)).await.is_none());
     reader.release().await.expect("it was held");
     let mut tokens = Vec::new();
     for waiter in waiters {
-        tokens.push(soon("everybody has had it", waiter).await.expect("no panic"));
+        tokens.push(soon("all waiters are granted", waiter).await.expect("no panic"));
     }
     assert!(tokens.is_sorted(), "{tokens:?}");
 }

@@ -1,4 +1,6 @@
-//! A database of its own for each test, and what the tests ask it.
+//! A separate database for each test, and the queries that the tests share.
+//!
+//! All databases are on one server, unless a test brings its own server.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -11,10 +13,10 @@ use tokio_postgres::{Client, Config, NoTls};
 
 /// Long enough for anything on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// So long that it does not run out in a test.
+/// Never expires during a test.
 pub(crate) const TTL_LONG: Duration = Duration::from_secs(600);
 
-/// An empty database on a server that runs.
+/// An empty database on a running server.
 pub(crate) struct Database {
     port: u16,
     pub(crate) name: String,
@@ -22,7 +24,7 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    /// On the server that all tests share; none if it cannot be had.
+    /// A database on the server that all tests share; `None` if Postgres is not installed.
     pub(crate) async fn fresh() -> Option<Database> {
         Some(Database::on(shared(Kind::Postgres)?).await)
     }
@@ -36,17 +38,17 @@ impl Database {
         Database { port, name, user }
     }
 
-    /// Where a way of locking finds it.
+    /// Its address for one way of locking: `table`, `advisory` or `row`.
     pub(crate) fn address(&self, way: &str) -> String {
         format!("postgres+{way}://{}@127.0.0.1:{}/{}", self.user, self.port, self.name)
     }
 
-    /// As another role.
+    /// The same database for another role.
     pub(crate) fn seen_by(&self, user: &str) -> Database {
         Database { port: self.port, name: self.name.clone(), user: user.to_owned() }
     }
 
-    /// A connection that knows nothing of locks.
+    /// A plain connection, without this library.
     pub(crate) async fn open(&self) -> Client {
         let mut config = Config::new();
         config.host("127.0.0.1").port(self.port).user(&self.user).dbname(&self.name);
@@ -67,7 +69,7 @@ impl Database {
         Row::connect(&self.address("row")).await.expect("it serves")
     }
 
-    /// All three.
+    /// All three ways of locking.
     pub(crate) async fn every_way(&self) -> [Box<dyn Backend>; 3] {
         [Box::new(self.table().await), Box::new(self.advisory().await), Box::new(self.row().await)]
     }
@@ -81,22 +83,22 @@ pub(crate) fn ask(what: &str, mode: Mode, ttl: Duration) -> Ask {
     Ask { name: name(what), mode, ttl }
 }
 
-/// Exclusive, and for long.
+/// A request for an exclusive lock with a long TTL.
 pub(crate) fn alone(what: &str) -> Ask {
     ask(what, Mode::Exclusive, TTL_LONG)
 }
 
-/// The lock, if it is free.
+/// Acquires the lock if it is free.
 pub(crate) async fn attempt(backend: &dyn Backend, ask: &Ask) -> Option<Box<dyn Lease>> {
     backend.try_acquire(ask).await.expect("an answer")
 }
 
-/// The lock, which is free.
+/// Acquires the lock, which must be free.
 pub(crate) async fn take(backend: &dyn Backend, ask: &Ask) -> Box<dyn Lease> {
-    attempt(backend, ask).await.expect("nobody has it")
+    attempt(backend, ask).await.expect("it is free")
 }
 
-/// The lock, when it is free.
+/// Waits for the lock.
 pub(crate) async fn wait(backend: &dyn Backend, ask: &Ask) -> Box<dyn Lease> {
     soon("it is free", backend.acquire(ask)).await.expect("granted")
 }
@@ -109,7 +111,7 @@ pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("in time: {what}"))
 }
 
-/// Asks until the answer is yes.
+/// Waits until the condition is true.
 pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition().await {
@@ -122,7 +124,7 @@ pub(crate) async fn run(client: &Client, sql: &str) {
     client.batch_execute(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
 }
 
-/// The one number that a query gives.
+/// The number that a query returns.
 pub(crate) async fn one(client: &Client, sql: &str) -> i64 {
     client.query_one(sql, &[]).await.unwrap_or_else(|error| panic!("{sql}: {error:?}")).get(0)
 }

@@ -1,4 +1,6 @@
-//! What is particular to Postgres: the traps of each way to lock in it. What all systems do is in `tests/conformance`.
+//! Tests that are specific to Postgres: the traps of each of the three ways to lock.
+//!
+//! The conformance suite (`tests/conformance`) covers what all systems have in common.
 
 mod advisory;
 mod database;

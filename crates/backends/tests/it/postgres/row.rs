@@ -1,4 +1,4 @@
-//! Row locks: in a transaction of the caller, and in one of our own.
+//! Row locks: in a transaction of the caller, and in a transaction of the backend.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ async fn begin(client: &mut Client) -> Transaction<'_> {
     client.transaction().await.expect("it serves")
 }
 
-/// The token of a lock in this transaction, if nobody is in the way.
+/// Locks a name in this transaction, and returns the token. `None` if another transaction holds it.
 async fn lock(row: &Row, transaction: &Transaction<'_>, name: &str) -> Option<u64> {
     let lock = row.lock(transaction, name, Wait::NoWait).await.expect("an answer");
     lock.map(|lock| lock.token().get())
 }
 
 #[tokio::test]
-async fn a_lock_in_a_transaction_of_the_caller_ends_with_it_and_its_token_is_never_given_again() {
+async fn a_lock_in_a_transaction_of_the_caller_ends_with_it_and_its_token_is_never_reused() {
     let Some(database) = Database::fresh().await else { return };
     let row = database.row().await;
     let (mut one, mut other) = (database.open().await, database.open().await);
@@ -33,7 +33,7 @@ async fn a_lock_in_a_transaction_of_the_caller_ends_with_it_and_its_token_is_nev
     let meanwhile = begin(&mut other).await;
     assert_eq!(lock(&row, &meanwhile, "a").await, None);
     assert!(attempt(&row, &alone("a")).await.is_none(), "both forms lock the same row");
-    meanwhile.query_one("SELECT 1", &[]).await.expect("the transaction is usable after that");
+    meanwhile.query_one("SELECT 1", &[]).await.expect("the transaction is still usable");
 
     transaction.rollback().await.expect("it was open");
     let second = lock(&row, &meanwhile, "a").await.expect("it is free");
@@ -68,7 +68,7 @@ async fn a_lock_in_a_transaction_of_the_caller_can_be_waited_for() {
     });
     until("it waits", async || waiting(&observer).await == 1).await;
     transaction.commit().await.expect("it was open");
-    assert!(soon("it is handed over", task).await.expect("no panic") > first);
+    assert!(soon("the waiter is granted", task).await.expect("no panic") > first);
 }
 
 #[tokio::test]
@@ -86,15 +86,15 @@ async fn readers_share_a_row_and_keep_writers_out() {
     take(&row, &alone("a")).await.release().await.expect("it was held");
 }
 
-/// It would wait for the one ahead, and then go on with a view from before.
+/// After the wait, such a transaction would still see the data from before the wait.
 #[tokio::test]
-async fn a_transaction_with_an_old_view_is_refused() {
+async fn a_transaction_above_read_committed_is_refused() {
     let Some(database) = Database::fresh().await else { return };
     let row = database.row().await;
     let mut client = database.open().await;
     for level in [IsolationLevel::RepeatableRead, IsolationLevel::Serializable] {
         let transaction = client.build_transaction().isolation_level(level).start().await.expect("it serves");
-        let refused = row.lock(&transaction, "a", Wait::NoWait).await.expect_err("an old view");
+        let refused = row.lock(&transaction, "a", Wait::NoWait).await.expect_err("the level is too high");
         let Error::Refused(Refused::Invalid(why)) = &refused else { panic!("{refused:?}") };
         assert!(why.contains("READ COMMITTED"), "{why}");
     }
@@ -107,47 +107,47 @@ async fn a_transaction_in_another_database_is_refused() {
     elsewhere.row().await;
     let mut client = elsewhere.open().await;
     let transaction = begin(&mut client).await;
-    let refused = row.lock(&transaction, "a", Wait::Wait).await.expect_err("it is elsewhere");
+    let refused = row.lock(&transaction, "a", Wait::Wait).await.expect_err("it is in another database");
     let Error::Refused(Refused::Invalid(why)) = &refused else { panic!("{refused:?}") };
     assert!(why.contains("another database"), "{why}");
 }
 
 #[tokio::test]
-async fn a_holder_that_says_nothing_is_thrown_out_by_the_server() {
+async fn the_server_ends_the_session_of_a_silent_holder() {
     let Some(database) = Database::fresh().await else { return };
     let row = database.row().await;
     let lease = take(&row, &ask("a", Mode::Exclusive, TTL_SHORT)).await;
     let next = wait(&row, &alone("a")).await;
-    assert_eq!(soon("it hears of it", lease.ended()).await, Lost::DeadlinePassed);
+    assert_eq!(soon("it notices the loss", lease.ended()).await, Lost::DeadlinePassed);
     assert!(token(&*next) > token(&*lease));
     for refused in [lease.renew().await.map(drop), lease.release().await, lease.release().await] {
         let refused = refused.expect_err("it is lost");
         assert!(matches!(refused, Error::Refused(Refused::Lost(Lost::DeadlinePassed))), "{refused:?}");
     }
     next.renew().await.expect("it is held");
-    next.release().await.expect("a stale release takes nothing away");
-    let again = next.release().await.expect_err("it was given back");
+    next.release().await.expect("a stale release does not affect the new holder");
+    let again = next.release().await.expect_err("it was released");
     assert!(matches!(again, Error::Refused(Refused::NotHeld)), "{again:?}");
 }
 
 #[tokio::test]
-async fn a_wait_that_is_dropped_leaves_the_queue_at_once() {
+async fn a_dropped_wait_leaves_the_queue_at_once() {
     let Some(database) = Database::fresh().await else { return };
     let row = Arc::new(database.row().await);
     let lease = take(&*row, &alone("a")).await;
     let observer = database.open().await;
     let waiter = row.clone();
     let task = tokio::spawn(async move { waiter.acquire(&alone("a")).await });
-    until("somebody waits", async || waiting(&observer).await == 1).await;
+    until("one session waits", async || waiting(&observer).await == 1).await;
     task.abort();
-    until("nobody waits", async || waiting(&observer).await == 0).await;
+    until("no session waits", async || waiting(&observer).await == 0).await;
     lease.release().await.expect("it was held");
-    take(&*row, &alone("a")).await.release().await.expect("nobody who left is in the way");
+    take(&*row, &alone("a")).await.release().await.expect("the dropped waiter does not block it");
 }
 
-/// The next holder may have had its token by then, and a lower one.
+/// The next holder may already have a token, and a lower one.
 #[tokio::test]
-async fn a_token_that_was_drawn_after_the_lock_had_gone_is_not_used() {
+async fn a_token_from_after_the_loss_of_the_lock_is_not_used() {
     let Some(database) = Database::fresh().await else { return };
     let row = Arc::new(database.row().await);
     take(&*row, &alone("a")).await.release().await.expect("it was held");
@@ -163,14 +163,14 @@ async fn a_token_that_was_drawn_after_the_lock_had_gone_is_not_used() {
         WHERE datname = current_database() AND query LIKE '%FOR UPDATE%' AND pid <> pg_backend_pid()";
     until("its session has ended", async || one(&observer, free).await == 0).await;
     run(&counter, "COMMIT").await;
-    let refused = soon("it hears of it", task).await.expect("no panic");
+    let refused = soon("the acquire fails", task).await.expect("no panic");
     assert!(refused.is_err(), "{refused:?}");
-    take(&*row, &alone("a")).await.release().await.expect("nothing is left of it");
+    take(&*row, &alone("a")).await.release().await.expect("the failed acquire left no lock");
 }
 
-/// So row locks are not promised to be first come, first served.
+/// This is why row locks do not promise "first come, first served".
 #[tokio::test]
-async fn readers_pass_a_writer_that_waits() {
+async fn readers_pass_a_waiting_writer() {
     let Some(database) = Database::fresh().await else { return };
     let row = Arc::new(database.row().await);
     let observer = database.open().await;
@@ -182,5 +182,5 @@ async fn readers_pass_a_writer_that_waits() {
     let second = take(&*row, &reading).await;
     first.release().await.expect("it was held");
     second.release().await.expect("it was held");
-    soon("the writer is let in", task).await.expect("no panic").release().await.expect("it was held");
+    soon("the writer is granted", task).await.expect("no panic").release().await.expect("it was held");
 }

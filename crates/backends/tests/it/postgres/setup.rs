@@ -1,4 +1,4 @@
-//! The tables: made by whoever comes first, or by hand.
+//! The creation of the tables: by the first program that connects, or by hand.
 
 use fencepost_backends::postgres::{Advisory, Row, SETUP_SQL, Table};
 use tokio::task::JoinSet;
@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 use crate::postgres::database::{Database, alone, end_sessions, run, soon, take};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_who_connect_at_once_to_an_empty_database_do_not_collide() {
+async fn many_clients_that_connect_to_an_empty_database_at_once_do_not_collide() {
     let Some(database) = Database::fresh().await else { return };
     let mut connecting = JoinSet::new();
     for _ in 0..8 {
@@ -20,9 +20,9 @@ async fn many_who_connect_at_once_to_an_empty_database_do_not_collide() {
     }
 }
 
-/// Somebody who runs the script knows nothing of our number.
+/// An operator who runs the script by hand does not take the advisory lock of the library.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_script_that_runs_at_the_same_time_does_no_harm() {
+async fn the_setup_script_may_run_by_hand_at_the_same_time() {
     let Some(database) = Database::fresh().await else { return };
     let by_hand = database.open().await;
     run(&by_hand, "BEGIN").await;
@@ -41,7 +41,7 @@ async fn a_script_that_runs_at_the_same_time_does_no_harm() {
 }
 
 #[tokio::test]
-async fn a_role_that_may_not_make_them_is_told_what_to_run() {
+async fn a_role_that_may_not_create_the_tables_is_told_what_to_run() {
     let Some(database) = Database::fresh().await else { return };
     let (admin, role) = (database.open().await, format!("app_of_{}", database.name));
     run(&admin, &format!("CREATE ROLE {role} LOGIN")).await;
@@ -54,7 +54,7 @@ async fn a_role_that_may_not_make_them_is_told_what_to_run() {
         let refused = refused.expect_err("it may not").to_string();
         assert!(refused.contains("permission denied") && refused.contains(SETUP_SQL), "{refused}");
     }
-    // Made, but not let in.
+    // The tables exist, but the role has no rights.
     run(&admin, SETUP_SQL).await;
     for backend in app.every_way().await {
         let refused = backend.try_acquire(&alone("a")).await.expect_err("it may not").to_string();
@@ -76,7 +76,7 @@ async fn a_role_that_may_not_make_them_is_told_what_to_run() {
 }
 
 #[tokio::test]
-async fn an_address_that_is_none_says_so_and_shows_no_password() {
+async fn a_bad_address_is_refused_and_the_error_shows_no_password() {
     let bad = Table::connect("postgres+table://app:hunter2@host/app?nonsense=1").await.expect_err("no such setting");
     assert!(matches!(&bad, fencepost_backends::Error::BadAddress { .. }), "{bad:?}");
     assert!(!format!("{bad} {bad:?}").contains("hunter2"), "{bad}");

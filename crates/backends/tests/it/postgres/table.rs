@@ -1,4 +1,4 @@
-//! The lock table: whose clock counts, the four answers, and what is around a shared connection.
+//! The lock table: whose clock decides, the four answers to a release, and the shared connection.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::postgres::database::{
     Database, TTL_LONG, alone, ask, attempt, end_sessions, run, soon, take, token, until, wait,
 };
 
-/// Moves the clock of the database, as far as this lock can see it.
+/// Sets the expiry of all locks relative to the database's clock, instead of moving the clock.
 async fn set_expiry(database: &Database, from_now: &str) {
     let update = format!("UPDATE fencepost_lock.locks SET expires_at = clock_timestamp() + interval '{from_now}'");
     run(&database.open().await, &update).await;
@@ -25,9 +25,9 @@ async fn a_lock_ends_by_the_clock_of_the_database_and_not_by_ours() {
     set_expiry(&database, "-1 s").await;
     let second = take(&table, &ask("a", Mode::Exclusive, Duration::from_millis(1))).await;
     assert!(token(&*second) > token(&*first));
-    // By our clock the second one has ended. The database says otherwise, and nobody else gets it.
+    // By our clock the second lock has expired. By the database's clock it has not, so no other client gets it.
     set_expiry(&database, "1 h").await;
-    until("its TTL is over by our clock", async || {
+    until("its TTL has passed by our clock", async || {
         let proof = second.proof();
         clock::now() > proof.sent_at.after(proof.ttl)
     })
@@ -41,7 +41,7 @@ async fn a_release_has_four_answers() {
     let table = database.table().await;
     let lease = take(&table, &alone("a")).await;
     lease.release().await.expect("it was held");
-    let again = lease.release().await.expect_err("it was given back");
+    let again = lease.release().await.expect_err("it was released");
     assert!(matches!(again, Error::Refused(Refused::NotHeld)), "{again:?}");
 
     let lease = take(&table, &alone("a")).await;
@@ -52,9 +52,9 @@ async fn a_release_has_four_answers() {
     let lease = take(&table, &alone("a")).await;
     set_expiry(&database, "-1 s").await;
     let next = take(&table, &alone("a")).await;
-    let stale = lease.release().await.expect_err("somebody else has it");
+    let stale = lease.release().await.expect_err("another holder has it");
     assert!(matches!(stale, Error::Refused(Refused::NotOwner)), "{stale:?}");
-    next.release().await.expect("a stale release takes nothing away");
+    next.release().await.expect("a stale release does not affect the new holder");
     let stale = lease.release().await.expect_err("it had expired long ago");
     assert!(matches!(stale, Error::Refused(Refused::Lost(Lost::DeadlinePassed))), "{stale:?}");
 }
@@ -73,29 +73,29 @@ async fn a_renewal_moves_the_expiry_and_a_late_one_is_refused() {
     let late = lease.renew().await.expect_err("it has expired");
     assert!(matches!(late, Error::Refused(Refused::Lost(Lost::DeadlinePassed))), "{late:?}");
     let next = take(&table, &alone("a")).await;
-    let stale = lease.renew().await.expect_err("somebody else has it");
+    let stale = lease.renew().await.expect_err("another holder has it");
     assert!(matches!(stale, Error::Refused(Refused::NotOwner)), "{stale:?}");
     next.renew().await.expect("it is held");
 }
 
 #[tokio::test]
-async fn a_lock_outlives_the_connection_and_the_next_statement_opens_another() {
+async fn a_lock_outlives_the_connection_and_the_next_statement_opens_a_new_one() {
     let Some(database) = Database::fresh().await else { return };
     let table = database.table().await;
     let lease = take(&table, &alone("a")).await;
     end_sessions(&database.open().await).await;
     soon("it connects again", async {
         while let Err(error) = lease.renew().await {
-            assert!(!matches!(error, Error::Refused(_)), "it is held all the time: {error:?}");
+            assert!(!matches!(error, Error::Refused(_)), "the lock stays held: {error:?}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })
     .await;
-    assert!(attempt(&database.table().await, &alone("a")).await.is_none(), "nobody else got it meanwhile");
+    assert!(attempt(&database.table().await, &alone("a")).await.is_none(), "the first client still holds it");
     lease.release().await.expect("it was held");
 }
 
-/// Above READ COMMITTED one of two upserts at the same time fails. That is not the callers' affair.
+/// Above READ COMMITTED one of two concurrent upserts fails. The library retries it, so callers do not see that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn contention_is_harmless_where_transactions_are_serializable_by_default() {
     let Some(database) = Database::fresh().await else { return };
@@ -112,7 +112,7 @@ async fn contention_is_harmless_where_transactions_are_serializable_by_default()
             }
         });
     }
-    soon("everybody has had it", contenders.join_all()).await;
+    soon("all contenders are done", contenders.join_all()).await;
     assert_eq!(token(&*take(&database.table().await, &alone("a")).await), 61);
 }
 

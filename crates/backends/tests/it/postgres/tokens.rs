@@ -1,4 +1,6 @@
-//! Tokens rise whatever happens to their holders: for all three ways.
+//! Tokens rise for all three ways of locking, whatever happens to their holders.
+//!
+//! A token that is given twice fences nothing. So these tests kill holders, crash the server, and reach the end of the numbers.
 
 use fencepost::{Error, Failed};
 use fencepost_testbed::{Kind, own};
@@ -6,7 +8,7 @@ use fencepost_testbed::{Kind, own};
 use crate::postgres::database::{Database, alone, end_sessions, run, take, token, until};
 
 #[tokio::test]
-async fn tokens_go_on_rising_when_a_team_changes_its_way() {
+async fn tokens_keep_rising_when_a_team_changes_its_way_of_locking() {
     let Some(database) = Database::fresh().await else { return };
     let mut last = 0;
     for _ in 0..2 {
@@ -26,7 +28,7 @@ async fn tokens_rise_after_a_holder_was_killed() {
         let lease = take(&*backend, &alone("a")).await;
         let admin = database.open().await;
         end_sessions(&admin).await;
-        // A lock in the table does not end with a connection, so its time is made to be over.
+        // A lock in the table does not end with the connection, so this sets its expiry to now.
         run(&admin, "UPDATE fencepost_lock.locks SET expires_at = clock_timestamp()").await;
         let mut next = None;
         until("it is free", async || {
@@ -40,13 +42,13 @@ async fn tokens_rise_after_a_holder_was_killed() {
     }
 }
 
-/// The holder may have used its token a moment before the server crashed, even if commits need not be on disk there.
+/// The holder may have used its token just before the crash. The database is set not to sync its commits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_token_is_given_twice_when_the_server_crashes() {
     let Some(mut server) = own(Kind::Postgres) else { return };
     let database = Database::on(&server).await;
     let admin = database.open().await;
-    // Nobody but the commit itself brings it to the disk in time.
+    // With these settings, only the statements of the library sync to disk in time.
     run(&admin, "ALTER SYSTEM SET wal_writer_delay = '10 s'").await;
     run(&admin, "ALTER SYSTEM SET synchronous_commit = off").await;
     run(&admin, "SELECT pg_reload_conf()").await;
@@ -56,11 +58,11 @@ async fn no_token_is_given_twice_when_the_server_crashes() {
         take(&*backend, &alone(name)).await.release().await.expect("it was held");
         let lease = take(&*backend, &alone(name)).await;
         let before = token(&*lease);
-        // In a transaction that is open still, if it is a row.
+        // For a row lock, the transaction is still open.
         tokio::task::block_in_place(|| server.crash_and_restart());
         run(&database.open().await, "UPDATE fencepost_lock.locks SET holder = NULL").await;
         let mut next = None;
-        until("it is served again", async || {
+        until("the server grants it again", async || {
             next = backend.try_acquire(&alone(name)).await.ok().flatten();
             next.is_some()
         })
@@ -78,16 +80,18 @@ async fn a_token_that_a_double_cannot_hold_is_refused_and_nothing_is_held() {
         let client = database.open().await;
         run(&client, "UPDATE fencepost_lock.locks SET token = 9007199254740991").await;
         for _ in 0..2 {
-            // The second time it would be busy, if the first had left anything.
+            // If the first attempt left a lock, the second attempt would find it busy.
             let refused = backend.try_acquire(&alone("a")).await;
             let Err(Error::Failed(Failed::NotTaken { message, .. })) = &refused else { panic!("{refused:?}") };
             assert!(message.contains("token_is_below_2_to_the_53"), "{message}");
             let held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'
                 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
-            until("the server has noticed", async || crate::postgres::database::one(&client, held).await == 0).await;
+            until("the server has released it", async || crate::postgres::database::one(&client, held).await == 0)
+                .await;
             let open = "SELECT count(*) FROM pg_stat_activity
                 WHERE datname = current_database() AND state = 'idle in transaction'";
-            until("the server has noticed", async || crate::postgres::database::one(&client, open).await == 0).await;
+            until("the server has released it", async || crate::postgres::database::one(&client, open).await == 0)
+                .await;
         }
         run(&client, "UPDATE fencepost_lock.locks SET token = 1").await;
         take(&*backend, &alone("a")).await.release().await.expect("it was held");

@@ -1,4 +1,6 @@
-//! What is particular to ZooKeeper: its queues of nodes, its sessions, and messages that are lost on the way.
+//! Tests that are specific to ZooKeeper: its queues of nodes, its sessions, and messages that are lost.
+//!
+//! The conformance suite (`tests/conformance`) covers what all systems have in common.
 
 mod proxy;
 
@@ -17,11 +19,11 @@ use zookeeper_client as zk;
 
 use crate::zookeeper::proxy::{CREATE, DELETE, Loss, Proxy};
 
-/// Long enough for anything on a busy machine, and shorter than a session lives: nothing here ends by itself in time.
+/// Long enough for anything on a busy machine, and shorter than [`TTL_LONG`]: within it, no session expires.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// The longest that the server allows.
+/// The longest session timeout that the server allows.
 const TTL_LONG: Duration = Duration::from_secs(60);
-/// For what has to be seen renewed.
+/// For tests that wait for a renewal.
 const TTL_SHORT: Duration = Duration::from_secs(4);
 
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
@@ -33,7 +35,7 @@ async fn client(port: u16, ttl: Duration) -> Client {
     Client::builder().rule("", &address, None).ttl(ttl).connect().await.expect("the server is up")
 }
 
-/// Somebody who looks at the queue of a name.
+/// Observes the queue of a name, with its own session.
 struct Onlooker {
     zookeeper: zk::Client,
     parent: String,
@@ -47,13 +49,13 @@ impl Onlooker {
         Onlooker { zookeeper, parent: format!("/fencepost-locks/{node}"), port: server.port() }
     }
 
-    /// The node of the name is there, and stays.
+    /// Creates the node of the name so that it stays when the queue is empty.
     async fn keep_parent(&self) {
         let persistent = zk::CreateMode::Persistent.with_acls(zk::Acls::anyone_all());
-        self.zookeeper.mkdir(&self.parent, &persistent).await.expect("it is made");
+        self.zookeeper.mkdir(&self.parent, &persistent).await.expect("it is created");
     }
 
-    /// Returns when so many stand in the queue: their nodes, in the order in which they came.
+    /// Waits until the queue has `count` nodes, and returns them in the order in which they came.
     async fn queue_of(&self, count: usize) -> Vec<String> {
         let queue = async {
             loop {
@@ -101,18 +103,18 @@ impl Onlooker {
     }
 }
 
-/// Waits for a lock, says so when it has it, and gives it back.
+/// Waits for a lock, reports its number and token when it has the lock, and releases it.
 fn waiter(client: Client, name: &str, number: u32, order: mpsc::UnboundedSender<(u32, u64)>) -> JoinHandle<()> {
     let name = name.to_owned();
     tokio::spawn(async move {
         let guard = client.lock(name).wait(PATIENCE).acquire().await.expect("its turn comes");
-        order.send((number, guard.token().get())).expect("somebody listens");
+        order.send((number, guard.token().get())).expect("the test listens");
         guard.release().await.expect("it was held");
     })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_is_served_in_order_and_each_watches_only_the_one_before() {
+async fn waiters_are_granted_in_order_and_each_watches_only_the_node_before_it() {
     let Some(server) = shared(Kind::Zookeeper) else { return };
     let (name, port) = ("in-order", server.port());
     let onlooker = Onlooker::at(server, name).await;
@@ -125,17 +127,17 @@ async fn who_waits_is_served_in_order_and_each_watches_only_the_one_before() {
     }
     let queue = onlooker.queue_of(4).await;
     let watched = async {
-        // The holder watches its own node.
+        // The holder watches its own node, so the first node has two watchers.
         while onlooker.watchers_of(&queue).await != [2, 1, 1, 0] {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    soon("each watches the one before it", watched).await;
+    soon("each watches the node before it", watched).await;
     let mut last = guard.token().get();
     assert_eq!(last, onlooker.czxid(&queue[0]).await, "the token is the transaction that created the node");
     guard.release().await.expect("it was held");
     for expected in 0..3 {
-        let (number, token) = soon("the next is served", order.recv()).await.expect("somebody waits");
+        let (number, token) = soon("the next is granted", order.recv()).await.expect("a waiter is left");
         assert_eq!(number, expected);
         assert!(token > last, "{token} after {last}");
         last = token;
@@ -144,14 +146,14 @@ async fn who_waits_is_served_in_order_and_each_watches_only_the_one_before() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_goes_away_in_the_middle_holds_up_nobody() {
+async fn a_waiter_that_leaves_in_the_middle_does_not_delay_the_others() {
     let Some(server) = shared(Kind::Zookeeper) else { return };
     let (name, port) = ("in-the-middle", server.port());
     let onlooker = Onlooker::at(server, name).await;
     let guard = client(port, TTL_LONG).await.lock(name).acquire().await.expect("it is free");
     let (sender, mut order) = mpsc::unbounded_channel();
     let mut waiters = Vec::new();
-    // They share a session, and so its watches.
+    // The waiters share a session, and so its watches.
     let waiting = client(port, TTL_LONG).await;
     for number in 0..3 {
         waiters.push(waiter(waiting.clone(), name, number, sender.clone()));
@@ -161,13 +163,13 @@ async fn a_waiter_that_goes_away_in_the_middle_holds_up_nobody() {
     onlooker.queue_of(3).await;
     guard.release().await.expect("it was held");
     for expected in [0, 2] {
-        let (number, _) = soon("the next is served", order.recv()).await.expect("somebody waits");
+        let (number, _) = soon("the next is granted", order.recv()).await.expect("a waiter is left");
         assert_eq!(number, expected);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_share_and_do_not_pass_a_writer_that_waits() {
+async fn readers_share_and_do_not_pass_a_waiting_writer() {
     let Some(server) = shared(Kind::Zookeeper) else { return };
     let (name, port) = ("readers", server.port());
     let onlooker = Onlooker::at(server, name).await;
@@ -180,22 +182,22 @@ async fn readers_share_and_do_not_pass_a_writer_that_waits() {
     let (reader, sender) = (client.lock(name).shared().wait(PATIENCE), sender);
     let last = tokio::spawn(async move {
         let guard = reader.acquire().await.expect("its turn comes");
-        sender.send((1, guard.token().get())).expect("somebody listens");
+        sender.send((1, guard.token().get())).expect("the test listens");
         guard
     });
     onlooker.queue_of(4).await;
     assert!(client.lock(name).shared().try_acquire().await.expect("an answer").is_none(), "a writer waits before it");
-    // In the order that makes the writer look again.
+    // In this order, the writer must read the queue again.
     two.release().await.expect("it was held");
     one.release().await.expect("it was held");
     for expected in 0..2 {
-        assert_eq!(soon("the next is served", order.recv()).await.expect("somebody waits").0, expected);
+        assert_eq!(soon("the next is granted", order.recv()).await.expect("a waiter is left").0, expected);
     }
     last.await.expect("no panic").release().await.expect("it was held");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_only_tries_leaves_the_queue_as_it_was() {
+async fn a_client_that_only_tries_does_not_change_the_queue() {
     let Some(server) = shared(Kind::Zookeeper) else { return };
     let (name, port) = ("tries", server.port());
     let onlooker = Onlooker::at(server, name).await;
@@ -209,7 +211,7 @@ async fn whoever_only_tries_leaves_the_queue_as_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_hears_at_once_that_its_session_is_over_and_the_next_lock_has_a_new_one() {
+async fn a_holder_notices_at_once_that_its_session_ended_and_the_next_lock_has_a_new_session() {
     let Some(server) = shared(Kind::Zookeeper) else { return };
     let name = "session-of-a-holder";
     let proxy = Proxy::to(server.port()).await;
@@ -217,8 +219,8 @@ async fn a_holder_hears_at_once_that_its_session_is_over_and_the_next_lock_has_a
     let guard = client.lock(name).acquire().await.expect("it is free");
     let token = guard.token().get();
     proxy.end_session().await;
-    assert_eq!(soon("it hears", guard.lost()).await, Lost::Gone);
-    let refused = guard.release().await.expect_err("there is nothing to give back");
+    assert_eq!(soon("it notices the loss", guard.lost()).await, Lost::Gone);
+    let refused = guard.release().await.expect_err("it was lost");
     assert_eq!(refused.lost(), Some(Lost::Gone));
     let again = soon("a new session", client.lock(name).acquire()).await.expect("it is free");
     assert!(again.token().get() > token);
@@ -226,7 +228,7 @@ async fn a_holder_hears_at_once_that_its_session_is_over_and_the_next_lock_has_a
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_hears_that_its_session_is_over_and_may_ask_again() {
+async fn a_waiter_notices_that_its_session_ended_and_may_ask_again() {
     let Some(server) = shared(Kind::Zookeeper) else { return };
     let name = "session-of-a-waiter";
     let onlooker = Onlooker::at(server, name).await;
@@ -237,7 +239,7 @@ async fn a_waiter_hears_that_its_session_is_over_and_may_ask_again() {
     let first = tokio::spawn(async move { request.acquire().await });
     onlooker.queue_of(2).await;
     proxy.end_session().await;
-    let ended = soon("it hears", first).await.expect("no panic").expect_err("its place is gone");
+    let ended = soon("the wait fails", first).await.expect("no panic").expect_err("its node is gone");
     let is_ended = matches!(ended, Error::Lock(fencepost::Error::Refused(Refused::SessionEnded(_))));
     assert!(is_ended, "{ended:?}");
     onlooker.queue_of(1).await;
@@ -250,18 +252,18 @@ async fn a_waiter_hears_that_its_session_is_over_and_may_ask_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_place_whose_answer_was_lost_is_found_again() {
+async fn a_node_is_found_again_after_its_create_or_the_answer_was_lost() {
     let Some(server) = shared(Kind::Zookeeper) else { return };
     let name = "lost-create";
     let onlooker = Onlooker::at(server, name).await;
     let proxy = Proxy::to(server.port()).await;
     let client = client(proxy.port, TTL_LONG).await;
-    // Else the first create fails, and it would be that answer which is lost.
+    // Without the parent, the first create would fail, and the proxy would drop the wrong answer.
     onlooker.keep_parent().await;
     for loss in [Loss::Answer(CREATE), Loss::Request(CREATE)] {
         proxy.lose(loss);
         let guard = client.lock(name).acquire().await.expect("it is free");
-        soon("it was lost", proxy.lost()).await;
+        soon("the message is dropped", proxy.lost()).await;
         let queue = onlooker.queue_of(1).await;
         assert_eq!(guard.token().get(), onlooker.czxid(&queue[0]).await, "{loss:?}");
         guard.release().await.expect("it was held");
@@ -270,9 +272,9 @@ async fn a_place_whose_answer_was_lost_is_found_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_place_whose_answer_was_lost_is_given_up_if_nobody_wants_it_any_more() {
+async fn a_node_whose_answer_was_lost_is_deleted_if_the_request_is_dropped() {
     let Some(server) = shared(Kind::Zookeeper) else { return };
-    let name = "nobody-wants-it";
+    let name = "dropped-request";
     let onlooker = Onlooker::at(server, name).await;
     let proxy = Proxy::to(server.port()).await;
     let client = client(proxy.port, TTL_LONG).await;
@@ -282,7 +284,7 @@ async fn a_place_whose_answer_was_lost_is_given_up_if_nobody_wants_it_any_more()
     proxy.lose(Loss::Answer(CREATE));
     let request = client.lock(name).shared();
     let acquire = tokio::spawn(async move { request.acquire().await });
-    soon("it was lost", proxy.lost()).await;
+    soon("the message is dropped", proxy.lost()).await;
     onlooker.queue_of(2).await;
     acquire.abort();
     assert!(acquire.await.expect_err("it was dropped").is_cancelled());
@@ -302,7 +304,7 @@ async fn a_release_whose_answer_was_lost_is_a_release() {
         let guard = client.lock(name).acquire().await.expect("it is free");
         proxy.lose(loss);
         guard.release().await.expect("it was held");
-        soon("it was lost", proxy.lost()).await;
+        soon("the message is dropped", proxy.lost()).await;
         onlooker.queue_of(0).await;
     }
 }
@@ -324,7 +326,7 @@ async fn a_lock_outlives_its_connection() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    // The first may be of a message from before the cut.
+    // The first renewal may come from a message before the cut.
     for _ in 0..3 {
         soon("it is renewed", renewed()).await;
     }
@@ -358,8 +360,8 @@ async fn a_holder_and_a_waiter_outlive_a_crash_of_their_server() {
     assert_eq!(Onlooker::at(&server, name).await.queue_of(2).await, queue, "they are the same nodes");
     let token = guard.token().get();
     guard.release().await.expect("it was held");
-    let (_, next) = soon("the waiter is served", order.recv()).await.expect("it waits");
-    assert!(next > token, "tokens rise over a crash: {next} after {token}");
+    let (_, next) = soon("the waiter is granted", order.recv()).await.expect("it waits");
+    assert!(next > token, "tokens rise across a crash: {next} after {token}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -372,15 +374,15 @@ async fn an_operator_may_delete_the_node_of_a_holder_or_a_waiter() {
     let waiting = tokio::spawn(async move { request.acquire().await });
     let queue = onlooker.queue_of(2).await;
     onlooker.delete(&queue[1]).await;
-    // It looks at the queue when the one before it goes.
+    // The waiter reads the queue when the node before it is deleted.
     onlooker.delete(&queue[0]).await;
-    assert_eq!(soon("the holder hears", guard.lost()).await, Lost::Gone);
-    let sent_home = soon("the waiter hears", waiting).await.expect("no panic").expect_err("its node is gone");
-    assert!(matches!(sent_home, Error::Lock(fencepost::Error::Refused(Refused::Cancelled))), "{sent_home:?}");
+    assert_eq!(soon("the holder notices the loss", guard.lost()).await, Lost::Gone);
+    let removed = soon("the wait fails", waiting).await.expect("no panic").expect_err("its node is gone");
+    assert!(matches!(removed, Error::Lock(fencepost::Error::Refused(Refused::Cancelled))), "{removed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn odd_names_and_names_within_names_are_locks_of_their_own() {
+async fn names_with_odd_characters_are_separate_locks() {
     let Some(server) = shared(Kind::Zookeeper) else { return };
     let client = client(server.port(), TTL_LONG).await;
     let long = "ü".repeat(256);
@@ -414,7 +416,7 @@ async fn odd_names_and_names_within_names_are_locks_of_their_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_node_of_a_name_goes_when_nobody_wants_it_and_tokens_go_on_rising() {
+async fn the_node_of_a_name_is_deleted_when_its_queue_is_empty_and_tokens_keep_rising() {
     let Some(server) = shared(Kind::Zookeeper) else { return };
     let name = "container";
     let onlooker = Onlooker::at(server, name).await;
@@ -432,17 +434,17 @@ async fn the_node_of_a_name_goes_when_nobody_wants_it_and_tokens_go_on_rising() 
                 watcher.changed().await;
             }
         };
-        soon("the node goes", gone).await;
+        soon("the node is deleted", gone).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_chroot_is_made_and_its_locks_are_its_own() {
+async fn a_chroot_is_created_and_its_locks_are_separate() {
     let Some(server) = shared(Kind::Zookeeper) else { return };
     let (name, port) = ("chroot", server.port());
     let onlooker = Onlooker::at(server, name).await;
     let guard = client(port, TTL_LONG).await.lock(name).acquire().await.expect("it is free");
-    let inside = Client::connect(&format!("zookeeper://127.0.0.1:{port}/team-a/locks/")).await.expect("it is made");
+    let inside = Client::connect(&format!("zookeeper://127.0.0.1:{port}/team-a/locks/")).await.expect("it is created");
     let other = inside.lock(name).try_acquire().await.expect("an answer").expect("another lock");
     let path = format!("/team-a/locks/fencepost-locks/{name}");
     assert_eq!(onlooker.zookeeper.list_children(&path).await.expect("it is there").len(), 1);
@@ -459,7 +461,7 @@ fn ask(name: &str) -> Ask {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_that_is_dropped_does_not_stay_for_as_long_as_its_session() {
+async fn a_dropped_lease_does_not_stay_as_long_as_its_session() {
     let Some(server) = shared(Kind::Zookeeper) else { return };
     let onlooker = Onlooker::at(server, "dropped-lease").await;
     let zookeeper = bare(server, TTL_LONG).await;
@@ -469,7 +471,7 @@ async fn a_lease_that_is_dropped_does_not_stay_for_as_long_as_its_session() {
 
 // Rule: holder-stops-first
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_proof_is_of_a_message_that_the_leader_knows_of_by_now() {
+async fn a_proof_is_about_a_message_that_the_leader_knows_of() {
     let Some(server) = shared(Kind::Zookeeper) else { return };
     let began_at = clock::now();
     let zookeeper = bare(server, TTL_SHORT).await;
@@ -479,19 +481,19 @@ async fn a_proof_is_of_a_message_that_the_leader_knows_of_by_now() {
     assert!(granted.sent_at >= began_at);
     let mut last = granted;
     for _ in 0..3 {
-        // On a machine that stands still, so short a session may end. Then it says so.
+        // If the machine stalls, such a short session may end, and then the renewal fails.
         let Ok(proof) = soon("an answer", lease.renew()).await else { return };
         assert!(proof.sent_at > last.sent_at);
-        assert!(clock::now().since(proof.sent_at) >= proof.ttl / 4, "half a tick has passed since");
+        assert!(clock::now().since(proof.sent_at) >= proof.ttl / 4, "at least half a tick has passed");
         last = proof;
     }
     lease.release().await.expect("it was held");
-    let again = lease.release().await.expect_err("it was given back");
+    let again = lease.release().await.expect_err("it was released");
     assert!(matches!(again, fencepost::Error::Refused(Refused::NotHeld)), "{again:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_lives_as_long_as_the_server_allows_and_not_as_was_asked_for() {
+async fn a_lock_has_the_ttl_that_the_server_grants_not_the_requested_one() {
     let Some(server) = shared(Kind::Zookeeper) else { return };
     let zookeeper = bare(server, TTL_LONG * 2).await;
     let lease = zookeeper.acquire(&ask("negotiated")).await.expect("it is free");

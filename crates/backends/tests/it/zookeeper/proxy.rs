@@ -1,4 +1,6 @@
-//! A way to ZooKeeper that knows enough of its protocol to lose one message, or to end a session from outside.
+//! A proxy before ZooKeeper that can drop one message, cut connections, or end a session from outside.
+//!
+//! It knows only the part of the protocol that it needs for that: framing, request numbers, and the session handshake.
 
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -9,22 +11,22 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
-/// Creating a sequential node, in ZooKeeper's numbers.
+/// ZooKeeper's operation code for creating a sequential node.
 pub(crate) const CREATE: i32 = 15;
-/// Deleting a node.
+/// The operation code for deleting a node.
 pub(crate) const DELETE: i32 = 2;
 const CLOSE_SESSION: i32 = -11;
 
-/// What is to be lost, with the connection.
+/// A message to drop. Its connection is cut as well.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Loss {
-    /// The next request of this kind.
+    /// The next request with this operation code.
     Request(i32),
-    /// The answer to it: the server has done what was asked.
+    /// The answer to that request: the server has executed it.
     Answer(i32),
 }
 
-/// Passes messages on until it is dropped, which cuts all connections.
+/// A proxy that runs until it is dropped, which cuts all connections.
 pub(crate) struct Proxy {
     pub(crate) port: u16,
     way: Arc<Way>,
@@ -33,13 +35,13 @@ pub(crate) struct Proxy {
 
 struct Way {
     server: u16,
-    /// What is still to be lost.
+    /// The next message to drop.
     next_loss: watch::Sender<Option<Loss>>,
-    /// Counts up when all connections are to be cut.
+    /// A change cuts all connections.
     cuts: watch::Sender<u32>,
-    /// While it is closed, nobody gets through who comes anew.
+    /// While false, new connections wait.
     open: watch::Sender<bool>,
-    /// The id and the password of the session that was opened or taken up last.
+    /// The id and the password of the session that was opened or resumed last.
     session: Mutex<Option<(i64, Vec<u8>)>>,
 }
 
@@ -56,7 +58,7 @@ impl Proxy {
         });
         let passing = way.clone();
         let task = tokio::spawn(async move {
-            // They end with the task.
+            // The connections end with this task.
             let mut connections = JoinSet::new();
             while let Ok((near, _)) = listener.accept().await {
                 let way = passing.clone();
@@ -72,38 +74,38 @@ impl Proxy {
         Proxy { port, way, task }
     }
 
-    /// Loses one message.
+    /// Drops one message.
     pub(crate) fn lose(&self, loss: Loss) {
         self.way.next_loss.send_replace(Some(loss));
     }
 
-    /// Returns when it was lost.
+    /// Returns when the message was dropped.
     pub(crate) async fn lost(&self) {
-        self.way.next_loss.subscribe().wait_for(Option::is_none).await.expect("the way is there");
+        self.way.next_loss.subscribe().wait_for(Option::is_none).await.expect("the proxy is alive");
     }
 
-    /// Cuts all connections. New ones are passed on.
+    /// Cuts all connections. New connections work.
     pub(crate) fn cut(&self) {
         self.way.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// Whether new connections are passed on.
+    /// Whether new connections work. If not, they wait.
     pub(crate) fn set_open(&self, open: bool) {
         self.way.open.send_replace(open);
     }
 
-    /// Ends the session that came through here last, as ZooKeeper does when it expires.
+    /// Ends the session that used this proxy last, as ZooKeeper does when it expires.
     pub(crate) async fn end_session(&self) {
         let session = self.way.session.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (id, password) = session.expect("there was a session");
-        // Its client must not take it back in the middle: it would be left with a connection of no session.
+        // The client must not resume the session meanwhile: it would end up with a connection without a session.
         self.set_open(false);
         self.cut();
         while !self.is_session_over(id, &password).await.unwrap_or(false) {}
         self.set_open(true);
     }
 
-    /// Takes the session up and closes it; true if it was over already.
+    /// Resumes the session and closes it. True if it had already ended.
     async fn is_session_over(&self, id: i64, password: &[u8]) -> io::Result<bool> {
         let mut server = TcpStream::connect(("127.0.0.1", self.way.server)).await?;
         let mut connect = Vec::new();
@@ -119,7 +121,7 @@ impl Proxy {
         server.write_all(&messages).await?;
         let answer = read(&mut server).await?;
         let over = number(&answer, 8, 8) == 0;
-        // When it is closed, the connection is, too.
+        // The server closes the connection with the session.
         while read(&mut server).await.is_ok() {}
         Ok(over)
     }
@@ -132,12 +134,12 @@ impl Drop for Proxy {
 }
 
 impl Way {
-    /// Passes one connection on, until it ends or something is to be lost.
+    /// Copies the messages of one connection until it ends or a message is dropped.
     async fn pass(&self, near: TcpStream) -> io::Result<()> {
         let _ = self.open.subscribe().wait_for(|open| *open).await;
         let far = TcpStream::connect(("127.0.0.1", self.server)).await?;
         let ((mut near_in, mut near_out), (mut far_in, mut far_out)) = (near.into_split(), far.into_split());
-        // The number of the request whose answer is to be lost.
+        // The number of the request whose answer to drop.
         let doomed = AtomicI32::new(0);
         let up = async {
             write(&mut far_out, &read(&mut near_in).await?).await?;
@@ -173,7 +175,7 @@ impl Way {
         }
     }
 
-    /// The connection ends with it.
+    /// A message was dropped. The caller ends the connection.
     fn has_lost(&self) -> io::Result<()> {
         self.next_loss.send_replace(None);
         Ok(())
@@ -194,7 +196,7 @@ fn framed(message: &[u8]) -> Vec<u8> {
     [&(message.len() as u32).to_be_bytes(), message].concat()
 }
 
-/// A number of some bytes, at some place; 0 if the message is too short.
+/// The number in `bytes` bytes at offset `at`; 0 if the message is too short.
 fn number(message: &[u8], at: usize, bytes: usize) -> i64 {
     let bytes = message.get(at..at + bytes).unwrap_or_default();
     bytes.iter().fold(0, |number, byte| number << 8 | i64::from(*byte))
