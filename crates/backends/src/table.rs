@@ -85,7 +85,7 @@ None of these locks, by itself, stops a process that was paused past its lease f
 twice.
 
 A test writes this page from [`promises.rs`](../crates/backends/src/promises.rs), which also decides what the library refuses. To update it:
-`FENCEPOST_WRITE_DOCS=1 cargo test -p fencepost-backends --test page`.
+`FENCEPOST_WRITE_DOCS=1 cargo test -p fencepost-backends --test it page`.
 ";
 
 fn write_page(page: &mut String, rows: &[Row]) -> Result {

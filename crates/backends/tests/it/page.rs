@@ -1,7 +1,7 @@
 //! Compares `docs/backends.md` with the table of promises. When the table changes, this command writes the page:
 //!
 //! ```text
-//! FENCEPOST_WRITE_DOCS=1 cargo test -p fencepost-backends --test page
+//! FENCEPOST_WRITE_DOCS=1 cargo test -p fencepost-backends --test it page
 //! ```
 
 use std::path::Path;

@@ -5,7 +5,7 @@
 //! The workers are those of `fencepost demo`. How often they are paused, with the guard and without:
 //!
 //! ```sh
-//! FENCEPOST_SOAK_PAUSES=5000 cargo test -p fencepost-cli --test paused_holders -- --nocapture
+//! FENCEPOST_SOAK_PAUSES=5000 cargo test -p fencepost-cli --test real paused_holders -- --nocapture
 //! ```
 
 #[path = "../../src/demo/actor.rs"]

@@ -1,6 +1,6 @@
 //! Runs every story in `tests/scenarios/` against the state machine and compares what came of each step, line by line.
 //!
-//! The language is described in `scenario/mod.rs`. `FENCEPOST_RECORD=1 cargo test -p fencepost-core --test scenarios`
+//! The language is described in `scenario/mod.rs`. `FENCEPOST_RECORD=1 cargo test -p fencepost-core --test it scenarios`
 //! writes what came of each step into the files instead; read the difference before you believe it. A file opens with
 //! the rules that it is about; `tidy.rs` sees to it that these are real, and that every rule has a file.
 #![allow(clippy::disallowed_methods, reason = "reads and records the scenario files; the crate itself may not")]

@@ -7,7 +7,7 @@
 //! once, when a format version is new, by
 //!
 //! ```text
-//! FENCEPOST_WRITE_GOLDEN=1 cargo test -p fencepost-replica --test golden
+//! FENCEPOST_WRITE_GOLDEN=1 cargo test -p fencepost-replica --test it golden
 //! ```
 //!
 //! which makes a directory that is not there, and touches no other.

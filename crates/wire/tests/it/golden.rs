@@ -5,7 +5,7 @@
 //! when the core calls something by another name.) Files are written once, when a format version is new, by
 //!
 //! ```text
-//! FENCEPOST_WRITE_GOLDEN=1 cargo test -p fencepost-wire --test golden
+//! FENCEPOST_WRITE_GOLDEN=1 cargo test -p fencepost-wire --test it golden
 //! ```
 //!
 //! which makes those that are not there, from commands and records of every kind, and touches no other.

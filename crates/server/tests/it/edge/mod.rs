@@ -5,7 +5,7 @@
 //! between the doors stands there twice. To write the files again after an intended change:
 //!
 //! ```text
-//! FENCEPOST_WRITE_GOLDEN=1 cargo test -p fencepost-server --test edge
+//! FENCEPOST_WRITE_GOLDEN=1 cargo test -p fencepost-server --test it edge
 //! ```
 //!
 //! All tests run on one thread, like the server in production, so the order of what a client receives does not depend on timing.
