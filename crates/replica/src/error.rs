@@ -1,6 +1,6 @@
 //! What can go wrong, by who must act: the caller asks again or elsewhere, or the operator looks after a node that stopped.
 
-use crate::members::PROMOTE_BEHIND_ENTRIES_MAX;
+use crate::bounds::PROMOTE_BEHIND_ENTRIES_MAX;
 use crate::store::StoreError;
 use fencepost_core::{BadRecords, FormatVersion, KnownVersions, LogPosition};
 use fencepost_wire::WireError;

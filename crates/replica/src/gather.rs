@@ -9,26 +9,7 @@ use std::collections::VecDeque;
 
 use fencepost_core::{Action, Batch, Nanos, Operation, Renewal, Seen, Terms, Ticket};
 
-/// Keep-alives and time cause at most one entry of their own in this time.
-// Rule: idle-is-silent
-pub const BEAT_MS: u64 = 250;
-
-/// Entries that are under way at a time at most.
-pub const ENTRIES_IN_FLIGHT_MAX: usize = 4;
-
-/// Commands in one entry at most, so that one entry is applied in a few milliseconds.
-pub const ENTRY_COMMANDS_MAX: usize = 10_000;
-
-/// Operations that wait when no more are taken that want something: about a second's worth of a busy group.
-pub const WAITING_WANTS_MAX: usize = 100_000;
-
-/// Operations that wait when not even those are taken that let go of something. So whoever wants more is turned away long before
-/// anybody who gives back. Signs of life are always taken: there is at most one of them under way for each session, and refusing
-/// one would end a session that is alive.
-pub const WAITING_OPERATIONS_MAX: usize = 200_000;
-
-/// Bytes in one entry at most, as estimated from above: well below what the log format allows.
-const ENTRY_WEIGHT_MAX: usize = 4 << 20;
+use crate::bounds::{BEAT_MS, ENTRY_COMMANDS_MAX, ENTRY_WEIGHT_MAX, WAITING_OPERATIONS_MAX, WAITING_WANTS_MAX};
 
 /// The tickets of an entry's renewals and operations, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,6 +5,7 @@
 //! semantics are `fencepost-core`'s; the bytes of the log are `fencepost-wire`'s.
 
 mod apply;
+mod bounds;
 mod error;
 mod gather;
 mod log;
@@ -21,20 +22,20 @@ pub mod store;
 mod unreplicated;
 
 pub use apply::read_entry;
+pub use bounds::{
+    BEAT_MS, ELECTION_TICKS, ENTRIES_IN_FLIGHT_MAX, ENTRY_COMMANDS_MAX, EVENTS_KEPT_MAX, HEARTBEAT_TICKS,
+    PROMOTE_BEHIND_ENTRIES_MAX, PROOF_EVERY_ENTRIES, SILENT_AFTER_MS, STAMP_EVERY_MS, TICK_MS, TURN_MS_MAX,
+    WAITING_OPERATIONS_MAX, WAITING_WANTS_MAX,
+};
 pub use error::{NotTaken, Stop};
-pub use gather::{BEAT_MS, ENTRIES_IN_FLIGHT_MAX, ENTRY_COMMANDS_MAX, WAITING_OPERATIONS_MAX, WAITING_WANTS_MAX};
 pub use log::{GROUP_BEGINS, Log};
-pub use members::{MemberChange, MemberView, PROMOTE_BEHIND_ENTRIES_MAX, Role};
+pub use members::{MemberChange, MemberView, Role};
 pub use node::{Node, Place, Snapshots, Wake};
 pub use peer::{PeerMessage, decode_peer, encode_peer};
 #[cfg(feature = "planted-bugs")]
 pub use planted::{Bug, plant};
 pub use ports::{LogWrite, Output};
-pub use proof::PROOF_EVERY_ENTRIES;
 pub use raft::eraftpb::Message;
-pub use replica::{
-    ELECTION_TICKS, EVENTS_KEPT_MAX, HEARTBEAT_TICKS, Hearing, Hears, Lag, Replica, SILENT_AFTER_MS, Settings, TICK_MS,
-};
+pub use replica::{Hearing, Hears, Lag, Replica, Settings};
 pub use snapshot::{GroupId, Restored, SnapshotInfo, make_snapshot, read_snapshot, restore_backup};
-pub use stamp::{STAMP_EVERY_MS, TURN_MS_MAX};
 pub use unreplicated::{EfficiencyTier, Unreplicated};

@@ -10,12 +10,9 @@ use fencepost_wire::bounds::MEMBERS_MAX;
 use fencepost_wire::{Member, MemberChanges, MemberStep, Members};
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState};
 
+use crate::bounds::PROMOTE_BEHIND_ENTRIES_MAX;
 use crate::error::NotTaken;
 use crate::replica::{Hears, Lag};
-
-/// A learner gets a vote only if it is at most so many entries behind the leader: fewer than a second's worth on a busy
-/// group. One that is further behind could hold up every commit once its vote counts.
-pub const PROMOTE_BEHIND_ENTRIES_MAX: u64 = 100;
 
 /// A change of the members.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,36 +16,20 @@ use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fencepost_core::KnownVersions;
 use raft::eraftpb::{ConfState, Entry, Message};
 
 use fencepost_core::{LogPosition, Nanos};
 
+use crate::bounds::{FED_PER_TURN, FULL_DISK_WAIT, REFILL_WAIT, SLOW_DISK_FOR, SMALL_ENTRY_BYTES, SYNC_IN_TURN_MAX};
 use crate::error::Stop;
 use crate::log::{GROUP_BEGINS, Log};
 use crate::ports::{LogWrite, Output};
 use crate::replica::{Replica, Settings};
 use crate::snapshot::{GroupId, make_snapshot};
 use crate::store::{Identity, LogCounts, LogStore, SnapshotStore, Start, StoreError};
-
-/// How long to wait before a write is tried again that the disk had no room for.
-const FULL_DISK_WAIT: Duration = Duration::from_millis(200);
-/// How often a node that is short looks whether there is room for its reserve again. Somebody who made room wants to see the
-/// effect, but on file systems that cannot allocate each look writes the reserve until the disk is full.
-const REFILL_WAIT: Duration = Duration::from_secs(1);
-
-/// A sync that takes longer than this must not hold up a turn again. A quarter of a tick: nobody misses what a node says so much
-/// later, and disks that are quick take so long only when something is wrong with them.
-const SYNC_IN_TURN_MAX: Duration = Duration::from_millis(25);
-/// How long a disk counts as slow after that.
-const SLOW_DISK_FOR: Duration = Duration::from_secs(10);
-/// An entry that is larger than this says that many ask for something, and would have to wait for the sync of this one.
-const SMALL_ENTRY_BYTES: usize = 1 << 10;
-
-/// Entries that are handed to a snapshot in one turn: copying them takes a fraction of a millisecond.
-const FED_PER_TURN: usize = 1_000;
 
 /// Called from other threads when the next turn should come soon.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;

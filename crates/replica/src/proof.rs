@@ -8,13 +8,8 @@ use std::collections::VecDeque;
 use fencepost_core::LockState;
 use fencepost_wire::StateProof;
 
+use crate::bounds::{PROOF_EVERY_ENTRIES, PROOFS_KEPT_MAX};
 use crate::error::Stop;
-
-/// A hash is noted at every index that is a multiple of this.
-pub const PROOF_EVERY_ENTRIES: u64 = 64;
-
-/// So many are kept: more than can lie between two replicas that compare, unless one has come by a snapshot.
-const PROOFS_KEPT_MAX: usize = 256;
 
 /// The hashes of this node's own state at recent positions.
 #[derive(Debug, Default)]

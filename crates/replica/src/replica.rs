@@ -16,35 +16,28 @@ use raft::eraftpb::{ConfChangeV2, Entry, EntryType, Message, MessageType};
 use raft::{Config, RawNode, StateRole};
 
 use crate::apply::{Applied, apply_to, read_entry, read_member_changes};
+use crate::bounds::{
+    APPEND_BYTES_MAX, APPENDS_IN_FLIGHT_MAX, ELECTION_TICKS, ENTRIES_IN_FLIGHT_MAX, ENTRIES_KEPT_DEFAULT,
+    EVENTS_KEPT_MAX, FURTHER_ENTRY_MIN_DEFAULT, HEARTBEAT_TICKS, LOG_BYTES_MAX_DEFAULT, READS_WAITING_MAX,
+    SNAPSHOT_EVERY_BYTES_DEFAULT, SNAPSHOT_EVERY_ENTRIES_DEFAULT, STAMP_EVERY_MS, TICK_MS,
+};
 use crate::error::{NotTaken, Stop};
-use crate::gather::{ENTRIES_IN_FLIGHT_MAX, Gather, Tickets};
+use crate::gather::{Gather, Tickets};
 use crate::log::{GROUP_BEGINS, Log, entry_bytes};
 use crate::members::{MemberChange, apply_changes, from_conf_state, plan, to_conf_change};
 use crate::planted::{Bug, planted};
 use crate::ports::{LogWrite, Output};
 use crate::proof::Proofs;
 use crate::snapshot::{GroupId, Restored, SnapshotInfo, events_begin, read_snapshot};
-use crate::stamp::{STAMP_EVERY_MS, StampClock};
+use crate::stamp::StampClock;
 
 mod hearing;
 mod snapshots;
 mod versions;
 mod view;
 
-pub use hearing::{Hearing, Hears, Lag, SILENT_AFTER_MS};
+pub use hearing::{Hearing, Hears, Lag};
 use snapshots::{bytes_kept, go_on_from, position_of};
-
-/// How often consensus counts time.
-pub const TICK_MS: u64 = 100;
-/// Ticks without a word from the leader until a follower stands for election, at least; at most twice as many.
-pub const ELECTION_TICKS: usize = 10;
-/// Ticks between two words of the leader.
-pub const HEARTBEAT_TICKS: usize = 2;
-/// Events that a node keeps for watchers.
-pub const EVENTS_KEPT_MAX: usize = 100_000;
-
-/// Linearizable reads that wait for consensus at the same time.
-const READS_WAITING_MAX: usize = 10_000;
 
 /// What a replica is told once, when it starts.
 #[derive(Clone, Copy, Debug)]
@@ -78,11 +71,11 @@ impl Settings {
             id,
             group,
             seed,
-            snapshot_every_entries: 100_000,
-            snapshot_every_bytes: 64 << 20,
-            entries_kept: 10_000,
-            log_bytes_max: 256 << 20,
-            further_entry_min: 16,
+            snapshot_every_entries: SNAPSHOT_EVERY_ENTRIES_DEFAULT,
+            snapshot_every_bytes: SNAPSHOT_EVERY_BYTES_DEFAULT,
+            entries_kept: ENTRIES_KEPT_DEFAULT,
+            log_bytes_max: LOG_BYTES_MAX_DEFAULT,
+            further_entry_min: FURTHER_ENTRY_MIN_DEFAULT,
             known: KnownVersions::THIS_BUILD,
         }
     }
@@ -197,8 +190,8 @@ impl Replica {
             // Left off: with it, lost and reordered messages can make consensus panic. We batch inside an entry ourselves.
             batch_append: false,
             skip_bcast_commit: true,
-            max_size_per_msg: 1 << 20,
-            max_inflight_msgs: 256,
+            max_size_per_msg: APPEND_BYTES_MAX,
+            max_inflight_msgs: APPENDS_IN_FLIGHT_MAX,
             ..Config::default()
         };
         let logger = slog::Logger::root(slog::Discard, slog::o!());

@@ -9,6 +9,7 @@ use fencepost_wire::{Members, SnapshotHeader, SnapshotReader, SnapshotWriter, Wi
 use raft::eraftpb::{ConfState, Entry};
 
 use crate::apply::{apply_to, read_member_changes};
+use crate::bounds::SNAPSHOT_PIECE_BYTES;
 use crate::error::Stop;
 use crate::log::GROUP_BEGINS;
 use crate::members::{apply_changes, to_conf_state};
@@ -148,7 +149,7 @@ fn read_records(bytes: &[u8], known: KnownVersions) -> Result<(SnapshotHeader, V
     let mut reader = SnapshotReader::new(known);
     let mut records = Vec::new();
     // In pieces, so that what is unpacked at a time stays small.
-    for piece in bytes.chunks(256 * 1024) {
+    for piece in bytes.chunks(SNAPSHOT_PIECE_BYTES) {
         reader.feed(piece);
         while let Some(record) = reader.next_record().map_err(bad)? {
             records.push(record);

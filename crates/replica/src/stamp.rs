@@ -6,17 +6,8 @@
 
 use fencepost_core::{LogicalMs, Nanos};
 
+use crate::bounds::TURN_MS_MAX;
 use crate::planted::{Bug, planted};
-
-/// What one turn of the loop may add at most, however long the process slept.
-// Rule: logical-time
-pub const TURN_MS_MAX: u64 = 500;
-
-/// How much logical time may pass without an entry while something can expire. A successor counts on from the newest entry that
-/// it has, so this is what a leader that dies can take with it. Half of it would be twice as many entries for an idle group; twice
-/// as much would make each fail-over a second later.
-// Rule: bounded-late
-pub const STAMP_EVERY_MS: u64 = 1_000;
 
 /// The clock of one leader in one term.
 #[derive(Clone, Debug)]

@@ -25,6 +25,7 @@ use raft_engine::{Command, Config, Engine, LogBatch, MessageExt, ReadableSize, R
 
 use fencepost_core::LogPosition;
 
+use crate::bounds::{LOG_FILE_BYTES, PURGE_BYTES, RESERVE_BYTES};
 use crate::log::Log;
 use crate::ports::LogWrite;
 
@@ -102,8 +103,7 @@ pub struct StoreOptions {
 
 impl Default for StoreOptions {
     fn default() -> StoreOptions {
-        // A file is read into memory whole when the store is opened.
-        StoreOptions { file_bytes: 32 << 20, purge_bytes: 256 << 20, reserve_bytes: 64 << 20 }
+        StoreOptions { file_bytes: LOG_FILE_BYTES, purge_bytes: PURGE_BYTES, reserve_bytes: RESERVE_BYTES }
     }
 }
 

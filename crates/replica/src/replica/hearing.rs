@@ -14,13 +14,9 @@ use fencepost_wire::Members;
 use raft::{ProgressState, StateRole};
 
 use super::Replica;
+use crate::bounds::{SILENT_AFTER_MS, TURN_MS_MAX};
 use crate::members::{Role, role};
 use crate::ports::Output;
-use crate::stamp::TURN_MS_MAX;
-
-/// A peer that should be heard counts as silent after so long. A leader and its followers exchange heartbeats every 200 ms. Without a
-/// leader a voter asks for votes at least every two seconds.
-pub const SILENT_AFTER_MS: u64 = 3_000;
 
 const NS_PER_MS: u64 = 1_000_000;
 

@@ -7,7 +7,8 @@ use fencepost_core::{EventRing, LogPosition};
 use raft::eraftpb::{Message, MessageType, Snapshot};
 use raft::{SnapshotStatus, Storage};
 
-use super::{EVENTS_KEPT_MAX, Making, Replica, Settings};
+use super::{Making, Replica, Settings};
+use crate::bounds::EVENTS_KEPT_MAX;
 use crate::error::Stop;
 use crate::log::{GROUP_BEGINS, Log};
 use crate::members::to_conf_state;

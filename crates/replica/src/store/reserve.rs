@@ -12,8 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use raft_engine::env::{FileSystem, Handle, WriteExt};
 
-/// Zeros are written in pieces of this size where the file system cannot allocate.
-const PIECE_BYTES: usize = 1 << 20;
+use crate::bounds::RESERVE_PIECE_BYTES;
 
 pub(super) struct Reserve<F: FileSystem> {
     file_system: Arc<F>,
@@ -67,7 +66,7 @@ impl<F: FileSystem> Reserve<F> {
         writer.allocate(0, self.bytes)?;
         // The engine's file system says that all is well where the system cannot allocate.
         if handle.file_size()? < self.bytes {
-            let zeros = vec![0; PIECE_BYTES.min(self.bytes)];
+            let zeros = vec![0; RESERVE_PIECE_BYTES.min(self.bytes)];
             for begin in (0..self.bytes).step_by(zeros.len()) {
                 writer.write_all(&zeros[..zeros.len().min(self.bytes - begin)])?;
             }
