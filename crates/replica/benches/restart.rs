@@ -12,7 +12,7 @@ use fencepost_core::{
 };
 use fencepost_replica::store::{Identity, LogStore, SnapshotStore, Start};
 use fencepost_replica::{
-    GROUP_BEGINS, GroupId, Log, LogWrite, Node, Output, Place, Settings, SnapshotInfo, make_snapshot,
+    GROUP_BEGINS, GroupId, Log, LogWrite, Node, Output, Settings, SnapshotInfo, StorageLocation, make_snapshot,
 };
 use raft::eraftpb::{ConfState, Entry, HardState};
 
@@ -144,8 +144,8 @@ fn main() {
         (u64::MAX, u64::MAX, u64::MAX);
     let (wake, woken) = channel();
     let wake = Arc::new(move || wake.send(()).unwrap_or_default());
-    let place = Place::Directory { path: &directory, start: Start::Again };
-    let node = Node::start(settings, place, wake, Nanos(0)).expect("a sound log and snapshot");
+    let location = StorageLocation::Directory { path: &directory, start: Start::Again };
+    let node = Node::start(settings, location, wake, Nanos(0)).expect("a sound log and snapshot");
     let restored = started.elapsed();
     let mut turned = Turned { node, woken, started, longest: Duration::ZERO };
     while !turned.node.replica().serves() {

@@ -30,7 +30,7 @@ pub use bounds::{
 pub use error::{NotTaken, Stop};
 pub use log::{GROUP_BEGINS, Log};
 pub use members::{MemberChange, MemberView, Role};
-pub use node::{Node, Place, Snapshots, Wake};
+pub use node::{Node, Snapshots, StorageLocation, Wake};
 pub use peer::{PeerMessage, decode_peer, encode_peer};
 #[cfg(feature = "planted-bugs")]
 pub use planted::{Bug, plant};

@@ -35,7 +35,7 @@ use crate::store::{Identity, LogCounts, LogStore, SnapshotStore, Start, StoreErr
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// Where a node keeps its log and its snapshots.
-pub enum Place<'a> {
+pub enum StorageLocation<'a> {
     /// In files: what was acknowledged survives the process and the machine.
     Directory {
         /// Where.
@@ -117,21 +117,21 @@ enum Finished {
 }
 
 impl Node {
-    /// Opens or begins a node at a place, and goes on from what is there.
+    /// Opens the node that is stored at a location, or begins a new one there.
     ///
     /// # Errors
     /// [`Stop`] says why it cannot, and what to do.
-    pub fn start(settings: Settings, place: Place<'_>, wake: Wake, now: Nanos) -> Result<Node, Stop> {
+    pub fn start(settings: Settings, location: StorageLocation<'_>, wake: Wake, now: Nanos) -> Result<Node, Stop> {
         let (finish, finished) = mpsc::channel();
         let group = settings.group;
         let report = Report { finish: finish.clone(), wake: wake.clone() };
-        let (replica, snapshots, counts, disk, is_disk_short) = match place {
-            Place::Memory(log) => {
+        let (replica, snapshots, counts, disk, is_disk_short) = match location {
+            StorageLocation::Memory(log) => {
                 let snapshots = Arc::new(Snapshots::Memory(Mutex::new(None)));
                 let counts = Arc::new(LogCounts::default());
                 (Replica::new(settings, *log, None, now)?, snapshots, counts, Disk::Memory, false)
             }
-            Place::Directory { path, start } => {
+            StorageLocation::Directory { path, start } => {
                 let identity = Identity { cluster: group.cluster, node: settings.id };
                 let (store, log) = LogStore::open(path, identity, group.group, start)?;
                 let files = SnapshotStore::open(&path.join("snapshots"))?;

@@ -15,7 +15,7 @@ use fencepost_core::{
     RequestNumber, SecretHash, Seen, SessionId, Terms, Token, TokenCheck, Ttl, Wait,
 };
 use fencepost_replica::store::{Start, read_identity};
-use fencepost_replica::{GroupId, Log, Node, Output, Place, Settings, Stop};
+use fencepost_replica::{GroupId, Log, Node, Output, Settings, Stop, StorageLocation};
 
 const GROUP: GroupId = GroupId { cluster: 0xC, group: 1 };
 
@@ -30,7 +30,7 @@ impl Directory {
     }
 
     fn start(&self, start: Start<'_>) -> Result<Turned, Stop> {
-        Turned::start(Place::Directory { path: &self.0, start })
+        Turned::start(StorageLocation::Directory { path: &self.0, start })
     }
 }
 
@@ -48,11 +48,11 @@ struct Turned {
 }
 
 impl Turned {
-    fn start(place: Place<'_>) -> Result<Turned, Stop> {
+    fn start(location: StorageLocation<'_>) -> Result<Turned, Stop> {
         let (wake, woken) = channel();
         let wake = Arc::new(move || wake.send(()).unwrap_or_default());
         let settings = Settings { snapshot_every_entries: 40, entries_kept: 5, ..Settings::new(1, GROUP, 1) };
-        Ok(Turned { node: Node::start(settings, place, wake, Nanos(0))?, woken, now: Nanos(0) })
+        Ok(Turned { node: Node::start(settings, location, wake, Nanos(0))?, woken, now: Nanos(0) })
     }
 
     fn turn(&mut self) -> Vec<Output> {
@@ -190,7 +190,7 @@ fn a_log_without_the_snapshot_that_it_follows_is_refused_with_what_to_do() {
 
 #[test]
 fn a_node_in_memory_serves_and_makes_its_snapshots() {
-    let mut node = Turned::start(Place::Memory(Box::new(Log::new(&[1])))).expect("nothing can be wrong");
+    let mut node = Turned::start(StorageLocation::Memory(Box::new(Log::new(&[1])))).expect("nothing can be wrong");
     node.ask(open());
     for number in 1..=100 {
         node.lock(number);
