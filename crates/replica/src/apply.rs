@@ -2,12 +2,12 @@
 //!
 //! The serving state and the making of snapshots go through here, so that both read the log alike.
 
-use fencepost_core::{Batch, Effects, KnownVersions, LockState, LogicalMs};
+use fencepost_core::{Effects, KnownVersions, LockState, LogicalMs};
 use fencepost_wire::{Entry as LockEntry, MemberChanges, StateProof};
 use raft::eraftpb::{Entry, EntryType};
 
 use crate::error::Stop;
-use crate::planted::{Bug, planted};
+use crate::planted::{enforces_one_proposer, under_the_active_version};
 
 /// What came of an entry.
 pub(crate) struct Applied {
@@ -21,17 +21,14 @@ pub(crate) struct Applied {
 pub(crate) fn apply_to(state: &mut LockState, entry: &Entry, known: KnownVersions) -> Result<Option<Applied>, Stop> {
     let Some(LockEntry { term, stamp, batch, proof, .. }) = read_entry(entry, known)? else { return Ok(None) };
     // Rule: one-proposer
-    if term != entry.term && !planted(Bug::DeposedLeaderProposes) {
+    if term != entry.term && enforces_one_proposer() {
         return Ok(None);
     }
     if let Some(version) = batch.raise_to.filter(|version| !known.contains(*version)) {
         return Err(Stop::VersionUnknown { index: entry.index, version, known });
     }
-    let batch = match planted(Bug::RulesOfTheNewest) {
-        true => Batch { raise_to: Some(known.newest()), ..batch },
-        false => batch,
-    };
-    Ok(Some(Applied { stamp, effects: state.apply(stamp, batch), proof }))
+    let effects = state.apply(stamp, under_the_active_version(batch, known));
+    Ok(Some(Applied { stamp, effects, proof }))
 }
 
 /// The change of the members in an entry of the log, if it is one.

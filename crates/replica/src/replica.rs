@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fencepost_core::{
-    Act, Action, Batch, EventRing, KnownVersions, LockState, LogPosition, LogicalMs, Nanos, Operation, Outcome,
-    Renewal, Reply, ReplyTo, Ticket,
+    Act, Action, Batch, EventRing, KnownVersions, LockState, LogPosition, LogicalMs, Nanos, Operation, Renewal,
+    ReplyTo, Ticket,
 };
 use fencepost_wire::{Entry as LockEntry, MemberChanges, Members};
 use raft::eraftpb::{ConfChangeV2, Entry, EntryType, Message, MessageType};
@@ -25,12 +25,15 @@ use crate::error::{NotTaken, Stop};
 use crate::gather::{Gather, Tickets};
 use crate::log::{GROUP_BEGINS, Log, entry_bytes};
 use crate::members::{MemberChange, apply_changes, from_conf_state, plan, to_conf_change};
-use crate::planted::{Bug, planted};
+use crate::planted::{
+    counts_on_from_the_log, enforces_one_proposer, gives_failover_grace, keeps_time_in_the_log, waits_for_the_disk,
+};
 use crate::ports::{LogWrite, Output};
 use crate::proof::Proofs;
 use crate::snapshot::{GroupId, Restored, SnapshotInfo, events_begin, read_snapshot};
 use crate::stamp::StampClock;
 
+mod faults;
 mod hearing;
 mod snapshots;
 mod versions;
@@ -121,7 +124,7 @@ pub struct Replica {
     lead: Lead,
     /// The node that the lead is to be handed to, until the next turn begins with it.
     hand_over_to: Option<u64>,
-    /// The latest stamp that came in a heartbeat. Invariant: zero, unless [`Bug::TimeInHeartbeats`] is planted.
+    /// The latest stamp that came in a heartbeat. Invariant: zero, unless the fault `TimeInHeartbeats` is planted.
     heard_stamp: LogicalMs,
     gather: Gather,
     /// The proposals that are not yet applied, in order, with their positions. Another term's entry at such an index is not it.
@@ -277,15 +280,9 @@ impl Replica {
     /// [`NotTaken`] if this node does not lead.
     pub fn submit_renewal(&mut self, renewal: Renewal) -> Result<Ticket, NotTaken> {
         let ticket = self.ticket()?;
-        if planted(Bug::RenewsWithoutTheLog)
-            && let (Renewal::KeepAlive { .. }, Lead::Running { clock, .. }) = (&renewal, &self.lead)
-        {
-            let reply = Reply { to: ReplyTo::Renewal(0), outcome: Outcome::Renewed, repeat: None };
-            let (position, stamp) = (self.applied, clock.stamp());
-            self.outputs.push(Output::Reply { ticket, position, stamp, reply });
-            return Ok(ticket);
+        if self.must_go_through_the_log(ticket, &renewal) {
+            self.gather.renewal(ticket, renewal);
         }
-        self.gather.renewal(ticket, renewal);
         Ok(ticket)
     }
 
@@ -321,12 +318,10 @@ impl Replica {
         if self.reads_asked.len() >= READS_WAITING_MAX {
             return Err(NotTaken::Overloaded);
         }
-        if planted(Bug::ReadsWithoutConsensus) {
-            self.outputs.push(Output::ReadReady { ticket, position: self.applied });
-            return Ok(ticket);
+        if self.must_ask_consensus(ticket) {
+            self.raft.read_index(ticket.0.to_le_bytes().to_vec());
+            self.reads_asked.push(ticket);
         }
-        self.raft.read_index(ticket.0.to_le_bytes().to_vec());
-        self.reads_asked.push(ticket);
         Ok(ticket)
     }
 
@@ -336,15 +331,12 @@ impl Replica {
     /// [`Stop`] if consensus refuses to go on.
     pub fn handle_message(&mut self, message: Message) -> Result<(), Stop> {
         self.ears.note(message.from);
+        self.take_stamp_from(&message);
         match message.msg_type {
             // Rule: one-proposer
-            MessageType::MsgPropose if !planted(Bug::DeposedLeaderProposes) => Ok(()),
+            MessageType::MsgPropose if enforces_one_proposer() => Ok(()),
             // Only the leader's own process asks for a hand-over, so that none begins without its entry.
             MessageType::MsgTransferLeader => Ok(()),
-            MessageType::MsgHeartbeat if planted(Bug::TimeInHeartbeats) => {
-                self.heard_stamp = self.heard_stamp.max(LogicalMs(message.index));
-                self.step(message)
-            }
             // Of no use without its bytes.
             MessageType::MsgSnapshot => Ok(()),
             MessageType::MsgAppend if self.has_no_room_for(&message) => Ok(()),
@@ -538,7 +530,7 @@ impl Replica {
             Lead::No => None,
             Lead::Starting { term } | Lead::Running { term, .. } => Some(*term),
         };
-        if led.is_some() && led != Some(term).filter(|_| leads) && !planted(Bug::DeposedLeaderProposes) {
+        if led.is_some() && led != Some(term).filter(|_| leads) && enforces_one_proposer() {
             self.lead = Lead::No;
             self.hand_over_to = None;
             let in_flight = std::mem::take(&mut self.in_flight).into_iter();
@@ -557,7 +549,7 @@ impl Replica {
                 term,
                 stamp: self.highest_stamp()?,
                 wall_clock_ms: self.wall_clock_ms,
-                batch: Batch { failover_grace: !planted(Bug::NoGrace), ..Batch::default() },
+                batch: Batch { failover_grace: gives_failover_grace(), ..Batch::default() },
                 proof: None,
             };
             self.raft.propose(Vec::new(), fencepost_wire::encode(&entry))?;
@@ -569,11 +561,9 @@ impl Replica {
     /// The highest stamp in the log, committed or not: the base of a new leader's time.
     // Rule: logical-time
     fn highest_stamp(&self) -> Result<LogicalMs, Stop> {
-        if planted(Bug::BaseFromApplied) {
-            return Ok(self.state.stamp());
-        }
         let least = self.state.stamp().max(self.heard_stamp);
-        for entry in self.raft.store().newest_first().take_while(|entry| entry.index > self.applied.index) {
+        let counts = |entry: &&Entry| entry.index > self.applied.index && counts_on_from_the_log();
+        for entry in self.raft.store().newest_first().take_while(counts) {
             if let Some(lock_entry) = read_entry(entry, self.settings.known)? {
                 return Ok(lock_entry.stamp.max(least));
             }
@@ -586,10 +576,8 @@ impl Replica {
     // Rule: bounded-late, idle-is-silent
     fn time_is_due_at(&self, logged: LogicalMs) -> Option<LogicalMs> {
         let deadline = self.state.next_deadline()?;
-        if planted(Bug::RewindsTime) || planted(Bug::TimeInHeartbeats) {
-            return Some(deadline);
-        }
-        Some(deadline.min(LogicalMs(logged.0 + STAMP_EVERY_MS)))
+        let next_logged = keeps_time_in_the_log().then_some(LogicalMs(logged.0 + STAMP_EVERY_MS));
+        next_logged.into_iter().chain([deadline]).min()
     }
 
     /// Puts everything that has arrived into one entry, if it is time for another one.
@@ -617,8 +605,7 @@ impl Replica {
         // While one to another node is under way, consensus would refuse the entry.
         self.raft.raft.abort_leader_transfer();
         // A full log takes no entry, and a leader that is only starting has counted nothing yet.
-        let keeps_time = !planted(Bug::RewindsTime) && !planted(Bug::TimeInHeartbeats);
-        if matches!(self.lead, Lead::Running { .. }) && !self.is_log_full() && keeps_time {
+        if matches!(self.lead, Lead::Running { .. }) && !self.is_log_full() && keeps_time_in_the_log() {
             self.append(Batch::default(), Tickets::default())?;
         }
         self.raft.transfer_leader(to);
@@ -676,12 +663,12 @@ impl Replica {
         let committed = ready.take_committed_entries();
         self.raft.advance_append_async(ready);
 
-        if self.last_write <= self.last_persisted || planted(Bug::AcknowledgesBeforeSync) {
+        if self.last_write > self.last_persisted && waits_for_the_disk() {
+            self.after_persist.push_back((self.last_write, after));
+        } else {
             // Nothing was to be written: it is as durable as what was.
             self.raft.on_persist_ready(number);
             self.outputs.extend(after.into_iter().map(Output::Send));
-        } else {
-            self.after_persist.push_back((self.last_write, after));
         }
         let applies = !committed.is_empty();
         for entry in committed {
@@ -695,9 +682,7 @@ impl Replica {
     }
 
     fn send(&self, mut message: Message) -> Output {
-        if message.msg_type == MessageType::MsgHeartbeat && planted(Bug::TimeInHeartbeats) {
-            message.index = self.stamp().0;
-        }
+        self.put_stamp_into(&mut message);
         if message.msg_type != MessageType::MsgSnapshot {
             return Output::Send(message);
         }

@@ -7,7 +7,7 @@
 use fencepost_core::{LogicalMs, Nanos};
 
 use crate::bounds::TURN_MS_MAX;
-use crate::planted::{Bug, planted};
+use crate::planted::at_the_speed_of_the_clock;
 
 /// The clock of one leader in one term.
 #[derive(Clone, Debug)]
@@ -38,8 +38,7 @@ impl StampClock {
 
     /// The stamp as of the last turn.
     pub(crate) fn stamp(&self) -> LogicalMs {
-        let faster = if planted(Bug::TimeRunsFast) { self.counted_ns / 20 } else { 0 };
-        LogicalMs(self.base.0 + (self.counted_ns + faster) / 1_000_000)
+        LogicalMs(self.base.0 + at_the_speed_of_the_clock(self.counted_ns) / 1_000_000)
     }
 }
 

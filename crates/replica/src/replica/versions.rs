@@ -13,8 +13,7 @@ use fencepost_wire::bounds::MEMBERS_MAX;
 use super::{Hears, Lead, Replica};
 use crate::error::{NotTaken, Stop};
 use crate::gather::Tickets;
-use crate::members::{MemberChange, Role, role};
-use crate::planted::{Bug, planted};
+use crate::members::MemberChange;
 use crate::ports::Output;
 
 /// What is known of the versions of others.
@@ -71,13 +70,9 @@ impl Replica {
 
     /// The newest version that every member knows. None while a member is silent or has not told what it knows.
     fn newest_of_all(&self) -> Option<FormatVersion> {
-        if planted(Bug::RaisesWithoutAsking) {
-            return Some(self.settings.known.newest());
-        }
         let is_heard = |node: &u64| self.hears(*node) == Hears::Yes;
         let known_of = |node| self.known_of(node).filter(|_| is_heard(&node));
-        let counts = |node: &u64| !planted(Bug::LearnersDoNotCount) || role(&self.members, *node) != Role::Learner;
-        let members = self.members.nodes().into_iter().filter(counts);
+        let members = self.members.nodes().into_iter().filter(|node| self.must_know_the_version(*node));
         let all: Vec<KnownVersions> = members.map(known_of).collect::<Option<_>>()?;
         let newest = all.iter().map(|known| known.newest()).min()?;
         all.iter().all(|known| known.contains(newest)).then_some(newest)
