@@ -1,9 +1,9 @@
-//! What has arrived and is not yet proposed: everything waits here for the next entry.
+//! The commands that have arrived and wait for the next entry.
 //!
-//! While an entry is under way others wait for the next one, so batches form by themselves and no timer is needed for
-//! operations. When so many wait that another entry is worth its cost, it does not wait for the one before it: disk and network
-//! are busy with the one while this node computes the other. Keep-alives are in no hurry: they ride on any entry, or wait for
-//! the beat.
+//! While an entry is in flight, later operations wait for the next one. So batches form by themselves, and operations need no
+//! timer. When enough operations wait, the next entry goes out before the previous one is applied: disk and network work on one
+//! while this node computes the other. Keep-alives are not urgent: they go out with any entry, or at the next beat. This file
+//! decides what an entry holds. The replica decides when one may go out.
 
 use std::collections::VecDeque;
 
@@ -23,7 +23,7 @@ pub(crate) struct Tickets {
 pub(crate) struct Gather {
     renewals: VecDeque<(Ticket, Renewal)>,
     operations: VecDeque<(Ticket, Operation)>,
-    /// An attach is a renewal that somebody waits for: it does not wait for the beat.
+    /// An attach waits. A client waits for its answer, so it does not wait for the beat.
     urgent: bool,
     last_beat: Option<Nanos>,
 }
@@ -42,8 +42,8 @@ impl Gather {
         self.operations.push_back((ticket, operation));
     }
 
-    /// What the next entry carries, if there is reason to write one. `time_is_due` says that time alone is a reason;
-    /// without `room_for_operations` they go on waiting.
+    /// The content of the next entry, if there is a reason to write one. With `time_is_due`, passing time alone is a reason.
+    /// Without `room_for_operations`, operations stay in the queue.
     pub(crate) fn take(
         &mut self,
         now: Nanos,
@@ -67,7 +67,7 @@ impl Gather {
         Some((batch, Tickets { renewals: renewal_tickets, operations: operation_tickets }))
     }
 
-    /// Whether somebody waits who must not wait for the beat.
+    /// Whether a command waits that must not wait for the beat.
     pub(crate) fn is_urgent(&self, room_for_operations: bool) -> bool {
         self.urgent || (room_for_operations && !self.operations.is_empty())
     }
@@ -77,17 +77,17 @@ impl Gather {
         self.operations.len()
     }
 
-    /// Whether signs of life wait for the beat.
+    /// Whether renewals wait.
     pub(crate) fn has_renewals(&self) -> bool {
         !self.renewals.is_empty()
     }
 
-    /// From when on keep-alives and time cause an entry.
+    /// When keep-alives and passing time may cause the next entry.
     pub(crate) fn next_beat(&self) -> Nanos {
         self.last_beat.map_or(Nanos(0), |last| last.after_ms(BEAT_MS))
     }
 
-    /// Everything that waits, given up because this node does not lead.
+    /// Empties the queues of a node that no longer leads, and returns the tickets.
     pub(crate) fn abandon(&mut self) -> Vec<Ticket> {
         self.urgent = false;
         let renewals = self.renewals.drain(..).map(|(ticket, _)| ticket);
@@ -95,14 +95,14 @@ impl Gather {
     }
 }
 
-/// What is left of an entry.
+/// The room left in an entry.
 struct Room {
     commands: usize,
     weight: usize,
 }
 
 impl Room {
-    /// Takes from the front as long as there is room; what is left waits for the next entry.
+    /// Takes commands from the front while they fit. The rest waits for the next entry.
     fn fill<Command>(
         &mut self,
         waiting: &mut VecDeque<(Ticket, Command)>,
@@ -121,7 +121,7 @@ impl Room {
     }
 }
 
-/// No command is longer than this in the log, whatever is in it besides texts and lists.
+/// Bytes of a command in the log without its texts and lists, estimated from above. It follows from the format: not for tuning.
 const COMMAND_BYTES: usize = 256;
 
 fn seen_weight(seen: &Seen) -> usize {

@@ -8,29 +8,29 @@ use fencepost_core::{Batch, KnownVersions};
 fencepost_core::planted_bugs! {
     /// A fault that can be switched on.
     Bug {
-        /// What must be durable first is said to be when it is only handed to the disk.
+        /// A write is acknowledged when it is handed to the disk, before it is durable.
         AcknowledgesBeforeSync,
-        /// A leader that is none any more goes on stamping, others take what it proposes, and all apply it.
+        /// A deposed leader goes on stamping, the other nodes take what it proposes, and all apply it.
         DeposedLeaderProposes,
-        /// A new leader counts from what it has applied, not from the highest stamp in its log.
+        /// A new leader counts from the last applied stamp, not from the highest stamp in its log.
         BaseFromApplied,
-        /// A new leader's first entry lifts no deadlines.
+        /// A new leader's first entry extends no deadlines.
         NoGrace,
-        /// A read is answered by whoever believes that it leads.
+        /// A node that believes that it leads answers a read without asking the others.
         ReadsWithoutConsensus,
         /// Logical time runs faster than the leader's clock.
         TimeRunsFast,
-        /// A sign of life is confirmed before it is in the log, and never gets there.
+        /// A keep-alive is confirmed before it is in the log, and never gets there.
         RenewsWithoutTheLog,
-        /// Time that no entry needed is not in the log, so a new leader counts from an old stamp.
+        /// The leader writes no entry for passing time alone, so a new leader counts from an old stamp.
         RewindsTime,
-        /// The leader's time travels in heartbeats instead of the log, and a new leader counts from the latest that it heard.
+        /// The leader's time travels in heartbeats instead of the log, and a new leader counts from the latest heartbeat it got.
         TimeInHeartbeats,
-        /// A leader raises the version to the newest that it knows, whatever the members know.
+        /// A leader raises the version to the newest that it knows, whatever the other members know.
         RaisesWithoutAsking,
-        /// A leader that is about to raise the version asks what the voters know, and no learner.
+        /// A leader raises the version when all voters know it, even if a learner does not.
         LearnersDoNotCount,
-        /// A node goes by the newest rules that it knows, not by those of the active version.
+        /// A node applies the newest rules that it knows, not the rules of the active version.
         RulesOfTheNewest,
     }
 }
@@ -59,7 +59,7 @@ pub(crate) fn keeps_time_in_the_log() -> bool {
     !planted(Bug::RewindsTime) && !planted(Bug::TimeInHeartbeats)
 }
 
-/// The nanoseconds that logical time moves on by when a leader has counted this many: as many.
+/// How many nanoseconds logical time advances when the leader's clock has counted this many: the same number.
 // Rule: logical-time
 pub(crate) fn at_the_speed_of_the_clock(counted_ns: u64) -> u64 {
     if planted(Bug::TimeRunsFast) { counted_ns + counted_ns / 20 } else { counted_ns }

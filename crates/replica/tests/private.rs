@@ -123,6 +123,6 @@ fn a_directory_that_may_be_another_programs_is_refused_and_an_empty_one_is_close
     set_mode(&directory, 0o755);
     fs::write(directory.join("passwd"), "of another program").expect("it is ours");
     let refused = close_to_others(&directory).expect_err("something else is in it");
-    assert!(refused.to_string().contains("something in it that is not a node's"), "{refused}");
+    assert!(refused.to_string().contains("it contains something that is not a node's"), "{refused}");
     assert_eq!(mode(&directory), 0o755);
 }
