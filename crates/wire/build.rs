@@ -1,5 +1,5 @@
-//! Generates the Rust types of `proto/`. The compiler of the schema is a library (`protox`), so that nobody has to install
-//! `protoc`, and every build uses the version that `Cargo.lock` says.
+//! Generates the Rust types of `proto/`. The schema compiler is a library (`protox`), so that a build needs no installed `protoc` and
+//! always uses the version in `Cargo.lock`.
 
 const FILES: [&str; 8] = ["log", "snapshot", "member", "peer", "transport", "lock", "observe", "admin"];
 
@@ -7,9 +7,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=../../proto");
     let files = FILES.map(|file| format!("fencepost/v1/{file}.proto"));
     let schema = protox::compile(files, ["../../proto"])?;
-    // The comments of the schema are written for readers of the schema; as Rust documentation nobody would see them.
+    // The schema's comments are for readers of the schema. The generated types need no Rust documentation.
     let mut config = prost_build::Config::new();
-    // What carries a secret has a `Debug` of its own, which leaves it out: src/secret.rs.
+    // Messages with a secret have a `Debug` of their own that leaves it out: src/secret.rs.
     config.disable_comments(["."]).skip_debug([".fencepost.v1.OpenSession", ".fencepost.v1.AttachSession"]);
     config.compile_fds(schema)?;
     Ok(())

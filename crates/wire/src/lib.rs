@@ -49,7 +49,7 @@ mod snapshot_writer;
 mod strict;
 mod to_wire;
 
-/// What the build made of `proto/fencepost/v1`: read the comments there.
+/// The types generated from `proto/fencepost/v1`. Read the comments there.
 #[allow(missing_docs, clippy::all, reason = "generated")]
 pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/fencepost.v1.rs"));

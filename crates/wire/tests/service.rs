@@ -192,19 +192,25 @@ fn a_choice_that_was_not_made_is_refused_by_name() {
         granted(Some(request())).is_ok(),
         "what is whole is taken, so the refusals below are about what is missing"
     );
-    assert_eq!(granted(None), unknown("who asked for what"));
+    assert_eq!(granted(None), unknown("the request of an event"));
     assert_eq!(granted(Some(v1::RequestFacts { session: None, ..request() })), unknown("a session's id"));
-    assert_eq!(granted(Some(v1::RequestFacts { wants: None, ..request() })), unknown("what a grant holds"));
+    assert_eq!(
+        granted(Some(v1::RequestFacts { wants: None, ..request() })),
+        unknown("the locks or permits of a grant")
+    );
     let nothing_held = Some(v1::Held { kind: None });
-    assert_eq!(granted(Some(v1::RequestFacts { wants: nothing_held, ..request() })), unknown("what a grant holds"));
+    assert_eq!(
+        granted(Some(v1::RequestFacts { wants: nothing_held, ..request() })),
+        unknown("the locks or permits of a grant")
+    );
     let not_granted = v1::NotGrantedEvent { request: Some(request()), outcome: None };
     assert_eq!(event(What::NotGranted(not_granted)), unknown("an outcome"));
     assert_eq!(event(What::SessionOpened(v1::SessionOpenedEvent::default())), unknown("a session's id"));
-    assert_eq!(administered(None), unknown("what an administrator did"));
+    assert_eq!(administered(None), unknown("the act of an event"));
     let froze = v1::administered_event::Act::Froze(v1::Freeze::default());
     assert_eq!(administered(Some(froze)), unknown("the scope of a freeze"));
     let nowhere = v1::WatchEvent { position: None, stamp_ms: 1, what: None };
-    assert_eq!(watch::event_from_wire(nowhere), unknown("where an event stands"));
+    assert_eq!(watch::event_from_wire(nowhere), unknown("the position of an event"));
 
     let explained = |change: &dyn Fn(&mut v1::ExplainResponse)| {
         let mut response = whole_explanation();
@@ -212,13 +218,16 @@ fn a_choice_that_was_not_made_is_refused_by_name() {
         observe::explanation_from_wire(response)
     };
     assert!(explained(&|_| ()).is_ok(), "what is whole is taken");
-    assert_eq!(explained(&|it| it.at = None), unknown("as of which entry an answer is"));
+    assert_eq!(explained(&|it| it.at = None), unknown("the log position of an answer"));
     assert_eq!(explained(&|it| it.holders[0].holder = None), unknown("a holder"));
-    assert_eq!(explained(&|it| it.holders[0].holder.as_mut().unwrap().takes = None), unknown("what a holder takes"));
-    assert_eq!(explained(&|it| it.queue[0].waiter = None), unknown("a request that waits"));
-    assert_eq!(explained(&|it| it.queue[0].wants = None), unknown("what a request needs of a resource"));
-    assert_eq!(explained(&|it| it.chain[0].by = None), unknown("what blocks a request"));
-    assert_eq!(explained(&|it| it.rests[0].held = None), unknown("what a grant holds"));
+    assert_eq!(
+        explained(&|it| it.holders[0].holder.as_mut().unwrap().takes = None),
+        unknown("the mode or permits of a holder")
+    );
+    assert_eq!(explained(&|it| it.queue[0].waiter = None), unknown("a waiting request"));
+    assert_eq!(explained(&|it| it.queue[0].wants = None), unknown("the mode or permits of a waiting request"));
+    assert_eq!(explained(&|it| it.chain[0].by = None), unknown("the blocker of a request"));
+    assert_eq!(explained(&|it| it.rests[0].held = None), unknown("the locks or permits of a grant"));
     assert_eq!(explained(&|it| it.freezes[0].scope = None), unknown("the scope of a freeze"));
 }
 
@@ -237,7 +246,7 @@ fn a_number_that_names_nothing_is_refused_by_name() {
         let ended = v1::SessionEndedEvent { session: Some(v1::SessionId::default()), how: number };
         let what = Some(v1::watch_event::What::SessionEnded(ended));
         let event = v1::WatchEvent { position: Some(v1::EventPosition::default()), stamp_ms: 1, what };
-        assert_eq!(watch::event_from_wire(event), unknown("how a session ended"));
+        assert_eq!(watch::event_from_wire(event), unknown("the reason why a session ended"));
 
         let mut grant = observe::grant_to_wire(&Generator::new(10).grant_view());
         let locks = vec![v1::Lock { name: "orders".to_owned(), mode: number }];
@@ -246,16 +255,16 @@ fn a_number_that_names_nothing_is_refused_by_name() {
 
         let mut push = api::push_to_wire(&Push::SessionEnded { session: SessionId(1), how: SessionEnd::Evicted });
         push.what = Some(v1::push::What::SessionEnded(number));
-        assert_eq!(api::push_from_wire(push), unknown("how a session ended"));
+        assert_eq!(api::push_from_wire(push), unknown("the reason why a session ended"));
 
         let mut push =
             api::push_to_wire(&Push::Lost { session: SessionId(1), grant: GrantId(2), how: GrantEnd::Broken });
         push.what = Some(v1::push::What::Lost(v1::LostGrant { grant: 2, how: number }));
-        assert_eq!(api::push_from_wire(push), unknown("how a grant ended"));
+        assert_eq!(api::push_from_wire(push), unknown("the reason why a grant ended"));
 
         let outcome = Some(v1::Outcome { kind: Some(v1::outcome::Kind::Expired(number)) });
         let response = v1::ActResponse { outcome, ..v1::ActResponse::default() };
-        assert_eq!(admin::acted_from_wire(response), unknown("how a grant ended"));
+        assert_eq!(admin::acted_from_wire(response), unknown("the reason why a grant ended"));
     }
 }
 
