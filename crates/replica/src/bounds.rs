@@ -92,8 +92,8 @@ pub(crate) const FULL_DISK_WAIT: Duration = Duration::from_millis(200);
 /// Time between two attempts to fill the reserve again on a nearly full disk. An operator who made room wants to see the effect
 /// soon. But on file systems that cannot allocate, each attempt writes the reserve until the disk is full.
 pub(crate) const REFILL_WAIT: Duration = Duration::from_secs(1);
-/// A sync that takes longer than this must not hold up a turn again. It is a quarter of a tick: peers do not notice messages that
-/// are so little late, and a quick disk takes so long only when something is wrong with it.
+/// A sync that takes longer than this must not hold up a turn again. It is a quarter of a tick: peers do not notice a message that is
+/// this late, and a quick disk takes this long only when something is wrong with it.
 pub(crate) const SYNC_IN_TURN_MAX: Duration = Duration::from_millis(25);
 /// How long a disk counts as slow after such a sync.
 pub(crate) const SLOW_DISK_FOR: Duration = Duration::from_secs(10);

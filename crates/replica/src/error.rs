@@ -97,7 +97,7 @@ pub enum NotTaken {
     TooManyMembers,
 }
 
-/// Why a node must stop. It must not go on with a state that it cannot vouch for.
+/// Why a node must stop. It must not serve a state that may be wrong.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Stop {

@@ -12,9 +12,9 @@
 //! | `bounds.rs` | every bound and timing constant, with its reason |
 //! | `ports.rs` | what a replica asks its driver to do: send, write, answer |
 //! | `error.rs` | what can go wrong, by who must act |
-//! | `replica.rs` | `Replica`: what comes in, and one turn of the loop |
+//! | `replica.rs` | `Replica`: its input, and one turn of the loop |
 //! | `replica/hearing.rs` | which peers a node hears, and how far each is behind the leader |
-//! | `replica/snapshots.rs` | when a replica wants a snapshot, and how it goes on from one |
+//! | `replica/snapshots.rs` | when a replica wants a snapshot, and how it installs one |
 //! | `replica/versions.rs` | which format versions the members know, and when the leader raises the active one |
 //! | `replica/view.rs` | what a replica shows to readers and operators |
 //! | `replica/faults.rs` | planted faults that need a replica's fields |

@@ -135,7 +135,7 @@ impl Log {
         self.entries.range(skipped..)
     }
 
-    /// The position of the last entry, or [`Log::before`] if there is none.
+    /// The position of the last entry, or [`Log::before()`] if there is none.
     pub fn last(&self) -> LogPosition {
         self.entries.back().map_or(self.before, |entry| LogPosition { index: entry.index, term: entry.term })
     }

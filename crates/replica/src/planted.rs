@@ -1,7 +1,7 @@
 //! Deliberate faults of a replica, for the simulation that proves that it finds faults. See the core's file of the same name.
 //!
-//! Below the list stand the questions that the rules ask. Each has a name that reads as part of its rule, and one answer unless its
-//! fault is switched on. The faults that need a replica's fields are in `replica/faults.rs`.
+//! The functions below the list are what the rules call. Each has a name that reads as part of its rule, and always the same answer
+//! unless its fault is switched on. The faults that need a replica's fields are in `replica/faults.rs`.
 
 use fencepost_core::{Batch, KnownVersions};
 
@@ -10,7 +10,7 @@ fencepost_core::planted_bugs! {
     Bug {
         /// A write is acknowledged when it is handed to the disk, before it is durable.
         AcknowledgesBeforeSync,
-        /// A deposed leader goes on stamping, the other nodes take what it proposes, and all apply it.
+        /// A deposed leader keeps stamping entries, the other nodes take its proposals, and all apply them.
         DeposedLeaderProposes,
         /// A new leader counts from the last applied stamp, not from the highest stamp in its log.
         BaseFromApplied,
@@ -22,7 +22,7 @@ fencepost_core::planted_bugs! {
         TimeRunsFast,
         /// A keep-alive is confirmed before it is in the log, and never gets there.
         RenewsWithoutTheLog,
-        /// The leader writes no entry for passing time alone, so a new leader counts from an old stamp.
+        /// The leader writes no entry just to log its time, so a new leader counts from an old stamp.
         RewindsTime,
         /// The leader's time travels in heartbeats instead of the log, and a new leader counts from the latest heartbeat it got.
         TimeInHeartbeats,
@@ -47,7 +47,7 @@ pub(crate) fn gives_failover_grace() -> bool {
     !planted(Bug::NoGrace)
 }
 
-/// True: a new leader counts on from the stamps in its log, including those of entries that are not applied yet.
+/// True: a new leader counts on from the highest stamp in its log, even if that entry is not applied yet.
 // Rule: logical-time
 pub(crate) fn counts_on_from_the_log() -> bool {
     !planted(Bug::BaseFromApplied)

@@ -68,7 +68,7 @@ fn disturb(cluster: &mut Cluster, size: u64, random: &mut Random, faults: &mut B
             let Some(leader) = cluster.leader() else { return };
             // A node without a vote is refused.
             let Ok(()) = cluster.replica(leader).transfer_lead(to) else { return };
-            "hand-over"
+            "leadership transfer"
         }
         6 if is_well => {
             cluster.node(id).snapshots_stalled = true;
@@ -201,7 +201,7 @@ fn every_answer_is_true_whatever_happens() {
         return;
     }
     let disturbances =
-        ["crash", "stall", "slow disk", "isolation", "one-way cut", "hand-over", "slow snapshots", "healing"];
+        ["crash", "stall", "slow disk", "isolation", "one-way cut", "leadership transfer", "slow snapshots", "healing"];
     let changes = ["learner added", "promotion", "replacement", "voter removed", "learner removed"];
     for fault in disturbances.into_iter().chain(changes) {
         assert!(faults.get(fault).is_some_and(|count| *count >= 20), "too few faults of a kind: {faults:?}");
