@@ -1,8 +1,8 @@
 //! Commits of groups of one, three and five nodes in one process, each with its log on a real disk:
 //! `cargo bench -p fencepost-replica --bench commits`.
 //!
-//! Every node's writes are synced one after the other on one thread, so a group of five waits for five syncs where five
-//! machines would wait for one and a network. What is measured here is the work, not the waiting of a real group.
+//! One thread syncs the writes of all nodes one after the other. So a group of five waits for five syncs, where five machines wait
+//! for one sync and a network. This measures the work of a group, not its waiting times.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a benchmark reads the clock and the disk")]
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use fencepost_core::{
 use fencepost_replica::store::{Identity, LogStore, Start};
 use fencepost_replica::{GroupId, Log, Message, Output, Replica, Settings};
 
-/// No snapshot is made, however long it runs.
+/// Settings with which no snapshot is ever made.
 fn endless(settings: Settings) -> Settings {
     Settings { snapshot_every_entries: u64::MAX, snapshot_every_bytes: u64::MAX, log_bytes_max: u64::MAX, ..settings }
 }
@@ -36,8 +36,8 @@ impl Group {
         let mut nodes = BTreeMap::new();
         for id in voters {
             let identity = Identity { cluster: 1, node: id };
-            let (store, log) =
-                LogStore::open(&directory.join(id.to_string()), identity, 1, Start::New(&log)).expect("an empty place");
+            let (store, log) = LogStore::open(&directory.join(id.to_string()), identity, 1, Start::New(&log))
+                .expect("an empty directory");
             let group = GroupId { cluster: 1, group: 1 };
             let settings = endless(Settings::new(id, group, id));
             nodes.insert(id, (Replica::new(settings, log, None, Nanos(0)).expect("a sound log"), store));
@@ -53,11 +53,11 @@ impl Group {
         }
         for message in messages {
             if let Some((replica, _)) = self.nodes.get_mut(&message.to) {
-                replica.handle_message(message).expect("consensus goes on");
+                replica.handle_message(message).expect("consensus continues");
             }
         }
         for (replica, store) in self.nodes.values_mut() {
-            for output in replica.turn(self.now).expect("the node goes on") {
+            for output in replica.turn(self.now).expect("the node continues") {
                 match output {
                     Output::Send(message) => self.messages.push(message),
                     Output::Write(write) => {
@@ -77,7 +77,7 @@ impl Group {
         while !self.nodes.values().any(|(replica, _)| replica.serves()) {
             self.turn();
         }
-        let leader = self.nodes.values_mut().find(|(replica, _)| replica.serves()).expect("somebody serves");
+        let leader = self.nodes.values_mut().find(|(replica, _)| replica.serves()).expect("a node serves");
         for operation in operations {
             leader.0.submit(operation).expect("the leader takes it");
         }

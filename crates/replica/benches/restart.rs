@@ -1,5 +1,5 @@
-//! A node with 1,000,000 locks on a real disk: how long it takes to serve again, with 100,000 entries behind its snapshot, and
-//! how long an operation waits while it makes the next one: `cargo bench -p fencepost-replica --bench restart`.
+//! A node with 1,000,000 locks on a real disk: how long it takes to serve again, with 100,000 entries after its snapshot, and how long
+//! an operation takes while the node makes the next snapshot: `cargo bench -p fencepost-replica --bench restart`.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a benchmark reads the clock and the disk")]
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use fencepost_core::{
 };
 use fencepost_replica::store::{Identity, LogStore, SnapshotStore, Start};
 use fencepost_replica::{
-    GROUP_BEGINS, GroupId, Log, LogWrite, Node, Output, Place, Settings, SnapshotInfo, make_snapshot,
+    GROUP_BEGINS, GroupId, Log, LogWrite, Node, Output, Settings, SnapshotInfo, StorageLocation, make_snapshot,
 };
 use raft::eraftpb::{ConfState, Entry, HardState};
 
@@ -50,7 +50,7 @@ fn entry(index: u64, operations: Vec<Operation>) -> Entry {
     Entry { index, term: 1, data: fencepost_wire::encode(&lock_entry).into(), ..Entry::default() }
 }
 
-/// A node that is turned whenever something wakes it.
+/// A node that is turned whenever it is woken or a turn is due.
 struct Turned {
     node: Node,
     woken: Receiver<()>,
@@ -60,26 +60,26 @@ struct Turned {
 }
 
 impl Turned {
-    /// One turn, when it is due. Gives back how many operations were answered.
+    /// Waits for the next turn, turns once, and returns the number of answers.
     fn turn(&mut self) -> usize {
         let now = Nanos(self.started.elapsed().as_nanos() as u64);
         let wait = Duration::from_nanos(self.node.next_turn().0.saturating_sub(now.0));
         let _ = self.woken.recv_timeout(wait);
         let started = Instant::now();
         let now = Nanos(self.started.elapsed().as_nanos() as u64);
-        let outputs = self.node.turn(now).expect("the node goes on");
+        let outputs = self.node.turn(now).expect("the node continues");
         self.longest = self.longest.max(started.elapsed());
         outputs.iter().filter(|output| matches!(output, Output::Reply { .. })).count()
     }
 
-    /// Locks and releases one after the other until it is told to stop, and says how long they took, sorted.
+    /// Submits acquires one after the other until `stop` returns true, and returns how long each took, sorted.
     fn ask_until(&mut self, number: &mut u64, mut stop: impl FnMut(&Node) -> bool) -> Vec<Duration> {
         let mut took = Vec::new();
         self.longest = Duration::ZERO;
         while !stop(&self.node) {
             *number += 1;
             let started = Instant::now();
-            // A session of its own, which says that it has seen all answers so far.
+            // A separate session, which reports the answers so far as seen.
             let asked = lock(LOCKS / LOCKS_PER_SESSION, *number, 2 * LOCKS + *number % 1_000);
             self.node.replica_mut().submit(asked).expect("it leads");
             let mut answered = 0;
@@ -120,7 +120,7 @@ fn main() {
     println!("snapshot of {LOCKS} locks made from its entries in {:.2?}, {} bytes", started.elapsed(), snapshot.len());
 
     let identity = Identity { cluster: GROUP.cluster, node: 1 };
-    let (store, _) = LogStore::open(&directory, identity, 1, Start::New(&Log::new(&[1]))).expect("an empty place");
+    let (store, _) = LogStore::open(&directory, identity, 1, Start::New(&Log::new(&[1]))).expect("an empty directory");
     let members = ConfState { voters: vec![1], ..ConfState::default() };
     let info = SnapshotInfo { position, members };
     let install = |entries, snapshot| LogWrite {
@@ -130,7 +130,7 @@ fn main() {
         entries,
         must_sync: true,
     };
-    let snapshots = SnapshotStore::open(&directory.join("snapshots")).expect("an empty place");
+    let snapshots = SnapshotStore::open(&directory.join("snapshots")).expect("an empty directory");
     snapshots.write(position, &snapshot).expect("a sound disk");
     store.write(1, &install(Vec::new(), Some((info, snapshot.into())))).expect("a sound disk");
     for chunk in behind.chunks(1_000) {
@@ -144,8 +144,8 @@ fn main() {
         (u64::MAX, u64::MAX, u64::MAX);
     let (wake, woken) = channel();
     let wake = Arc::new(move || wake.send(()).unwrap_or_default());
-    let place = Place::Directory { path: &directory, start: Start::Again };
-    let node = Node::start(settings, place, wake, Nanos(0)).expect("a sound log and snapshot");
+    let location = StorageLocation::Directory { path: &directory, start: Start::Again };
+    let node = Node::start(settings, location, wake, Nanos(0)).expect("a sound log and snapshot");
     let restored = started.elapsed();
     let mut turned = Turned { node, woken, started, longest: Duration::ZERO };
     while !turned.node.replica().serves() {

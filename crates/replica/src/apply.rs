@@ -1,40 +1,38 @@
-//! From an entry of the log to what it does: to the lock state, or to the members.
+//! Applies an entry of the log: to the lock state, or to the members.
 //!
-//! The serving state and the making of snapshots go through here, so that both read the log alike.
+//! The serving state and the making of snapshots both go through here, so that both read the log the same way. What a command does
+//! to the locks is decided in the core.
 
-use fencepost_core::{Batch, Effects, KnownVersions, LockState, LogicalMs};
+use fencepost_core::{Effects, KnownVersions, LockState, LogicalMs};
 use fencepost_wire::{Entry as LockEntry, MemberChanges, StateProof};
 use raft::eraftpb::{Entry, EntryType};
 
 use crate::error::Stop;
-use crate::planted::{Bug, planted};
+use crate::planted::{enforces_one_proposer, under_the_active_version};
 
-/// What came of an entry.
+/// What an entry did to the lock state.
 pub(crate) struct Applied {
     pub(crate) stamp: LogicalMs,
     pub(crate) effects: Effects,
     pub(crate) proof: Option<StateProof>,
 }
 
-/// Applies an entry of the log to a lock state, if it is one for it. The node knows these versions, and stops before it applies a
-/// raise to another one.
+/// Applies an entry to the lock state. `None` if the entry carries no commands, or was stamped in another term. The node stops
+/// before it applies a raise to a version that is not in `known`.
 pub(crate) fn apply_to(state: &mut LockState, entry: &Entry, known: KnownVersions) -> Result<Option<Applied>, Stop> {
     let Some(LockEntry { term, stamp, batch, proof, .. }) = read_entry(entry, known)? else { return Ok(None) };
     // Rule: one-proposer
-    if term != entry.term && !planted(Bug::DeposedLeaderProposes) {
+    if term != entry.term && enforces_one_proposer() {
         return Ok(None);
     }
     if let Some(version) = batch.raise_to.filter(|version| !known.contains(*version)) {
         return Err(Stop::VersionUnknown { index: entry.index, version, known });
     }
-    let batch = match planted(Bug::RulesOfTheNewest) {
-        true => Batch { raise_to: Some(known.newest()), ..batch },
-        false => batch,
-    };
-    Ok(Some(Applied { stamp, effects: state.apply(stamp, batch), proof }))
+    let effects = state.apply(stamp, under_the_active_version(batch, known));
+    Ok(Some(Applied { stamp, effects, proof }))
 }
 
-/// The change of the members in an entry of the log, if it is one.
+/// The change of the members in an entry, if it carries one.
 pub(crate) fn read_member_changes(entry: &Entry) -> Result<Option<MemberChanges>, Stop> {
     if entry.entry_type == EntryType::EntryNormal {
         return Ok(None);
@@ -43,7 +41,7 @@ pub(crate) fn read_member_changes(entry: &Entry) -> Result<Option<MemberChanges>
     read.map(Some).map_err(|source| Stop::BadEntry { index: entry.index, source })
 }
 
-/// The lock entry in an entry of the log; none in what consensus writes for itself.
+/// The lock entry in an entry of the log. `None` for the entries that consensus writes for itself.
 ///
 /// # Errors
 /// [`Stop`] if it is damaged, or written in a version that is not known.

@@ -1,6 +1,9 @@
-//! What can go wrong, by who must act: the caller asks again or elsewhere, or the operator looks after a node that stopped.
+//! What can go wrong, by who must act.
+//!
+//! [`NotTaken`] is for the caller: it asks again, or asks another node. [`Stop`] is for the operator: the node has stopped, and the
+//! text says what to do. A command that was taken and refused by the lock rules is no error; the core answers it.
 
-use crate::members::PROMOTE_BEHIND_ENTRIES_MAX;
+use crate::bounds::PROMOTE_BEHIND_ENTRIES_MAX;
 use crate::store::StoreError;
 use fencepost_core::{BadRecords, FormatVersion, KnownVersions, LogPosition};
 use fencepost_wire::WireError;
@@ -13,28 +16,28 @@ pub enum NotTaken {
     /// This node does not lead.
     #[error("this node does not lead: ask {}", leader.map_or("again soon".into(), |leader| format!("node {leader:x}")))]
     NotLeader {
-        /// Who does, if it is known.
+        /// The leader, if it is known.
         leader: Option<u64>,
     },
-    /// More waits than can be carried through the log soon.
+    /// Too many commands wait for the log.
     #[error("this node has too much to do: ask again in a moment")]
     Overloaded,
-    /// Another change of the members, or a hand-over of the lead, is not yet through.
-    #[error("another change of the members or of the lead is under way: ask again when it is through")]
+    /// Another change of the members, or a leadership transfer, is not complete yet.
+    #[error("another change of the members or of the leader is in progress: ask again when it is complete")]
     ChangeUnderWay,
     /// The disk is nearly full, and the operation would make the state larger.
     #[error("the disk is nearly full: releases go on, new locks are refused; free space")]
     DiskShort,
     /// A change of the members that changes nothing.
-    #[error("no change of the members was asked for: say at least one")]
+    #[error("the request contains no change of the members: name at least one")]
     NothingToChange,
-    /// No member has this id, or none whose role the change is for.
-    #[error("node {node:x} is no member, or no learner that could get a vote: look at the list of members")]
+    /// No member has this id, or the member has another role than the change needs.
+    #[error("node {node:x} is not a member, or not a learner that could get a vote: look at the list of members")]
     UnknownNode {
         /// Which.
         node: u64,
     },
-    /// The lead cannot be handed to a node that does not vote.
+    /// Leadership cannot be transferred to a node that does not vote.
     #[error("node {node:x} has no vote and cannot lead: look at the list of members")]
     NoVoter {
         /// Which.
@@ -57,10 +60,10 @@ pub enum NotTaken {
     NameTaken {
         /// The name.
         name: String,
-        /// Who has it.
+        /// The member with that name.
         node: u64,
     },
-    /// A learner that lacks too much to vote.
+    /// The learner is too far behind to get a vote.
     #[error(
         "node {node:x} has the log up to entry {matched}, the leader up to {last}, and at most {PROMOTE_BEHIND_ENTRIES_MAX} may be \
          missing: wait until it has caught up"
@@ -73,7 +76,7 @@ pub enum NotTaken {
         /// The leader's last entry.
         last: u64,
     },
-    /// A node that cannot read what the cluster writes, or soon will.
+    /// The node does not know the format version that the cluster uses, or is about to use.
     #[error(
         "node {node:x} knows format versions {known}, and the cluster uses {version}: start that node with a release that knows \
          {version}, then add it again"
@@ -81,20 +84,20 @@ pub enum NotTaken {
     VersionUnknown {
         /// Which.
         node: u64,
-        /// What it knows.
+        /// The versions that it knows.
         known: KnownVersions,
-        /// What the cluster uses, or is about to.
+        /// The version that the cluster uses, or is about to use.
         version: FormatVersion,
     },
-    /// Nobody would be left to vote.
+    /// The change would leave the group without a voter.
     #[error("no voter would be left: add another first")]
     LastVoter,
     /// More members than a group can have.
-    #[error("a group has at most {MEMBERS_MAX} members: remove those that are gone first")]
+    #[error("a group has at most {MEMBERS_MAX} members: remove dead members first")]
     TooManyMembers,
 }
 
-/// Why a node must stop. It must not go on with a state that it cannot vouch for.
+/// Why a node must stop. It must not serve a state that may be wrong.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Stop {
@@ -122,15 +125,16 @@ pub enum Stop {
         index: u64,
         /// The version.
         version: FormatVersion,
-        /// What this node knows.
+        /// The versions that this node knows.
         known: KnownVersions,
     },
-    /// The records of a snapshot are no state.
+    /// The records of a snapshot do not form a valid state.
     #[error("the snapshot cannot be used: {0}")]
     BadRecords(BadRecords),
     /// A snapshot of another cluster or group.
     #[error(
-        "the snapshot is of cluster {cluster:x}, group {group}: this node belongs to another; look at its directory and its peers"
+        "the snapshot belongs to cluster {cluster:x}, group {group}, and this node to another: check the node's directory and its \
+         peers"
     )]
     ForeignSnapshot {
         /// Its cluster.
@@ -138,46 +142,52 @@ pub enum Stop {
         /// Its group.
         group: u64,
     },
-    /// The entries for a snapshot were not all there.
+    /// Some entries for a snapshot are missing.
     #[error(
-        "the entries for a snapshot end at {reached:?}, before {through:?}: the log has a hole; add this node anew under a new id"
+        "the entries for a snapshot end at {reached:?}, before {through:?}: the log has a gap; remove this node and add it again \
+         under a new id"
     )]
     SnapshotIncomplete {
-        /// Where they ended.
+        /// The last entry before the gap.
         reached: LogPosition,
-        /// Where they should have reached.
+        /// The last entry that the snapshot needs.
         through: LogPosition,
     },
-    /// The log follows entries that are in no snapshot here.
-    #[error("the log follows entry {}, and the snapshot that holds what came before is not there: add this node anew under a new id", before.index)]
+    /// The log does not begin at the beginning, and no snapshot holds the entries before it.
+    #[error(
+        "the log begins after entry {}, and the snapshot of the entries before it is missing: remove this node and add it again \
+         under a new id",
+        before.index
+    )]
     SnapshotMissing {
-        /// What the log follows.
+        /// The entry that the log follows.
         before: LogPosition,
     },
-    /// Applying the log twice gave two states, here or on two nodes.
+    /// Applying the log twice gave two states, on this node or on two nodes.
     #[error(
-        "the state at entry {index} differs from what was proven there: this node's memory or build is bad; add it anew under a new id"
+        "the state of this node after entry {index} has another hash than it must have: this node's memory or build is faulty; \
+         remove this node and add it again under a new id"
     )]
     StateDiffers {
-        /// Where.
+        /// After which entry.
         index: u64,
     },
-    /// A snapshot that is not there any more, because a newer one took its place.
-    #[error("there is no snapshot at {position:?}: a newer one took its place")]
+    /// The snapshot was deleted, because there is a newer one.
+    #[error("there is no snapshot at {position:?}: a newer one replaced it")]
     SnapshotGone {
-        /// Where it was.
+        /// Its position.
         position: LogPosition,
     },
     /// The disk cannot be used.
     #[error(transparent)]
     Disk(#[from] StoreError),
-    /// Consensus refuses to go on.
-    #[error("consensus cannot go on: {0}")]
+    /// The consensus library reported an error after which it must not continue.
+    #[error("consensus cannot continue: {0}")]
     Consensus(#[from] raft::Error),
 }
 
 impl Stop {
-    /// Whether the node's release does not know the version that the cluster uses: another release can go on from the same disk.
+    /// Whether the node stops because its release does not know the cluster's version. Another release can continue from the same disk.
     pub fn is_about_versions(&self) -> bool {
         let (Stop::BadEntry { source, .. } | Stop::BadSnapshot { source }) = self else {
             return matches!(self, Stop::VersionUnknown { .. });

@@ -1,34 +1,15 @@
-//! What has arrived and is not yet proposed: everything waits here for the next entry.
+//! The commands that have arrived and wait for the next entry.
 //!
-//! While an entry is under way others wait for the next one, so batches form by themselves and no timer is needed for
-//! operations. When so many wait that another entry is worth its cost, it does not wait for the one before it: disk and network
-//! are busy with the one while this node computes the other. Keep-alives are in no hurry: they ride on any entry, or wait for
-//! the beat.
+//! While an entry is in flight, later operations wait for the next one. So batches form by themselves, and operations need no
+//! timer. When enough operations wait, the next entry goes out before the previous one is applied: disk and network work on one
+//! while this node computes the other. Keep-alives are not urgent: they go out with any entry, or at the next beat. This file
+//! decides what an entry holds. The replica decides when one may go out.
 
 use std::collections::VecDeque;
 
 use fencepost_core::{Action, Batch, Nanos, Operation, Renewal, Seen, Terms, Ticket};
 
-/// Keep-alives and time cause at most one entry of their own in this time.
-// Rule: idle-is-silent
-pub const BEAT_MS: u64 = 250;
-
-/// Entries that are under way at a time at most.
-pub const ENTRIES_IN_FLIGHT_MAX: usize = 4;
-
-/// Commands in one entry at most, so that one entry is applied in a few milliseconds.
-pub const ENTRY_COMMANDS_MAX: usize = 10_000;
-
-/// Operations that wait when no more are taken that want something: about a second's worth of a busy group.
-pub const WAITING_WANTS_MAX: usize = 100_000;
-
-/// Operations that wait when not even those are taken that let go of something. So whoever wants more is turned away long before
-/// anybody who gives back. Signs of life are always taken: there is at most one of them under way for each session, and refusing
-/// one would end a session that is alive.
-pub const WAITING_OPERATIONS_MAX: usize = 200_000;
-
-/// Bytes in one entry at most, as estimated from above: well below what the log format allows.
-const ENTRY_WEIGHT_MAX: usize = 4 << 20;
+use crate::bounds::{BEAT_MS, ENTRY_COMMANDS_MAX, ENTRY_WEIGHT_MAX, WAITING_OPERATIONS_MAX, WAITING_WANTS_MAX};
 
 /// The tickets of an entry's renewals and operations, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,7 +23,7 @@ pub(crate) struct Tickets {
 pub(crate) struct Gather {
     renewals: VecDeque<(Ticket, Renewal)>,
     operations: VecDeque<(Ticket, Operation)>,
-    /// An attach is a renewal that somebody waits for: it does not wait for the beat.
+    /// An attach waits. A client waits for its answer, so it does not wait for the beat.
     urgent: bool,
     last_beat: Option<Nanos>,
 }
@@ -61,8 +42,8 @@ impl Gather {
         self.operations.push_back((ticket, operation));
     }
 
-    /// What the next entry carries, if there is reason to write one. `time_is_due` says that time alone is a reason;
-    /// without `room_for_operations` they go on waiting.
+    /// The content of the next entry, if there is a reason to write one. With `time_is_due`, passing time alone is a reason.
+    /// Without `room_for_operations`, operations stay in the queue.
     pub(crate) fn take(
         &mut self,
         now: Nanos,
@@ -86,7 +67,7 @@ impl Gather {
         Some((batch, Tickets { renewals: renewal_tickets, operations: operation_tickets }))
     }
 
-    /// Whether somebody waits who must not wait for the beat.
+    /// Whether a command waits that must not wait for the beat.
     pub(crate) fn is_urgent(&self, room_for_operations: bool) -> bool {
         self.urgent || (room_for_operations && !self.operations.is_empty())
     }
@@ -96,17 +77,17 @@ impl Gather {
         self.operations.len()
     }
 
-    /// Whether signs of life wait for the beat.
+    /// Whether renewals wait.
     pub(crate) fn has_renewals(&self) -> bool {
         !self.renewals.is_empty()
     }
 
-    /// From when on keep-alives and time cause an entry.
+    /// When keep-alives and passing time may cause the next entry.
     pub(crate) fn next_beat(&self) -> Nanos {
         self.last_beat.map_or(Nanos(0), |last| last.after_ms(BEAT_MS))
     }
 
-    /// Everything that waits, given up because this node does not lead.
+    /// Empties the queues of a node that no longer leads, and returns the tickets.
     pub(crate) fn abandon(&mut self) -> Vec<Ticket> {
         self.urgent = false;
         let renewals = self.renewals.drain(..).map(|(ticket, _)| ticket);
@@ -114,14 +95,14 @@ impl Gather {
     }
 }
 
-/// What is left of an entry.
+/// The room left in an entry.
 struct Room {
     commands: usize,
     weight: usize,
 }
 
 impl Room {
-    /// Takes from the front as long as there is room; what is left waits for the next entry.
+    /// Takes commands from the front while they fit. The rest waits for the next entry.
     fn fill<Command>(
         &mut self,
         waiting: &mut VecDeque<(Ticket, Command)>,
@@ -140,7 +121,7 @@ impl Room {
     }
 }
 
-/// No command is longer than this in the log, whatever is in it besides texts and lists.
+/// Bytes of a command in the log without its texts and lists, estimated from above. It follows from the format: not for tuning.
 const COMMAND_BYTES: usize = 256;
 
 fn seen_weight(seen: &Seen) -> usize {

@@ -1,7 +1,7 @@
-//! The log as consensus sees it: what this node has, in memory, in front of the disk.
+//! The log as consensus sees it: the entries of this node, in memory.
 //!
-//! Entries are here from the moment they are handed to the disk, and stay after they are durable, because followers and
-//! apply read them again at once. The disk is told what to write by [`crate::Replica`]; this file never waits for it.
+//! An entry is here from the moment it is handed to the disk. It stays after it is durable, because followers and apply read it
+//! again soon. [`crate::Replica`] gives out the writes for the disk. This file does no I/O and never waits for the disk.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -13,43 +13,43 @@ use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 use crate::ports::LogWrite;
 use crate::snapshot::SnapshotInfo;
 
-/// What the first entry of every group follows. Consensus wants a log that is not empty where members are known.
+/// The position before the first entry of every group. Not zero, because consensus requires a log with an entry where members are known.
 pub const GROUP_BEGINS: LogPosition = LogPosition { index: 1, term: 1 };
 
-/// What consensus must find again after a crash.
+/// The state of consensus that must survive a crash: vote, members, entries.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
     /// Vote, term and commit.
     pub(crate) hard_state: HardState,
-    /// The members that consensus begins with: those as of `before`, or of the snapshot.
+    /// The members that consensus starts with: as of `before`, or of the snapshot.
     pub(crate) members: ConfState,
-    /// What the entries follow: a position that the newest snapshot includes, or the beginning.
+    /// The position that the entries follow: one that the newest snapshot includes, or [`GROUP_BEGINS`].
     pub(crate) before: LogPosition,
     /// The newest snapshot, for followers that need entries which are no longer here.
     pub(crate) snapshot: Option<SnapshotInfo>,
-    /// Consensus asked for a snapshot, for a follower, and there is none that the follower could use.
+    /// Consensus asked for a snapshot for a follower, and no snapshot is usable for that follower.
     snapshot_wanted: Cell<bool>,
-    /// Invariant: indexes rise by one, from `before.index + 1` on.
+    /// Invariant: indexes rise by one, beginning with `before.index + 1`.
     entries: VecDeque<Entry>,
-    /// Invariant: what the entries take up, as [`entry_bytes`] counts.
+    /// Invariant: the sum of [`entry_bytes`] of all entries.
     bytes: u64,
 }
 
 impl Log {
-    /// The log of a new group whose only voters are these.
+    /// The log of a new group with these voters.
     pub fn new(voters: &[u64]) -> Log {
         let members = ConfState { voters: voters.to_vec(), ..ConfState::default() };
         let hard_state = HardState { term: GROUP_BEGINS.term, commit: GROUP_BEGINS.index, ..HardState::default() };
         Log { hard_state, members, before: GROUP_BEGINS, ..Log::default() }
     }
 
-    /// The log of a new node that joins a group: empty, so that the group must send it a snapshot, in which all else stands.
-    /// Until then it neither votes nor stands for election.
+    /// The log of a new node that joins a group. It is empty, so the leader must send a snapshot, which holds everything else.
+    /// Until then the node neither votes nor stands for election.
     pub fn joining() -> Log {
         Log::default()
     }
 
-    /// The log as a disk gave it back. The disk vouches that the indexes rise by one from `before` on.
+    /// The log as read from a disk. The caller has checked that the indexes rise by one after `before`.
     pub(crate) fn recovered(
         hard_state: HardState,
         members: ConfState,
@@ -61,13 +61,13 @@ impl Log {
         log
     }
 
-    /// Whether nothing has happened in either of the two since they were the same.
+    /// Whether both logs are at the same point: begin, end, and hard state.
     pub(crate) fn is_same_beginning(&self, other: &Log) -> bool {
         (self.before, self.last(), &self.hard_state) == (other.before, other.last(), &other.hard_state)
     }
 
-    /// Takes out the entries up to an index that the newest snapshot includes. They are given back, because freeing a hundred
-    /// thousand of them takes longer than a turn should.
+    /// Removes the entries up to an index that the newest snapshot includes. Returns them, because freeing a hundred thousand
+    /// entries takes longer than a turn should.
     pub fn compact(&mut self, through: u64) -> VecDeque<Entry> {
         let count = self.entries.partition_point(|entry| entry.index <= through);
         let kept = self.entries.split_off(count);
@@ -79,8 +79,8 @@ impl Log {
         taken
     }
 
-    /// Up to where entries can go when a snapshot includes all up to `snapshot_index`: at most `entries_kept` of those stay, and fewer if
-    /// the whole log would still have more than `bytes_kept`.
+    /// The index up to which entries can be removed, given a snapshot of all entries up to `snapshot_index`. At most `entries_kept` of
+    /// those entries stay, and fewer while the whole log has more than `bytes_kept`.
     pub(crate) fn compactable(&self, snapshot_index: u64, entries_kept: u64, bytes_kept: u64) -> u64 {
         let mut bytes = self.bytes;
         let mut through = self.before.index;
@@ -94,22 +94,22 @@ impl Log {
         through
     }
 
-    /// What the entries take up in memory, about.
+    /// The memory that the entries take, approximately.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether a follower waits for a snapshot that there is not; asked once.
+    /// Whether a follower waits for a snapshot that does not exist yet. Resets the flag.
     pub(crate) fn take_snapshot_wanted(&self) -> bool {
         self.snapshot_wanted.take()
     }
 
-    /// Takes note of a newer snapshot that is durable.
+    /// Notes that a newer snapshot is durable.
     pub fn name_snapshot(&mut self, snapshot: SnapshotInfo) {
         self.snapshot = Some(snapshot);
     }
 
-    /// Begins anew behind a snapshot that came from a peer.
+    /// Replaces the whole log by the position of a peer's snapshot. No entry is left.
     pub fn install(&mut self, snapshot: SnapshotInfo) {
         self.before = snapshot.position;
         self.members = snapshot.members.clone();
@@ -118,7 +118,7 @@ impl Log {
         self.bytes = 0;
     }
 
-    /// What the entries follow.
+    /// The position that the entries follow.
     pub fn before(&self) -> LogPosition {
         self.before
     }
@@ -128,29 +128,29 @@ impl Log {
         self.entries.iter()
     }
 
-    /// The entries from this index on; none if it is before the first.
+    /// The entries beginning with this index. Empty if the index is before the first entry.
     pub(crate) fn entries_from(&self, index: u64) -> impl Iterator<Item = &Entry> {
         let skipped = index.checked_sub(self.before.index + 1).unwrap_or(u64::MAX);
         let skipped = usize::try_from(skipped).unwrap_or(usize::MAX).min(self.entries.len());
         self.entries.range(skipped..)
     }
 
-    /// The last entry, or what stands in its place.
+    /// The position of the last entry, or [`Log::before()`] if there is none.
     pub fn last(&self) -> LogPosition {
         self.entries.back().map_or(self.before, |entry| LogPosition { index: entry.index, term: entry.term })
     }
 
-    /// Puts entries at their indexes; whatever stood there and behind goes.
+    /// Puts entries at their indexes. They replace the old entries there, and all entries after those.
     pub fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
-        let keep = first.index.checked_sub(self.before.index + 1).expect("what is compacted is never overwritten");
+        let keep = first.index.checked_sub(self.before.index + 1).expect("compacted entries are never overwritten");
         assert!(keep as usize <= self.entries.len(), "a gap in the log before entry {}", first.index);
         self.bytes -= self.entries.drain(keep as usize..).map(|entry| entry_bytes(&entry)).sum::<u64>();
         self.bytes += entries.iter().map(entry_bytes).sum::<u64>();
         self.entries.extend(entries.iter().cloned());
     }
 
-    /// What a disk holds after a write, for those that keep a log in memory.
+    /// Applies a write as a disk does. For tests and simulations that keep a log in memory.
     pub fn persist(&mut self, write: &LogWrite) {
         if let Some((snapshot, _)) = &write.snapshot {
             self.install(snapshot.clone());
@@ -171,7 +171,7 @@ impl Log {
     }
 }
 
-/// What an entry takes up in memory, about: what it says, and itself.
+/// The memory that an entry takes, approximately: its data and the structure itself.
 pub(crate) fn entry_bytes(entry: &Entry) -> u64 {
     (entry.data.len() + size_of::<Entry>()) as u64
 }
@@ -215,7 +215,7 @@ impl Storage for Log {
     }
 
     fn snapshot(&self, _request_index: u64, to: u64) -> raft::Result<Snapshot> {
-        // A node that is no member by a snapshot refuses it: one that was added since needs a newer one.
+        // A node refuses a snapshot in which it is not a member. A node that was added later needs a newer snapshot.
         let knows = |members: &ConfState| {
             [&members.voters, &members.learners, &members.voters_outgoing].into_iter().any(|list| list.contains(&to))
         };
@@ -223,7 +223,7 @@ impl Storage for Log {
             self.snapshot_wanted.set(true);
             return Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable));
         };
-        // Without the bytes: whoever sends the message sends them beside it, in pieces.
+        // Without the bytes: the server sends them beside the message, in pieces.
         let mut snapshot = Snapshot::default();
         let metadata = snapshot.mut_metadata();
         metadata.index = info.position.index;

@@ -1,7 +1,7 @@
-//! Who belongs to the group: what a change of the members may ask for, and what an entry that carries one does.
+//! The members of a group: which changes are allowed, and what an entry with a change does.
 //!
-//! Consensus keeps its own record of who votes. This one holds names and addresses besides, and is made from the log alone,
-//! so that whoever makes a snapshot has it without asking consensus; the replica compares the two after every change.
+//! Consensus keeps its own record of who votes. This one also holds names and addresses. It is made from the log alone, so the
+//! thread that makes a snapshot has it without asking consensus. The replica compares the two records after every change.
 
 use std::collections::BTreeSet;
 
@@ -10,23 +10,20 @@ use fencepost_wire::bounds::MEMBERS_MAX;
 use fencepost_wire::{Member, MemberChanges, MemberStep, Members};
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState};
 
+use crate::bounds::PROMOTE_BEHIND_ENTRIES_MAX;
 use crate::error::NotTaken;
 use crate::replica::{Hears, Lag};
-
-/// A learner gets a vote only if it is at most so many entries behind the leader: fewer than a second's worth on a busy
-/// group. One that is further behind could hold up every commit once its vote counts.
-pub const PROMOTE_BEHIND_ENTRIES_MAX: u64 = 100;
 
 /// A change of the members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberChange {
-    /// Sends a new node the log, without a vote.
+    /// Adds a node as a learner: it gets the log and has no vote.
     AddLearner(Member),
-    /// Gives a learner that has caught up a vote.
+    /// Gives a vote to a learner that has caught up.
     Promote(u64),
-    /// Takes a node out. It never comes back under this id.
+    /// Removes a node. It never comes back under this id.
     Remove(u64),
-    /// Gives a member another name or other addresses, or its first. Its role stays.
+    /// Sets a member's name and addresses. Its role stays.
     Describe(Member),
 }
 
@@ -37,7 +34,7 @@ pub enum Role {
     Voter,
     /// It gets the log and has no vote.
     Learner,
-    /// It still votes, until the change that takes it out is through.
+    /// It votes until the change that removes it is complete.
     Leaving,
 }
 
@@ -48,24 +45,24 @@ pub struct MemberView {
     pub node: u64,
     /// Its name and addresses, if it was described.
     pub member: Option<Member>,
-    /// What it does.
+    /// Its role.
     pub role: Role,
-    /// Whether it leads, as far as is known here.
+    /// Whether it leads, as far as this node knows.
     pub is_leader: bool,
-    /// The last entry that it is known to have; only the leader knows.
+    /// The last entry that it is known to have. Only the leader knows this.
     pub matched: Option<u64>,
     /// Whether this node hears it.
     pub hears: Hears,
-    /// How far it is behind; only the leader knows, and not of itself.
+    /// How far it is behind. Only the leader knows this, and not of itself.
     pub lag: Option<Lag>,
-    /// Whether the leader sends it a snapshot; only the leader knows.
+    /// Whether the leader is sending it a snapshot. Only the leader knows this.
     pub gets_snapshot: bool,
     /// The format versions that it knows, if it told this node.
     pub known: Option<KnownVersions>,
 }
 
-/// What the entry must say to make these changes. The leader's log ends at `last`, and it knows how far each node's log is
-/// like its own.
+/// The content of the entry that makes these changes. `last` is the end of the leader's log. `matched` is the last entry that a
+/// node is known to share with the leader.
 pub(crate) fn plan(
     members: &Members,
     changes: &[MemberChange],
@@ -81,7 +78,7 @@ pub(crate) fn plan(
         }
         if let MemberChange::Promote(node) = *change {
             let matched = matched(node);
-            // One that has nothing yet waits for a snapshot, however short the log is.
+            // A learner without entries still waits for a snapshot, however short the log is.
             if matched == 0 || matched + PROMOTE_BEHIND_ENTRIES_MAX < last {
                 return Err(NotTaken::NotCaughtUp { node, matched, last });
             }
@@ -104,7 +101,7 @@ pub(crate) fn plan(
     if after.voters.is_empty() {
         return Err(NotTaken::LastVoter);
     }
-    // Until the change is through, those that go still count.
+    // Until the change is complete, the removed members still count.
     if after.nodes().union(&members.nodes()).count() > MEMBERS_MAX {
         return Err(NotTaken::TooManyMembers);
     }
@@ -128,8 +125,8 @@ fn step_of(members: &Members, change: &MemberChange) -> Result<(u64, MemberStep)
     }
 }
 
-/// What an entry does to the members, by the rules of consensus: one step is made at once; of several the first entry only
-/// begins, and an empty one ends, so that in between both the old and the new voters must agree.
+/// Applies a change of the members, by the rules of consensus. A single step takes effect at once. Several steps take two entries:
+/// the first begins the change, and an empty one ends it. In between, the old voters and the new voters must both agree.
 pub(crate) fn apply_changes(members: &mut Members, changes: &MemberChanges) {
     if changes.steps.is_empty() {
         members.learners.append(&mut members.learners_next);
@@ -154,12 +151,12 @@ pub(crate) fn apply_changes(members: &mut Members, changes: &MemberChanges) {
         }
     }
     members.directory.extend(changes.described.iter().map(|member| (member.node(), member.clone())));
-    // Only now: a node that is being taken out must be found until the change is through.
+    // Only now: peers must find a leaving node until the change is complete.
     let nodes = members.nodes();
     members.directory.retain(|node, _| nodes.contains(node));
 }
 
-/// The same change in the words of consensus, without what only we know.
+/// The change in the types of consensus, without names and addresses.
 pub(crate) fn to_conf_change(changes: &MemberChanges) -> ConfChangeV2 {
     let single = |(node_id, step): &(u64, MemberStep)| ConfChangeSingle {
         change_type: match step {
@@ -174,7 +171,7 @@ pub(crate) fn to_conf_change(changes: &MemberChanges) -> ConfChangeV2 {
     ConfChangeV2 { changes, ..ConfChangeV2::default() }
 }
 
-/// The members in the words of consensus.
+/// The members in the types of consensus, without names and addresses.
 pub(crate) fn to_conf_state(members: &Members) -> ConfState {
     let list = |set: &BTreeSet<u64>| set.iter().copied().collect();
     ConfState {
@@ -187,7 +184,7 @@ pub(crate) fn to_conf_state(members: &Members) -> ConfState {
     }
 }
 
-/// The members as consensus knows them: without names and addresses.
+/// The members from the types of consensus, without names and addresses.
 pub(crate) fn from_conf_state(state: &ConfState) -> Members {
     let set = |list: &[u64]| list.iter().copied().collect();
     Members {
@@ -200,7 +197,7 @@ pub(crate) fn from_conf_state(state: &ConfState) -> Members {
     }
 }
 
-/// What a member does.
+/// A member's role.
 pub(crate) fn role(members: &Members, node: u64) -> Role {
     if members.voters.contains(&node) {
         Role::Voter

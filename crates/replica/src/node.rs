@@ -1,10 +1,10 @@
-//! A replica with its disk: what a server runs.
+//! A replica with its disk, as a server runs it.
 //!
-//! The replica says what must be durable; here that is done. A leader's log is written and synced by a thread of its own, in order,
-//! so that a turn never waits for a disk while others ask for something. A follower has nothing better to do than to sync, and
-//! neither has a node that is alone and was asked for little. They do it in their turn, as long as the disk is quick: waking a
-//! thread and being woken by it can take longer than the sync. Snapshots are made by another thread, for as long as it takes.
-//! When something is durable the node is woken, and its next turn tells the replica. Nothing is decided here.
+//! The replica says what must be durable, and the node makes it durable. A leader writes and syncs its log on a thread of its own, in
+//! order, so that a turn never waits for the disk while requests arrive. A follower syncs inside its turn, because it has nothing else
+//! to do. So does a node that is alone and has few requests. They do so only while the disk is quick: waking a thread and being
+//! woken by it can take longer than the sync. Another thread makes snapshots. When something is durable, a thread wakes the node,
+//! and its next turn tells the replica. The node decides nothing about consensus or locks.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -16,13 +16,14 @@ use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fencepost_core::KnownVersions;
 use raft::eraftpb::{ConfState, Entry, Message};
 
 use fencepost_core::{LogPosition, Nanos};
 
+use crate::bounds::{FED_PER_TURN, FULL_DISK_WAIT, REFILL_WAIT, SLOW_DISK_FOR, SMALL_ENTRY_BYTES, SYNC_IN_TURN_MAX};
 use crate::error::Stop;
 use crate::log::{GROUP_BEGINS, Log};
 use crate::ports::{LogWrite, Output};
@@ -30,36 +31,19 @@ use crate::replica::{Replica, Settings};
 use crate::snapshot::{GroupId, make_snapshot};
 use crate::store::{Identity, LogCounts, LogStore, SnapshotStore, Start, StoreError};
 
-/// How long to wait before a write is tried again that the disk had no room for.
-const FULL_DISK_WAIT: Duration = Duration::from_millis(200);
-/// How often a node that is short looks whether there is room for its reserve again. Somebody who made room wants to see the
-/// effect, but on file systems that cannot allocate each look writes the reserve until the disk is full.
-const REFILL_WAIT: Duration = Duration::from_secs(1);
-
-/// A sync that takes longer than this must not hold up a turn again. A quarter of a tick: nobody misses what a node says so much
-/// later, and disks that are quick take so long only when something is wrong with them.
-const SYNC_IN_TURN_MAX: Duration = Duration::from_millis(25);
-/// How long a disk counts as slow after that.
-const SLOW_DISK_FOR: Duration = Duration::from_secs(10);
-/// An entry that is larger than this says that many ask for something, and would have to wait for the sync of this one.
-const SMALL_ENTRY_BYTES: usize = 1 << 10;
-
-/// Entries that are handed to a snapshot in one turn: copying them takes a fraction of a millisecond.
-const FED_PER_TURN: usize = 1_000;
-
 /// Called from other threads when the next turn should come soon.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// Where a node keeps its log and its snapshots.
-pub enum Place<'a> {
-    /// In files: what was acknowledged survives the process and the machine.
+pub enum StorageLocation<'a> {
+    /// In files. What was acknowledged survives a crash of the process and of the machine.
     Directory {
-        /// Where.
+        /// The node's directory.
         path: &'a Path,
-        /// Whether something must be there already.
+        /// Whether a log must be there already.
         start: Start<'a>,
     },
-    /// In memory: for trying things out. The node forgets everything when it ends.
+    /// In memory, for trials. The node forgets everything when it stops.
     Memory(Box<Log>),
 }
 
@@ -74,43 +58,43 @@ pub struct Node {
     counts: Arc<LogCounts>,
     wake: Wake,
     is_disk_short: bool,
-    /// The snapshot that is being made, and what it still needs.
+    /// The entries that the snapshot in progress still needs.
     feeding: Option<Feeding>,
-    /// The thread that makes it, or made the last one.
+    /// The thread that makes the snapshot in progress, or made the last one.
     snapshot: Option<JoinHandle<()>>,
-    /// Why the node must stop, if that became clear between two turns.
+    /// Why the node must stop, if a message between two turns caused it. The next turn returns it.
     stop: Option<Stop>,
 }
 
 /// Where writes go.
 enum Disk {
-    /// Nowhere: whatever is written is as durable as it will ever be.
+    /// Nowhere. Every write counts as durable at once.
     Memory,
     Files {
         store: Arc<LogStore>,
         work: Sender<Work>,
         thread: JoinHandle<()>,
-        /// What the thread has been told and has not finished. While there is something, nobody else writes: order is kept.
+        /// Jobs that the thread has and has not finished. Above zero, a turn does not write, so that writes keep their order.
         under_way: usize,
         /// Until when the disk counts as slow.
         slow_until: Option<Instant>,
     },
-    /// The node is closed, and nothing is written any more.
+    /// The node is closed. It writes nothing.
     Closed,
 }
 
-/// Entries on their way to the thread that makes a snapshot. They go there little by little, because copying all at once
-/// would hold up the turn.
+/// The entries that the thread that makes a snapshot still needs. Each turn sends some of them, because copying all at once would
+/// hold up the turn.
 struct Feeding {
     entries: Sender<Vec<Entry>>,
     next: u64,
     last: u64,
 }
 
-/// What the disk's thread is told to do.
+/// A job of the disk's thread.
 enum Work {
     Write(LogWrite),
-    /// The entries are freed when this is done.
+    /// The thread frees `_dropped` after the compaction.
     Compact {
         before: LogPosition,
         members: ConfState,
@@ -118,9 +102,9 @@ enum Work {
     },
 }
 
-/// What became of it.
+/// A report of the disk's thread, or of the thread that makes snapshots.
 enum Finished {
-    /// The last number, and how many writes there were.
+    /// The number of the last durable write, and how many writes were merged into it.
     Persisted(u64, usize),
     Compacted,
     SnapshotMade {
@@ -133,29 +117,29 @@ enum Finished {
 }
 
 impl Node {
-    /// Opens or begins a node at a place, and goes on from what is there.
+    /// Opens the node that is stored at a location, or begins a new one there.
     ///
     /// # Errors
-    /// [`Stop`] says why it cannot, and what to do.
-    pub fn start(settings: Settings, place: Place<'_>, wake: Wake, now: Nanos) -> Result<Node, Stop> {
+    /// [`Stop`] says why the node cannot start, and what to do.
+    pub fn start(settings: Settings, location: StorageLocation<'_>, wake: Wake, now: Nanos) -> Result<Node, Stop> {
         let (finish, finished) = mpsc::channel();
         let group = settings.group;
         let report = Report { finish: finish.clone(), wake: wake.clone() };
-        let (replica, snapshots, counts, disk, is_disk_short) = match place {
-            Place::Memory(log) => {
+        let (replica, snapshots, counts, disk, is_disk_short) = match location {
+            StorageLocation::Memory(log) => {
                 let snapshots = Arc::new(Snapshots::Memory(Mutex::new(None)));
                 let counts = Arc::new(LogCounts::default());
                 (Replica::new(settings, *log, None, now)?, snapshots, counts, Disk::Memory, false)
             }
-            Place::Directory { path, start } => {
+            StorageLocation::Directory { path, start } => {
                 let identity = Identity { cluster: group.cluster, node: settings.id };
                 let (store, log) = LogStore::open(path, identity, group.group, start)?;
                 let files = SnapshotStore::open(&path.join("snapshots"))?;
                 let newest = files.newest_in(&log);
                 let bytes = newest.map(|position| files.read(position)).transpose()?.flatten();
-                // A node that joins has nothing yet, and a group begins with nothing.
+                // A joining node and a new group have no snapshot yet.
                 if bytes.is_none() && log.before() > GROUP_BEGINS {
-                    let reason = format!("the log goes on from a snapshot at {:?} that is not there", log.before());
+                    let reason = format!("the log continues from a snapshot at {:?} that is missing", log.before());
                     return Err(StoreError::Damaged { place: path.join("snapshots"), reason }.into());
                 }
                 let replica = Replica::new(settings, log, bytes.as_deref(), now)?;
@@ -203,28 +187,28 @@ impl Node {
         &mut self.replica
     }
 
-    /// The snapshots that are durable, for peers and backups. Reading one waits for the disk.
+    /// The durable snapshots, for peers and backups. Reading one waits for the disk.
     pub fn snapshots(&self) -> Arc<Snapshots> {
         self.snapshots.clone()
     }
 
-    /// What the log has cost so far.
+    /// Entries, syncs and bytes of the log since the process began.
     pub fn log_counts(&self) -> &LogCounts {
         &self.counts
     }
 
-    /// Whether the disk is nearly full, and only what frees something is taken.
+    /// Whether the disk is nearly full. Then operations that make the state larger are refused.
     pub fn is_disk_short(&self) -> bool {
         self.is_disk_short
     }
 
-    /// Takes a message of a peer. If the node must stop for it, its next turn says so.
+    /// Takes a message of a peer. If the node must stop because of it, the next turn returns the error.
     pub fn handle_message(&mut self, message: Message) {
         let handled = self.replica.handle_message(message);
         self.stop_for(handled);
     }
 
-    /// Takes a message that came with the bytes of a snapshot. If the node must stop for it, its next turn says so.
+    /// Takes a message that came with the bytes of a snapshot. If the node must stop because of it, the next turn returns the error.
     pub fn handle_snapshot(&mut self, message: Message, bytes: Arc<[u8]>) {
         let handled = self.replica.handle_snapshot(message, bytes);
         self.stop_for(handled);
@@ -236,15 +220,15 @@ impl Node {
         }
     }
 
-    /// When the next turn must come at the latest.
+    /// The latest instant for the next turn.
     pub fn next_turn(&self) -> Nanos {
         self.replica.next_turn()
     }
 
-    /// One turn. What concerns the disk is on its way when this returns; the rest is the caller's to do.
+    /// One turn. Writes, compactions and snapshots are handed to the disk. The caller must do the returned outputs.
     ///
     /// # Errors
-    /// [`Stop`] if the node must not go on.
+    /// [`Stop`] if the node must not continue.
     pub fn turn(&mut self, now: Nanos) -> Result<Vec<Output>, Stop> {
         while let Ok(finished) = self.finished.try_recv() {
             let done = match &finished {
@@ -293,7 +277,8 @@ impl Node {
         Ok(rest)
     }
 
-    /// Writes now, if that is the place for it, and tells the replica; or has it written. Whether it is durable already.
+    /// Writes inside the turn and tells the replica, or hands the write to the disk's thread. Returns whether the write is durable
+    /// already.
     fn write(&mut self, write: LogWrite) -> Result<bool, Stop> {
         let in_turn = self.may_write_in_turn(&write);
         match &mut self.disk {
@@ -314,7 +299,7 @@ impl Node {
                             self.replica.handle_persisted(write.number);
                             return Ok(true);
                         }
-                        // Nothing was written. The thread has the patience.
+                        // Nothing was written. The thread retries until there is room.
                         Err(StoreError::DiskFull { .. }) => {}
                         Err(error) => return Err(error.into()),
                     }
@@ -338,13 +323,13 @@ impl Node {
     fn give(&mut self, work: Work) {
         if let Disk::Files { work: disk, under_way, .. } = &mut self.disk {
             *under_way += 1;
-            // If the thread is gone it has said why, and the next turn hears it.
+            // If the thread has ended, it has reported why, and the next turn reads the report.
             let _ = disk.send(work);
         }
     }
 
-    /// Lets the disk finish what it was told to do, gives up a snapshot that is being made, and closes both: another process may
-    /// open them then. Nothing is durable any more after this, so the node must not be turned again.
+    /// Waits until the disk's thread has finished its jobs, gives up a snapshot in progress, and closes log and snapshots. Then another
+    /// process may open them. A closed node makes nothing durable, so it must not be turned again.
     pub fn close(&mut self) {
         self.feeding = None;
         let disk = match std::mem::replace(&mut self.disk, Disk::Closed) {
@@ -352,7 +337,7 @@ impl Node {
             Disk::Memory | Disk::Closed => None,
         };
         for thread in [self.snapshot.take(), disk].into_iter().flatten() {
-            // It panics only if the node stops anyway.
+            // A panic of the thread does not matter here: the node is stopping.
             let _ = thread.join();
         }
     }
@@ -368,9 +353,9 @@ impl Node {
             let made = snapshots.make(group, known, previous, &first_voters, fed.into_iter().flatten(), through);
             report.say(match made {
                 Ok(state_hash) => Finished::SnapshotMade { position: through, state_hash },
-                // The log stays as long as it is; the next one may find room.
+                // The log is not compacted. The next snapshot may find room.
                 Err(Stop::Disk(StoreError::DiskFull { .. })) => Finished::SnapshotPutOff(through),
-                // A snapshot of a peer took the place of the log in the middle of it.
+                // A peer's snapshot replaced the log meanwhile.
                 Err(Stop::SnapshotIncomplete { .. }) => Finished::SnapshotPutOff(through),
                 Err(stop) => Finished::Failed(stop),
             });
@@ -383,7 +368,7 @@ impl Node {
         let entries: Vec<Entry> = self.replica.entries_from(feeding.next).take(wanted as usize).cloned().collect();
         let is_there = entries.first().is_some_and(|entry| entry.index == feeding.next);
         feeding.next += wanted;
-        // If the log does not have them any more, or the thread is gone, there is nothing left to do for it.
+        // Stop if the log no longer has the entries, the thread has ended, or it has all that it needs.
         if !is_there || feeding.entries.send(entries).is_err() || feeding.next > feeding.last {
             self.feeding = None;
         } else {
@@ -402,7 +387,7 @@ impl Drop for Node {
     }
 }
 
-/// The snapshots of a node that are durable.
+/// The durable snapshots of a node.
 pub enum Snapshots {
     /// In files.
     Files(SnapshotStore),
@@ -414,7 +399,7 @@ impl Snapshots {
     /// The bytes of a snapshot.
     ///
     /// # Errors
-    /// [`Stop`] if it cannot be read, or is not there any more.
+    /// [`Stop`] if it cannot be read, or was deleted.
     pub fn read(&self, position: LogPosition) -> Result<Arc<[u8]>, Stop> {
         let found = match self {
             Snapshots::Files(files) => files.read(position)?.map(Arc::from),
@@ -436,7 +421,7 @@ impl Snapshots {
         }
     }
 
-    /// Makes a snapshot out of the one before it and the entries since, and gives back its state hash.
+    /// Makes a snapshot from the previous one and the entries since, makes it durable, and returns its state hash.
     fn make(
         &self,
         group: GroupId,
@@ -453,7 +438,7 @@ impl Snapshots {
     }
 }
 
-/// The way back from another thread.
+/// Sends reports from another thread to the node, and wakes it.
 struct Report {
     finish: Sender<Finished>,
     wake: Wake,
@@ -461,13 +446,14 @@ struct Report {
 
 impl Report {
     fn say(&self, finished: Finished) {
-        // A node that is gone needs no report.
+        // A dropped node needs no report.
         let _ = self.finish.send(finished);
         (self.wake)();
     }
 }
 
-/// A write with those that wait behind it, how many they are, and what comes next if it is something else.
+/// Merges a write with the writes that wait behind it. Returns the merged write, the number of writes in it, and the next job if it
+/// could not be merged.
 fn together(mut write: LogWrite, to_do: &Receiver<Work>) -> (LogWrite, usize, Option<Work>) {
     let mut writes = 1;
     while let Ok(work) = to_do.try_recv() {
@@ -482,14 +468,14 @@ fn together(mut write: LogWrite, to_do: &Receiver<Work>) -> (LogWrite, usize, Op
     (write, writes, None)
 }
 
-/// The disk's thread: does what it is told, in order, and says when it is durable.
+/// The disk's thread: does its jobs in order, and reports what is durable.
 struct Keeper {
     store: Arc<LogStore>,
     snapshots: Arc<Snapshots>,
     group: u64,
     report: Report,
     was_short: bool,
-    /// When it last looked whether there is room for the reserve.
+    /// When it last tried to fill the reserve.
     looked_at: Instant,
 }
 
@@ -497,7 +483,7 @@ impl Keeper {
     fn run(mut self, to_do: &Receiver<Work>) {
         let mut next = None;
         while let Ok(work) = next.take().map_or_else(|| self.wait_for_work(to_do), |work| Ok(Some(work))) {
-            // What has come while the disk was busy is written at once, with one sync.
+            // Writes that arrived while the disk was busy become one write with one sync.
             let (work, writes) = match work {
                 Some(Work::Write(write)) => {
                     let (write, writes, other) = together(write, to_do);
@@ -507,14 +493,14 @@ impl Keeper {
                 work => (work, 1),
             };
             if let Err(error) = self.carry_out(work.as_ref(), writes) {
-                // The first failure is the last: what a disk says after a failed sync is not to be believed.
+                // Never continue after a failure: what a disk answers after a failed sync is not reliable.
                 self.report.say(Finished::Failed(error.into()));
                 return;
             }
         }
     }
 
-    /// What is to be done; nothing, if it is time to look for room.
+    /// The next job. `Ok(None)` if it is time to look for room instead.
     fn wait_for_work(&self, to_do: &Receiver<Work>) -> Result<Option<Work>, RecvTimeoutError> {
         if !self.was_short {
             return to_do.recv().map(Some).map_err(|_| RecvTimeoutError::Disconnected);
@@ -548,8 +534,8 @@ impl Keeper {
                 self.report.say(Finished::Compacted);
             }
         }
-        // While the node is short it takes no new locks, so its log hardly grows, and a compaction that makes room may never
-        // come. Room is made by others, too, and they say nothing.
+        // A node that is short of room takes no new locks, so its log hardly grows, and a compaction that makes room may never come.
+        // Other programs also make room, and they do not tell us. So look from time to time.
         let compacted = matches!(work, Some(Work::Compact { .. }));
         if self.was_short && (compacted || self.looked_at.elapsed() >= REFILL_WAIT) {
             self.store.refill_reserve()?;
@@ -562,7 +548,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Tries again for as long as the disk is full: nothing was written, and room may come.
+    /// Retries while the disk is full: nothing was written, and there may be room later.
     fn patiently(&self, attempt: impl Fn(&Keeper) -> Result<(), StoreError>) -> Result<(), StoreError> {
         loop {
             match attempt(self) {

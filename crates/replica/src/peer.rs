@@ -1,7 +1,8 @@
 //! Messages between nodes as bytes and back, field by field.
 //!
-//! The consensus library's own parser never sees what a peer sent. A kind of message that no peer has a reason to send (a
-//! proposal, or what the library says to itself) has no form here: it can be neither written nor read.
+//! The consensus library's own parser never sees the bytes of a peer: it has a known flaw on hostile input. Some kinds of message
+//! are not for peers: a proposal, and the messages that the library sends to itself. They have no encoding here, so they can be
+//! neither written nor read.
 
 use fencepost_wire::bounds::PEER_MESSAGE_BYTES_MAX;
 use fencepost_wire::{WireError, read_strictly, v1 as wire};
@@ -17,14 +18,14 @@ pub struct PeerMessage {
     pub cluster: u128,
     /// The group in it.
     pub group: u64,
-    /// What is said. A snapshot's bytes travel beside it.
+    /// The message. The bytes of a snapshot travel beside it.
     pub message: Message,
 }
 
 /// The bytes of a message to a peer.
 ///
 /// # Errors
-/// [`WireError::Unknown`] if it is of a kind that is not for peers.
+/// [`WireError::Unknown`] if its kind is not for peers.
 // Rule: one-proposer
 pub fn encode_peer(peer_message: &PeerMessage) -> Result<Vec<u8>, WireError> {
     let PeerMessage { cluster, group, message } = peer_message;
@@ -52,10 +53,10 @@ pub fn encode_peer(peer_message: &PeerMessage) -> Result<Vec<u8>, WireError> {
     .encode_to_vec())
 }
 
-/// The message that a peer's bytes are.
+/// Reads a message of a peer.
 ///
 /// # Errors
-/// [`WireError`] if they are damaged, too long, or say something that this version does not know.
+/// [`WireError`] if the bytes are damaged, too long, or hold something that this version does not know.
 pub fn decode_peer(bytes: &[u8]) -> Result<PeerMessage, WireError> {
     if bytes.len() > PEER_MESSAGE_BYTES_MAX {
         let (bytes, bytes_max) = (bytes.len() as u64, PEER_MESSAGE_BYTES_MAX);
@@ -135,7 +136,7 @@ fn to_entry(entry: &Entry) -> Result<wire::PeerEntry, WireError> {
     let kind = match entry.entry_type {
         EntryType::EntryNormal => wire::PeerEntryKind::Locks,
         EntryType::EntryConfChangeV2 => wire::PeerEntryKind::Members,
-        // The older form of the library; a replica never writes it.
+        // The library's older form. A replica never writes it.
         EntryType::EntryConfChange => return Err(WireError::Unknown { what: WHAT }),
     };
     Ok(wire::PeerEntry { kind: kind as i32, term: entry.term, index: entry.index, data: entry.data.to_vec() })
@@ -151,7 +152,7 @@ fn from_entry(entry: wire::PeerEntry) -> Result<Entry, WireError> {
     Ok(Entry { entry_type, term, index, data, ..Entry::default() })
 }
 
-/// Who the members were stands in the snapshot's own bytes, and nowhere else.
+/// Only the position: the members are in the snapshot's own bytes.
 fn to_snapshot(snapshot: &Snapshot) -> wire::PeerSnapshot {
     let metadata = snapshot.get_metadata();
     wire::PeerSnapshot { index: metadata.index, term: metadata.term }
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_message_comes_back_as_it_went() {
+    fn every_kind_of_message_survives_a_round_trip() {
         for message in messages() {
             let bytes = encode_peer(&message).unwrap();
             assert_eq!(decode_peer(&bytes), Ok(message));
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proposal_and_what_the_library_says_to_itself_have_no_form() {
+    fn a_proposal_and_the_messages_of_the_library_to_itself_have_no_encoding() {
         for msg_type in [MessageType::MsgPropose, MessageType::MsgHup, MessageType::MsgCheckQuorum] {
             let message = Message { msg_type, ..Message::default() };
             assert!(encode_peer(&PeerMessage { cluster: 1, group: 1, message }).is_err());
@@ -249,7 +250,7 @@ mod tests {
             }
             refused += u32::from(decode_peer(&bytes).is_err());
         }
-        assert!(refused > 10_000, "most damage is seen: {refused}");
+        assert!(refused > 10_000, "most damage is found: {refused}");
         let too_long = vec![0; PEER_MESSAGE_BYTES_MAX + 1];
         assert!(matches!(decode_peer(&too_long), Err(WireError::TooLarge { .. })));
     }

@@ -1,8 +1,8 @@
-//! The world as a replica sees it: what it is told, and what it asks for.
+//! What a replica asks its driver to do.
 //!
-//! A replica asks the operating system for nothing. Instants and a seed come in as arguments; messages, writes and answers
-//! go out as [`Output`]s. A server carries them out with sockets and files, a simulation with its own; both drive the
-//! same replica.
+//! A replica never calls the operating system. Instants and a seed come in as arguments. Messages, writes and answers
+//! go out as [`Output`]s. A server carries them out with sockets and files, a simulation with its own network and disk. Both
+//! drive the same replica.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,16 +28,16 @@ pub enum Output {
     MakeSnapshot {
         /// The last entry in it.
         through: LogPosition,
-        /// The voters that the group began with, for the first snapshot of all.
+        /// The voters that the group began with. Used by the first snapshot of the group.
         first_voters: Vec<u64>,
     },
-    /// Entries up to here are no longer needed on disk.
+    /// Entries up to this position are no longer needed on disk.
     Compact {
-        /// What the rest follows.
+        /// The last entry that is no longer needed.
         before: LogPosition,
-        /// Who voted and learned as of the newest snapshot.
+        /// Voters and learners as of the newest snapshot.
         members: ConfState,
-        /// The entries themselves, to be freed where nobody waits for it.
+        /// The entries themselves, to be freed on a thread that no request waits for.
         dropped: VecDeque<Entry>,
     },
     /// Make this durable, in order, then call [`crate::Replica::handle_persisted`] with its number.
@@ -50,69 +50,69 @@ pub enum Output {
         position: LogPosition,
         /// When, in logical time.
         stamp: LogicalMs,
-        /// What came of it.
+        /// The answer.
         reply: Reply,
     },
-    /// This node lost the lead before it could learn what became of the command. It may still be carried out.
+    /// This node lost leadership before it learned the command's outcome. The command may still be carried out.
     Abandoned(Ticket),
-    /// Tell a session, if it is connected here.
+    /// A message for a session, if it is connected here.
     Push {
         /// Where it was decided.
         position: LogPosition,
         /// When, in logical time.
         stamp: LogicalMs,
-        /// What to tell.
+        /// The message.
         push: Push,
     },
-    /// The state now shows everything that was acknowledged before the read was asked for: read it now.
+    /// The state now shows everything that was acknowledged before the read was submitted: read it now.
     ReadReady {
         /// Which read.
         ticket: Ticket,
-        /// What the state shows: everything up to this entry.
+        /// The last entry that the state shows.
         position: LogPosition,
     },
-    /// The members, or their names or addresses, are now others: [`crate::Replica::members`] says who they are. Every node
-    /// says so for every change, and after a snapshot that came from a peer.
+    /// The members, their names or their addresses changed: [`crate::Replica::members`] lists them. Every node gives this
+    /// out for every change, and after it installs a peer's snapshot.
     MembersChanged {
         /// The entry that changed them.
         position: LogPosition,
-        /// The change that was asked for here and is now through. A change in two steps is through after the second.
+        /// The change that was submitted here and is now complete. A change in two steps is complete after the second.
         ticket: Option<Ticket>,
     },
-    /// A peer that this node should hear has become silent. Said once, until it is found again.
+    /// A peer that this node should hear has become silent. Given out once, until the peer is found again.
     PeerLost {
         /// Which.
         peer: u64,
-        /// For how long it is silent.
+        /// How long it has been silent.
         silent_ms: u64,
     },
-    /// A peer that was lost is heard again, and has been for [`crate::SILENT_AFTER_MS`].
+    /// A lost peer has been heard again for [`crate::SILENT_AFTER_MS`].
     PeerFound {
         /// Which.
         peer: u64,
-        /// For how long it was silent.
+        /// How long it was silent.
         silent_ms: u64,
     },
 }
 
-/// What must be durable before consensus may count on it.
+/// A write that must be durable before consensus may count on it.
 #[derive(Clone, Debug)]
 pub struct LogWrite {
-    /// Comes back when the write is durable. Numbers rise; a later one implies all before it.
+    /// Passed to [`crate::Replica::handle_persisted`] when the write is durable. Numbers rise, and a number covers all writes before it.
     pub number: u64,
-    /// A snapshot from a peer that takes the place of everything before it, with its bytes.
+    /// A peer's snapshot with its bytes. It replaces everything before it.
     pub snapshot: Option<(SnapshotInfo, Arc<[u8]>)>,
     /// Vote, term and commit, if they changed.
     pub hard_state: Option<HardState>,
-    /// Entries to append; what stood at their indexes and behind goes.
+    /// Entries to append. They replace older entries at their indexes and all entries after those.
     pub entries: Vec<Entry>,
-    /// Whether it must be on the disk before it counts. A commit index alone need not be.
+    /// Whether the write must be synced before it counts. A commit index alone need not be.
     pub must_sync: bool,
 }
 
 impl LogWrite {
-    /// Takes in the write that follows, so that one sync does for both. Gives it back if it cannot be: with a snapshot, or with
-    /// entries that replace some of these.
+    /// Merges the next write into this one, so that one sync serves both. Returns the next write if that is impossible: one of
+    /// them has a snapshot, or the next one's entries replace some of these.
     pub(crate) fn take_in(&mut self, next: LogWrite) -> Result<(), Box<LogWrite>> {
         let follows = match (self.entries.last(), next.entries.first()) {
             (Some(last), Some(first)) => first.index == last.index + 1,
@@ -139,22 +139,22 @@ mod tests {
     }
 
     #[test]
-    fn writes_that_follow_each_other_become_one_and_others_stay_apart() {
+    fn consecutive_writes_are_merged_and_others_stay_apart() {
         let mut first = write(1, 5..8);
         first.hard_state = Some(HardState { term: 3, ..HardState::default() });
         let mut commit_alone = write(2, 0..0);
         commit_alone.must_sync = false;
         first.take_in(commit_alone).expect("it has no entries");
-        assert!(first.must_sync, "what the first needs, both need");
+        assert!(first.must_sync, "one of the two needs a sync");
         first.take_in(write(3, 8..10)).expect("it follows");
         assert_eq!((first.number, first.entries.len()), (3, 5));
-        assert_eq!(first.hard_state.as_ref().map(|state| state.term), Some(3), "the newest that was said");
+        assert_eq!(first.hard_state.as_ref().map(|state| state.term), Some(3), "the newest hard state");
 
         let replaces = first.take_in(write(4, 9..11)).expect_err("entry 9 would be there twice");
-        assert_eq!((replaces.number, replaces.entries.len()), (4, 2), "it comes back as it was");
+        assert_eq!((replaces.number, replaces.entries.len()), (4, 2), "it comes back unchanged");
         let info = SnapshotInfo { position: LogPosition { index: 20, term: 3 }, members: Default::default() };
         let snapshot = LogWrite { snapshot: Some((info, Arc::from([]))), ..write(5, 0..0) };
-        first.take_in(snapshot).expect_err("nothing before it counts any more");
+        first.take_in(snapshot).expect_err("a snapshot replaces the writes before it");
         assert_eq!((first.number, first.entries.len()), (3, 5));
     }
 }

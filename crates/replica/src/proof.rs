@@ -1,31 +1,27 @@
-//! Replica equality: the leader's entries say what its state was, and whoever had another one stops.
+//! Replica equality: the leader's entries carry its state hash, and a replica with another hash stops.
 //!
-//! Every replica notes its state hash at the same few positions. The leader puts the newest of its own into the next entry
-//! that it writes anyway, so the comparison costs a few bytes and no message.
+//! Every replica notes its state hash at the same few positions. The leader puts its newest hash into the next entry
+//! that it writes anyway, so the comparison costs a few bytes and no message. This file compares. It repairs nothing: a node whose
+//! state differs cannot tell which of the two is right.
 
 use std::collections::VecDeque;
 
 use fencepost_core::LockState;
 use fencepost_wire::StateProof;
 
+use crate::bounds::{PROOF_EVERY_ENTRIES, PROOFS_KEPT_MAX};
 use crate::error::Stop;
-
-/// A hash is noted at every index that is a multiple of this.
-pub const PROOF_EVERY_ENTRIES: u64 = 64;
-
-/// So many are kept: more than can lie between two replicas that compare, unless one has come by a snapshot.
-const PROOFS_KEPT_MAX: usize = 256;
 
 /// The hashes of this node's own state at recent positions.
 #[derive(Debug, Default)]
 pub(crate) struct Proofs {
     noted: VecDeque<StateProof>,
-    /// The newest has not been told to the others yet.
+    /// The newest hash is in no entry yet.
     unsent: bool,
 }
 
 impl Proofs {
-    /// Takes note of the state after an entry, if it is one of those that are compared.
+    /// Notes the state hash after an entry, if hashes are compared at its index.
     pub(crate) fn note(&mut self, index: u64, state: &LockState) {
         if index.is_multiple_of(PROOF_EVERY_ENTRIES) {
             self.noted.truncate(PROOFS_KEPT_MAX - 1);
@@ -34,15 +30,15 @@ impl Proofs {
         }
     }
 
-    /// The newest, once.
+    /// The newest hash, if it was not taken before.
     pub(crate) fn pop_unsent(&mut self) -> Option<StateProof> {
         std::mem::take(&mut self.unsent).then(|| self.noted.front().copied()).flatten()
     }
 
-    /// Compares what the leader had with what this node had.
+    /// Compares the leader's hash with this node's own.
     ///
     /// # Errors
-    /// [`Stop`] if the two differ. A position that this node has not noted is passed over.
+    /// [`Stop`] if the two differ. An index at which this node has noted no hash is not compared.
     pub(crate) fn check(&self, proof: StateProof) -> Result<(), Stop> {
         match self.noted.iter().find(|noted| noted.index == proof.index) {
             Some(noted) if noted.state_hash != proof.state_hash => Err(Stop::StateDiffers { index: proof.index }),

@@ -1,107 +1,103 @@
 //! One node's replicated lock state: consensus as a step function, and the lock state that it feeds.
 //!
-//! Everything that arrives is queued by a `handle_*` or `submit_*`; [`Replica::turn`] does the work of one turn of the
-//! loop and gives out what has to be done. A replica decides nothing about locks, and the lock state nothing about
-//! consensus.
+//! A `handle_*` or `submit_*` method queues what arrives. [`Replica::turn`] does the work of one turn of the loop and gives out
+//! what the driver has to do. A replica decides nothing about locks, and the lock state decides nothing about consensus.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fencepost_core::{
-    Act, Action, Batch, EventRing, KnownVersions, LockState, LogPosition, LogicalMs, Nanos, Operation, Outcome,
-    Renewal, Reply, ReplyTo, Ticket,
+    Act, Action, Batch, EventRing, KnownVersions, LockState, LogPosition, LogicalMs, Nanos, Operation, Renewal,
+    ReplyTo, Ticket,
 };
 use fencepost_wire::{Entry as LockEntry, MemberChanges, Members};
 use raft::eraftpb::{ConfChangeV2, Entry, EntryType, Message, MessageType};
 use raft::{Config, RawNode, StateRole};
 
 use crate::apply::{Applied, apply_to, read_entry, read_member_changes};
+use crate::bounds::{
+    APPEND_BYTES_MAX, APPENDS_IN_FLIGHT_MAX, ELECTION_TICKS, ENTRIES_IN_FLIGHT_MAX, ENTRIES_KEPT_DEFAULT,
+    EVENTS_KEPT_MAX, FURTHER_ENTRY_MIN_DEFAULT, HEARTBEAT_TICKS, LOG_BYTES_MAX_DEFAULT, READS_WAITING_MAX,
+    SNAPSHOT_EVERY_BYTES_DEFAULT, SNAPSHOT_EVERY_ENTRIES_DEFAULT, STAMP_EVERY_MS, TICK_MS,
+};
 use crate::error::{NotTaken, Stop};
-use crate::gather::{ENTRIES_IN_FLIGHT_MAX, Gather, Tickets};
+use crate::gather::{Gather, Tickets};
 use crate::log::{GROUP_BEGINS, Log, entry_bytes};
 use crate::members::{MemberChange, apply_changes, from_conf_state, plan, to_conf_change};
-use crate::planted::{Bug, planted};
+use crate::planted::{
+    counts_on_from_the_log, enforces_one_proposer, gives_failover_grace, keeps_time_in_the_log, waits_for_the_disk,
+};
 use crate::ports::{LogWrite, Output};
 use crate::proof::Proofs;
 use crate::snapshot::{GroupId, Restored, SnapshotInfo, events_begin, read_snapshot};
-use crate::stamp::{STAMP_EVERY_MS, StampClock};
+use crate::stamp::StampClock;
 
+mod faults;
 mod hearing;
 mod snapshots;
 mod versions;
 mod view;
 
-pub use hearing::{Hearing, Hears, Lag, SILENT_AFTER_MS};
+pub use hearing::{Hearing, Hears, Lag};
 use snapshots::{bytes_kept, go_on_from, position_of};
 
-/// How often consensus counts time.
-pub const TICK_MS: u64 = 100;
-/// Ticks without a word from the leader until a follower stands for election, at least; at most twice as many.
-pub const ELECTION_TICKS: usize = 10;
-/// Ticks between two words of the leader.
-pub const HEARTBEAT_TICKS: usize = 2;
-/// Events that a node keeps for watchers.
-pub const EVENTS_KEPT_MAX: usize = 100_000;
-
-/// Linearizable reads that wait for consensus at the same time.
-const READS_WAITING_MAX: usize = 10_000;
-
-/// What a replica is told once, when it starts.
+/// The settings of a replica. They do not change while it runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// The node's id. A node that lost its disk never comes back under its old one.
+    /// The node's id. A node that lost its disk never comes back under its old id.
     pub id: u64,
-    /// Whose state it is.
+    /// The cluster and the group that the node belongs to.
     pub group: GroupId,
-    /// For this node's hash tables and election timeouts; drawn at random, or by a simulation.
+    /// For this node's hash tables and election timeouts. A server draws it at random, a simulation from its own seed.
     pub seed: u64,
-    /// A snapshot is made when so many entries have been applied since the last one.
+    /// A snapshot is due when this number of entries has been applied since the last one.
     pub snapshot_every_entries: u64,
-    /// Or so many bytes of them.
+    /// A snapshot is also due when the entries since the last one have this number of bytes.
     pub snapshot_every_bytes: u64,
-    /// At most so many entries stay behind a snapshot, for followers that are only a little behind; fewer if they are large.
+    /// The most entries that stay in the log after a snapshot includes them, for followers that are a little behind. Fewer stay if
+    /// they are large.
     pub entries_kept: u64,
-    /// What the log may take up in memory. Where it would be more, because snapshots are made more slowly than entries
-    /// come, a leader takes no operations and a follower no entries until there is room.
+    /// The most memory that the log may take. It fills up when snapshots are slower than entries. Then a leader takes no
+    /// operations, and a follower takes no entries, until there is room.
     pub log_bytes_max: u64,
-    /// Operations that must wait for another entry to go out while one is under way.
+    /// The fewest waiting operations for which another entry goes out while one is in flight.
     pub further_entry_min: usize,
     /// The format versions that this node knows.
     pub known: KnownVersions,
 }
 
 impl Settings {
-    /// Settings that suit a node with a gigabyte of memory. The in-memory log is mostly for followers that are a little
-    /// behind: a second of a busy group is a few mebibytes.
+    /// Settings for a node with a gigabyte of memory. The log in memory is mostly for followers that are a little behind: a second
+    /// of a busy group is a few mebibytes.
     pub fn new(id: u64, group: GroupId, seed: u64) -> Settings {
         Settings {
             id,
             group,
             seed,
-            snapshot_every_entries: 100_000,
-            snapshot_every_bytes: 64 << 20,
-            entries_kept: 10_000,
-            log_bytes_max: 256 << 20,
-            further_entry_min: 16,
+            snapshot_every_entries: SNAPSHOT_EVERY_ENTRIES_DEFAULT,
+            snapshot_every_bytes: SNAPSHOT_EVERY_BYTES_DEFAULT,
+            entries_kept: ENTRIES_KEPT_DEFAULT,
+            log_bytes_max: LOG_BYTES_MAX_DEFAULT,
+            further_entry_min: FURTHER_ENTRY_MIN_DEFAULT,
             known: KnownVersions::THIS_BUILD,
         }
     }
 
-    /// What operations leave free in the log for signs of life and time, so that nobody who is alive is expired while a slow
-    /// snapshot keeps operations waiting.
+    /// The part of the log's room that operations may use. The rest is for keep-alives and stamps, so that no live session expires
+    /// while a slow snapshot holds operations up.
     fn log_bytes_for_operations(&self) -> u64 {
         self.log_bytes_max - self.log_bytes_max / 8
     }
 }
 
-/// What leading means beyond consensus.
+/// Whether this node leads, and how far its leadership has come. Consensus knows only the first part.
 #[derive(Debug)]
 enum Lead {
-    /// Somebody else leads, or nobody.
+    /// This node does not lead.
     No,
-    /// Elected in this term; the first entry, which carries the fail-over grace, is not yet applied.
+    /// Elected in this term. The first entry, which carries the fail-over grace, is not applied yet.
     Starting { term: u64 },
-    /// The first entry is applied, and time runs. `logged` is the stamp of the leader's newest entry: a successor that has
+    /// The first entry is applied, and the clock runs. `logged` is the stamp of the leader's newest entry: a new leader that has
     /// that entry counts on from there.
     Running { term: u64, clock: StampClock, logged: LogicalMs },
 }
@@ -110,9 +106,9 @@ enum Lead {
 #[derive(Debug)]
 struct Making {
     info: SnapshotInfo,
-    /// The hash that the serving state had there.
+    /// The hash of the serving state at that position.
     state_hash: u64,
-    /// How many of [`Replica::bytes_since_snapshot`] it takes in.
+    /// The part of [`Replica::bytes_since_snapshot`] that it includes.
     bytes: u64,
 }
 
@@ -123,30 +119,32 @@ pub struct Replica {
     state: LockState,
     members: Members,
     applied: LogPosition,
-    /// The voters that the group began with, if this node has no snapshot that says what became of them.
+    /// The voters that the group began with. Used to make this node's first snapshot. Empty if the node started from a snapshot.
     first_voters: Vec<u64>,
     lead: Lead,
-    /// The node that the lead is to be handed to, until the next turn begins with it.
+    /// The target of a requested leadership transfer. Invariant: empty after a turn, which begins the transfer.
     hand_over_to: Option<u64>,
-    /// The latest stamp that came in a heartbeat. Invariant: zero, unless [`Bug::TimeInHeartbeats`] is planted.
+    /// The latest stamp that came in a heartbeat. Invariant: zero, unless the fault `TimeInHeartbeats` is planted.
     heard_stamp: LogicalMs,
     gather: Gather,
-    /// The proposals that are not yet applied, in order, with their positions. Another term's entry at such an index is not it.
+    /// This leader's entries that are not applied yet, in order. An entry of another term at the same index is not this entry.
     in_flight: VecDeque<(LogPosition, Tickets)>,
-    /// The change of the members that is not yet through, with the position where it begins.
+    /// The change of the members that is not complete yet, with the position of its first entry.
     changing: Option<(LogPosition, Ticket)>,
     next_ticket: u64,
     next_tick: Nanos,
     last_turn: Nanos,
     disk_short: bool,
     wall_clock_ms: Option<u64>,
-    /// What may be sent only when the write of this number is durable.
+    /// Messages that may be sent only when the write with this number is durable.
     after_persist: VecDeque<(u64, Vec<Message>)>,
-    /// The last write that was handed out, and the last that is durable.
+    /// The number of the last write that was given out.
     last_write: u64,
+    /// The number of the last write that is durable.
     last_persisted: u64,
-    /// Reads that wait for their index: asked again each tick until consensus answers.
+    /// Reads that wait for consensus. They are asked again each tick until consensus answers.
     reads_asked: Vec<Ticket>,
+    /// Reads that wait until this index is applied.
     reads_confirmed: Vec<(u64, Ticket)>,
     election_seed: u64,
     election_ticks: usize,
@@ -154,9 +152,9 @@ pub struct Replica {
     making: Option<Making>,
     /// Bytes of the applied entries that are in no durable snapshot.
     bytes_since_snapshot: u64,
-    /// The write that holds a peer's snapshot, and the index it reaches: consensus may count on it when it is durable.
+    /// The number of the write with a peer's snapshot, and the snapshot's index. Consensus may count on it when it is durable.
     installing: Option<(u64, u64)>,
-    /// A snapshot that came from a peer, until consensus has decided about it.
+    /// A peer's snapshot that consensus has accepted and not given out yet.
     incoming: Option<(Restored, Arc<[u8]>)>,
     events: EventRing,
     ears: hearing::Ears,
@@ -165,8 +163,8 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// A node that goes on from this log, and from its newest snapshot, if there is one. Where the snapshot reaches further than
-    /// the log, the log begins anew behind it.
+    /// A node that continues from this log and its newest snapshot, if there is one. If the snapshot reaches further than the log,
+    /// the log is emptied and begins after the snapshot.
     ///
     /// # Errors
     /// [`Stop`] if the snapshot cannot be read or is missing, or consensus does not accept the log.
@@ -179,7 +177,7 @@ impl Replica {
                 log.compact(log.compactable(restored.position.index, settings.entries_kept, bytes_kept));
                 restored
             }
-            // A group that has made no snapshot yet, or a node that joins one.
+            // The group has no snapshot yet, or the node is about to join.
             None if log.before == GROUP_BEGINS || log.last() == LogPosition::default() => {
                 let members = from_conf_state(&log.members);
                 Restored { position: log.before, members, state: LockState::new(settings.seed) }
@@ -194,11 +192,11 @@ impl Replica {
             applied: applied.index,
             pre_vote: true,
             check_quorum: true,
-            // Left off: with it, lost and reordered messages can make consensus panic. We batch inside an entry ourselves.
+            // Off: with it, lost and reordered messages can make consensus panic. Batches form inside an entry instead.
             batch_append: false,
             skip_bcast_commit: true,
-            max_size_per_msg: 1 << 20,
-            max_inflight_msgs: 256,
+            max_size_per_msg: APPEND_BYTES_MAX,
+            max_inflight_msgs: APPENDS_IN_FLIGHT_MAX,
             ..Config::default()
         };
         let logger = slog::Logger::root(slog::Discard, slog::o!());
@@ -237,11 +235,11 @@ impl Replica {
             versions: versions::Versions::default(),
             outputs: Vec::new(),
         };
-        // Consensus does not stand for election while a change of the members is committed and not applied. And only then it is
-        // known who the members are.
+        // First apply what is committed. Consensus does not stand for election while a committed change of the members is not applied,
+        // and `is_alone` needs the members.
         replica.handle_everything_ready(now)?;
         if replica.is_alone() {
-            // Nobody else could lead, so there is nobody to wait for.
+            // No other node could lead, so an election timeout would be wasted.
             replica.raft.campaign()?;
         }
         Ok(replica)
@@ -253,7 +251,7 @@ impl Replica {
             return self.last_turn;
         }
         let Lead::Running { clock, logged, .. } = &self.lead else { return self.next_tick };
-        // Whatever lets the next entry go will arrive.
+        // What lets the next entry go out is an event that causes a turn of its own.
         if !self.may_propose() {
             return self.next_tick;
         }
@@ -266,40 +264,33 @@ impl Replica {
         reason.map_or(self.next_tick, |reason| reason.max(self.gather.next_beat()).min(self.next_tick))
     }
 
-    /// Says whether the disk is nearly full. While it is, what makes the state larger is refused and everything else goes
-    /// on, so that a full disk never keeps anybody from letting go.
+    /// Says whether the disk is nearly full. While it is, operations that make the state larger are refused. All others are taken,
+    /// so that a client can release its locks on a full disk.
     pub fn set_disk_short(&mut self, is_short: bool) {
         self.disk_short = is_short;
     }
 
-    /// What the wall clock says, in milliseconds since 1970: a remark in the next entries, for people who read the log. Nothing is
-    /// decided by it.
+    /// Sets the wall clock time for the next entries, in milliseconds since 1970. It is for people who read the log. It decides nothing.
     pub fn set_wall_clock(&mut self, ms: u64) {
         self.wall_clock_ms = Some(ms);
     }
 
-    /// Takes a sign of life for the next entry.
+    /// Takes a keep-alive or an attach for the next entry.
     ///
     /// # Errors
     /// [`NotTaken`] if this node does not lead.
     pub fn submit_renewal(&mut self, renewal: Renewal) -> Result<Ticket, NotTaken> {
         let ticket = self.ticket()?;
-        if planted(Bug::RenewsWithoutTheLog)
-            && let (Renewal::KeepAlive { .. }, Lead::Running { clock, .. }) = (&renewal, &self.lead)
-        {
-            let reply = Reply { to: ReplyTo::Renewal(0), outcome: Outcome::Renewed, repeat: None };
-            let (position, stamp) = (self.applied, clock.stamp());
-            self.outputs.push(Output::Reply { ticket, position, stamp, reply });
-            return Ok(ticket);
+        if self.must_go_through_the_log(ticket, &renewal) {
+            self.gather.renewal(ticket, renewal);
         }
-        self.gather.renewal(ticket, renewal);
         Ok(ticket)
     }
 
     /// Takes an operation for the next entry.
     ///
     /// # Errors
-    /// [`NotTaken`] if this node does not lead, or has no room: too many operations wait, the log is full, or the disk is.
+    /// [`NotTaken`] if this node does not lead, too many operations wait, or the log or the disk is full.
     pub fn submit(&mut self, operation: Operation) -> Result<Ticket, NotTaken> {
         self.check_leads()?;
         let wants_more = grows_the_state(&operation);
@@ -318,7 +309,7 @@ impl Replica {
         Ok(ticket)
     }
 
-    /// Asks for a linearizable read: [`Output::ReadReady`] says when [`Replica::state`] may be read for it.
+    /// Submits a linearizable read: [`Output::ReadReady`] says when [`Replica::state`] may be read for it.
     ///
     /// # Errors
     /// [`NotTaken`] if this node does not lead, or too many reads wait.
@@ -328,63 +319,58 @@ impl Replica {
         if self.reads_asked.len() >= READS_WAITING_MAX {
             return Err(NotTaken::Overloaded);
         }
-        if planted(Bug::ReadsWithoutConsensus) {
-            self.outputs.push(Output::ReadReady { ticket, position: self.applied });
-            return Ok(ticket);
+        if self.must_ask_consensus(ticket) {
+            self.raft.read_index(ticket.0.to_le_bytes().to_vec());
+            self.reads_asked.push(ticket);
         }
-        self.raft.read_index(ticket.0.to_le_bytes().to_vec());
-        self.reads_asked.push(ticket);
         Ok(ticket)
     }
 
     /// Takes a message of a peer.
     ///
     /// # Errors
-    /// [`Stop`] if consensus refuses to go on.
+    /// [`Stop`] if consensus cannot continue.
     pub fn handle_message(&mut self, message: Message) -> Result<(), Stop> {
         self.ears.note(message.from);
+        self.take_stamp_from(&message);
         match message.msg_type {
             // Rule: one-proposer
-            MessageType::MsgPropose if !planted(Bug::DeposedLeaderProposes) => Ok(()),
-            // Only the leader's own process asks for a hand-over, so that none begins without its entry.
+            MessageType::MsgPropose if enforces_one_proposer() => Ok(()),
+            // Only the leader's own process starts a leadership transfer, so that the entry with its stamp goes first.
             MessageType::MsgTransferLeader => Ok(()),
-            MessageType::MsgHeartbeat if planted(Bug::TimeInHeartbeats) => {
-                self.heard_stamp = self.heard_stamp.max(LogicalMs(message.index));
-                self.step(message)
-            }
-            // Of no use without its bytes.
+            // Useless without the bytes of the snapshot, which come through `handle_snapshot`.
             MessageType::MsgSnapshot => Ok(()),
             MessageType::MsgAppend if self.has_no_room_for(&message) => Ok(()),
             MessageType::MsgTimeoutNow => {
-                // Consensus does not stand for election while a change of the members is committed and not applied, and the
-                // word of a leader that was taken out comes right behind the commit of that change.
+                // Consensus does not stand for election while a committed change of the members is not applied. A removed leader
+                // sends this message right after it commits the change.
                 self.handle_everything_ready(self.last_turn)?;
-                // As in `turn`: it must not stand for election now.
+                // As in `turn`: this node must not stand for election during an install.
                 if self.installing.is_none() { self.step(message) } else { Ok(()) }
             }
-            MessageType::MsgRequestVote | MessageType::MsgRequestPreVote if self.is_of_a_stranger(&message) => Ok(()),
+            MessageType::MsgRequestVote | MessageType::MsgRequestPreVote if self.is_from_a_stranger(&message) => Ok(()),
             _ => self.step(message),
         }
     }
 
     fn step(&mut self, message: Message) -> Result<(), Stop> {
         match self.raft.step(message) {
-            // Somebody who is no longer, or not yet, a member: not for us.
+            // The sender is not a member, or not yet: ignore its message.
             Err(raft::Error::StepPeerNotFound | raft::Error::StepLocalMsg) => Ok(()),
             stepped => Ok(stepped?),
         }
     }
 
-    /// Whether somebody asks for a vote who is no member and lacks entries that are here: a node that was removed, or one that
-    /// lost its disk. It cannot get the vote, and must not raise the term. A stranger who lacks nothing is heard: it may be a
-    /// member by an entry that has not come here yet, and then the group may need this vote.
-    fn is_of_a_stranger(&self, message: &Message) -> bool {
+    /// Whether the sender of a vote request is not a member and lacks entries that this node has: a removed node, or one that lost its
+    /// disk. It cannot get the vote, and must not raise the term. A sender that lacks nothing is let through: it may be a member by
+    /// an entry that has not arrived here yet, and then the group may need this vote.
+    fn is_from_a_stranger(&self, message: &Message) -> bool {
         !self.members.has(message.from) && !self.raft.raft.raft_log.is_up_to_date(message.index, message.log_term)
     }
 
-    /// Whether these entries would make a log longer that is too long already. They are dropped, and come again when the leader
-    /// sees that they did not arrive. What only replaces entries, or has to be refused, is let through: without it, a
-    /// follower whose own entries must go would wait for ever.
+    /// Whether the log is full and this append would make it longer. The append is dropped, and the leader sends it again later. An
+    /// append that only replaces entries, or that consensus must reject, is let through. Otherwise a follower whose entries must be
+    /// replaced would wait for ever.
     fn has_no_room_for(&self, message: &Message) -> bool {
         let log = &self.raft.raft.raft_log;
         self.log_bytes() >= self.settings.log_bytes_max
@@ -392,9 +378,10 @@ impl Replica {
             && log.find_conflict(&message.entries) > log.last_index()
     }
 
-    /// Whether the next entry may go out now. One always may; while others are under way, one that is worth its cost.
+    /// Whether the next entry may go out now. The first one always may. While others are in flight, it must hold enough operations to
+    /// be worth its cost.
     fn may_propose(&self) -> bool {
-        // While the lead is being handed over, consensus takes nothing.
+        // During a leadership transfer consensus takes no proposal.
         if self.raft.raft.lead_transferee.is_some() {
             return false;
         }
@@ -413,12 +400,12 @@ impl Replica {
         self.log_bytes() >= self.settings.log_bytes_max
     }
 
-    /// A peer cannot be reached at the moment: what was sent may be lost.
+    /// Notes that a peer cannot be reached at the moment: messages to it may be lost.
     pub fn handle_unreachable(&mut self, peer: u64) {
         self.raft.report_unreachable(peer);
     }
 
-    /// The write of this number, and all before it, is durable.
+    /// Notes that the write with this number, and all writes before it, are durable.
     pub fn handle_persisted(&mut self, number: u64) {
         self.last_persisted = self.last_persisted.max(number);
         self.raft.on_persist_ready(number);
@@ -430,11 +417,11 @@ impl Replica {
         }
     }
 
-    /// Asks for another voter to lead: the planned hand-over. The next turn begins it, and no entry is written until it is
-    /// decided. If the successor has not taken the lead after an election time-out, this node goes on.
+    /// Starts a leadership transfer to another voter. The next turn begins it, and no entry is written until it ends. If the other node
+    /// does not lead after an election timeout, this node continues to lead.
     ///
     /// # Errors
-    /// [`NotTaken`] if this node does not lead, or the other one has no vote.
+    /// [`NotTaken`] if this node does not lead, or the other node has no vote.
     pub fn transfer_lead(&mut self, to: u64) -> Result<(), NotTaken> {
         self.check_leads()?;
         if !self.members.voters.contains(&to) {
@@ -444,14 +431,14 @@ impl Replica {
         Ok(())
     }
 
-    /// Proposes changes of the members, all at once: one is made in one step, several by joint consensus, where until the last
-    /// step the old voters and the new ones must agree. [`Output::MembersChanged`] says when it is through.
+    /// Proposes changes of the members, all together. A single change takes one step. Several changes take joint consensus: until its
+    /// last step, the old voters and the new voters must both agree. [`Output::MembersChanged`] says when the change is complete.
     ///
     /// # Errors
-    /// [`NotTaken`] if this node does not lead, a change is under way, or this one cannot be made.
+    /// [`NotTaken`] if this node does not lead, another change is in progress, or this change is not allowed.
     pub fn change_members(&mut self, changes: &[MemberChange]) -> Result<Ticket, NotTaken> {
         self.check_leads()?;
-        // Consensus would take it and quietly write an empty entry instead.
+        // Consensus would accept a second change and silently write an empty entry instead.
         if self.raft.raft.has_pending_conf() || !self.members.voters_outgoing.is_empty() {
             return Err(NotTaken::ChangeUnderWay);
         }
@@ -482,29 +469,29 @@ pub(crate) fn grows_the_state(operation: &Operation) -> bool {
 }
 
 impl Replica {
-    /// One turn of the loop: counts time, proposes what has arrived, and gives out what has to be done.
+    /// One turn of the loop: counts time, proposes what has arrived, and returns what the driver has to do.
     ///
     /// # Errors
-    /// [`Stop`] if this node must not go on. What was given out before it still counts.
+    /// [`Stop`] if this node must not continue. Outputs of earlier turns are still valid.
     pub fn turn(&mut self, now: Nanos) -> Result<Vec<Output>, Stop> {
         self.last_turn = now;
         self.ears.turn(now);
         let ticks = now >= self.next_tick;
         if ticks {
-            // One tick, however long the process slept: a stalled node is not owed an election.
+            // One tick, however long the process slept: a node that stalled must not stand for election at once.
             self.next_tick = now.after_ms(TICK_MS);
             self.set_election_timeout();
-            // A node whose log has just been replaced does not stand for election before that is durable. Consensus would
-            // look for entries that went with the old log, and panic.
+            // A node must not stand for election until the snapshot that replaced its log is durable. Consensus would
+            // look for entries of the old log, and panic.
             if self.installing.is_none() {
                 self.raft.tick();
             }
-            // Consensus forgets reads that came before its first commit of the term, so all are asked again.
+            // Consensus forgets reads that arrive before its first commit of the term, so all are asked again.
             for ticket in &self.reads_asked {
                 self.raft.read_index(ticket.0.to_le_bytes().to_vec());
             }
         }
-        // First what has arrived, so that a new leader's log is all there when it looks for the highest stamp.
+        // First store what has arrived, so that a new leader's log is complete when it looks for the highest stamp.
         self.handle_everything_ready(now)?;
         self.follow_leadership()?;
         if ticks {
@@ -537,7 +524,7 @@ impl Replica {
         }
     }
 
-    /// Begins to lead in a new term, or gives up what cannot be answered any more.
+    /// Begins to lead in a new term. After a lost leadership, abandons the commands that this node can no longer answer.
     fn follow_leadership(&mut self) -> Result<(), Stop> {
         let term = self.term();
         let leads = self.raft.raft.state == StateRole::Leader;
@@ -545,7 +532,7 @@ impl Replica {
             Lead::No => None,
             Lead::Starting { term } | Lead::Running { term, .. } => Some(*term),
         };
-        if led.is_some() && led != Some(term).filter(|_| leads) && !planted(Bug::DeposedLeaderProposes) {
+        if led.is_some() && led != Some(term).filter(|_| leads) && enforces_one_proposer() {
             self.lead = Lead::No;
             self.hand_over_to = None;
             let in_flight = std::mem::take(&mut self.in_flight).into_iter();
@@ -564,7 +551,7 @@ impl Replica {
                 term,
                 stamp: self.highest_stamp()?,
                 wall_clock_ms: self.wall_clock_ms,
-                batch: Batch { failover_grace: !planted(Bug::NoGrace), ..Batch::default() },
+                batch: Batch { failover_grace: gives_failover_grace(), ..Batch::default() },
                 proof: None,
             };
             self.raft.propose(Vec::new(), fencepost_wire::encode(&entry))?;
@@ -576,11 +563,9 @@ impl Replica {
     /// The highest stamp in the log, committed or not: the base of a new leader's time.
     // Rule: logical-time
     fn highest_stamp(&self) -> Result<LogicalMs, Stop> {
-        if planted(Bug::BaseFromApplied) {
-            return Ok(self.state.stamp());
-        }
         let least = self.state.stamp().max(self.heard_stamp);
-        for entry in self.raft.store().newest_first().take_while(|entry| entry.index > self.applied.index) {
+        let counts = |entry: &&Entry| entry.index > self.applied.index && counts_on_from_the_log();
+        for entry in self.raft.store().newest_first().take_while(counts) {
             if let Some(lock_entry) = read_entry(entry, self.settings.known)? {
                 return Ok(lock_entry.stamp.max(least));
             }
@@ -588,18 +573,16 @@ impl Replica {
         Ok(least)
     }
 
-    /// The stamp at which time alone is a reason to write an entry: when something is due, or when a successor would rewind
-    /// time by more than [`STAMP_EVERY_MS`]. None while nothing can expire.
+    /// The stamp at which passing time alone is a reason to write an entry: when something expires, or when a new leader would rewind
+    /// time by more than [`STAMP_EVERY_MS`]. `None` while nothing can expire.
     // Rule: bounded-late, idle-is-silent
     fn time_is_due_at(&self, logged: LogicalMs) -> Option<LogicalMs> {
         let deadline = self.state.next_deadline()?;
-        if planted(Bug::RewindsTime) || planted(Bug::TimeInHeartbeats) {
-            return Some(deadline);
-        }
-        Some(deadline.min(LogicalMs(logged.0 + STAMP_EVERY_MS)))
+        let next_logged = keeps_time_in_the_log().then_some(LogicalMs(logged.0 + STAMP_EVERY_MS));
+        next_logged.into_iter().chain([deadline]).min()
     }
 
-    /// Puts everything that has arrived into one entry, if it is time for another one.
+    /// Puts everything that has arrived into one entry, if another entry may go out.
     fn propose(&mut self, now: Nanos) -> Result<(), Stop> {
         let Lead::Running { clock, logged, .. } = &self.lead else { return Ok(()) };
         if !self.may_propose() || self.is_log_full() {
@@ -612,27 +595,26 @@ impl Replica {
         }
     }
 
-    /// Begins the hand-over that was asked for. An entry with the leader's stamp goes first, and consensus lets the successor
-    /// stand for election only when it has all of the leader's log: so the successor counts on from that stamp, and what was
-    /// counted since the last entry is not lost.
+    /// Begins the requested leadership transfer. First it writes an entry with the leader's stamp. Consensus lets the successor stand
+    /// for election only when it has all of the leader's log. So the successor counts on from that stamp, and no time since the last
+    /// entry is lost.
     // Rule: bounded-late
     fn hand_over(&mut self) -> Result<(), Stop> {
         let Some(to) = self.hand_over_to.take().filter(|_| !matches!(self.lead, Lead::No)) else { return Ok(()) };
         if self.raft.raft.lead_transferee == Some(to) {
             return Ok(());
         }
-        // While one to another node is under way, consensus would refuse the entry.
+        // During a transfer to a third node, consensus would refuse the entry.
         self.raft.raft.abort_leader_transfer();
-        // A full log takes no entry, and a leader that is only starting has counted nothing yet.
-        let keeps_time = !planted(Bug::RewindsTime) && !planted(Bug::TimeInHeartbeats);
-        if matches!(self.lead, Lead::Running { .. }) && !self.is_log_full() && keeps_time {
+        // A full log takes no entry, and a starting leader has counted no time yet.
+        if matches!(self.lead, Lead::Running { .. }) && !self.is_log_full() && keeps_time_in_the_log() {
             self.append(Batch::default(), Tickets::default())?;
         }
         self.raft.transfer_leader(to);
         Ok(())
     }
 
-    /// Writes one entry, with the stamp of now.
+    /// Proposes one entry with the current stamp.
     fn append(&mut self, batch: Batch, tickets: Tickets) -> Result<(), Stop> {
         let Lead::Running { term, clock, logged } = &mut self.lead else { return Ok(()) };
         *logged = clock.stamp();
@@ -668,8 +650,8 @@ impl Replica {
         if snapshot.is_some() {
             self.installing = Some((number, self.applied.index));
         }
-        // How far the log is committed is otherwise written with the next entries. To a node that is taken out none will come,
-        // and it must know that it was when it is started again.
+        // A commit index alone is normally written with the next entries. A removed node gets no more entries, and after a restart it
+        // must know that it was removed.
         let changes_members = ready.committed_entries().iter().any(|entry| entry.entry_type != EntryType::EntryNormal);
         if snapshot.is_some() || !entries.is_empty() || hard_state.is_some() || changes_members {
             let must_sync = ready.must_sync() || changes_members;
@@ -683,12 +665,12 @@ impl Replica {
         let committed = ready.take_committed_entries();
         self.raft.advance_append_async(ready);
 
-        if self.last_write <= self.last_persisted || planted(Bug::AcknowledgesBeforeSync) {
-            // Nothing was to be written: it is as durable as what was.
+        if self.last_write > self.last_persisted && waits_for_the_disk() {
+            self.after_persist.push_back((self.last_write, after));
+        } else {
+            // There is no write to wait for: all earlier writes are durable.
             self.raft.on_persist_ready(number);
             self.outputs.extend(after.into_iter().map(Output::Send));
-        } else {
-            self.after_persist.push_back((self.last_write, after));
         }
         let applies = !committed.is_empty();
         for entry in committed {
@@ -702,9 +684,7 @@ impl Replica {
     }
 
     fn send(&self, mut message: Message) -> Output {
-        if message.msg_type == MessageType::MsgHeartbeat && planted(Bug::TimeInHeartbeats) {
-            message.index = self.stamp().0;
-        }
+        self.put_stamp_into(&mut message);
         if message.msg_type != MessageType::MsgSnapshot {
             return Output::Send(message);
         }
@@ -735,7 +715,7 @@ impl Replica {
             self.proofs.check(proof)?;
         }
         self.events.push(entry.index, stamp, effects.events);
-        // The first entry of a term carries the grace, and is the first that changes the state in it.
+        // The first entry of the term that changes the state is this leader's own entry with the grace.
         if matches!(self.lead, Lead::Starting { term } if term == entry.term) {
             self.lead = Lead::Running { term: entry.term, clock: StampClock::new(stamp, now), logged: stamp };
         }
@@ -762,7 +742,7 @@ impl Replica {
         let votes = self.members.voters.contains(&self.settings.id) || !is_through;
         if !votes && self.raft.raft.state == StateRole::Leader {
             self.name_successor();
-            // It was taken out while it led. Consensus would let it lead on, without taking anything any more.
+            // This node was removed while it led. Consensus would let it stay leader, and would refuse every proposal.
             self.raft.raft.become_follower(self.term(), raft::INVALID_ID);
         }
         let applied = self.applied;
@@ -771,16 +751,16 @@ impl Replica {
         Ok(())
     }
 
-    /// Tells the voter that has the most of the log to stand for election now. If the word is lost, an election time-out passes.
+    /// Tells the voter with the longest log to stand for election now. If the message is lost, an election timeout passes first.
     fn name_successor(&mut self) {
         let matched = |voter: &u64| self.raft.raft.prs().get(*voter).map(|progress| progress.matched);
         let Some(to) = self.members.voters.iter().copied().max_by_key(matched) else { return };
         let (from, term) = (self.settings.id, self.term());
-        let word = Message { msg_type: MessageType::MsgTimeoutNow, from, to, term, ..Message::default() };
-        self.outputs.push(Output::Send(word));
+        let message = Message { msg_type: MessageType::MsgTimeoutNow, from, to, term, ..Message::default() };
+        self.outputs.push(Output::Send(message));
     }
 
-    /// Whoever asked for the change that is under way cannot be told here what becomes of it.
+    /// Abandons the pending change of the members: this node will not learn its outcome.
     fn abandon_change(&mut self) {
         self.outputs.extend(self.changing.take().map(|(_, ticket)| Output::Abandoned(ticket)));
     }
@@ -788,7 +768,7 @@ impl Replica {
     fn confirm_read(&mut self, read: raft::ReadState) {
         let Ok(bytes) = <[u8; 8]>::try_from(read.request_ctx.as_slice()) else { return };
         let ticket = Ticket(u64::from_le_bytes(bytes));
-        // It may have been asked more than once and is answered once.
+        // A read may have been asked more than once. It is answered once.
         if let Some(at) = self.reads_asked.iter().position(|asked| *asked == ticket) {
             self.reads_asked.remove(at);
             self.reads_confirmed.push((read.index, ticket));
@@ -801,8 +781,9 @@ impl Replica {
         self.outputs.extend(ready.map(|(_, ticket)| Output::ReadReady { ticket, position }));
     }
 
-    /// Consensus draws its election timeout from the thread's generator, and looks at it in a tick. Before that it is set from the
-    /// replica's own seed, so that a simulation can repeat itself: to a new one whenever the wait has begun anew.
+    /// Sets the election timeout from the replica's own seed, so that a simulation can repeat a run. Consensus would draw it from the
+    /// thread's random generator. It reads the timeout in a tick, so this is called before each tick. Draws a new timeout whenever
+    /// consensus has restarted its wait.
     fn set_election_timeout(&mut self) {
         if self.raft.raft.election_elapsed == 0 || self.election_ticks == 0 {
             self.election_seed =

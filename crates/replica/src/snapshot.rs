@@ -1,14 +1,15 @@
-//! Snapshots: made beside the serving state, never out of it.
+//! Makes and reads snapshots, and restores backups. It works on a copy of the state and never touches the serving state.
 //!
-//! A snapshot is the one before it plus the entries since, applied to a state of its own on whatever thread the driver
-//! likes. So taking one never makes the serving state wait, however many locks it has; and because the serving state
-//! notes its hash at the same position, every snapshot also proves that applying the log twice gives the same state.
+//! A snapshot is the previous snapshot plus the entries since, applied to a separate state on another thread. So making one never
+//! holds up the serving state, however many locks it has. The serving state notes its hash at the same position, so every snapshot
+//! also proves that applying the log twice gives the same state.
 
 use fencepost_core::{KnownVersions, LockState, LogPosition, Position, Record};
 use fencepost_wire::{Members, SnapshotHeader, SnapshotReader, SnapshotWriter, WireError};
 use raft::eraftpb::{ConfState, Entry};
 
 use crate::apply::{apply_to, read_member_changes};
+use crate::bounds::SNAPSHOT_PIECE_BYTES;
 use crate::error::Stop;
 use crate::log::GROUP_BEGINS;
 use crate::members::{apply_changes, to_conf_state};
@@ -18,11 +19,11 @@ use crate::members::{apply_changes, to_conf_state};
 pub struct SnapshotInfo {
     /// The last entry in it.
     pub position: LogPosition,
-    /// Who voted and learned as of that entry.
+    /// Voters and learners as of that entry.
     pub members: ConfState,
 }
 
-/// What is in a snapshot.
+/// The content of a snapshot.
 #[derive(Debug)]
 pub struct Restored {
     /// The last entry in it.
@@ -39,7 +40,7 @@ impl Restored {
     }
 }
 
-/// Which state it is: of which cluster, and which group in it.
+/// Identifies a replicated state: a cluster, and a group in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupId {
     /// The cluster.
@@ -48,12 +49,12 @@ pub struct GroupId {
     pub group: u64,
 }
 
-/// Makes the bytes of a snapshot from those of the one before it and every entry since. Where there is none before it, the
-/// group began with `first_voters`, as [`crate::Output::MakeSnapshot`] says. Gives back the bytes and the hash of the state in
-/// them. They are written in the active version of that state.
+/// Makes the bytes of a snapshot from the previous snapshot and every entry since. Without a previous snapshot, the group began
+/// with `first_voters` (see [`crate::Output::MakeSnapshot`]). Returns the bytes and the hash of the state in them. The format is
+/// the active version of that state.
 ///
 /// # Errors
-/// [`Stop`] if the snapshot or an entry cannot be read, or the entries do not reach the position.
+/// [`Stop`] if the snapshot or an entry cannot be read, or the entries do not reach `through`.
 pub fn make_snapshot(
     group: GroupId,
     previous: Option<&[u8]>,
@@ -81,10 +82,10 @@ pub fn make_snapshot(
     Ok((write_snapshot(group, &made)?, made.state.state_hash()))
 }
 
-/// Makes the first snapshot of a new group from a backup, which is a snapshot of any group: no sessions, and the tokens
-/// raised, so that none given since the backup can come again.
+/// Makes the first snapshot of a new group from a backup, which is a snapshot of any group. It has no sessions. Its token counter is
+/// raised, so that no token given since the backup is given again.
 ///
-/// The new group begins at [`GROUP_BEGINS`] with the founder as its only member, and in the version of the backup.
+/// The new group begins at [`GROUP_BEGINS`], with the founder as its only member and in the version of the backup.
 ///
 /// # Errors
 /// [`Stop`] if the backup cannot be read, or the tokens would leave their range.
@@ -125,11 +126,11 @@ fn write_snapshot(group: GroupId, Restored { position, members, state }: &Restor
     Ok(bytes)
 }
 
-/// What is in a snapshot. The seed is for this node's hash tables.
+/// Reads a snapshot. The seed is for this node's hash tables.
 ///
 /// # Errors
-/// [`Stop`] if the bytes are damaged, of another cluster or group, of a version that is not known, or of a state whose hash is not
-/// what they say.
+/// [`Stop`] if the bytes are damaged, belong to another cluster or group, have a version that is not in `known`, or hold a state with
+/// another hash than their header says.
 pub fn read_snapshot(group: GroupId, bytes: &[u8], hash_seed: u64, known: KnownVersions) -> Result<Restored, Stop> {
     let (header, records) = read_records(bytes, known)?;
     if (header.cluster_id, header.group_id) != (group.cluster, group.group) {
@@ -147,8 +148,7 @@ fn read_records(bytes: &[u8], known: KnownVersions) -> Result<(SnapshotHeader, V
     let bad = |source: WireError| Stop::BadSnapshot { source };
     let mut reader = SnapshotReader::new(known);
     let mut records = Vec::new();
-    // In pieces, so that what is unpacked at a time stays small.
-    for piece in bytes.chunks(256 * 1024) {
+    for piece in bytes.chunks(SNAPSHOT_PIECE_BYTES) {
         reader.feed(piece);
         while let Some(record) = reader.next_record().map_err(bad)? {
             records.push(record);
@@ -158,7 +158,7 @@ fn read_records(bytes: &[u8], known: KnownVersions) -> Result<(SnapshotHeader, V
     Ok((header, records))
 }
 
-/// Where events begin after a snapshot: everything up to it is unknown here.
+/// Where the events of a node begin after a snapshot: it has none up to the snapshot's position.
 pub(crate) fn events_begin(position: LogPosition) -> Position {
     Position { index: position.index, ordinal: u32::MAX }
 }

@@ -1,22 +1,13 @@
 //! The leader's logical clock: how monotonic nanoseconds become stamps that never run faster than real time.
 //!
-//! A stamp is a base plus whole milliseconds counted from nanoseconds since the base; nothing is rounded twice, so nothing
-//! drifts. A leader that stalls between two turns of its loop stalls time: better late than early, because early would
-//! end the leases of clients that are alive.
+//! A stamp is a base plus the whole milliseconds in the nanoseconds counted since the base. Nothing is rounded twice, so nothing
+//! drifts. A leader that stalls between two turns stalls time. Late is safe; early would end the leases of clients that are
+//! alive. The clock reads no system clock: instants come in as arguments.
 
 use fencepost_core::{LogicalMs, Nanos};
 
-use crate::planted::{Bug, planted};
-
-/// What one turn of the loop may add at most, however long the process slept.
-// Rule: logical-time
-pub const TURN_MS_MAX: u64 = 500;
-
-/// How much logical time may pass without an entry while something can expire. A successor counts on from the newest entry that
-/// it has, so this is what a leader that dies can take with it. Half of it would be twice as many entries for an idle group; twice
-/// as much would make each fail-over a second later.
-// Rule: bounded-late
-pub const STAMP_EVERY_MS: u64 = 1_000;
+use crate::bounds::TURN_MS_MAX;
+use crate::planted::at_the_speed_of_the_clock;
 
 /// The clock of one leader in one term.
 #[derive(Clone, Debug)]
@@ -27,7 +18,7 @@ pub(crate) struct StampClock {
 }
 
 impl StampClock {
-    /// Starts to count at the highest stamp in the leader's log, when the first entry of its term has committed.
+    /// Starts to count at `base`. For a leader that is the stamp of the first entry of its term, when that entry is applied.
     pub(crate) fn new(base: LogicalMs, now: Nanos) -> StampClock {
         StampClock { base, counted_ns: 0, last_turn: now }
     }
@@ -39,7 +30,7 @@ impl StampClock {
         self.last_turn = self.last_turn.max(now);
     }
 
-    /// When the stamp will reach this one, if turns are not rare.
+    /// When the clock reaches this stamp, if no turn is longer than [`TURN_MS_MAX`].
     pub(crate) fn reaches(&self, stamp: LogicalMs) -> Nanos {
         let to_count_ns = stamp.0.saturating_sub(self.base.0).saturating_mul(1_000_000);
         Nanos(self.last_turn.0.saturating_add(to_count_ns.saturating_sub(self.counted_ns)))
@@ -47,8 +38,7 @@ impl StampClock {
 
     /// The stamp as of the last turn.
     pub(crate) fn stamp(&self) -> LogicalMs {
-        let faster = if planted(Bug::TimeRunsFast) { self.counted_ns / 20 } else { 0 };
-        LogicalMs(self.base.0 + (self.counted_ns + faster) / 1_000_000)
+        LogicalMs(self.base.0 + at_the_speed_of_the_clock(self.counted_ns) / 1_000_000)
     }
 }
 

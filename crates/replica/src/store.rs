@@ -1,10 +1,11 @@
-//! A node's log on disk, in TiKV's `raft-engine`: the only file of the replica, with those below it, that touches the
-//! operating system.
+//! A node's log on disk, in TiKV's `raft-engine`.
 //!
-//! It promises three things. What [`LogStore::write`] has acknowledged is there after a crash, in order and without gaps.
-//! What is not as it was written is refused at [`LogStore::open`] with what to do, never served. After the first failed
-//! write or sync nothing is acknowledged any more. It decides nothing about consensus, and it never retries, but for
-//! what finds a full disk and still fits into the reserve.
+//! The store promises three things:
+//! - What [`LogStore::write`] has acknowledged is there after a crash, in order and without gaps.
+//! - [`LogStore::open`] refuses a damaged log and says what to do. Damaged data is never served.
+//! - After the first failed write or sync, nothing is acknowledged.
+//!
+//! It decides nothing about consensus. It never retries, except for a write that finds a full disk and fits into the reserve.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -25,6 +26,7 @@ use raft_engine::{Command, Config, Engine, LogBatch, MessageExt, ReadableSize, R
 
 use fencepost_core::LogPosition;
 
+use crate::bounds::{LOG_FILE_BYTES, PURGE_BYTES, RESERVE_BYTES};
 use crate::log::Log;
 use crate::ports::LogWrite;
 
@@ -45,9 +47,9 @@ pub use private::{PrivateFiles, close_to_others};
 use reserve::Reserve;
 pub use snapshots::SnapshotStore;
 
-/// The engine's group in which the store keeps what belongs to no group of the cluster.
+/// The engine's group for the store's own keys. No group of the cluster has this id.
 const STORE_GROUP: u64 = u64::MAX;
-/// In [`STORE_GROUP`]: the number of the write. It is the last item of every record: the scan finds it there.
+/// In [`STORE_GROUP`]: the number of the write. It is the last item of every record, where the scan finds it.
 const KEY_WRITES: &[u8] = b"writes";
 /// In each group, and in every record of it: the index of the last entry (8 bytes), then vote, term and commit.
 const KEY_STATE: &[u8] = b"state";
@@ -56,12 +58,12 @@ const KEY_BEFORE: &[u8] = b"before";
 /// In each group: the members as of that position.
 const KEY_MEMBERS: &[u8] = b"members";
 
-/// Whose log it is.
+/// The node that a log belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The cluster, drawn when it was founded or restored.
+    /// The cluster's id, drawn when the cluster was founded or restored.
     pub cluster: u128,
-    /// The node within it. Never given out twice.
+    /// The node's id in the cluster. Never given out twice.
     pub node: u64,
 }
 
@@ -71,17 +73,17 @@ impl std::fmt::Display for Identity {
     }
 }
 
-/// What is expected to be there. The caller must know, because an empty directory looks the same on a new node and on one
-/// that was wiped, and a wiped node must not vote under its old id.
+/// Whether the node is new. The caller must know: an empty directory looks the same on a new node and on a wiped node, and a wiped
+/// node must not vote under its old id.
 #[derive(Clone, Copy, Debug)]
 pub enum Start<'a> {
-    /// Nothing: the group begins here, with this log.
+    /// A new node: no log may be there. The group begins with this log.
     New(&'a Log),
-    /// The log of an earlier run.
+    /// A node that ran before: its log must be there.
     Again,
 }
 
-/// Whose log is in a directory, if one was begun there.
+/// The identity in a directory, if a log was begun there.
 ///
 /// # Errors
 /// [`StoreError`] says what to do.
@@ -89,25 +91,24 @@ pub fn read_identity(directory: &Path) -> Result<Option<Identity>, StoreError> {
     identity::read(&PrivateFiles, &directory.join("IDENTITY"))
 }
 
-/// How large the log's files may get, and what is kept back.
+/// The sizes of the log's files and of the reserve.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreOptions {
-    /// A new file is begun when one is larger than this.
+    /// A new file begins when the last one is larger than this.
     pub file_bytes: u64,
     /// Files of compacted entries are deleted when all files together are larger than this.
     pub purge_bytes: u64,
-    /// Kept back for when the disk is full. With none there is no such file.
+    /// The size of the reserve for a full disk. With zero there is no reserve.
     pub reserve_bytes: u64,
 }
 
 impl Default for StoreOptions {
     fn default() -> StoreOptions {
-        // A file is read into memory whole when the store is opened.
-        StoreOptions { file_bytes: 32 << 20, purge_bytes: 256 << 20, reserve_bytes: 64 << 20 }
+        StoreOptions { file_bytes: LOG_FILE_BYTES, purge_bytes: PURGE_BYTES, reserve_bytes: RESERVE_BYTES }
     }
 }
 
-/// Says where the engine finds the index of an entry.
+/// Tells the engine the index of an entry.
 struct EntryIndex;
 
 impl MessageExt for EntryIndex {
@@ -118,9 +119,9 @@ impl MessageExt for EntryIndex {
     }
 }
 
-/// What the store knows of a group without asking the disk.
+/// What the store knows of a group without reading the disk.
 struct Group {
-    /// The newest that was handed in. The commit index in it may be newer than on disk.
+    /// The newest hard state of the caller. Its commit index may be newer than on disk.
     hard_state: HardState,
     before: LogPosition,
     last_index: u64,
@@ -128,7 +129,7 @@ struct Group {
 
 struct Written<F: FileSystem> {
     groups: BTreeMap<u64, Group>,
-    /// How many records there are since the directory was made.
+    /// The number of records since the directory was created.
     writes: u64,
     mark: Mark<Guard<F>>,
 }
@@ -146,11 +147,11 @@ pub struct LogStore<F: FileSystem = PrivateFiles> {
 }
 
 impl LogStore {
-    /// Opens the log in a directory, or begins it, and gives back what consensus goes on from. A write that was torn by a
-    /// crash, and so never acknowledged, is cut off.
+    /// Opens the log in a directory, or begins it, and returns the log for consensus. A write that a crash tore was never
+    /// acknowledged, and is cut off.
     ///
     /// # Errors
-    /// [`StoreError`] says what to do. A log that is damaged, or somebody else's, is left as it is.
+    /// [`StoreError`] says what to do. A damaged log, and the log of another node, are left unchanged.
     pub fn open(
         directory: &Path,
         identity: Identity,
@@ -203,23 +204,23 @@ impl<F: FileSystem> LogStore<F> {
             return Err(lost(writes));
         }
 
-        // On a full disk the node starts without it, and is short.
+        // On a full disk the node starts without a reserve, and is short.
         reserve.fill().map_err(|source| StoreError::io("allocate", &reserve_path, source))?;
         let config = engine_config(&log_directory, options)?;
         let engine = on_fresh_thread(&log_directory, || Engine::open_with_file_system(config, guard))?;
         let writes = engine.get(STORE_GROUP, KEY_WRITES).map_or(0, |bytes| number(&bytes));
-        // All numbered records may have been rewritten and deleted; then the engine alone knows.
+        // If the engine has rewritten all numbered records and deleted their files, only the engine knows the number.
         if marked > writes || scanned.is_some_and(|scanned| scanned != writes) {
             return Err(lost(writes));
         }
-        // The engine makes its first files without syncing the directory that names them.
+        // The engine creates its first files without syncing the directory.
         sync_directory(&log_directory)?;
         let written = Mutex::new(Written { groups: BTreeMap::new(), writes, mark });
         let counts = Arc::default();
         let store = LogStore { directory: log_directory.clone(), engine, failure, reserve, counts, written };
         let log = store.open_group(group, start)?;
         if !identity_is_there {
-            // Last, so that a directory without it was never acknowledged to anybody and can be begun again.
+            // Last: a directory without an identity was never acknowledged to the caller, and can be begun again.
             identity::write(file_system.as_ref(), &identity_path, identity)
                 .map_err(|source| StoreError::io("write", &identity_path, source))?;
             sync_directory(directory)?;
@@ -245,7 +246,7 @@ impl<F: FileSystem> LogStore<F> {
                 self.lock().groups.insert(group, Group::of(&log));
                 Ok(log)
             }
-            // What a beginning that was cut short by a crash has left is begun again.
+            // New, or left by a beginning that a crash interrupted: begin it, or begin it again.
             (Start::New(log), _) => {
                 self.begin(group, log)?;
                 Ok(log.clone())
@@ -253,15 +254,14 @@ impl<F: FileSystem> LogStore<F> {
         }
     }
 
-    /// Makes a write of the replica durable. A commit index that comes alone is kept in memory and written with whatever
-    /// comes next: a record is then always synced before the next one begins, so only the last can be torn, and consensus
-    /// learns the commit index again from its peers.
+    /// Makes a write of the replica durable. A commit index alone is kept in memory and written with the next write. So every record
+    /// is synced before the next one begins, and only the last one can be torn. After a crash, consensus learns the commit index again
+    /// from its peers.
     ///
     /// # Errors
-    /// [`StoreError::Failed`]: stop. [`StoreError::DiskFull`]: the reserve is used up, too; the same write may be tried
-    /// again.
+    /// [`StoreError::Failed`]: stop. [`StoreError::DiskFull`]: the reserve is used up, too. The caller may try the same write again.
     pub fn write(&self, group: u64, write: &LogWrite) -> Result<(), StoreError> {
-        // The snapshot's own bytes are durable before this is called; a crash in between leaves the older log.
+        // The caller has made the snapshot's bytes durable already. A crash before this line leaves the older log.
         if let Some((snapshot, _)) = &write.snapshot {
             self.restart_after(group, snapshot.position, &snapshot.members)?;
         }
@@ -283,8 +283,8 @@ impl<F: FileSystem> LogStore<F> {
         Ok(())
     }
 
-    /// Drops the entries up to a position, once a snapshot holds what they did; `members` are those of that position.
-    /// Files that hold nothing else any more are deleted when there are enough of them.
+    /// Drops the entries up to a position. A durable snapshot must include them. `members` are the members as of that position. Files
+    /// without other entries are deleted when there are enough of them.
     ///
     /// # Errors
     /// As [`LogStore::write`].
@@ -294,7 +294,7 @@ impl<F: FileSystem> LogStore<F> {
         let held = written.groups.get(&group).ok_or_else(|| unknown(group))?;
         if before.index < held.before.index || before.index > held.last_index {
             let (from, to) = (held.before.index, held.last_index);
-            let reason = format!("compaction up to {}, and the log has {from} to {to}", before.index);
+            let reason = format!("compaction up to {}, and the log follows {from} and ends at {to}", before.index);
             return Err(StoreError::Inconsistent { reason });
         }
         let mut batch = LogBatch::default();
@@ -306,7 +306,7 @@ impl<F: FileSystem> LogStore<F> {
         self.purge()
     }
 
-    /// Replaces the whole log of a group by the position of a snapshot that came from a peer. No entry is left.
+    /// Replaces the whole log of a group by the position of a peer's snapshot. No entry is left.
     ///
     /// # Errors
     /// As [`LogStore::write`].
@@ -317,7 +317,7 @@ impl<F: FileSystem> LogStore<F> {
         hard_state.commit = hard_state.commit.max(before.index);
         hard_state.term = hard_state.term.max(before.term);
         let mut batch = LogBatch::default();
-        // Not `Compact`: the engine forgets those when it deletes files, and the entries behind would come back.
+        // Not `Compact`: the engine forgets compactions when it deletes files, and later entries would come back.
         batch.add_command(group, Command::Clean);
         put_beginning(&mut batch, group, before, members);
         put_state(&mut batch, group, before.index, &hard_state);
@@ -326,31 +326,31 @@ impl<F: FileSystem> LogStore<F> {
         self.purge()
     }
 
-    /// Whether the disk was full and the room that was kept back is in use, or could not be allocated at the start. Writes
-    /// go on; whoever asks for new locks should be refused until [`LogStore::refill_reserve`] says otherwise.
+    /// Whether the reserve is in use or could not be allocated at the start. Writes still work. The caller should refuse new locks until
+    /// [`LogStore::refill_reserve`] returns `true`.
     pub fn is_short(&self) -> bool {
         self.reserve.is_short()
     }
 
-    /// What the log has cost so far.
+    /// Entries, syncs and bytes of the log since the process began.
     pub fn counts(&self) -> Arc<LogCounts> {
         self.counts.clone()
     }
 
-    /// Keeps room back again, if there is enough; whether the reserve is whole now. To be called after a compaction, and
-    /// now and then, while the store is short.
+    /// Allocates the reserve again, if there is room. Returns whether it is complete. While the store is short, the caller does this
+    /// after a compaction, and from time to time.
     ///
     /// # Errors
-    /// [`StoreError::Io`] if it failed for another reason than a full disk. The log is not touched.
+    /// [`StoreError::Io`] if it failed for another reason than a full disk. The log is unchanged.
     pub fn refill_reserve(&self) -> Result<bool, StoreError> {
-        // A write that finds no room must not meet a reserve that is half filled.
+        // Locked, so that a write that finds no room does not meet a half-filled reserve.
         let _written = self.lock();
         self.reserve.fill().map_err(|source| StoreError::io("allocate the reserve beside", &self.directory, source))
     }
 
     fn begin(&self, group: u64, log: &Log) -> Result<(), StoreError> {
         if group == STORE_GROUP {
-            return Err(StoreError::Inconsistent { reason: format!("group {group} is the store's own") });
+            return Err(StoreError::Inconsistent { reason: format!("group {group} is reserved for the store") });
         }
         let mut written = self.lock();
         self.check_sound()?;
@@ -381,24 +381,24 @@ impl<F: FileSystem> LogStore<F> {
 
     /// Deletes files that are no longer needed.
     fn purge(&self) -> Result<(), StoreError> {
-        // The engine reads entries while it does, so it is kept from its cache as when the log is opened.
+        // The engine reads entries for it. A fresh thread keeps it from a wrong cache: see `on_fresh_thread`.
         let purged = std::thread::scope(|scope| scope.spawn(|| self.engine.purge_expired_files().map(|_| ())).join());
         if let Ok(Err(error)) = &purged
             && is_full(error)
         {
-            // It has forgotten which logs were dropped, and would bring them back by deleting files later. In the files,
-            // which are all still there, it finds that again.
+            // The engine has forgotten which logs were dropped. If it deleted files later, it would bring those logs back. All
+            // files are still there, so a restart reads from them which logs were dropped.
             self.failure
                 .note("the disk is full, and nothing is left of the reserve for deleting old files: make room".into());
         }
         self.settle(purged)
     }
 
-    /// Decides what an answer of the engine means.
+    /// Turns an answer of the engine into success, a full disk, or a failure that stops the store.
     fn settle(&self, answer: std::thread::Result<raft_engine::Result<()>>) -> Result<(), StoreError> {
         match answer {
             Ok(Ok(())) => {}
-            // The engine has cut off what it wrote of the record, and neither it nor the disk holds any of it.
+            // The engine has cut off the part of the record that it wrote. Neither it nor the disk holds any of it.
             Ok(Err(error)) if is_full(&error) && self.failure.reason().is_none() => {
                 return Err(StoreError::DiskFull { directory: self.directory.clone() });
             }
@@ -416,18 +416,18 @@ impl<F: FileSystem> LogStore<F> {
         }
         let damaged = |reason: String| raft_engine::Error::Corruption(format!("group {group}: {reason}"));
         let (Some(before), Some(state), Some(members)) = found else {
-            return Err(damaged("what its log follows, its vote or its members are missing".into()));
+            return Err(damaged("the start of its log, its vote or its members are missing".into()));
         };
         let (Some((index, term)), Some((last, hard_state))) = (before.split_at_checked(8), state.split_at_checked(8))
         else {
-            return Err(damaged("what its log follows or its vote is cut short".into()));
+            return Err(damaged("the start of its log or its vote is incomplete".into()));
         };
         let hard_state = HardState::parse_from_bytes(hard_state)?;
         let members = ConfState::parse_from_bytes(&members)?;
         let before = LogPosition { index: number(index), term: number(term) };
-        // The engine may give back entries on both sides that are long gone. It forgets a compaction with the file that it
-        // stands in; and it applies a compaction to each older part of the log by itself, so that entries behind it come
-        // back which had been overwritten by entries that were compacted.
+        // The engine may return old entries before the beginning and after the end. It forgets a compaction when it deletes the file
+        // with that compaction. And it applies a compaction to each older part of the log separately: if the newer entries were
+        // compacted, the older entries that they had overwritten come back.
         let (first, last) = (before.index + 1, number(last));
         let mut entries = Vec::new();
         if first <= last {
@@ -441,7 +441,7 @@ impl<F: FileSystem> LogStore<F> {
             position = LogPosition { index: entry.index, term: entry.term };
         }
         if position.index != last {
-            return Err(damaged(format!("the entries end at {}, not at {last}", position.index)));
+            return Err(damaged(format!("the entries end at {} instead of {last}", position.index)));
         }
         if hard_state.commit > last {
             return Err(damaged(format!("entry {} is committed, and the log ends at {last}", hard_state.commit)));
@@ -461,7 +461,7 @@ impl<F: FileSystem> LogStore<F> {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Written<F>> {
-        // Nothing here panics between two changes that belong together.
+        // Poisoning does not matter: no code here panics between two changes that belong together.
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -471,14 +471,14 @@ impl Group {
         Group { hard_state: log.hard_state.clone(), before: log.before, last_index: log.last().index }
     }
 
-    /// The last index after these entries. The engine would write a gap and panic, then and at each start.
+    /// The last index after these entries. Refuses a gap: the engine would write it and panic, now and at each start.
     fn check_follows(&self, entries: &[Entry]) -> Result<u64, StoreError> {
         let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return Ok(self.last_index) };
         let rise = entries.windows(2).all(|pair| pair[1].index == pair[0].index + 1);
         if !rise || first.index <= self.before.index || first.index > self.last_index + 1 {
             let (after, held) = (self.before.index, self.last_index);
             let reason =
-                format!("entries {} to {} on a log that follows {after} and ends at {held}", first.index, last.index);
+                format!("entries {} to {} for a log that follows {after} and ends at {held}", first.index, last.index);
             return Err(StoreError::Inconsistent { reason });
         }
         Ok(last.index)
@@ -520,24 +520,23 @@ fn engine_config(directory: &Path, options: StoreOptions) -> Result<Config, Stor
     let not_text = || StoreError::io("use", directory, io::Error::other("the path is not UTF-8"));
     Ok(Config {
         dir: directory.to_str().ok_or_else(not_text)?.to_owned(),
-        // The scan has made sure that there is nothing to tolerate but one torn record.
+        // The scan has made sure that one torn record is all there is to tolerate.
         recovery_mode: RecoveryMode::TolerateTailCorruption,
-        // One part, in order: parts that are read side by side are not always put together as they were written.
+        // One thread: parts that several threads read are not always merged in the order in which they were written.
         recovery_threads: 1,
-        // Off: whether a record is compressed stands in a byte without a checksum.
+        // Off: the byte that says whether a record is compressed has no checksum.
         batch_compression_threshold: ReadableSize(0),
         target_file_size: ReadableSize(options.file_bytes),
         purge_threshold: ReadableSize(options.purge_bytes.max(options.file_bytes)),
-        // Off: what stands behind the end of a file is then never an older record.
+        // Off, so that the bytes after the end of a file are never an older record.
         enable_log_recycle: false,
         ..Config::default()
     })
 }
 
-/// Lets the engine read on a thread that ends afterwards. The engine keeps the last block that it read for each thread
-/// under the block's place in its file, without saying in which directory: on the thread of another store, or of one that
-/// was opened before, it would answer with that one's entries. And where it panics on what it reads, a thread ends instead
-/// of the node.
+/// Lets the engine read on a thread that ends afterwards. The engine caches the last block that each thread read. The cache's key is
+/// the file's number and the block's offset, without the directory. On a thread that has read another store, or an earlier opening of this
+/// one, it would return that store's entries. And if it panics on what it reads, only this thread ends, not the node.
 fn on_fresh_thread<T: Send>(
     directory: &Path,
     read: impl FnOnce() -> raft_engine::Result<T> + Send,
@@ -559,15 +558,15 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
 
 fn is_full(error: &raft_engine::Error) -> bool {
     match error {
-        // The engine's word for "no space, also not in a new file".
+        // The engine's error for "no space, not even in a new file".
         raft_engine::Error::TryAgain(_) => true,
         raft_engine::Error::Io(error) => reserve::is_full(error),
         _ => false,
     }
 }
 
-/// The engine locks the directory as well, but only after it has been read, and while another process writes there the
-/// scan would see its last record half written.
+/// Checks that no other process has the log open. The engine checks this too, but only after the scan. While another process writes,
+/// the scan would see a half-written record.
 fn check_not_in_use(log_directory: &Path) -> Result<(), StoreError> {
     let path = log_directory.join("LOCK");
     let file = private::create_file(&path).map_err(|source| StoreError::io("create", &path, source))?;

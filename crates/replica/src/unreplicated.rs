@@ -1,8 +1,8 @@
-//! The lock state of the efficiency tier: the same state machine, in the memory of the node that leads, in no log.
+//! The lock state of the efficiency tier: the same state machine, in the leader's memory and in no log.
 //!
-//! It answers in the turn in which it is asked, and it is worth what one process is worth: it is forgotten when the node stops
-//! leading, and a node that does not know yet that it was deposed still grants beside its successor. So every instance
-//! belongs to one term, and whoever hears from another term has lost what it held. // Rule: tier-efficiency
+//! It answers in the same turn. It is only as safe as one process: a node forgets it when it stops leading, and a deposed leader
+//! that does not know it yet still grants beside its successor. So every instance belongs to one term, and a client that is
+//! answered from another term has lost its locks. // Rule: tier-efficiency
 
 use fencepost_core::{FormatVersion, LockState, LogPosition, LogicalMs, Nanos, Operation, Renewal, ReplyTo, Ticket};
 
@@ -18,14 +18,14 @@ pub struct Unreplicated {
     state: LockState,
     clock: StampClock,
     gather: Gather,
-    /// The term, and how often something was applied in it.
+    /// The term, and the number of batches applied in it.
     position: LogPosition,
     last_ticket: u64,
     last_turn: Nanos,
 }
 
 impl Unreplicated {
-    /// Begins with nothing, in this term.
+    /// An empty lock state for this term.
     pub fn new(term: u64, hash_seed: u64, now: Nanos) -> Unreplicated {
         Unreplicated {
             state: LockState::new(hash_seed),
@@ -37,12 +37,12 @@ impl Unreplicated {
         }
     }
 
-    /// The state, as it is.
+    /// The lock state.
     pub fn state(&self) -> &LockState {
         &self.state
     }
 
-    /// Takes a sign of life.
+    /// Takes a keep-alive or an attach for the next turn.
     pub fn submit_renewal(&mut self, renewal: Renewal) -> Ticket {
         let ticket = self.ticket();
         self.gather.renewal(ticket, renewal);
@@ -52,7 +52,7 @@ impl Unreplicated {
     /// Takes an operation for the next turn.
     ///
     /// # Errors
-    /// [`NotTaken::Overloaded`] if too many wait.
+    /// [`NotTaken::Overloaded`] if too many operations wait.
     pub fn submit(&mut self, operation: Operation) -> Result<Ticket, NotTaken> {
         if !self.gather.has_room(grows_the_state(&operation)) {
             return Err(NotTaken::Overloaded);
@@ -62,8 +62,8 @@ impl Unreplicated {
         Ok(ticket)
     }
 
-    /// Counts time, applies what has arrived, and gives out the answers: [`Output::Reply`] and [`Output::Push`], nothing else. It goes
-    /// by the rules of this version, the active one of the cluster, so that both tiers can do the same.
+    /// Counts time, applies what has arrived, and returns the answers: only [`Output::Reply`] and [`Output::Push`]. `version` is the
+    /// cluster's active version, so that both tiers follow the same rules.
     pub fn turn(&mut self, version: FormatVersion, now: Nanos) -> Vec<Output> {
         self.clock.turn(now);
         self.last_turn = now;
@@ -87,7 +87,7 @@ impl Unreplicated {
         }
     }
 
-    /// When to turn it next, if nothing comes before. None if there is nothing to wait for.
+    /// When the next turn is due if nothing arrives. `None` if nothing is pending and nothing can expire.
     pub fn next_turn(&self) -> Option<Nanos> {
         if self.gather.is_urgent(true) {
             return Some(self.last_turn);
@@ -103,18 +103,18 @@ impl Unreplicated {
     }
 }
 
-/// The efficiency tier of a node, which follows the lead: a lock state of its own for each term that the node serves in, and none while
-/// it does not serve.
+/// The efficiency tier of a node: a separate lock state for each term in which the node serves, and none while it does not serve.
 // Rule: tier-efficiency
 #[derive(Debug, Default)]
 pub struct EfficiencyTier {
+    /// The term in which the node serves, if it does.
     serves_in: Option<u64>,
-    /// Invariant: there exactly while `serves_in` is, and of that term.
+    /// Invariant: present exactly while `serves_in` is, and for that term.
     of_term: Option<Unreplicated>,
 }
 
 impl EfficiencyTier {
-    /// Says in which term the node serves. Returns whether that changed: then all that the tier held is forgotten.
+    /// Sets the term in which the node serves. Returns whether it changed: then the tier forgets all its locks.
     pub fn follow(&mut self, serves_in: Option<u64>, hash_seed: impl FnOnce() -> u64, now: Nanos) -> bool {
         if std::mem::replace(&mut self.serves_in, serves_in) == serves_in {
             return false;
@@ -128,12 +128,12 @@ impl EfficiencyTier {
         self.of_term.as_mut()
     }
 
-    /// One turn, as [`Unreplicated::turn`]. Nothing while the node does not serve.
+    /// One turn, as [`Unreplicated::turn`]. Returns nothing while the node does not serve.
     pub fn turn(&mut self, version: FormatVersion, now: Nanos) -> Vec<Output> {
         self.of_term.as_mut().map(|tier| tier.turn(version, now)).unwrap_or_default()
     }
 
-    /// When to turn it next, if nothing comes before. None if there is nothing to wait for.
+    /// As [`Unreplicated::next_turn`]. `None` while the node does not serve.
     pub fn next_turn(&self) -> Option<Nanos> {
         self.of_term.as_ref().and_then(Unreplicated::next_turn)
     }
@@ -177,9 +177,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_is_answered_in_the_same_turn_and_time_alone_ends_leases() {
+    fn operations_are_answered_in_the_same_turn_and_time_alone_ends_leases() {
         let mut tier = Unreplicated::new(7, 1, Nanos(0));
-        assert_eq!(tier.next_turn(), None, "there is nothing to wait for");
+        assert_eq!(tier.next_turn(), None, "nothing can expire");
         for operation in [open(1), open(2), acquire(1), acquire(2)] {
             tier.submit(operation).unwrap();
         }
@@ -192,7 +192,7 @@ mod tests {
         };
         assert!(outputs.iter().all(|output| matches!(output, Output::Reply { position, .. } if position.term == 7)));
 
-        // The one who waits shows a sign of life, the holder none.
+        // The waiter sends a keep-alive, the holder does not.
         tier.turn(FormatVersion::FIRST, Nanos(0).after_ms(400));
         tier.submit_renewal(Renewal::KeepAlive { session: SessionId(2), epoch: Epoch(1), seen: Seen::default() });
         tier.turn(FormatVersion::FIRST, Nanos(0).after_ms(800));

@@ -1,10 +1,10 @@
-//! What one commit costs, in counts and not in time: entries, syncs, messages, bytes and allocations, for batches of fixed sizes.
+//! What one commit costs, in counts instead of time: entries, syncs, messages, bytes and allocations, for batches of fixed sizes.
 //!
-//! A whole group is driven in one process, step by step, and time stands still, so every figure is the same in every run. What
-//! is counted is the way of a batch from `submit` to its answers: at each node, reading messages, turning, applying, and writing
-//! messages. Building operations is not counted, nor is writing the log's files.
+//! The test drives a whole group in one process, step by step, and time stands still. So every figure is the same in every run. It
+//! counts everything from `submit` to the answers: at each node, reading messages, turning, applying, and writing messages. It does
+//! not count building operations or writing the log's files.
 //!
-//! Allocations of other tests would be counted, too, so this file has one test only.
+//! Allocations of other tests would be counted, too, so this file has only one test.
 
 use std::alloc::System;
 use std::collections::BTreeMap;
@@ -19,25 +19,28 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// What a commit is expected to cost. Counts are exact. Bytes and allocations are today's figures for each operation, pairs of
-/// acquire and release of free locks with names of 20 bytes; [`SLACK`] is what they may grow by before somebody has to look.
+/// The expected cost of a commit. Counts are exact. Bytes and allocations are today's figures for each operation. The operations are
+/// pairs of acquire and release of free locks with names of 20 bytes. The test fails when a figure grows by more than [`SLACK`].
 struct Expected {
     nodes: u64,
     operations: usize,
     /// Writes that need a sync, at each node.
     syncs: u64,
-    /// Messages to other nodes: those of the leader, and those of all.
+    /// Messages of the leader to other nodes.
     leader_messages: u64,
+    /// Messages of all nodes.
     messages: u64,
-    /// Bytes of the entry in the log, and of all messages.
+    /// Bytes of the entry in the log.
     entry_bytes: f64,
+    /// Bytes of all messages.
     message_bytes: f64,
-    /// Allocations at the leader, and at each of the others.
+    /// Allocations at the leader.
     leader_allocations: f64,
+    /// Allocations at each follower.
     follower_allocations: f64,
 }
 
-/// If a figure got better, write the better one here: otherwise it can get worse again unseen.
+/// If a figure gets better, write the better one here. Otherwise it can get worse again unnoticed.
 #[rustfmt::skip]
 const EXPECTED: &[Expected] = &[
     Expected { nodes: 1, operations: 1,     syncs: 1, leader_messages: 0, messages: 0, entry_bytes: 41.3, message_bytes: 0.0,   leader_allocations: 15.7, follower_allocations: 0.0 },
@@ -49,13 +52,14 @@ const EXPECTED: &[Expected] = &[
 ];
 const SLACK: f64 = 1.05;
 
-/// Commits that are counted, an even number so that batches of one are whole pairs; and those before, in which buffers grow.
+/// Counted commits. Even, so that batches of one operation form whole pairs.
 const COMMITS: u64 = 64;
+/// Commits before those, in which buffers grow.
 const WARM_UP_COMMITS: u64 = 64;
 
 const GROUP: GroupId = GroupId { cluster: 0xC, group: 1 };
 
-/// What a node has done so far.
+/// What a node has done since the last reset.
 #[derive(Clone, Copy, Debug, Default)]
 struct Done {
     entries: u64,
@@ -72,7 +76,7 @@ struct Member {
 }
 
 impl Member {
-    /// Counts the allocations of some work of this node.
+    /// Does some work of this node, and counts its allocations.
     fn counted<Found>(&mut self, work: impl FnOnce(&mut Replica) -> Found) -> Found {
         let region = Region::new(ALLOCATOR);
         let found = work(&mut self.replica);
@@ -84,12 +88,13 @@ impl Member {
 
 struct Group {
     nodes: BTreeMap<u64, Member>,
-    /// To whom, and what.
-    under_way: Vec<(u64, Vec<u8>)>,
+    /// Messages in flight: the receiver, and the bytes.
+    messages: Vec<(u64, Vec<u8>)>,
     now: Nanos,
     answers: Vec<Outcome>,
-    /// The last request, and the last grant.
+    /// The number of the last request.
     number: u64,
+    /// The id of the last grant.
     grant: u64,
 }
 
@@ -97,13 +102,13 @@ impl Group {
     fn new(size: u64) -> Group {
         let voters: Vec<u64> = (1..=size).collect();
         let member = |id: &u64| {
-            // No snapshot comes in between.
+            // No snapshot is made meanwhile.
             let settings = Settings { snapshot_every_entries: u64::MAX, ..Settings::new(*id, GROUP, *id) };
             let replica = Replica::new(settings, Log::new(&voters), None, Nanos(0)).expect("a sound log");
             (*id, Member { replica, done: Done::default() })
         };
         let (nodes, answers) = (voters.iter().map(member).collect(), Vec::new());
-        let mut group = Group { nodes, under_way: Vec::new(), now: Nanos(0), answers, number: 0, grant: 0 };
+        let mut group = Group { nodes, messages: Vec::new(), now: Nanos(0), answers, number: 0, grant: 0 };
         while group.leader().is_none() {
             group.now = group.now.after_ms(1);
             group.settle();
@@ -115,20 +120,20 @@ impl Group {
         self.nodes.iter().find(|(_, node)| node.replica.serves()).map(|(id, _)| *id)
     }
 
-    /// Lets the messages arrive and turns the nodes until nothing happens any more. No time passes.
+    /// Delivers the messages and turns the nodes until nothing happens. No time passes.
     fn settle(&mut self) {
         let mut is_quiet = false;
         while !is_quiet {
             is_quiet = true;
-            for (to, bytes) in std::mem::take(&mut self.under_way) {
-                let node = self.nodes.get_mut(&to).expect("nodes talk to members");
+            for (to, bytes) in std::mem::take(&mut self.messages) {
+                let node = self.nodes.get_mut(&to).expect("nodes send to members only");
                 let handled = node.counted(|replica| {
-                    replica.handle_message(decode_peer(&bytes).expect("what was written can be read").message)
+                    replica.handle_message(decode_peer(&bytes).expect("encoded bytes can be decoded").message)
                 });
-                handled.expect("consensus goes on");
+                handled.expect("consensus continues");
             }
             for node in self.nodes.values_mut() {
-                for output in node.counted(|replica| replica.turn(self.now)).expect("the node goes on") {
+                for output in node.counted(|replica| replica.turn(self.now)).expect("the node continues") {
                     is_quiet = false;
                     match output {
                         Output::Send(message) => {
@@ -137,7 +142,7 @@ impl Group {
                             let bytes = bytes.expect("a message for a peer");
                             node.done.messages += 1;
                             node.done.message_bytes += bytes.len() as u64;
-                            self.under_way.push((to, bytes));
+                            self.messages.push((to, bytes));
                         }
                         Output::Write(write) => {
                             node.done.entries += write.entries.len() as u64;
@@ -146,7 +151,7 @@ impl Group {
                             node.counted(|replica| replica.handle_persisted(write.number));
                         }
                         Output::Reply { reply, .. } => self.answers.push(reply.outcome),
-                        other => panic!("nothing else is expected of these operations: {other:?}"),
+                        other => panic!("not expected from these operations: {other:?}"),
                     }
                 }
             }
@@ -154,7 +159,7 @@ impl Group {
     }
 
     fn commit(&mut self, operations: Vec<Operation>) -> Vec<Outcome> {
-        let leader = self.leader().expect("somebody leads");
+        let leader = self.leader().expect("a node leads");
         let leader = self.nodes.get_mut(&leader).expect("it is a member");
         for operation in operations {
             leader.counted(|replica| replica.submit(operation)).expect("the leader takes it");
@@ -163,7 +168,7 @@ impl Group {
         std::mem::take(&mut self.answers)
     }
 
-    /// Commits a batch of acquires and releases in turn. Each lock is free when it is asked for.
+    /// Commits a batch of alternating acquires and releases. Each lock is free when it is acquired.
     fn commit_pairs(&mut self, operations: usize) {
         let seen = self.number;
         let batch = (0..operations).map(|_| {
@@ -178,7 +183,7 @@ impl Group {
         });
         let batch = batch.collect();
         let answers = self.commit(batch);
-        assert_eq!(answers.len(), operations, "every operation is answered, and once");
+        assert_eq!(answers.len(), operations, "every operation is answered once");
         assert!(answers.iter().all(|it| matches!(it, Outcome::Granted { .. } | Outcome::Released { count_left: 0 })));
     }
 }
@@ -205,7 +210,7 @@ fn acquire(lock: u64) -> Action {
     Action::Acquire(Acquire { locks, owner: None, wait: Wait::No, terms: Terms::default() })
 }
 
-/// What each node did for all the commits that are counted, the leader first.
+/// What each node did for the counted commits, the leader first.
 fn measured(expected: &Expected) -> Vec<Done> {
     let mut group = Group::new(expected.nodes);
     assert_eq!(group.commit(vec![open()]).len(), 1);
@@ -216,13 +221,13 @@ fn measured(expected: &Expected) -> Vec<Done> {
     for _ in 0..COMMITS {
         group.commit_pairs(expected.operations);
     }
-    let leader = group.leader().expect("nobody else was elected");
+    let leader = group.leader().expect("no time passed, so no other node was elected");
     let others = group.nodes.keys().copied().filter(|id| *id != leader);
     [leader].into_iter().chain(others).map(|id| group.nodes[&id].done).collect()
 }
 
 #[test]
-fn a_commit_costs_what_it_did() {
+fn a_commit_costs_no_more_than_before() {
     let mut problems = Vec::new();
     for expected in EXPECTED {
         let done = measured(expected);
@@ -260,5 +265,9 @@ fn a_commit_costs_what_it_did() {
             }
         }
     }
-    assert!(problems.is_empty(), "the way of a commit got longer, or the table is old:\n{}", problems.join("\n"));
+    assert!(
+        problems.is_empty(),
+        "a commit costs more than before, or the table is out of date:\n{}",
+        problems.join("\n")
+    );
 }

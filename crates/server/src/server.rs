@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use axum::Router;
 use fencepost_replica::store::{Start, close_to_others, read_identity};
-use fencepost_replica::{GroupId, Log, Node, Place, Role, Settings, Stop};
+use fencepost_replica::{GroupId, Log, Node, Role, Settings, Stop, StorageLocation};
 use fencepost_wire::Member;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
@@ -276,11 +276,11 @@ async fn open_node(config: &Config, asking: Option<&Calling>, bell: Arc<Notify>)
         snapshot_every_bytes: config.snapshot_every_bytes,
         ..Settings::new(node, GroupId { cluster, group: GROUP }, draw_u128() as u64)
     };
-    let place = match &config.directory {
-        Some(path) => Place::Directory { path, start: log.as_ref().map_or(Start::Again, Start::New) },
-        None => Place::Memory(Box::new(log.clone().expect("a node in memory has no log to go on with"))),
+    let location = match &config.directory {
+        Some(path) => StorageLocation::Directory { path, start: log.as_ref().map_or(Start::Again, Start::New) },
+        None => StorageLocation::Memory(Box::new(log.clone().expect("a node in memory has no log to go on with"))),
     };
-    Ok(Node::start(settings, place, wake, clock::now())?)
+    Ok(Node::start(settings, location, wake, clock::now())?)
 }
 
 fn describe(node: u64, config: &Config, client: SocketAddr, peer: SocketAddr) -> Result<Member, StartError> {

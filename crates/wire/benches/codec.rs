@@ -16,7 +16,7 @@ use fencepost_wire::{Entry, SnapshotHeader, SnapshotReader, SnapshotWriter, deco
 const LOCKS: usize = 1_000_000;
 const SESSIONS: usize = 200;
 
-/// Spread like random ids.
+/// A session id, spread like random ids.
 fn id(session: usize) -> SessionId {
     SessionId((session as u128 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835))
 }
@@ -66,7 +66,7 @@ fn entries(c: &mut Criterion) {
     group.finish();
 }
 
-/// The records of a state that holds so many locks.
+/// The records of a state with this number of locks.
 fn records() -> Vec<Record> {
     let header = Header { stamp: LogicalMs(86_400_000), last_token: LOCKS as u64, ..Header::default() };
     let session = |session| {

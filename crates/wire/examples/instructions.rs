@@ -1,10 +1,10 @@
-//! Does one thing so many times and ends, for a tool that counts instructions: `bench/instructions` runs it twice under callgrind
-//! and takes the difference, in which everything but the rounds themselves is gone.
+//! Runs one case for a given number of rounds, for a tool that counts instructions. `bench/instructions` runs it twice under callgrind
+//! with different numbers of rounds. The difference contains only the rounds.
 //!
-//! Whatever a round needs is made before, and for the longest run, so that it costs every run the same. Without arguments it
-//! lists what it can do: the case, and how many operations are in one round.
+//! Everything that a round needs is prepared before, always for the longest run, so that the preparation costs every run the same.
+//! Without arguments it lists the cases, each with its operations in a round.
 //!
-//! It stands with the codec because that may use the core; what it measures of the core is in here, too.
+//! It is in the codec's crate because that crate may use the core. It also measures the core.
 
 #![allow(clippy::disallowed_methods, reason = "a program that is told what to do by its arguments")]
 
@@ -17,35 +17,25 @@ use fencepost_core::{Batch, GrantId, LogicalMs, Operation, Wait};
 use fencepost_wire::{Entry, decode, encode_into};
 use world::{World, name};
 
-/// More rounds than this are not prepared.
+/// Rounds that are prepared.
 const ROUNDS_MAX: usize = 1_500;
 
 /// What is done in a round.
 #[derive(Clone, Copy)]
 enum Work {
-    /// Acquire and release of free locks, so many pairs an entry, with so many other locks held.
-    Pairs {
-        pairs: usize,
-        held: usize,
-    },
-    /// The holder of a hot lock releases it and queues again, and the next of so many is granted.
-    HandOver {
-        waiters: usize,
-    },
-    /// One entry in which so many sessions say that they live.
-    KeepAlives {
-        sessions: usize,
-    },
-    /// An entry of so many acquires, to bytes or back.
-    Encode {
-        acquires: usize,
-    },
-    Decode {
-        acquires: usize,
-    },
+    /// Acquire and release of free locks: `pairs` in each entry, with `held` other locks held.
+    Pairs { pairs: usize, held: usize },
+    /// The holder of a hot lock releases it and queues again, and the next of `waiters` is granted.
+    HandOver { waiters: usize },
+    /// One entry with a keep-alive of each of `sessions` sessions.
+    KeepAlives { sessions: usize },
+    /// Encoding an entry of `acquires` acquires.
+    Encode { acquires: usize },
+    /// Decoding an entry of `acquires` acquires.
+    Decode { acquires: usize },
 }
 
-/// By name, with the operations of a round.
+/// The cases by name, each with its operations in a round.
 const CASES: &[(&str, usize, Work)] = &[
     ("pair-1-an-entry", 1, Work::Pairs { pairs: 1, held: 0 }),
     ("pair-64-an-entry", 64, Work::Pairs { pairs: 64, held: 0 }),
@@ -69,8 +59,8 @@ fn main() {
         return;
     };
     let found = CASES.iter().find(|(name, ..)| name == case);
-    let (_, _, work) = found.unwrap_or_else(|| panic!("there is no case {case}: without arguments all are listed"));
-    let rounds: usize = rounds.parse().expect("the rounds are a number");
+    let (_, _, work) = found.unwrap_or_else(|| panic!("there is no case {case}: run without arguments for a list"));
+    let rounds: usize = rounds.parse().expect("the number of rounds is a number");
     assert!(rounds <= ROUNDS_MAX, "at most {ROUNDS_MAX} rounds are prepared");
     match *work {
         Work::Pairs { pairs, held } => apply_pairs(pairs, held, rounds),
@@ -113,7 +103,7 @@ fn apply_pairs(pairs: usize, held: usize, rounds: usize) {
         prepared.push(operations);
     }
     apply(&mut world, prepared, rounds);
-    assert_eq!(world.state.counts().grants, held, "every lock that was taken was given back");
+    assert_eq!(world.state.counts().grants, held, "every acquired lock was released");
     std::mem::forget(world);
 }
 
@@ -137,8 +127,7 @@ fn apply_hand_overs(waiters: usize, rounds: usize) {
     std::mem::forget(world);
 }
 
-/// Applies the first so many. Neither what is left over nor the state is freed, which would cost a long run less than a short
-/// one.
+/// Applies the first `rounds`. Frees neither the rest nor the state: freeing would cost a long run less than a short one.
 fn apply(world: &mut World, prepared: Vec<Vec<Operation>>, rounds: usize) {
     let mut prepared = prepared.into_iter();
     for operations in prepared.by_ref().take(rounds) {
@@ -152,7 +141,7 @@ fn apply_keep_alives(sessions: usize, rounds: usize) {
     let renewals: Vec<_> = (0..sessions).map(|session| world.keep_alive(session)).collect();
     let mut prepared = vec![renewals; ROUNDS_MAX];
     for round in 1..=rounds {
-        let renewals = prepared.pop().expect("more were made than there are rounds");
+        let renewals = prepared.pop().expect("at least as many are prepared as there are rounds");
         black_box(world.state.apply(LogicalMs(round as u64 * 1_000), Batch { renewals, ..Batch::default() }));
     }
     std::mem::forget((prepared, world));

@@ -1,8 +1,8 @@
-//! The service's messages, to the core's types and back: what a session says on its stream, and what it hears. What
-//! observers, watchers and administrators say and hear is in the modules below.
+//! The service's messages, to the core's types and back: what a session sends on its stream, and what it receives. The messages of
+//! observers, watchers and administrators are in the modules below.
 //!
-//! Nothing here is strict about fields that it does not know: a client may be newer than the server that it talks to. What is
-//! known is checked as everywhere: every word goes through the core's own constructor.
+//! Unknown fields are allowed here, because a client may be newer than its server. Known fields are checked as everywhere: every word
+//! goes through the core's own constructor.
 
 pub mod admin;
 pub mod observe;
@@ -18,7 +18,7 @@ use crate::secret::{SECRET_BYTES, SessionSecret};
 use crate::v1;
 use crate::{from_wire, to_wire};
 
-/// The two halves of a 128-bit id, as they stand in messages: high, then low.
+/// The two halves of a 128-bit id, as messages carry it: high, then low.
 pub fn halves(id: u128) -> (u64, u64) {
     to_wire::halves(id)
 }
@@ -28,7 +28,7 @@ pub fn whole(high: u64, low: u64) -> u128 {
     from_wire::whole(high, low)
 }
 
-/// A session that is to be opened for a principal. The caller hashes the secret: the log must never see it.
+/// A client's request to open a session, for a principal. The caller hashes the secret, because the log must never contain it.
 ///
 /// # Errors
 /// [`WireError`] names the word that is not valid.
@@ -50,7 +50,7 @@ pub fn open_from_wire(
     })
 }
 
-/// As a client asks for it.
+/// A client's request to open a session.
 pub fn open_to_wire(session: SessionId, secret: &SessionSecret, ttl: Ttl, metadata: &Metadata) -> v1::OpenSession {
     let (session_high, session_low) = halves(session.0);
     v1::OpenSession {
@@ -62,7 +62,7 @@ pub fn open_to_wire(session: SessionId, secret: &SessionSecret, ttl: Ttl, metada
     }
 }
 
-/// A session that is to go on here. The caller hashes the secret: the log must never see it.
+/// A client's request to attach a session. The caller hashes the secret, because the log must never contain it.
 pub fn attach_from_wire(attach: &v1::AttachSession, hash: impl FnOnce(&[u8]) -> SecretHash) -> Renewal {
     Renewal::Attach {
         session: SessionId(whole(attach.session_high, attach.session_low)),
@@ -71,7 +71,7 @@ pub fn attach_from_wire(attach: &v1::AttachSession, hash: impl FnOnce(&[u8]) -> 
     }
 }
 
-/// As a client asks for it.
+/// A client's request to attach a session.
 pub fn attach_to_wire(session: SessionId, secret: &SessionSecret, seen: &fencepost_core::Seen) -> v1::AttachSession {
     let (session_high, session_low) = halves(session.0);
     v1::AttachSession {
@@ -83,7 +83,7 @@ pub fn attach_to_wire(session: SessionId, secret: &SessionSecret, seen: &fencepo
     }
 }
 
-/// A sign of life.
+/// A keep-alive.
 pub fn keep_alive_from_wire(keep_alive: &v1::KeepAlive) -> Renewal {
     Renewal::KeepAlive {
         session: SessionId(whole(keep_alive.session_high, keep_alive.session_low)),
@@ -92,7 +92,7 @@ pub fn keep_alive_from_wire(keep_alive: &v1::KeepAlive) -> Renewal {
     }
 }
 
-/// As a client says it.
+/// A keep-alive.
 pub fn keep_alive_to_wire(session: SessionId, epoch: Epoch, seen: &fencepost_core::Seen) -> v1::KeepAlive {
     let (session_high, session_low) = halves(session.0);
     v1::KeepAlive {
@@ -112,12 +112,12 @@ pub fn request_from_wire(request: v1::Request) -> Result<Request, WireError> {
     from_wire::request(request)
 }
 
-/// As a client asks it.
+/// A request of a session.
 pub fn request_to_wire(request: &Request) -> v1::Request {
     to_wire::request(request)
 }
 
-/// What came of something.
+/// The outcome of a command.
 ///
 /// # Errors
 /// [`WireError`] if this version does not know it.
@@ -125,12 +125,12 @@ pub fn outcome_from_wire(outcome: Option<v1::Outcome>) -> Result<Outcome, WireEr
     from_wire::outcome(outcome)
 }
 
-/// As it is told.
+/// The outcome of a command.
 pub fn outcome_to_wire(outcome: &Outcome) -> v1::Outcome {
     to_wire::outcome(outcome)
 }
 
-/// An answer as its session hears it; `number` is none for an open, an attach or a keep-alive.
+/// An answer to a session. `number` is `None` for an open, an attach or a keep-alive.
 pub fn answer_to_wire(session: SessionId, number: Option<RequestNumber>, reply: &Reply) -> v1::Answer {
     let (session_high, session_low) = halves(session.0);
     let repeat = |repeat: Repeat| v1::Repeat { answered_at_ms: repeat.answered_at.0, stands: repeat.stands };
@@ -143,23 +143,23 @@ pub fn answer_to_wire(session: SessionId, number: Option<RequestNumber>, reply: 
     }
 }
 
-/// An answer as a client hears it.
+/// An answer, as a client receives it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// Whose.
+    /// The session.
     pub session: SessionId,
-    /// To which request; none for an open, an attach or a keep-alive.
+    /// The request. `None` for an open, an attach or a keep-alive.
     pub number: Option<RequestNumber>,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Outcome,
-    /// Set if it had been answered before.
+    /// Set if the request was answered before.
     pub repeat: Option<Repeat>,
 }
 
-/// An answer as a client hears it.
+/// An answer, as a client receives it.
 ///
 /// # Errors
-/// [`WireError`] if this version does not know what it says.
+/// [`WireError`] if this version does not know the outcome.
 pub fn answer_from_wire(answer: v1::Answer) -> Result<Answer, WireError> {
     let repeat = |repeat: v1::Repeat| Repeat { answered_at: LogicalMs(repeat.answered_at_ms), stands: repeat.stands };
     Ok(Answer {
@@ -180,7 +180,7 @@ pub fn push_session(push: &Push) -> SessionId {
     }
 }
 
-/// As a session is told.
+/// A push to a session.
 pub fn push_to_wire(push: &Push) -> v1::Push {
     use v1::push::What;
     let (session_high, session_low) = halves(push_session(push).0);
@@ -195,10 +195,10 @@ pub fn push_to_wire(push: &Push) -> v1::Push {
     v1::Push { session_high, session_low, what: Some(what) }
 }
 
-/// What a session is told.
+/// A push to a session.
 ///
 /// # Errors
-/// [`WireError`] if this version does not know what it says.
+/// [`WireError`] if this version does not know the push.
 pub fn push_from_wire(push: v1::Push) -> Result<Push, WireError> {
     use fencepost_core::GrantId;
     use v1::push::What;

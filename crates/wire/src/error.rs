@@ -1,8 +1,8 @@
-//! The one error of this crate. Its variants differ in what somebody has to do; its text says it.
+//! The error of this crate. Each variant says who must act, and its text says what to do.
 
 use fencepost_core::{BadWord, FormatVersion, KnownVersions};
 
-/// Why bytes could not be read, or a record not be written.
+/// Why bytes could not be read, or a record could not be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
@@ -11,12 +11,12 @@ pub enum WireError {
     NewerFormat {
         /// What was being read.
         what: &'static str,
-        /// The format it says.
+        /// The format of the bytes.
         found: FormatVersion,
         /// The formats that the node knows.
         known: KnownVersions,
     },
-    /// For the operator: a release was left out on the way.
+    /// For the operator: the upgrade skipped a release.
     #[error(
         "{what} is written in format {found}, and this node knows {known}: start it with an older release that knows {found}, \
          and upgrade it when `fencepost members` shows that the cluster uses {}",
@@ -25,21 +25,21 @@ pub enum WireError {
     OlderFormat {
         /// What was being read.
         what: &'static str,
-        /// The format it says.
+        /// The format of the bytes.
         found: FormatVersion,
         /// The formats that the node knows.
         known: KnownVersions,
     },
-    /// For the operator: another member runs a newer version. It should have said so by its format.
+    /// For the operator: another member runs a newer version, which should have used a newer format.
     #[error(
-        "{what} that this version does not know, and must not skip: upgrade this node to the version that wrote it, then \
+        "{what} is not known to this version, which must not skip it: upgrade this node to the version that wrote it, then \
          start it again; if that is this version, the bytes are damaged"
     )]
     Unknown {
         /// What was being read.
         what: &'static str,
     },
-    /// For the operator: what was read can never have been written.
+    /// For the operator: the bytes hold a value that no version writes.
     #[error("{what} is not valid: {source}. The bytes are damaged: take them from another replica or an older backup")]
     BadWord {
         /// What was being read.
@@ -47,16 +47,16 @@ pub enum WireError {
         /// Why it is not valid.
         source: BadWord,
     },
-    /// For the operator: what was read is not what was written.
+    /// For the operator: the bytes differ from what was written.
     #[error("{what} is damaged ({detail}): take it from another replica or an older backup")]
     Damaged {
         /// What was being read.
         what: &'static str,
-        /// How it shows.
+        /// What is wrong.
         detail: String,
     },
-    /// For the operator: another file was given.
-    #[error("these bytes are no snapshot of Fencepost: look at the path")]
+    /// For the operator: this is another kind of file.
+    #[error("these bytes are not a Fencepost snapshot: check the path")]
     NotASnapshot,
     /// For the sender: it stopped too early.
     #[error(
@@ -68,17 +68,15 @@ pub enum WireError {
         records: u64,
     },
     /// For the sender: a chunk did not come, or came twice.
-    #[error(
-        "chunk {found} of the snapshot came where chunk {expected} was due: fetch the snapshot again from the start"
-    )]
+    #[error("chunk {found} of the snapshot came instead of chunk {expected}: fetch the snapshot again from the start")]
     ChunkOutOfOrder {
-        /// The number that was due.
+        /// The number that was expected.
         expected: u32,
         /// The number that came.
         found: u32,
     },
     /// For the sender: something was appended.
-    #[error("bytes follow the end of the snapshot: fetch it again from the start, as one file and nothing else")]
+    #[error("bytes follow the end of the snapshot: fetch it again from the start, and append nothing to it")]
     TrailingBytes,
     /// For the developers, when writing; for the operator, when reading.
     #[error(
@@ -96,7 +94,7 @@ pub enum WireError {
 }
 
 impl WireError {
-    /// For the client that sent a request that could not be read: what is wrong with it, without advice about disks.
+    /// The text for a client whose request could not be read: what is wrong with the request, without advice for operators.
     pub fn for_caller(&self) -> String {
         match self {
             WireError::BadWord { what, source } => format!("{what} is not valid: {source}"),

@@ -1,36 +1,36 @@
-//! Messages one behind the other on a connection: each behind its length, four bytes, the highest first.
+//! Messages on a framed connection: each follows its length, in four bytes, big-endian.
 //!
-//! gRPC has this, too, and a great deal around it that a lock does not need. Here is only what bytes say; who reads and
-//! writes them is elsewhere.
+//! gRPC has such frames, too, with much around them that a lock does not need. This file only encodes and decodes. It does no I/O.
 
 use prost::Message;
 use prost::bytes::{Buf, BufMut, BytesMut};
 
 use crate::error::WireError;
 
-/// What a framed connection begins with, in plain text. No HTTP begins with the same letter, so the first byte tells the two
-/// apart; the last one is the version.
+/// The first bytes of a framed connection in plain text. No HTTP connection begins with the same letter, so the first byte tells the two
+/// apart. The last byte is the version.
 pub const FRAME_GREETING: [u8; 4] = *b"FP/1";
 
-/// The same inside of TLS, as the name of the protocol (ALPN).
+/// The protocol name (ALPN) of a framed connection in TLS.
 pub const FRAME_PROTOCOL: &[u8] = b"fencepost/1";
 
 const LENGTH_BYTES: usize = 4;
 
-/// Appends a message.
+/// Appends a message with its length.
 pub fn put_frame(message: &impl Message, buffer: &mut BytesMut) {
     let start = buffer.len();
     buffer.put_u32(0);
-    message.encode(buffer).expect("a buffer that grows has room");
+    message.encode(buffer).expect("the buffer grows as needed");
     let length = buffer.len() - start - LENGTH_BYTES;
-    let length = u32::try_from(length).expect("no message comes near four gibibytes: all are bounded");
+    let length = u32::try_from(length).expect("all messages are bounded far below 4 GiB");
     buffer[start..start + LENGTH_BYTES].copy_from_slice(&length.to_be_bytes());
 }
 
-/// Takes the next message off the front; none if it is not all there yet.
+/// Takes the next message off the front. `None` if it is incomplete.
 ///
 /// # Errors
-/// [`WireError`] if it would be longer than allowed, which is seen before anything is kept for it, or is no such message.
+/// [`WireError`] if its length is above `bytes_max`, or the bytes are not such a message. The length is checked before anything is
+/// allocated.
 pub fn take_frame<M: Message + Default>(buffer: &mut BytesMut, bytes_max: usize) -> Result<Option<M>, WireError> {
     let Some(length) = buffer.first_chunk() else { return Ok(None) };
     let length = u32::from_be_bytes(*length) as usize;
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_come_out_as_they_went_in_however_the_bytes_are_cut() {
+    fn messages_are_read_back_however_the_bytes_are_split() {
         let mut sent = BytesMut::new();
         let messages = [begin("a"), ClientMessage::default(), begin(&"b".repeat(300))];
         messages.iter().for_each(|message| put_frame(message, &mut sent));
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_is_not_believed_beyond_its_bound_and_noise_is_no_message() {
+    fn a_length_above_its_bound_and_random_bytes_are_refused() {
         let mut long = BytesMut::from(&[0, 0, 1, 0][..]);
         let refused = take_frame::<ClientMessage>(&mut long, 255).unwrap_err();
         assert_eq!(refused, WireError::TooLarge { what: "a message", bytes: 256, bytes_max: 255 });

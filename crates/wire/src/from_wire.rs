@@ -1,7 +1,7 @@
-//! From the generated types to the core's. Every word goes through the core's own constructor, so what comes out is valid
-//! by type; a choice that this version does not know is an error and never skipped.
+//! From the generated types to the core's. Every word goes through the core's own constructor, so the result is valid by type. An
+//! unknown choice is an error and never skipped.
 //!
-//! Whether a command may be carried out, or records fit together, is not asked here: that is the core's to decide.
+//! The core decides whether a command is allowed, and whether records fit together.
 
 use fencepost_core::{
     Acquire, Act, Action, Admin, AnswerRecord, Arrival, Attached, AttachedGrant, BadWord, Bound, Busy, BusyWhy, Cycle,
@@ -266,7 +266,7 @@ pub(crate) fn waiter_record(record: wire::WaiterRecord) -> Read<WaiterRecord> {
         session: session(record.session_high, record.session_low),
         number: RequestNumber(record.number),
         owner: owner_name(record.owner)?,
-        wants: wants(known("what a request waits for", record.wants)?)?,
+        wants: wants(known("the target of a waiting request", record.wants)?)?,
         queued_at: LogicalMs(record.queued_at_ms),
         until: record.until_ms.map(LogicalMs),
         terms: record.terms.map(terms).transpose()?.map(Box::new),
@@ -304,7 +304,7 @@ pub(crate) fn freeze_record(record: wire::FreezeRecord) -> Read<FreezeRecord> {
 
 pub(crate) fn held(held: Option<wire::Held>) -> Read<Held> {
     use wire::held::Kind;
-    Ok(match known("what a grant holds", held.and_then(|held| held.kind))? {
+    Ok(match known("the locks or permits of a grant", held.and_then(|held| held.kind))? {
         Kind::Locks(held) => Held::Locks(locks(held.locks)?),
         Kind::Permits(wire::HeldPermits { name: of, permits: count }) => {
             Held::Permits { name: name(&of)?, permits: permits(count)? }
@@ -353,7 +353,7 @@ pub(crate) fn outcome(outcome: Option<wire::Outcome>) -> Read<Outcome> {
 
 fn late(late: wire::Late) -> Read<Late> {
     use wire::late::Kind;
-    Ok(match known("what a cancel came too late for", late.kind)? {
+    Ok(match known("the outcome that a cancel came too late for", late.kind)? {
         Kind::Granted(wire::LateGrant { grant, stands }) => Late::Granted { grant: GrantId(grant), stands },
         Kind::Converted(wire::LateGrant { grant, stands }) => Late::Converted { grant: GrantId(grant), stands },
         Kind::Ended(wire::Nothing {}) => Late::Ended,
@@ -361,8 +361,8 @@ fn late(late: wire::Late) -> Read<Late> {
 }
 
 fn busy(wire::Busy { name: of, why, holders, holder_count }: wire::Busy) -> Read<Busy> {
-    let why = match named("what is in the way", why)? {
-        wire::BusyWhy::Unspecified => return Err(WireError::Unknown { what: "what is in the way" }),
+    let why = match named("the reason of a busy answer", why)? {
+        wire::BusyWhy::Unspecified => return Err(WireError::Unknown { what: "the reason of a busy answer" }),
         wire::BusyWhy::Frozen => BusyWhy::Frozen,
         wire::BusyWhy::Held => BusyWhy::Held,
         wire::BusyWhy::Resting => BusyWhy::Resting,
@@ -374,7 +374,7 @@ fn busy(wire::Busy { name: of, why, holders, holder_count }: wire::Busy) -> Read
 
 pub(crate) fn holder(holder: wire::Holder) -> Read<Holder> {
     use wire::holder::Takes as Wire;
-    let takes = match known("what a holder takes", holder.takes)? {
+    let takes = match known("the mode or permits of a holder", holder.takes)? {
         Wire::Mode(taken) => Takes::Mode(mode(taken)?),
         Wire::Permits(count) => Takes::Permits(permits(count)?),
     };
@@ -445,8 +445,8 @@ fn lost_grants(lost: Vec<wire::LostGrant>) -> Read<Vec<(GrantId, GrantEnd)>> {
 }
 
 pub(crate) fn session_end(how: i32) -> Read<SessionEnd> {
-    match named("how a session ended", how)? {
-        wire::SessionEnd::Unspecified => Err(WireError::Unknown { what: "how a session ended" }),
+    match named("the reason why a session ended", how)? {
+        wire::SessionEnd::Unspecified => Err(WireError::Unknown { what: "the reason why a session ended" }),
         wire::SessionEnd::Closed => Ok(SessionEnd::Closed),
         wire::SessionEnd::Expired => Ok(SessionEnd::Expired),
         wire::SessionEnd::Evicted => Ok(SessionEnd::Evicted),
@@ -455,8 +455,8 @@ pub(crate) fn session_end(how: i32) -> Read<SessionEnd> {
 }
 
 pub(crate) fn grant_end(how: i32) -> Read<GrantEnd> {
-    match named("how a grant ended", how)? {
-        wire::GrantEnd::Unspecified => Err(WireError::Unknown { what: "how a grant ended" }),
+    match named("the reason why a grant ended", how)? {
+        wire::GrantEnd::Unspecified => Err(WireError::Unknown { what: "the reason why a grant ended" }),
         wire::GrantEnd::Released => Ok(GrantEnd::Released),
         wire::GrantEnd::SessionClosed => Ok(GrantEnd::Session(SessionEnd::Closed)),
         wire::GrantEnd::SessionExpired => Ok(GrantEnd::Session(SessionEnd::Expired)),
@@ -515,7 +515,7 @@ fn refusal(refusal: wire::Refusal) -> Read<Refusal> {
 
 fn bad_word(why: wire::BadWord) -> Read<BadWord> {
     use wire::bad_word::Kind;
-    Ok(match known("why a word was refused", why.kind)? {
+    Ok(match known("the reason why a word was refused", why.kind)? {
         Kind::Bound(reached) => BadWord::Bound(bound(reached)?),
         Kind::Empty(wire::Nothing {}) => BadWord::Empty,
         Kind::ControlCharacter(wire::Nothing {}) => BadWord::ControlCharacter,
@@ -553,7 +553,7 @@ fn bound(bound: i32) -> Read<Bound> {
 
 // ---- Words
 
-/// The choice that was made, if this version knows it. Protobuf reads a choice that it does not know as none.
+/// The choice of a oneof, if this version knows it. Protobuf reads an unknown choice as absent.
 pub(crate) fn known<T>(what: &'static str, choice: Option<T>) -> Read<T> {
     choice.ok_or(WireError::Unknown { what })
 }
@@ -584,7 +584,7 @@ pub(crate) fn reason(text: &str) -> Read<Reason> {
 }
 
 pub(crate) fn metadata(bytes: &[u8]) -> Read<Metadata> {
-    // The default shares one allocation, and most have it.
+    // The default shares one allocation, and most values are the default.
     if bytes.is_empty() { Ok(Metadata::default()) } else { Metadata::new(bytes).map_err(bad("metadata")) }
 }
 

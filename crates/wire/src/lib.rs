@@ -1,9 +1,35 @@
-//! Everything that leaves a process as bytes: the one place that knows both the core's types and the schema in `proto/`.
+//! Everything that leaves a process as bytes: the one crate that knows both the core's types and the schema in `proto/`.
 //!
-//! Log entries and snapshots go in and come out as the core's own types; no other crate sees a generated one of theirs. Whatever is read is valid by type or is a [`WireError`] that says what to do, and nothing that this version
-//! does not know is skipped: a replica that skips a command has another state than its peers. For the service, whose bytes are
-//! read and written by gRPC, or as frames, [`v1`] has the generated messages, and [`api`] the translations. Messages of consensus are
-//! translated by the replica, which knows the consensus library. There is no I/O here.
+//! Log entries and snapshots go in and come out as the core's own types. No other crate sees their generated types. What is read
+//! is valid by type, or is a [`WireError`] that says what to do. A reader never skips what this version does not know: a replica
+//! that skips a command has another state than its peers.
+//!
+//! The bytes of the service are read and written by gRPC, or as frames. For it, [`v1`] has the generated messages and [`api`] the
+//! translations. The replica translates the messages of consensus, because it knows the consensus library. There is no I/O here.
+//!
+//! # Files
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `lib.rs` | the public API; of the generated types, only those of the service are for other crates |
+//! | `bounds.rs` | every bound of the byte formats, with its reason |
+//! | `error.rs` | every error, by who must act |
+//! | `to_wire.rs` | translation from the core's types to the generated ones |
+//! | `from_wire.rs` | translation back; every word goes through the core's constructors |
+//! | `api.rs` | messages of sessions: what a client sends, and what it receives |
+//! | `api/observe.rs` | messages of observers: listings, explanations, checks, counts |
+//! | `api/watch.rs` | events, as watchers receive them |
+//! | `api/admin.rs` | acts of administrators, and their outcomes |
+//! | `log_entry.rs` | one log entry as bytes |
+//! | `snapshot.rs` | the layout of a snapshot |
+//! | `snapshot_writer.rs` | writing a snapshot: records in, chunks out |
+//! | `snapshot_reader.rs` | reading a snapshot: bytes in, records out |
+//! | `frame.rs` | messages with a length prefix on a connection |
+//! | `member.rs` | members with names and addresses, and all members of a group |
+//! | `member_change.rs` | changes of the members, without the consensus library's parser |
+//! | `strict.rs` | reading a message without skipping unknown fields |
+//! | `secret.rs` | a session's secret: wiped after use, never shown |
+//! | `made_up.rs` | what the made-up version 2 adds to the bytes, for the tests of upgrades |
 
 pub mod api;
 pub mod bounds;
@@ -23,7 +49,7 @@ mod snapshot_writer;
 mod strict;
 mod to_wire;
 
-/// What the build made of `proto/fencepost/v1`: read the comments there.
+/// The types generated from `proto/fencepost/v1`. Read the comments there.
 #[allow(missing_docs, clippy::all, reason = "generated")]
 pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/fencepost.v1.rs"));

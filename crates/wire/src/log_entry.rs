@@ -1,8 +1,8 @@
 //! One log entry as bytes and back: the message `LogEntry` of `proto/fencepost/v1/log.proto`.
 //!
-//! Renewals and operations are written and read one at a time, so a batch of any size exists once as the core's types and
-//! once as bytes, and never as generated types in between. The bytes have no checksum of their own: the log engine has one
-//! for every record that it keeps, and the transport for every message.
+//! Renewals and operations are written and read one at a time. So a batch is in memory once as the core's types and once as bytes, and
+//! never as generated types in between. The bytes have no checksum of their own: the log engine has one for every record, and the
+//! transport for every message.
 
 use fencepost_core::{Batch, FormatVersion, KnownVersions, LogicalMs, Operation};
 use prost::Message;
@@ -12,25 +12,25 @@ use crate::error::WireError;
 use crate::v1 as wire;
 use crate::{from_wire, strict, to_wire};
 
-/// What one log entry carries.
+/// One log entry.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Entry {
-    /// The format in which it is written: the active version of the leader's state.
-    /// Invariant: no operation in the batch needs a newer one.
+    /// The format of the entry: the active version of the leader's state.
+    /// Invariant: no operation in the batch needs a newer version.
     pub version: FormatVersion,
-    /// The term in which the leader stamped it: committed in another one, it changes nothing.
+    /// The term in which the leader stamped it. An entry that is committed in another term changes nothing.
     pub term: u64,
     /// Logical time.
     pub stamp: LogicalMs,
-    /// What the leader's wall clock said, in milliseconds since 1970, for people who read the log. It decides nothing.
+    /// The leader's wall clock in milliseconds since 1970, for people who read the log. It decides nothing.
     pub wall_clock_ms: Option<u64>,
     /// The commands.
     pub batch: Batch,
-    /// What the leader's state was at an earlier entry, for replicas to compare with their own.
+    /// The hash of the leader's state at an earlier entry. Replicas compare it with their own.
     pub proof: Option<StateProof>,
 }
 
-/// The state at an entry, as one number.
+/// The hash of the state at an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateProof {
     /// The index of the entry.
@@ -55,7 +55,7 @@ const KEY_RAISE_TO: u64 = 9 << 3;
 /// # Panics
 /// As [`encode_into`] does.
 pub fn encode(entry: &Entry) -> Vec<u8> {
-    // About what an acquire of a short name needs; a longer batch grows the buffer a few times at most.
+    // About the size of an acquire of a short name. With longer commands the buffer grows a few times.
     let mut bytes = Vec::with_capacity(32 + 32 * entry.batch.renewals.len() + 80 * entry.batch.operations.len());
     encode_into(entry, &mut bytes);
     bytes
@@ -64,8 +64,8 @@ pub fn encode(entry: &Entry) -> Vec<u8> {
 /// Appends the bytes of an entry.
 ///
 /// # Panics
-/// If they are more than [`ENTRY_BYTES_MAX`], or an operation needs a newer version than the entry's: once in the log, no replica
-/// could read the entry or go on without it. A leader ends a batch well before, and refuses such an operation.
+/// If the entry is longer than [`ENTRY_BYTES_MAX`], or an operation needs a newer version than the entry's. In the log, no replica could
+/// read such an entry, and none could continue without it. A leader ends a batch long before, and refuses such an operation.
 pub fn encode_into(entry: &Entry, bytes: &mut Vec<u8>) {
     let before = bytes.len();
     let Entry { version, term, stamp, wall_clock_ms, batch, proof } = entry;
@@ -81,7 +81,7 @@ pub fn encode_into(entry: &Entry, bytes: &mut Vec<u8>) {
         proof: None,
         raise_to: None,
     };
-    // A message is the sequence of its fields, so the lists may follow what was written without them.
+    // A message is a sequence of fields, so the lists may follow the other fields.
     append(&head, bytes);
     for renewal in renewals {
         bytes.push(KEY_RENEWALS as u8);
@@ -101,16 +101,16 @@ pub fn encode_into(entry: &Entry, bytes: &mut Vec<u8>) {
         prost::encoding::encode_varint(u64::from(raise_to.get()), bytes);
     }
     let length = bytes.len() - before;
-    assert!(length <= ENTRY_BYTES_MAX, "an entry of {length} bytes, and at most {ENTRY_BYTES_MAX} can be read again");
+    assert!(length <= ENTRY_BYTES_MAX, "an entry of {length} bytes: no replica can read more than {ENTRY_BYTES_MAX}");
 }
 
-/// The entry that these bytes are.
+/// Decodes an entry.
 ///
-/// An entry without bytes is none of ours (Raft puts one at the beginning of each term): whoever reads the log passes over it.
+/// Raft writes an entry without bytes at the beginning of each term. The caller must skip it: it is not a lock entry.
 ///
 /// # Errors
-/// [`WireError`] if it is written in a format that the node does not know, if it holds something that its format does not have,
-/// or if it is damaged. A node must not go on without the entry.
+/// [`WireError`] if the node does not know the entry's format, the entry holds something that its format does not have, or it is
+/// damaged. A node must not continue without the entry.
 pub fn decode(bytes: &[u8], known: KnownVersions) -> Result<Entry, WireError> {
     if bytes.len() > ENTRY_BYTES_MAX {
         let (what, bytes) = ("a log entry", bytes.len() as u64);
@@ -118,13 +118,13 @@ pub fn decode(bytes: &[u8], known: KnownVersions) -> Result<Entry, WireError> {
     }
     let (version, mut rest) = version_checked(bytes, known)?;
     let mut entry = Entry { version, ..Entry::default() };
-    // Fields rise as they were written, so none of them can stand twice and one overwrite another.
+    // Field numbers must rise, so no field can appear twice and overwrite the first value.
     let mut last_key = KEY_FORMAT_VERSION;
     while !rest.is_empty() {
         let key = number(&mut rest)?;
         let in_order = key > last_key || (key == last_key && matches!(key, KEY_RENEWALS | KEY_OPERATIONS));
         if !in_order {
-            return Err(damaged("a field that stands twice or not in its place"));
+            return Err(damaged("a field appears twice or out of order"));
         }
         last_key = key;
         match key {
@@ -132,7 +132,7 @@ pub fn decode(bytes: &[u8], known: KnownVersions) -> Result<Entry, WireError> {
             KEY_STAMP_MS => entry.stamp = LogicalMs(number(&mut rest)?),
             KEY_WALL_CLOCK_MS => entry.wall_clock_ms = Some(number(&mut rest)?),
             KEY_FAILOVER_GRACE if number(&mut rest)? == 1 => entry.batch.failover_grace = true,
-            KEY_FAILOVER_GRACE => return Err(damaged("a flag that is neither set nor left out")),
+            KEY_FAILOVER_GRACE => return Err(damaged("a flag is present and not set")),
             KEY_RENEWALS => {
                 let renewal = strict::message::<wire::Renewal>("a renewal", part(&mut rest)?)?;
                 entry.batch.renewals.push(from_wire::renewal(renewal)?);
@@ -146,7 +146,7 @@ pub fn decode(bytes: &[u8], known: KnownVersions) -> Result<Entry, WireError> {
             }
             KEY_RAISE_TO => {
                 let version = u32::try_from(number(&mut rest)?).ok().and_then(FormatVersion::new);
-                entry.batch.raise_to = Some(version.ok_or_else(|| damaged("a format version that cannot be"))?);
+                entry.batch.raise_to = Some(version.ok_or_else(|| damaged("an impossible format version"))?);
             }
             _ => return Err(WireError::Unknown { what: "a field of a log entry" }),
         }
@@ -154,13 +154,13 @@ pub fn decode(bytes: &[u8], known: KnownVersions) -> Result<Entry, WireError> {
     Ok(entry)
 }
 
-/// What follows the format version, if it is one that can be read. Nothing before it depends on the format.
+/// The format version, if the node knows it, and the bytes after it. The version comes first, in every format.
 fn version_checked(bytes: &[u8], known: KnownVersions) -> Result<(FormatVersion, &[u8]), WireError> {
     let mut rest = bytes;
     if number(&mut rest)? != KEY_FORMAT_VERSION {
-        return Err(damaged("it does not begin with its format"));
+        return Err(damaged("it does not begin with its format version"));
     }
-    let found = u32::try_from(number(&mut rest)?).map_err(|_| damaged("there is no such format"))?;
+    let found = u32::try_from(number(&mut rest)?).map_err(|_| damaged("an impossible format version"))?;
     Ok((strict::format("a log entry", found, known)?, rest))
 }
 
@@ -182,14 +182,14 @@ fn append_operation(operation: &Operation, bytes: &mut Vec<u8>) {
 }
 
 fn number(rest: &mut &[u8]) -> Result<u64, WireError> {
-    let (number, behind) = strict::varint(rest).ok_or_else(|| damaged("a number that does not end"))?;
+    let (number, behind) = strict::varint(rest).ok_or_else(|| damaged("a number is incomplete"))?;
     *rest = behind;
     Ok(number)
 }
 
 fn part<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], WireError> {
     let (part, behind) =
-        strict::length_delimited(rest).ok_or_else(|| damaged("a part that is longer than the rest"))?;
+        strict::length_delimited(rest).ok_or_else(|| damaged("a part is longer than the remaining bytes"))?;
     *rest = behind;
     Ok(part)
 }
@@ -199,11 +199,11 @@ fn damaged(detail: &str) -> WireError {
 }
 
 fn append(message: &impl Message, bytes: &mut Vec<u8>) {
-    message.encode(bytes).expect("a Vec grows as far as it is asked to");
+    message.encode(bytes).expect("a Vec grows as needed");
 }
 
 fn append_with_length(message: &impl Message, bytes: &mut Vec<u8>) {
-    message.encode_length_delimited(bytes).expect("a Vec grows as far as it is asked to");
+    message.encode_length_delimited(bytes).expect("a Vec grows as needed");
 }
 
 #[cfg(test)]
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_format_that_is_not_known_is_named_before_anything_else_is_read() {
+    fn an_unknown_format_is_refused_before_anything_else_is_read() {
         let version = |number| FormatVersion::new(number).unwrap();
         let known = KnownVersions::new(version(3), version(4)).unwrap();
         for (number, advice) in [(2, "older release that knows 2"), (3, ""), (4, ""), (5, "upgrade this node")] {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_never_skipped() {
+    fn an_unknown_field_or_operation_is_never_skipped() {
         let unknown_field = |bytes: &mut Vec<u8>| bytes.extend([15 << 3, 1]);
         let mut bytes = encode(&entry());
         unknown_field(&mut bytes);
@@ -285,15 +285,15 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "can be read again")]
-    fn an_entry_that_nobody_could_read_is_never_written() {
+    #[should_panic(expected = "no replica can read more than")]
+    fn an_entry_that_no_replica_could_read_is_never_written() {
         let operation = entry().batch.operations.swap_remove(0);
         let operations = vec![operation; ENTRY_BYTES_MAX / 30];
         encode(&Entry { batch: Batch { operations, ..Batch::default() }, ..Entry::default() });
     }
 
     #[test]
-    fn fields_out_of_place_or_twice_are_damage() {
+    fn fields_that_are_out_of_order_or_repeated_are_damage() {
         let head = [KEY_FORMAT_VERSION as u8, 1];
         for fields in [[KEY_TERM as u8, 1, KEY_TERM as u8, 2], [KEY_STAMP_MS as u8, 1, KEY_TERM as u8, 2]] {
             let bytes = [head.as_slice(), &fields].concat();

@@ -1,14 +1,14 @@
 //! What the made-up version adds to the formats: one operation and one record, for the tests of upgrades.
 //!
-//! The schema in `proto/` does not have them, and neither has a build without the feature `made-up-version`: such a node must
-//! read these bytes as something that it does not know.
+//! Neither the schema in `proto/` nor a build without the feature `made-up-version` has them. A node of such a build must refuse
+//! these bytes as unknown.
 
 use fencepost_core::{FormatVersion, LogicalMs, Operation, Reason, Record, RemarkRecord};
 use prost::Message;
 
 use crate::strict;
 
-/// An operation or a record: the schema's messages have no field with such a number.
+/// An operation or a record. The schema's messages have no fields with these numbers.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Remark {
     #[prost(string, optional, tag = "1000")]
@@ -17,7 +17,7 @@ pub(crate) struct Remark {
     since_ms: Option<u64>,
 }
 
-/// How an operation is written, if it is of the made-up version.
+/// An operation of the made-up version as a message. `None` for other operations.
 pub(crate) fn operation_to_wire(operation: &Operation) -> Option<Remark> {
     match operation {
         Operation::MadeUp(text) => Some(Remark { text: Some(text.as_str().to_owned()), since_ms: None }),
@@ -25,7 +25,7 @@ pub(crate) fn operation_to_wire(operation: &Operation) -> Option<Remark> {
     }
 }
 
-/// How a record is written, if it is of the made-up version.
+/// A record of the made-up version as a message. `None` for other records.
 pub(crate) fn record_to_wire(record: &Record) -> Option<Remark> {
     match record {
         Record::Remark(RemarkRecord { text, since }) => {
@@ -35,7 +35,7 @@ pub(crate) fn record_to_wire(record: &Record) -> Option<Remark> {
     }
 }
 
-/// The operation that these bytes are, if the made-up version has added it.
+/// Reads an operation of the made-up version. `None` if the bytes hold none.
 pub(crate) fn operation(version: FormatVersion, bytes: &[u8]) -> Option<Operation> {
     match read(version, bytes)? {
         (text, None) => Some(Operation::MadeUp(text)),
@@ -43,7 +43,7 @@ pub(crate) fn operation(version: FormatVersion, bytes: &[u8]) -> Option<Operatio
     }
 }
 
-/// The record that these bytes are, if the made-up version has added it.
+/// Reads a record of the made-up version. `None` if the bytes hold none.
 pub(crate) fn record(version: FormatVersion, bytes: &[u8]) -> Option<Record> {
     match read(version, bytes)? {
         (text, Some(since)) => Some(Record::Remark(RemarkRecord { text, since: LogicalMs(since) })),

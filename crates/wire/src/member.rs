@@ -1,6 +1,6 @@
-//! Who belongs to a group: members with names and addresses, and all of them as a snapshot holds them.
+//! The members of a group: one member with its name and addresses, and all members as a snapshot holds them.
 //!
-//! A [`Member`] is valid from the moment it exists. What a change does to [`Members`] is the replica's affair.
+//! A [`Member`] is always valid: its constructor checks it. The replica decides what a change does to [`Members`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use crate::bounds::{MEMBER_ADDRESS_BYTES_MAX, MEMBER_NAME_BYTES_MAX};
 use crate::error::WireError;
 use crate::v1 as wire;
 
-/// A node, what people call it, and where it is reached.
+/// A node, its name for people, and its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     node: u64,
@@ -17,10 +17,10 @@ pub struct Member {
     client_address: String,
 }
 
-/// Why somebody cannot be a member as described. For whoever wrote the description.
+/// Why a description of a member is not valid. For the author of the description.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadMember {
-    /// Zero is nobody's id.
+    /// Zero is not a valid id.
     #[error("a member's id must not be 0: draw it at random")]
     Node,
     /// The name cannot be used.
@@ -42,10 +42,10 @@ pub enum BadMember {
 }
 
 impl Member {
-    /// A member that is described so. An address that is not known yet is empty.
+    /// A member. An address that is not known yet is empty.
     ///
     /// # Errors
-    /// [`BadMember`] if a bound is broken or a control character stands in a text.
+    /// [`BadMember`] if the id is zero, a text is too long, the name is empty, or a text contains a control character.
     pub fn new(node: u64, name: &str, peer_address: &str, client_address: &str) -> Result<Member, BadMember> {
         let is_plain = |text: &str, bytes_max| text.len() <= bytes_max && !text.contains(char::is_control);
         if node == 0 {
@@ -68,17 +68,17 @@ impl Member {
         self.node
     }
 
-    /// What people call it.
+    /// Its name for people.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where the other nodes reach it.
+    /// Its address for the other nodes.
     pub fn peer_address(&self) -> &str {
         &self.peer_address
     }
 
-    /// Where clients reach it.
+    /// Its address for clients.
     pub fn client_address(&self) -> &str {
         &self.client_address
     }
@@ -98,23 +98,23 @@ impl Member {
 /// All members of a group, as of one entry of its log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members {
-    /// Who votes.
+    /// The nodes that vote.
     pub voters: BTreeSet<u64>,
-    /// Who gets the log and has no vote.
+    /// The nodes that get the log and have no vote.
     pub learners: BTreeSet<u64>,
-    /// Who voted before a change that takes two steps, until its second step.
+    /// During a change in two steps: the voters before the change.
     pub voters_outgoing: BTreeSet<u64>,
-    /// Those of them that will be learners after it.
+    /// During a change in two steps: the outgoing voters that become learners.
     pub learners_next: BTreeSet<u64>,
-    /// The second step comes by itself.
+    /// During a change in two steps: whether consensus starts the second step by itself.
     pub auto_leave: bool,
-    /// Names and addresses, of members that were described.
-    /// Invariant: each stands under its own id, which is in one of the sets.
+    /// Names and addresses of the described members.
+    /// Invariant: each is under its own id, and the id is in one of the sets.
     pub directory: BTreeMap<u64, Member>,
 }
 
 impl Members {
-    /// Nobody.
+    /// No members.
     pub const NONE: Members = Members {
         voters: BTreeSet::new(),
         learners: BTreeSet::new(),
@@ -148,7 +148,7 @@ impl Members {
         }
     }
 
-    /// Only what [`Members::to_wire`] can have made is taken: in order, without doubles, nobody described who is no member.
+    /// Takes only what [`Members::to_wire`] writes: in order, without duplicates, and no description of a node that is not a member.
     pub(crate) fn from_wire(what: &'static str, wire: &wire::GroupMembers) -> Result<Members, WireError> {
         let set = |list: &[u64]| list.iter().copied().collect::<BTreeSet<u64>>();
         let described = wire.directory.iter().map(|member| Ok((member.node, Member::from_wire(what, member)?)));
@@ -162,7 +162,7 @@ impl Members {
         };
         let all_are_members = members.directory.keys().all(|node| members.has(*node));
         if members.has(0) || !all_are_members || members.to_wire() != *wire {
-            let detail = "the members are out of order, doubled, or described without being members".to_owned();
+            let detail = "members are out of order, duplicated, or described without being members".to_owned();
             return Err(WireError::Damaged { what, detail });
         }
         Ok(members)
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_is_bounded_in_every_text() {
+    fn every_text_of_a_member_is_bounded() {
         let (name, address) = ("n".repeat(MEMBER_NAME_BYTES_MAX), "a".repeat(MEMBER_ADDRESS_BYTES_MAX));
         assert!(Member::new(u64::MAX, &name, &address, &address).is_ok());
         assert!(Member::new(1, "n", "", "").is_ok());
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn only_members_as_they_are_written_are_read() {
+    fn only_members_in_their_written_form_are_read() {
         let member = |node| Member::new(node, &format!("n{node}"), "peer", "client").unwrap();
         let members = Members {
             voters: [1, 2].into(),
@@ -207,11 +207,11 @@ mod tests {
         disordered.directory.reverse();
         let mut stranger = good.clone();
         stranger.directory[0].node = 9;
-        let mut nobody = good.clone();
-        nobody.learners.insert(0, 0);
+        let mut zero = good.clone();
+        zero.learners.insert(0, 0);
         let mut nameless = good;
         nameless.directory[0].name.clear();
-        for bad in [doubled, disordered, stranger, nobody, nameless] {
+        for bad in [doubled, disordered, stranger, zero, nameless] {
             assert!(matches!(Members::from_wire("", &bad), Err(WireError::Damaged { .. })), "{bad:?}");
         }
     }

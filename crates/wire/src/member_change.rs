@@ -1,7 +1,7 @@
-//! The entries with which the consensus library changes the members, read without the library's own parser.
+//! Reads the entries with which the consensus library changes the members, without the library's own parser.
 //!
-//! The library writes these entries itself, in its own schema. Its parser has a known flaw on hostile input, so what comes
-//! out of a log that peers have filled is read here, strictly, by the reader that everything else goes through.
+//! The library writes these entries itself, in its own schema. Its parser has a known flaw on hostile input, and the bytes come from
+//! peers. So they are read here, strictly, like all other entries.
 
 use prost::Message;
 
@@ -14,32 +14,32 @@ const WHAT: &str = "a change of the members";
 /// What happens to a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberStep {
-    /// It gets a vote.
+    /// It becomes a voter.
     Voter,
-    /// It goes.
+    /// It is removed.
     Gone,
-    /// It gets the log without a vote.
+    /// It becomes a learner: it gets the log and has no vote.
     Learner,
 }
 
 /// What one entry changes about the members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberChanges {
-    /// What happens, node by node; nothing at all ends a change that took two steps.
+    /// What happens to each node. An empty list ends a change in two steps.
     pub steps: Vec<(u64, MemberStep)>,
     /// Names and addresses of nodes that the steps add or keep.
     pub described: Vec<Member>,
 }
 
-/// What stands beside the steps in the library's entry: names and addresses.
+/// The bytes that the library's entry carries beside the steps: names and addresses.
 pub fn encode_described(members: &[Member]) -> Vec<u8> {
     wire::MembersDescribed { members: members.iter().map(Member::to_wire).collect() }.encode_to_vec()
 }
 
-/// The changes that an entry makes.
+/// Reads the changes in an entry.
 ///
 /// # Errors
-/// [`WireError`] if the bytes are damaged or say something that this version does not know.
+/// [`WireError`] if the bytes are damaged or hold something that this version does not know.
 pub fn decode_member_changes(bytes: &[u8]) -> Result<MemberChanges, WireError> {
     let entry: ConfChangeV2 = strict::message(WHAT, bytes)?;
     if entry.transition != 0 {
@@ -55,16 +55,16 @@ pub fn decode_member_changes(bytes: &[u8]) -> Result<MemberChanges, WireError> {
     let beside: wire::MembersDescribed = strict::message(WHAT, &entry.context)?;
     let described = beside.members.iter().map(|member| Member::from_wire(WHAT, member));
     let described = described.collect::<Result<Vec<_>, _>>()?;
-    // The consensus library passes over node 0, and a description without a step would be one that nobody looks at.
+    // The consensus library skips node 0. A description without a step would be ignored.
     let stays = |node| steps.iter().any(|(stepping, step)| *stepping == node && *step != MemberStep::Gone);
     if steps.iter().any(|(node, _)| *node == 0) || !described.iter().all(|member| stays(member.node())) {
-        let detail = "a step of nobody, or a description of somebody who does not come or stay".to_owned();
+        let detail = "a step for node 0, or a description of a node that is not added or kept".to_owned();
         return Err(WireError::Damaged { what: WHAT, detail });
     }
     Ok(MemberChanges { steps, described })
 }
 
-/// As the library declares it.
+/// As the library's schema declares it.
 #[derive(Clone, PartialEq, Message)]
 struct ConfChangeV2 {
     #[prost(int32, tag = "1")]
@@ -107,12 +107,12 @@ mod tests {
         }
         let mut longer = ConfChangeV2::default().encode_to_vec();
         longer.extend([0x20, 1]);
-        assert!(matches!(decode_member_changes(&longer), Err(WireError::Unknown { .. })), "a field that nobody knows");
+        assert!(matches!(decode_member_changes(&longer), Err(WireError::Unknown { .. })), "an unknown field");
 
-        let of_nobody = ConfChangeV2 { changes: vec![single(0, 0)], ..Default::default() };
+        let of_node_zero = ConfChangeV2 { changes: vec![single(0, 0)], ..Default::default() };
         let described_and_gone = ConfChangeV2 { context: encode_described(&[member(8)]), ..good.clone() };
         let described_alone = ConfChangeV2 { context: encode_described(&[member(1)]), ..good };
-        for bad in [of_nobody, described_and_gone, described_alone] {
+        for bad in [of_node_zero, described_and_gone, described_alone] {
             assert!(matches!(decode_member_changes(&bad.encode_to_vec()), Err(WireError::Damaged { .. })), "{bad:?}");
         }
     }

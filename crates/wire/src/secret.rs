@@ -1,9 +1,8 @@
-//! A session's secret: who shows it may go on with the session, on any stream.
+//! A session's secret. A client that knows it may attach the session on any stream.
 //!
-//! It stands in one place on the heap, which is wiped when it is dropped, and `Debug` shows nothing of it, so neither a log line
-//! nor a panic message can. The one way to the bytes is [`SessionSecret::expose`]. The messages that carry it to a node are
-//! wiped as well, and their `Debug` leaves the secret out. What is not wiped: the buffers of sockets and of TLS, which the bytes
-//! pass through.
+//! The secret is in one place on the heap, which is wiped when it is dropped. `Debug` does not show it, so neither a log line nor a
+//! panic message can. The only way to the bytes is [`SessionSecret::expose`]. The messages that carry it to a node are wiped, too,
+//! and their `Debug` leaves the secret out. Not wiped: the buffers of sockets and of TLS.
 
 use std::fmt;
 
@@ -14,15 +13,15 @@ use crate::v1;
 /// Bytes of a secret.
 pub(crate) const SECRET_BYTES: usize = 32;
 
-/// 256 random bits that the client keeps to itself. The log has their hash.
+/// 256 random bits that only the client knows. The log holds their hash.
 #[derive(Clone)]
 pub struct SessionSecret(Box<Zeroizing<[u8; SECRET_BYTES]>>);
 
 impl SessionSecret {
-    /// Lets the caller fill it with randomness, where it stands.
+    /// Lets the caller fill the secret with random bytes in place, without a copy.
     ///
     /// # Errors
-    /// What the caller's source says.
+    /// The error of the caller's source.
     pub fn draw<Failure>(fill: impl FnOnce(&mut [u8]) -> Result<(), Failure>) -> Result<SessionSecret, Failure> {
         let mut secret = SessionSecret(Box::new(Zeroizing::new([0; 32])));
         fill(secret.0.as_mut_slice())?;
@@ -35,7 +34,7 @@ impl SessionSecret {
     }
 }
 
-/// The caller's own bytes stay where they are: for tests and simulations, whose secrets are none.
+/// For tests and simulations, whose secrets need no protection: the caller's own copy is not wiped.
 impl From<[u8; 32]> for SessionSecret {
     fn from(bytes: [u8; 32]) -> SessionSecret {
         SessionSecret(Box::new(Zeroizing::new(bytes)))
@@ -91,7 +90,7 @@ mod tests {
     use super::*;
     use crate::api;
 
-    /// No byte of it, as a number, as hexadecimal or as text.
+    /// Checks that the text shows no byte of the secret: as a number, as hexadecimal or as text.
     fn shows_nothing(seen: &str) {
         for part in ["171", "0xab", "abab", "ABAB", "\\xab", "\u{ab}"] {
             assert!(!seen.contains(part), "{seen}");
@@ -111,11 +110,11 @@ mod tests {
         for seen in [format!("{secret:?}"), format!("{open:?} {attach:?}"), format!("{message:?} {message:#?}")] {
             shows_nothing(&seen);
         }
-        assert!(format!("{message:?}").contains("session_low: 7"), "what is no secret is shown");
+        assert!(format!("{message:?}").contains("session_low: 7"), "other fields are shown");
     }
 
     #[test]
-    fn what_holds_a_secret_is_wiped_when_it_is_dropped() {
+    fn types_that_hold_a_secret_are_wiped_when_they_are_dropped() {
         fn is_wiped<Kind: ZeroizeOnDrop>() {}
         is_wiped::<SessionSecret>();
         is_wiped::<v1::AttachSession>();

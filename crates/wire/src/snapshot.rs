@@ -1,4 +1,4 @@
-//! The form of a snapshot: a header, chunks of records, a trailer. What it is for, and what was rejected, stands in
+//! The layout of a snapshot: a header, chunks of records, a trailer. The reasons and the rejected alternatives are in
 //! `docs/decisions/0007-snapshot-format.md`.
 //!
 //! ```text
@@ -7,11 +7,10 @@
 //! trailer  "DONE" | number of chunks 4 | number of records 8 | sum so far 4
 //! ```
 //!
-//! Numbers are little-endian. The header's length counts what lies between it and the sum; the members are a message
-//! `GroupMembers`. A chunk's block is a sequence of messages `Record`, each after its length as a varint; no
-//! record is cut by the end of a chunk. Sums are CRC-32C. The sum in a chunk's head starts from the header's sum, so no
-//! chunk of another snapshot fits. The sum so far runs from the header over every head and block, so each chunk fits
-//! behind the ones before it only, and the trailer vouches for all.
+//! Numbers are little-endian. The header's length counts the bytes between it and the sum. The members are a message `GroupMembers`.
+//! A chunk's block is a sequence of messages `Record`, each after its length as a varint. No record continues in the next chunk. Sums
+//! are CRC-32C. The sum in a chunk's head starts from the header's sum, so no chunk of another snapshot fits. The "sum so far" runs
+//! from the header over every head and block, so each chunk fits only after the chunks before it, and the trailer covers all.
 
 use fencepost_core::{FormatVersion, KnownVersions};
 use prost::Message;
@@ -21,22 +20,22 @@ use crate::error::WireError;
 use crate::member::Members;
 use crate::{strict, v1 as wire};
 
-/// What a snapshot says about itself before the first record.
+/// The header of a snapshot: everything before the first record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotHeader {
     /// The format of the records: the active version of the state.
     pub version: FormatVersion,
-    /// The cluster whose state it is. A node of another one refuses it.
+    /// The cluster that the state belongs to. A node of another cluster refuses it.
     pub cluster_id: u128,
     /// The group within the cluster.
     pub group_id: u64,
-    /// The last log entry that is in the state.
+    /// The index of the last log entry in the state.
     pub log_index: u64,
-    /// The term of that entry, as Raft counts.
+    /// The Raft term of that entry.
     pub log_term: u64,
-    /// The hash of the state. Whoever restores the records compares it with that of the state they give.
+    /// The hash of the state. The reader compares it with the hash of the restored state.
     pub state_hash: u64,
-    /// Who the members were as of the last log entry in it, so that a snapshot alone is enough to go on from.
+    /// The members as of that entry, so that a node can start from the snapshot alone.
     pub members: Members,
 }
 
@@ -45,7 +44,7 @@ const WHAT: &str = "the snapshot";
 const MAGIC: [u8; 8] = *b"fpsnap\r\n";
 /// Magic, format and length: the same in every format, so that a newer one can be named.
 const PREAMBLE_BYTES: usize = 16;
-/// What stands in the header before the members.
+/// The numbers in the header before the members.
 const HEADER_NUMBERS_BYTES: usize = 48;
 
 const CHUNK: [u8; 4] = *b"CHNK";
@@ -53,22 +52,22 @@ const TRAILER: [u8; 4] = *b"DONE";
 /// A head without its sum.
 const HEAD_BYTES: usize = 16;
 
-/// Something that was read with the sum that stands behind it.
+/// A value that was read, with the sum after it.
 pub(crate) struct Summed<'a, T> {
     pub(crate) value: T,
-    /// What the sum is over.
+    /// The bytes that the sum covers.
     pub(crate) bytes: &'a [u8],
     pub(crate) sum: u32,
     pub(crate) behind: &'a [u8],
 }
 
 impl SnapshotHeader {
-    /// Its bytes, and their sum.
+    /// The header's bytes, and their sum.
     pub(crate) fn write(&self) -> (Vec<u8>, u32) {
         let SnapshotHeader { version, cluster_id, group_id, log_index, log_term, state_hash, members } = self;
         let members = members.to_wire().encode_to_vec();
         let length = HEADER_NUMBERS_BYTES + members.len();
-        assert!(length <= SNAPSHOT_HEADER_BYTES_MAX, "a change of the members beyond their bound is never taken");
+        assert!(length <= SNAPSHOT_HEADER_BYTES_MAX, "the replica refuses changes beyond the bound of members");
         let mut bytes = Vec::with_capacity(PREAMBLE_BYTES + length + 4);
         bytes.extend(MAGIC);
         bytes.extend(version.get().to_le_bytes());
@@ -83,7 +82,7 @@ impl SnapshotHeader {
         (bytes, sum)
     }
 
-    /// The header that stands at the beginning; none if it is not all there yet. Its sum is right.
+    /// Reads the header at the start of the bytes, and checks its sum. `None` if it is incomplete.
     pub(crate) fn read(bytes: &[u8], known: KnownVersions) -> Result<Option<Summed<'_, SnapshotHeader>>, WireError> {
         let magic_so_far = bytes.len().min(MAGIC.len());
         if bytes[..magic_so_far] != MAGIC[..magic_so_far] {
@@ -95,7 +94,7 @@ impl SnapshotHeader {
         let Some(length) = take(&mut fields).map(u32::from_le_bytes) else { return Ok(None) };
         let length = length as usize;
         if length > SNAPSHOT_HEADER_BYTES_MAX {
-            return Err(damaged("the header cannot be as long as it says"));
+            return Err(damaged("the header claims an impossible length"));
         }
         let Some((summed, mut behind)) = bytes.split_at_checked(PREAMBLE_BYTES + length) else { return Ok(None) };
         let Some(sum) = take(&mut behind).map(u32::from_le_bytes) else { return Ok(None) };
@@ -104,7 +103,7 @@ impl SnapshotHeader {
         }
         let version = strict::format(WHAT, format, known)?;
         if length < HEADER_NUMBERS_BYTES {
-            return Err(damaged("the header is shorter than its format says"));
+            return Err(damaged("the header is too short for its format"));
         }
         let mut number = || take(&mut fields).map_or(0, u64::from_le_bytes);
         let cluster_id = u128::from(number()) | u128::from(number()) << 64;
@@ -116,7 +115,7 @@ impl SnapshotHeader {
     }
 }
 
-/// What stands before a chunk's block, and at the end.
+/// The head of a chunk, or the trailer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Head {
     Chunk { number: u32, raw_bytes: u32, packed_bytes: u32 },
@@ -138,7 +137,7 @@ impl Head {
         bytes
     }
 
-    /// The head that stands at the beginning; none if it is not all there yet. The caller knows what the sum must be.
+    /// Reads the head at the start of the bytes. `None` if it is incomplete. The caller must check the sum.
     pub(crate) fn read(bytes: &[u8]) -> Result<Option<Summed<'_, Head>>, WireError> {
         let Some((head, mut behind)) = bytes.split_at_checked(HEAD_BYTES) else { return Ok(None) };
         let Some(sum) = take(&mut behind).map(u32::from_le_bytes) else { return Ok(None) };
@@ -149,13 +148,13 @@ impl Head {
         let value = match kind {
             CHUNK => Head::Chunk { number: first, raw_bytes: second as u32, packed_bytes: (second >> 32) as u32 },
             TRAILER => Head::Trailer { chunks: first, records: second },
-            _ => return Err(damaged("neither a chunk nor the end stands where one must")),
+            _ => return Err(damaged("there is neither a chunk nor the trailer where one must be")),
         };
         Ok(Some(Summed { value, bytes: head, sum, behind }))
     }
 }
 
-/// Takes so many bytes off the front, if they are there.
+/// Takes `COUNT` bytes off the front, if they are there.
 pub(crate) fn take<const COUNT: usize>(bytes: &mut &[u8]) -> Option<[u8; COUNT]> {
     let (taken, behind) = bytes.split_first_chunk()?;
     *bytes = behind;

@@ -1,7 +1,7 @@
-//! Reads a snapshot: bytes go in, in pieces of any size, and records come out. Where the bytes come from is the caller's affair.
+//! Reads a snapshot: bytes go in, in pieces of any size, and records come out. It does no I/O: the caller brings the bytes.
 //!
-//! A record is given out only when the sum of its chunk was right. That the snapshot is whole is known at its end alone:
-//! until [`SnapshotReader::finish`] says so, what was read may be used for nothing.
+//! A record is given out only after the sum of its chunk was checked. Whether the snapshot is complete is known only at its end: the
+//! caller must not use the records before [`SnapshotReader::finish`] succeeds.
 
 use fencepost_core::{FormatVersion, KnownVersions, Record};
 
@@ -11,7 +11,8 @@ use crate::snapshot::{Head, SnapshotHeader, damaged, take};
 use crate::v1 as wire;
 use crate::{from_wire, strict};
 
-/// LZ4 makes at most so many bytes out of one. A block that claims more is damaged, and nothing is allocated for it.
+/// The most bytes that LZ4 makes out of one byte. A block that claims more is damaged, and nothing is allocated for it. A property of
+/// LZ4, so it is not in `bounds.rs`.
 const EXPANSION_MAX: usize = 255;
 
 /// Turns the bytes of a snapshot into records. [`SnapshotWriter`](crate::SnapshotWriter) has an example.
@@ -19,13 +20,13 @@ const EXPANSION_MAX: usize = 255;
 pub struct SnapshotReader {
     /// The formats that it reads.
     known: KnownVersions,
-    /// Bytes that were fed and not yet read: less than a chunk, and what was fed since the last call.
+    /// Bytes that were fed: at most one incomplete chunk, and the bytes of the last `feed`.
     pending: Vec<u8>,
-    /// How much of `pending` was read.
+    /// How many bytes of `pending` were read.
     pending_read: usize,
-    /// The records of the chunk that is being given out, each after its length.
+    /// The records of the current chunk, each after its length.
     raw: Vec<u8>,
-    /// How much of `raw` was given out.
+    /// How many bytes of `raw` were given out.
     raw_read: usize,
     header: Option<SnapshotHeader>,
     header_sum: u32,
@@ -35,12 +36,12 @@ pub struct SnapshotReader {
     records: u64,
     /// The trailer was read.
     done: bool,
-    /// What was wrong. From then on nothing is read any more.
+    /// The first error. After it nothing more is read.
     failed: Option<WireError>,
 }
 
 impl SnapshotReader {
-    /// Begins to read, if it is written in a format that is known.
+    /// A reader for snapshots in these formats.
     pub fn new(known: KnownVersions) -> SnapshotReader {
         SnapshotReader {
             known,
@@ -58,24 +59,25 @@ impl SnapshotReader {
         }
     }
 
-    /// Takes the next bytes. They are kept until the records before them were read: call
-    /// [`next_record`](SnapshotReader::next_record) until it has no more before feeding on.
+    /// Takes the next bytes. They stay in memory until they are read, so call [`next_record`](SnapshotReader::next_record) until it
+    /// returns `None` before the next `feed`.
     pub fn feed(&mut self, bytes: &[u8]) {
-        // Only here, and not after each chunk: a caller who feeds a whole file at once shall not pay for moving it each time.
+        // Only here, not after each chunk: for a caller that feeds a whole file at once, each drain would move all the rest.
         self.pending.drain(..self.pending_read);
         self.pending_read = 0;
         self.pending.extend_from_slice(bytes);
     }
 
-    /// What the snapshot says about itself, once that was fed and a record was asked for.
+    /// The header, after it was fed and `next_record` was called.
     pub fn header(&self) -> Option<&SnapshotHeader> {
         self.header.as_ref()
     }
 
-    /// The next record, or none if more bytes are needed or the trailer was reached.
+    /// The next record. `None` if more bytes are needed, or the trailer was reached.
     ///
     /// # Errors
-    /// [`WireError`] if its format is not known, or it is damaged, cut, or mixed up. The same from then on.
+    /// [`WireError`] if the format is not known, or the snapshot is damaged, or chunks are missing or out of order. Every later call
+    /// returns the same error.
     pub fn next_record(&mut self) -> Result<Option<Record>, WireError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -85,10 +87,10 @@ impl SnapshotReader {
         next
     }
 
-    /// That the snapshot was read to its end and is whole.
+    /// Confirms that the snapshot is complete, and returns its header.
     ///
     /// # Errors
-    /// [`WireError`] if it is not, or if records of it were not asked for.
+    /// [`WireError`] if the snapshot is not complete, or not all of its records were read.
     pub fn finish(mut self) -> Result<SnapshotHeader, WireError> {
         let unread = self.next_record()?.is_some();
         match self.header {
@@ -113,7 +115,7 @@ impl SnapshotReader {
         }
     }
 
-    /// How many bytes are left behind it; none if more are needed.
+    /// Returns how many pending bytes are left after the header. `None` if more bytes are needed.
     fn read_header(&mut self) -> Result<Option<usize>, WireError> {
         let pending = &self.pending[self.pending_read..];
         let Some(header) = SnapshotHeader::read(pending, self.known)? else { return Ok(None) };
@@ -121,7 +123,7 @@ impl SnapshotReader {
         Ok(Some(header.behind.len()))
     }
 
-    /// How many bytes are left behind it; none if more are needed.
+    /// Returns how many pending bytes are left after it. `None` if more bytes are needed.
     fn read_chunk_or_trailer(&mut self) -> Result<Option<usize>, WireError> {
         let pending = &self.pending[self.pending_read..];
         let Some(head) = Head::read(pending)? else { return Ok(None) };
@@ -130,16 +132,16 @@ impl SnapshotReader {
             Head::Chunk { number, raw_bytes, packed_bytes } => (number, raw_bytes as usize, packed_bytes as usize),
             Head::Trailer { chunks, records } => {
                 if crc32c::crc32c_append(self.sum, head.bytes) != head.sum {
-                    return Err(damaged("the trailer does not match what came before it"));
+                    return Err(damaged("the checksum of the trailer does not match"));
                 }
                 if (chunks, records) != (self.chunks, self.records) {
-                    return Err(damaged("the trailer counts other chunks or records than there are"));
+                    return Err(damaged("the trailer has a wrong number of chunks or records"));
                 }
                 self.done = true;
                 return Ok(Some(behind.len()));
             }
         };
-        // Before anything that the head says is believed.
+        // Checked before any field of the head is used.
         if crc32c::crc32c_append(self.header_sum, head.bytes) != head.sum {
             return Err(damaged("the head of a chunk does not match its checksum"));
         }
@@ -173,7 +175,7 @@ impl SnapshotReader {
         let version = self.header.as_ref().map(|header| header.version).unwrap_or_default();
         let record = read_one(version, bytes)?;
         if matches!(&record, Record::Header(header) if header.version != version) {
-            return Err(damaged("the state has another version than the snapshot"));
+            return Err(damaged("the state has another format version than the snapshot"));
         }
         self.raw_read = self.raw.len() - behind.len();
         self.records += 1;
@@ -190,7 +192,7 @@ fn read_one(version: FormatVersion, bytes: &[u8]) -> Result<Record, WireError> {
     from_wire::record(strict::message::<wire::Record>("a record", bytes)?)
 }
 
-/// Whether a chunk can have such lengths, before anything is kept or allocated for it.
+/// Checks the lengths of a chunk before anything is kept or allocated for it.
 fn check_lengths(raw_bytes: usize, packed_bytes: usize) -> Result<(), WireError> {
     for (bytes, bytes_max) in [(raw_bytes, CHUNK_RAW_BYTES_MAX), (packed_bytes, CHUNK_PACKED_BYTES_MAX)] {
         if bytes > bytes_max {
@@ -198,7 +200,7 @@ fn check_lengths(raw_bytes: usize, packed_bytes: usize) -> Result<(), WireError>
         }
     }
     match raw_bytes == 0 || raw_bytes / EXPANSION_MAX > packed_bytes {
-        true => Err(damaged("a chunk cannot be as long as it says")),
+        true => Err(damaged("a chunk claims an impossible length")),
         false => Ok(()),
     }
 }

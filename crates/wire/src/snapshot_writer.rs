@@ -1,6 +1,6 @@
-//! Writes a snapshot: records go in, finished chunks come out as bytes. Where the bytes go is the caller's affair.
+//! Writes a snapshot: records go in, finished chunks come out as bytes. It does no I/O: the caller stores the bytes.
 //!
-//! The memory that it needs is one chunk before and after compression, however large the state is.
+//! It needs memory for one chunk before and after compression, however large the state is.
 
 use fencepost_core::Record;
 use prost::Message;
@@ -41,9 +41,9 @@ use crate::to_wire;
 /// ```
 #[derive(Debug)]
 pub struct SnapshotWriter {
-    /// The records of the chunk that is being filled, each after its length.
+    /// The records of the current chunk, each after its length.
     raw: Vec<u8>,
-    /// Bytes that are finished and not yet taken.
+    /// Finished bytes that were not taken yet.
     finished: Vec<u8>,
     header_sum: u32,
     /// The sum over the header and every chunk so far.
@@ -59,10 +59,10 @@ impl SnapshotWriter {
         SnapshotWriter { raw: Vec::new(), finished, header_sum, sum: header_sum, chunks: 0, records: 0 }
     }
 
-    /// Adds a record. They come in the order in which [`LockState::records`](fencepost_core::LockState::records) gives them.
+    /// Adds a record. The caller adds records in the order of [`LockState::records`](fencepost_core::LockState::records).
     ///
     /// # Errors
-    /// [`WireError::TooLarge`] if the record is larger than any that the core can make. Nothing was added.
+    /// [`WireError::TooLarge`] if the record is larger than any record of the core. Then nothing was added.
     pub fn push(&mut self, record: &Record) -> Result<(), WireError> {
         let before = self.raw.len();
         append_record(record, &mut self.raw);
@@ -78,13 +78,13 @@ impl SnapshotWriter {
         Ok(())
     }
 
-    /// The bytes that were finished since the last call, if there are any: the header, and whole chunks. Whoever takes
-    /// them after each record never holds more than one chunk of them.
+    /// The bytes finished since the last call, if there are any: the header and complete chunks. A caller that takes them after each
+    /// record never holds more than one chunk.
     pub fn take(&mut self) -> Option<Vec<u8>> {
         (self.chunks > 0 && !self.finished.is_empty()).then(|| std::mem::take(&mut self.finished))
     }
 
-    /// The rest of the bytes, with the trailer. Without them it is no snapshot.
+    /// The remaining bytes, with the trailer. Without them the snapshot is incomplete.
     pub fn finish(mut self) -> Vec<u8> {
         if !self.raw.is_empty() {
             self.finish_chunk();
@@ -113,7 +113,7 @@ impl SnapshotWriter {
 fn append_record(record: &Record, bytes: &mut Vec<u8>) {
     #[cfg(feature = "made-up-version")]
     if let Some(record) = crate::made_up::record_to_wire(record) {
-        return record.encode_length_delimited(bytes).expect("a Vec grows as far as it is asked to");
+        return record.encode_length_delimited(bytes).expect("a Vec grows as needed");
     }
-    to_wire::record(record).encode_length_delimited(bytes).expect("a Vec grows as far as it is asked to");
+    to_wire::record(record).encode_length_delimited(bytes).expect("a Vec grows as needed");
 }

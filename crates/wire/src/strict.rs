@@ -1,15 +1,15 @@
-//! Reading one generated message so that nothing in it is skipped.
+//! Reads one generated message without skipping anything in it.
 //!
-//! Protobuf readers pass over fields that they do not know. For a replica that would be a command half carried out. What is
-//! passed over is missing when the message is measured again, so comparing two lengths finds it. And the format version that stands
-//! before everything else is one that the node knows, or nothing behind it is read.
+//! Protobuf readers skip fields that they do not know. In a replica, that would be a command half carried out. A skipped field is
+//! missing when the message is measured again, so comparing two lengths finds it. The format version comes before everything else: if
+//! the node does not know it, the reader stops there.
 
 use fencepost_core::{FormatVersion, KnownVersions};
 use prost::Message;
 
 use crate::error::WireError;
 
-/// The message that these bytes are, if this version knows all of it.
+/// Decodes a message, if this version knows all of it.
 ///
 /// # Errors
 /// [`WireError`] if the bytes are damaged, or hold a field that this version does not know.
@@ -32,7 +32,7 @@ pub(crate) fn format(what: &'static str, number: u32, known: KnownVersions) -> R
     }
 }
 
-/// The number that these bytes begin with, and the bytes behind it. None if there is no whole one.
+/// The number at the start of the bytes, and the bytes after it. `None` if the number is incomplete.
 pub(crate) fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut number = 0_u64;
     for (place, byte) in bytes.iter().enumerate().take(10) {
@@ -49,7 +49,7 @@ pub(crate) fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     None
 }
 
-/// A number, and so many bytes as it says, and the bytes behind them. None if they are not all there.
+/// The bytes of a length-delimited part, and the bytes after it. `None` if the part is incomplete.
 pub(crate) fn length_delimited(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = varint(bytes)?;
     rest.split_at_checked(usize::try_from(length).ok()?)

@@ -1,6 +1,6 @@
 //! From the core's types to the generated ones. Nothing is decided here, and nothing can fail.
 //!
-//! Every structure is taken apart by name without `..`: a field that the core gains does not compile until it is written.
+//! Every structure is destructured without `..`, so a new field of the core does not compile until it is written here.
 
 use fencepost_core::{
     Acquire, Act, Action, Admin, AnswerRecord, Attached, AttachedGrant, BadWord, Bound, Busy, BusyWhy, Cycle,
@@ -157,7 +157,7 @@ fn wait(wait: Wait) -> wire::Wait {
     wire::Wait { kind: Some(kind) }
 }
 
-/// In a command the terms always stand, so leaving the usual ones out loses nothing and saves two bytes.
+/// A command always has terms, so leaving the default ones out loses nothing and saves two bytes.
 fn terms_unless_default(asked: &Terms) -> Option<wire::Terms> {
     (*asked != Terms::default()).then(|| terms(asked))
 }

@@ -1,7 +1,7 @@
-//! Decoders neither panic nor allocate without measure, whatever they are given: arbitrary bytes, and true ones with changes.
+//! Decoders neither panic nor allocate too much, whatever the bytes are: random bytes, and valid bytes with changes.
 //!
-//! Snapshots are also given with checksums that fit, because behind a checksum that does not nothing is read. One test in a
-//! program of its own, since it counts every allocation of the process.
+//! Some snapshots get matching checksums, because a decoder reads nothing after a wrong checksum. This file has only one test, because
+//! the test counts every allocation of the process.
 
 #[path = "it/forge/mod.rs"]
 mod forge;
@@ -19,16 +19,16 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// What a decoder may allocate for each byte that it is given. The dearest are short elements of a list: two bytes that
-/// say "here is an empty one" become a structure of 100 bytes and more, and a list doubles as it grows.
+/// The most bytes that a decoder may allocate for each input byte. Short elements of a list cost the most: two bytes for an empty
+/// element become a structure of 100 bytes and more, and a list doubles when it grows.
 const ALLOCATED_PER_BYTE_MAX: usize = 150;
-/// And besides: error texts, the first elements of lists.
+/// The most bytes in addition: error texts, the first elements of lists.
 const ALLOCATED_BESIDES_MAX: usize = 8 * 1024;
 
 const EXECUTIONS: usize = 300_000;
 
 #[test]
-fn decoders_neither_panic_nor_allocate_without_measure() {
+fn decoders_neither_panic_nor_allocate_too_much() {
     let mut random = Generator::new(42);
     let (mut accepted, mut dearest) = (0, 0);
     for execution in 0..EXECUTIONS {
@@ -44,23 +44,23 @@ fn decoders_neither_panic_nor_allocate_without_measure() {
             dearest = dearest.max(allocated / bytes.len());
         }
     }
-    println!("{EXECUTIONS} executions, {accepted} accepted, at most {dearest} bytes allocated for one");
-    assert!(accepted > EXECUTIONS / 50, "if nearly nothing is accepted, nothing deep is reached: {accepted}");
-    assert!(accepted < EXECUTIONS / 2, "if most are accepted, they are not hostile: {accepted}");
+    println!("{EXECUTIONS} executions, {accepted} accepted, at most {dearest} bytes allocated for one input byte");
+    assert!(accepted > EXECUTIONS / 50, "too few inputs are accepted to test the inner decoders: {accepted}");
+    assert!(accepted < EXECUTIONS / 2, "too many inputs are accepted to be hostile: {accepted}");
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Target {
     /// A log entry.
     Entry,
-    /// A whole snapshot, whose checksums do not fit once it is changed.
+    /// A whole snapshot. After a change its checksums do not match.
     Snapshot,
-    /// The records of a chunk, with checksums that fit.
+    /// The records of a chunk, with matching checksums.
     Records,
 }
 
 impl Target {
-    /// Arbitrary bytes, or true ones with a few changes.
+    /// Random bytes, or valid bytes with a few changes.
     fn bytes(self, random: &mut Generator) -> Vec<u8> {
         let mut bytes = match (random.below(4), self) {
             (0, _) => return arbitrary(random),
@@ -84,7 +84,7 @@ impl Target {
     fn framed(self, bytes: &[u8]) -> Vec<u8> {
         match self {
             Target::Entry | Target::Snapshot => bytes.to_vec(),
-            // How many records there are is not known here, so the trailer is left out.
+            // The number of records is not known here, so the trailer is left out.
             Target::Records => Forged::header(1, &SnapshotHeader::default()).chunk(0, bytes).bytes,
         }
     }
@@ -103,9 +103,9 @@ fn arbitrary(random: &mut Generator) -> Vec<u8> {
     (0..length).map(|_| random.bits() as u8).collect()
 }
 
-/// One empty element (or the shortest that is valid) over and over, in a list that the target has: long, and cheap to send.
+/// A long list of empty elements, or of the shortest valid ones: cheap to send, expensive to decode.
 fn long_list(target: Target, random: &mut Generator) -> Vec<u8> {
-    // The way to the list, as field numbers of log.proto and snapshot.proto.
+    // The paths to the lists, as field numbers of log.proto and snapshot.proto.
     let ways: &[&[u32]] = match target {
         Target::Entry => &[&[6], &[7], &[6, 1, 5], &[7, 1, 6], &[7, 1, 7, 1]],
         Target::Snapshot | Target::Records => &[
@@ -122,9 +122,9 @@ fn long_list(target: Target, random: &mut Generator) -> Vec<u8> {
         ],
     };
     let way = ways[random.below(ways.len())];
-    let (list, outer) = way.split_last().expect("no way is empty");
+    let (list, outer) = way.split_last().expect("no path is empty");
     let count = if random.below(20) == 0 { 20_000 } else { random.below(200) };
-    // An entry stops at the first command that is none, so there the shortest that is one stands in the list.
+    // The decoder of an entry stops at the first invalid command, so its lists need the shortest valid command.
     let element = match way {
         [6] => field(1, &[]),
         [7] => field(1, &field(14, &[])),
@@ -154,15 +154,15 @@ fn varint(mut number: u32) -> Vec<u8> {
     bytes
 }
 
-/// What stands in the one chunk of a small snapshot; nothing if it has none.
+/// The records in the only chunk of a small snapshot. Empty if it has no chunk.
 fn raw_records(snapshot: &[u8]) -> Vec<u8> {
     let head = forge::header_bytes(snapshot);
     let Some(packed) = snapshot.get(head + 20..snapshot.len() - 24) else { return Vec::new() };
     let raw_bytes = u32::from_le_bytes(snapshot[head + 8..head + 12].try_into().expect("four bytes"));
-    lz4_flex::block::decompress(packed, raw_bytes as usize).expect("the writer has just packed it")
+    lz4_flex::block::decompress(packed, raw_bytes as usize).expect("the writer has just compressed it")
 }
 
-/// Flips, overwrites, cuts, inserts or doubles a few bytes.
+/// Flips, overwrites, truncates, inserts or doubles a few bytes.
 fn change(bytes: &mut Vec<u8>, random: &mut Generator) {
     for _ in 0..1 + random.below(4) {
         if bytes.is_empty() {

@@ -1,8 +1,8 @@
-//! Whom a replica hears: when each peer last said something, since when it should have, and how far behind the leader it is.
+//! Which peers a replica hears: when each peer last sent a message, since when it should have, and how far it is behind the leader.
 //!
-//! A leader hears every member, because each answers its heartbeats. A follower hears its leader and no other node. Without a
-//! leader every voter asks the others for votes again and again, so all voters hear each other. A peer that should be heard and
-//! is not counts as silent after [`SILENT_AFTER_MS`]. Nothing is decided by it: it is for operators.
+//! A leader hears every member, because each answers its heartbeats. A follower hears only its leader. Without a leader, every voter
+//! keeps asking the others for votes, so all voters hear each other. A peer that should be heard and is not counts as silent after
+//! [`SILENT_AFTER_MS`]. This is for operators, with one exception: a leader raises the format version only when it hears every member.
 //!
 //! Time counts only while this node itself turns. A node that was paused must not call the others silent when it wakes.
 
@@ -14,28 +14,24 @@ use fencepost_wire::Members;
 use raft::{ProgressState, StateRole};
 
 use super::Replica;
+use crate::bounds::{SILENT_AFTER_MS, TURN_MS_MAX};
 use crate::members::{Role, role};
 use crate::ports::Output;
-use crate::stamp::TURN_MS_MAX;
-
-/// A peer that should be heard counts as silent after so long. A leader and its followers exchange heartbeats every 200 ms. Without a
-/// leader a voter asks for votes at least every two seconds.
-pub const SILENT_AFTER_MS: u64 = 3_000;
 
 const NS_PER_MS: u64 = 1_000_000;
 
 /// Whether a node hears a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hears {
-    /// The member is the node itself, or said something in the last [`SILENT_AFTER_MS`].
+    /// The member is the node itself, or sent a message in the last [`SILENT_AFTER_MS`].
     Yes,
-    /// It should have been heard, and has not been for so long.
+    /// The node should hear the member, and does not.
     Silent {
-        /// How long.
+        /// How long it has been silent.
         ms: u64,
     },
-    /// Not known. A follower does not hear the other followers; and a peer that was never heard gets some time before it counts as
-    /// silent.
+    /// Not known. A follower does not hear the other followers. A peer that was never heard counts as silent only after
+    /// [`SILENT_AFTER_MS`].
     Unknown,
 }
 
@@ -44,11 +40,11 @@ pub enum Hears {
 pub struct Lag {
     /// Entries of the leader's log that it is not known to have.
     pub entries: u64,
-    /// How long ago it had all that the leader's log had then. Counted from the beginning of the lead at most.
+    /// How long ago it last had the whole log of that moment. Counted from the beginning of the leader's term at most.
     pub ms: u64,
 }
 
-/// Whom a node hears of those that vote. As text it is a sentence without its full stop.
+/// Which voters a node hears. As text it is a sentence without its full stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hearing {
     /// The node's name.
@@ -59,38 +55,38 @@ pub struct Hearing {
     pub voters: usize,
     /// The voters that are silent, and for how many milliseconds, longest first.
     pub silent: Vec<(String, u64)>,
-    /// The voters of which it does not know yet.
+    /// The voters that it has not heard yet, and that do not count as silent yet.
     pub unknown: Vec<String>,
-    /// Whether it hears a majority, so that a leader can be elected.
+    /// Whether it hears a majority, so that the group can elect a leader.
     pub has_majority: bool,
 }
 
-/// What is known of one peer. Times are nanoseconds of [`Ears::awake_ns`].
+/// What this node knows of one peer. Times are values of [`Ears::awake_ns`].
 #[derive(Debug, Default)]
 struct Heard {
-    /// Whether it said something since the last turn.
+    /// Whether it sent a message since the last turn.
     spoke: bool,
-    /// When it last said something.
+    /// When it last sent a message.
     last: Option<u64>,
-    /// Since when it is expected to say something. None: it is not.
+    /// Since when this node expects messages of it. `None`: it expects none.
     expected_since: Option<u64>,
     /// Since when it is heard without a gap of [`SILENT_AFTER_MS`].
     steady_since: u64,
-    /// Since when it is silent, if that was given out.
+    /// Since when it is silent, if [`Output::PeerLost`] was given out.
     lost_since: Option<u64>,
-    /// When it last had everything that the leader's log had then. Used by the leader only.
+    /// When it last had the whole log of that moment. Used by the leader only.
     caught_up_at: u64,
-    /// Where the leader's log ended at some moment, and that moment: when the peer has so much, that is when it had caught up.
+    /// An index and a time: the leader's log ended there at that time. When the peer reaches the index, it had caught up at that time.
     mark: Option<(u64, u64)>,
 }
 
-/// What is known of all peers.
+/// What this node knows of all peers.
 #[derive(Debug, Default)]
 pub(super) struct Ears {
     /// How long this node has been awake. A turn adds [`TURN_MS_MAX`] at most, however long the process slept.
     awake_ns: u64,
     last_turn: Nanos,
-    /// Invariant: the members but this node, as of the last tick.
+    /// Invariant: all members except this node, as of the last tick.
     peers: BTreeMap<u64, Heard>,
     /// The term in which this node leads, if it does.
     leads_in: Option<u64>,
@@ -101,14 +97,14 @@ impl Ears {
         Ears { last_turn: now, ..Ears::default() }
     }
 
-    /// A peer said something, whatever it was.
+    /// Notes that a peer sent a message.
     pub(super) fn note(&mut self, peer: u64) {
         if let Some(heard) = self.peers.get_mut(&peer) {
             heard.spoke = true;
         }
     }
 
-    /// Counts the time since the last turn, and gives it to what was said since then.
+    /// Counts the time since the last turn. Messages that arrived since then get this turn's time.
     pub(super) fn turn(&mut self, now: Nanos) {
         let passed_ns = now.0.saturating_sub(self.last_turn.0);
         self.awake_ns += passed_ns.min(TURN_MS_MAX * NS_PER_MS);
@@ -139,8 +135,8 @@ impl Heard {
         }
     }
 
-    /// Says whether it was lost or found since this was last asked: each once. A peer is found when it has been heard for a while, so
-    /// that one that comes and goes is not told about again and again.
+    /// Reports once that the peer was lost, and once that it was found. A peer counts as found only when it has been heard steadily for a
+    /// while, so that an unstable peer does not cause many reports.
     fn change(&mut self, peer: u64, awake_ns: u64) -> Option<Output> {
         let is_steady = self.last.is_some_and(|last| last - self.steady_since >= SILENT_AFTER_MS * NS_PER_MS);
         match (self.lost_since, self.now(awake_ns)) {
@@ -156,7 +152,7 @@ impl Heard {
         }
     }
 
-    /// Notes how much of the leader's log the peer has.
+    /// Updates `caught_up_at` and `mark`. The peer has the log up to `matched`, and the leader's log ends at `last`.
     fn note_log(&mut self, matched: u64, last: u64, awake_ns: u64) {
         match self.mark {
             _ if matched >= last => (self.caught_up_at, self.mark) = (awake_ns, None),
@@ -168,7 +164,7 @@ impl Heard {
 }
 
 impl Replica {
-    /// Whom this node should hear, and whom it does. Called every tick.
+    /// Updates which peers this node should hear and which it does hear. Called every tick.
     pub(super) fn listen(&mut self) {
         let (me, leader) = (self.settings.id, self.leader());
         let leads = self.raft.raft.state == StateRole::Leader;
@@ -176,7 +172,7 @@ impl Replica {
         let expected = |node| match leader {
             _ if leads => true,
             Some(leader) => leader == node,
-            // Learners ask for no votes, and are not asked.
+            // Learners neither ask for votes nor are asked.
             None => votes(me) && votes(node),
         };
         let members = self.members.nodes();
@@ -187,7 +183,7 @@ impl Replica {
             if expected(peer) {
                 heard.expected_since.get_or_insert(awake_ns);
             } else {
-                // Its silence means nothing here any more.
+                // This node expects no messages of it, so its silence means nothing.
                 (heard.expected_since, heard.lost_since) = (None, None);
             }
             self.outputs.extend(heard.change(peer, awake_ns));
@@ -201,8 +197,8 @@ impl Replica {
         }
     }
 
-    /// Notes how much of its log the peers have, if this node leads. Called every turn: the time that a peer is behind is counted
-    /// from answer to answer.
+    /// Notes how much of its log the peers have, if this node leads. Called every turn, because a peer's answer can arrive in any
+    /// turn.
     pub(super) fn note_logs(&mut self) {
         if self.ears.leads_in.is_none() || self.raft.raft.state != StateRole::Leader {
             return;
@@ -221,7 +217,7 @@ impl Replica {
         if node == self.settings.id { Hears::Yes } else { self.ears.hears(node) }
     }
 
-    /// How far a member is behind this node, if this node leads.
+    /// How far a member is behind, if this node leads.
     pub(super) fn lag(&self, node: u64) -> Option<Lag> {
         let raft = &self.raft.raft;
         let progress = raft.prs().get(node).filter(|_| raft.state == StateRole::Leader)?;
@@ -231,19 +227,19 @@ impl Replica {
         Some(Lag { entries, ms: behind_ns / NS_PER_MS })
     }
 
-    /// Whether this node leads and sends the member a snapshot, because the log does not reach back far enough.
+    /// Whether this node leads and is sending the member a snapshot, because the log does not reach back far enough.
     pub(super) fn gets_snapshot(&self, node: u64) -> bool {
         let raft = &self.raft.raft;
         let leads = raft.state == StateRole::Leader;
         leads && raft.prs().get(node).is_some_and(|progress| progress.state == ProgressState::Snapshot)
     }
 
-    /// Peers that are silent to this node.
+    /// How many peers are silent.
     pub fn silent_peers(&self) -> usize {
         self.ears.peers.values().filter(|heard| matches!(heard.now(self.ears.awake_ns), Hears::Silent { .. })).count()
     }
 
-    /// Whom this node hears of those that vote.
+    /// Which voters this node hears.
     pub fn hearing(&self) -> Hearing {
         let name = |node: u64| match self.members.directory.get(&node) {
             Some(member) => member.name().to_owned(),
@@ -261,7 +257,7 @@ impl Replica {
                 Hears::Unknown => unknown.push(name(*node)),
             }
         }
-        // Names break the tie, so that the sentence does not depend on ids drawn at random.
+        // Names break ties, so that the sentence does not depend on ids drawn at random.
         silent.sort_by(|one, other| (other.1 / 1_000, &one.0).cmp(&(one.1 / 1_000, &other.0)));
         unknown.sort();
         let Members { voters: now, voters_outgoing: before, .. } = &self.members;
@@ -281,7 +277,7 @@ impl Display for Hearing {
         let Hearing { name, heard, voters, silent, unknown, .. } = self;
         write!(out, "node {name} hears {heard} of {voters}")?;
         let mut separator = ": ";
-        // Those that are silent for as long, as people say it, stand together.
+        // Voters whose silence is shown as the same duration are named together.
         for (at, group) in silent.chunk_by(|one, other| shown(one.1) == shown(other.1)).enumerate() {
             let names: Vec<&str> = group.iter().map(|(name, _)| name.as_str()).collect();
             let silent = if at == 0 { " silent" } else { "" };
@@ -305,7 +301,7 @@ fn list(names: &[&str]) -> String {
     }
 }
 
-/// A duration in the largest unit of which it has at least two.
+/// A duration in the largest unit that it has at least two of.
 fn shown(ms: u64) -> String {
     match ms / 1_000 {
         seconds @ 0..120 => format!("{seconds} s"),
@@ -319,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_says_whom_it_hears_in_a_sentence() {
+    fn a_node_says_in_a_sentence_which_voters_it_hears() {
         let silent = |them: &[(&str, u64)]| them.iter().map(|(name, ms)| ((*name).to_owned(), *ms)).collect();
         let hearing = |heard, silent, unknown: &[&str]| Hearing {
             name: "n1".to_owned(),
@@ -341,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_a_little_behind_all_the_time_is_so_for_a_moment_and_one_that_stands_still_for_longer() {
+    fn a_peer_that_follows_closely_lags_a_moment_and_a_stalled_peer_lags_since_it_stalled() {
         let mut heard = Heard::default();
         let ms = NS_PER_MS;
         for now in 1..=1_000 {
@@ -352,7 +348,7 @@ mod tests {
         for now in 1_001..=5_000 {
             heard.note_log(9_990, now * 10, now * ms);
         }
-        assert!((997 * ms..=1_000 * ms).contains(&heard.caught_up_at), "it has stood still since then: {heard:?}");
+        assert!((997 * ms..=1_000 * ms).contains(&heard.caught_up_at), "it stalled then: {heard:?}");
         heard.note_log(50_000, 50_000, 5_001 * ms);
         assert_eq!(heard.caught_up_at, 5_001 * ms);
     }

@@ -1,5 +1,6 @@
-//! When a replica wants a snapshot, what it does with a finished one, and how it goes on from one that came from a peer. Making one is
-//! `crate::snapshot`'s.
+//! When a replica wants a snapshot, what it does with a finished one, and how it installs a peer's snapshot.
+//!
+//! The bytes of a snapshot are made and read in `crate::snapshot`. Files are the store's.
 
 use std::sync::Arc;
 
@@ -7,7 +8,8 @@ use fencepost_core::{EventRing, LogPosition};
 use raft::eraftpb::{Message, MessageType, Snapshot};
 use raft::{SnapshotStatus, Storage};
 
-use super::{EVENTS_KEPT_MAX, Making, Replica, Settings};
+use super::{Making, Replica, Settings};
+use crate::bounds::EVENTS_KEPT_MAX;
 use crate::error::Stop;
 use crate::log::{GROUP_BEGINS, Log};
 use crate::members::to_conf_state;
@@ -18,25 +20,25 @@ impl Replica {
     /// Takes a message that came with the bytes of a snapshot.
     ///
     /// # Errors
-    /// [`Stop`] if consensus refuses to go on, or the snapshot is of a version that this node does not know. Any other snapshot that
-    /// cannot be used is dropped; the leader sends another.
+    /// [`Stop`] if consensus cannot continue, or this node does not know the snapshot's version. Any other unusable snapshot is
+    /// dropped, and the leader sends another.
     pub fn handle_snapshot(&mut self, mut message: Message, bytes: Arc<[u8]>) -> Result<(), Stop> {
         self.ears.note(message.from);
         let named = position_of(message.get_snapshot());
         let Settings { group, seed, known, .. } = self.settings;
         let restored = match read_snapshot(group, &bytes, seed, known) {
             Ok(restored) => restored,
-            // The next one would be the same.
+            // The leader's next snapshot would have the same version.
             Err(stop) if stop.is_about_versions() => return Err(stop),
             Err(_) => return Ok(()),
         };
         if message.msg_type != MessageType::MsgSnapshot || restored.position != named {
             return Ok(());
         }
-        // Who the members were is known from the snapshot itself.
+        // The message does not carry the members. They are in the snapshot itself.
         message.mut_snapshot().mut_metadata().set_conf_state(to_conf_state(&restored.members));
         self.step(message)?;
-        // Consensus takes it or leaves it; one that it took before stays if it leaves this one.
+        // Consensus may ignore this snapshot. Then one that it accepted before stays.
         let taken = self.raft.raft.raft_log.unstable.snapshot.as_ref().map(position_of);
         if taken == Some(named) {
             self.incoming = Some((restored, bytes));
@@ -44,18 +46,18 @@ impl Replica {
         Ok(())
     }
 
-    /// Asks for a snapshot of everything applied so far, for a backup: [`Output::MakeSnapshot`] follows, unless one is being
-    /// made already.
+    /// Requests a snapshot of everything applied so far, for a backup. [`Output::MakeSnapshot`] follows, unless a snapshot is being
+    /// made or installed.
     pub fn snapshot_now(&mut self) {
         if self.may_begin_snapshot() && self.applied >= GROUP_BEGINS {
             self.begin_snapshot();
         }
     }
 
-    /// The snapshot that was asked for is durable, and has this state hash.
+    /// Notes that the requested snapshot is durable and has this state hash.
     ///
     /// # Errors
-    /// [`Stop`] if its state is not the one that this node serves.
+    /// [`Stop`] if this node's serving state had another hash at that position.
     pub fn handle_snapshot_made(&mut self, position: LogPosition, state_hash: u64) -> Result<(), Stop> {
         let made = self.making.take_if(|making| making.info.position == position);
         let Some(Making { info, state_hash: hash_here, bytes }) = made else { return Ok(()) };
@@ -73,18 +75,19 @@ impl Replica {
         Ok(())
     }
 
-    /// The snapshot that was asked for could not be made, for want of room. It will be asked for again.
+    /// Notes that the requested snapshot was not made: the disk was full, or a peer's snapshot replaced the log. The replica requests it
+    /// again later.
     pub fn handle_snapshot_put_off(&mut self, position: LogPosition) {
         self.making.take_if(|making| making.info.position == position);
     }
 
-    /// The snapshot for this peer was sent, or could not be.
+    /// Notes whether the snapshot for this peer arrived there.
     pub fn handle_snapshot_sent(&mut self, peer: u64, arrived: bool) {
         let status = if arrived { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
         self.raft.report_snapshot(peer, status);
     }
 
-    /// Begins a snapshot when enough was applied since the last one; early, if a follower needs one.
+    /// Begins a snapshot when enough was applied since the last one, or earlier if a follower needs one.
     pub(super) fn snapshot_if_due(&mut self) {
         let Settings { snapshot_every_entries, snapshot_every_bytes, log_bytes_max, .. } = self.settings;
         let log = self.raft.store();
@@ -98,7 +101,7 @@ impl Replica {
         }
     }
 
-    /// One at a time, and not while the one that it goes on from is on its way to the disk.
+    /// Only one snapshot is made at a time, and none while a peer's snapshot is being written: the new one would build on it.
     pub(super) fn may_begin_snapshot(&self) -> bool {
         self.making.is_none() && self.installing.is_none()
     }
@@ -111,11 +114,11 @@ impl Replica {
         self.outputs.push(Output::MakeSnapshot { through: self.applied, first_voters });
     }
 
-    /// Goes on from the snapshot of a peer.
+    /// Replaces the state by a peer's snapshot, and returns what the disk must write.
     pub(super) fn install(&mut self, snapshot: &Snapshot) -> Result<(SnapshotInfo, Arc<[u8]>), Stop> {
         let position = position_of(snapshot);
         let (restored, bytes) = (self.incoming.take().filter(|(restored, _)| restored.position == position))
-            .expect("consensus accepts only a snapshot whose bytes came with it");
+            .expect("consensus gets a snapshot only through handle_snapshot, which keeps its bytes");
         let info = restored.info();
         self.abandon_change();
         Restored { state: self.state, members: self.members, position: self.applied } = restored;
@@ -128,20 +131,20 @@ impl Replica {
     }
 }
 
-/// Lets the log follow the snapshot, as far as it does not do so already.
+/// Makes the log consistent with the snapshot that a node starts from.
 pub(super) fn go_on_from(log: &mut Log, info: SnapshotInfo) -> Result<(), Stop> {
     let position = info.position;
     if position.index < log.before.index {
         return Err(Stop::SnapshotIncomplete { reached: position, through: log.before });
     }
-    // The node crashed after a peer's snapshot was durable, and before its log was cut.
+    // The node crashed when a peer's snapshot was durable and the old log was not yet replaced.
     if log.term(position.index).ok() != Some(position.term) {
         log.install(info.clone());
     }
-    // What was changed since will be applied again.
+    // Changes of the members after the snapshot are applied again.
     log.members = info.members.clone();
     log.name_snapshot(info);
-    // A snapshot holds only what was committed, whether or not the commit index came to the disk before the crash.
+    // A snapshot holds only committed entries, even if the commit index was not on disk before the crash.
     log.hard_state.commit = log.hard_state.commit.max(position.index);
     if log.hard_state.term < position.term {
         (log.hard_state.term, log.hard_state.vote) = (position.term, raft::INVALID_ID);
@@ -149,9 +152,9 @@ pub(super) fn go_on_from(log: &mut Log, info: SnapshotInfo) -> Result<(), Stop> 
     Ok(())
 }
 
-/// How much of the log's room is left to entries that a snapshot includes. With a quarter, and the next snapshot due when the
-/// entries since the last fill a half, there is room while that one is made; and a log that is full always holds enough to
-/// make it due, so that it cannot stay full.
+/// How many bytes of entries stay in the log after a snapshot includes them: a quarter of its room. The next snapshot is due when the
+/// entries since the last one fill a half. So there is room while that one is made, and a full log always holds enough new entries
+/// to make a snapshot due: it cannot stay full.
 pub(super) fn bytes_kept(log_bytes_max: u64) -> u64 {
     log_bytes_max / 4
 }

@@ -1,9 +1,9 @@
 //! Which format versions the members know, and when the leader raises the active one.
 //!
 //! Each node tells its peers in its hello which versions it knows. The leader raises the active version by an entry when every
-//! member knows a newer one: voters, learners, and voters that a change is taking out. A member that it does not hear, or that
-//! has told it nothing, holds the raise up: that node may be about to come back with an older release. Nothing lowers the
-//! version. Why it is cut so stands in `docs/decisions/0021-format-versions.md`.
+//! member knows a newer one: voters, learners, and leaving voters. A silent member, or one that has sent no hello, blocks the raise:
+//! that node may be about to come back with an older release. Nothing lowers the version. The reasons are in
+//! `docs/decisions/0021-format-versions.md`.
 
 use std::collections::BTreeMap;
 
@@ -13,23 +13,22 @@ use fencepost_wire::bounds::MEMBERS_MAX;
 use super::{Hears, Lead, Replica};
 use crate::error::{NotTaken, Stop};
 use crate::gather::Tickets;
-use crate::members::{MemberChange, Role, role};
-use crate::planted::{Bug, planted};
+use crate::members::MemberChange;
 use crate::ports::Output;
 
-/// What is known of the versions of others.
+/// What this node knows of the versions of its peers.
 #[derive(Debug, Default)]
 pub(super) struct Versions {
-    /// What each peer said last that it knows. Invariant: nodes that are no members are forgotten when there are more than
-    /// [`MEMBERS_MAX`], since any caller can say hello under any id.
+    /// The versions in each peer's last hello. Any caller can send a hello under any id, so above [`MEMBERS_MAX`] nodes only
+    /// members and the last caller are kept.
     known: BTreeMap<u64, KnownVersions>,
-    /// The last raise that this node proposed, and where. It is under way until that entry is applied or the term ends.
+    /// The last raise that this node proposed, and its position. It is pending until that entry is applied or the term ends.
     raising: Option<(LogPosition, FormatVersion)>,
 }
 
 impl Replica {
-    /// A peer, or a node that is about to join, says which versions it knows. To be called before anything else of that node's
-    /// connection is handed in, so that what an earlier release said does not count for the messages of a later one.
+    /// Notes which versions a peer, or a node that is about to join, knows. The caller must call this before it passes on any message
+    /// of that connection, so that the versions of an earlier release do not count for the messages of a later one.
     pub fn handle_hello(&mut self, peer: u64, known: KnownVersions) {
         self.versions.known.insert(peer, known);
         if self.versions.known.len() > MEMBERS_MAX {
@@ -42,7 +41,7 @@ impl Replica {
         self.settings.known
     }
 
-    /// The versions that a node knows, if it told this one.
+    /// The versions that a node knows, if it sent a hello to this node.
     pub(super) fn known_of(&self, node: u64) -> Option<KnownVersions> {
         if node == self.settings.id { Some(self.settings.known) } else { self.versions.known.get(&node).copied() }
     }
@@ -54,7 +53,7 @@ impl Replica {
             && self.settings.known.newest() > self.state.version()
             && self.hands_over_to().is_none()
             && !self.is_log_full()
-            // Who the members will be is not known yet.
+            // The next members are not known yet.
             && !self.raft.raft.has_pending_conf()
             && self.raise_under_way().is_none();
         if !may_raise {
@@ -69,15 +68,11 @@ impl Replica {
         Ok(())
     }
 
-    /// The newest version that every member knows. None while a member is silent or has not told what it knows.
+    /// The newest version that every member knows. `None` while a member is silent or has sent no hello.
     fn newest_of_all(&self) -> Option<FormatVersion> {
-        if planted(Bug::RaisesWithoutAsking) {
-            return Some(self.settings.known.newest());
-        }
         let is_heard = |node: &u64| self.hears(*node) == Hears::Yes;
         let known_of = |node| self.known_of(node).filter(|_| is_heard(&node));
-        let counts = |node: &u64| !planted(Bug::LearnersDoNotCount) || role(&self.members, *node) != Role::Learner;
-        let members = self.members.nodes().into_iter().filter(counts);
+        let members = self.members.nodes().into_iter().filter(|node| self.must_know_the_version(*node));
         let all: Vec<KnownVersions> = members.map(known_of).collect::<Option<_>>()?;
         let newest = all.iter().map(|known| known.newest()).min()?;
         all.iter().all(|known| known.contains(newest)).then_some(newest)
@@ -88,7 +83,7 @@ impl Replica {
         (position.term == self.term() && position.index > self.applied.index).then_some(version)
     }
 
-    /// Whether the nodes that these changes add can read what the cluster writes.
+    /// Checks that the nodes that these changes add know the cluster's version.
     pub(super) fn check_versions(&self, changes: &[MemberChange]) -> Result<(), NotTaken> {
         let added = changes.iter().filter_map(|change| match change {
             MemberChange::AddLearner(member) => Some(member.node()),
@@ -100,8 +95,8 @@ impl Replica {
                 return Err(NotTaken::ChangeUnderWay);
             }
             let version = self.raise_under_way().unwrap_or(self.state.version());
-            // A node that an administrator adds has perhaps not said anything yet. It holds up every raise until it has, and stops
-            // when it cannot read what it is sent.
+            // A node that an administrator adds may have sent no hello yet. Until it does, it blocks every raise. It stops if it cannot
+            // read what it gets.
             if let Some(known) = self.known_of(node).filter(|known| !known.contains(version)) {
                 return Err(NotTaken::VersionUnknown { node, known, version });
             }
@@ -109,7 +104,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Answers an operation that the active version does not have. No entry could hold it, so none decides about it.
+    /// Refuses an operation that the active version does not have. No entry could hold it, so it is refused before the log.
     // Rule: format-version
     pub(super) fn refuse_for_now(&mut self, ticket: Ticket, needs: FormatVersion) {
         let outcome = Outcome::Refused(Refusal::NotYet { needs });

@@ -1,4 +1,6 @@
-//! A replica from outside: what it shows to those who read and to those who run it.
+//! What a replica shows to readers, to operators and to its driver.
+//!
+//! Everything here only reads. Linearizable reads are submitted in `replica.rs`, because they go through consensus.
 
 use fencepost_core::{EventRing, LockState, LogPosition, LogicalMs};
 use fencepost_wire::Member;
@@ -11,8 +13,8 @@ use crate::members::{MemberView, role};
 use crate::snapshot::GroupId;
 
 impl Replica {
-    /// A stale read: the lock state as this node knows it now, and the entry that it is as of. It may lack what others have
-    /// acknowledged, for as long as this node is cut off; only [`Replica::submit_read`] promises more.
+    /// A stale read: the lock state of this node, and the last entry applied to it. While this node is cut off, the state may lack
+    /// acknowledged changes. Only [`Replica::submit_read`] promises more.
     // Rule: read
     pub fn read_stale(&self) -> (LogPosition, &LockState) {
         (self.applied, &self.state)
@@ -38,8 +40,8 @@ impl Replica {
         matches!(self.lead, Lead::Running { .. })
     }
 
-    /// The node that this one hands the lead to: from the request until another leads, or until the hand-over was given up. No
-    /// entry is written meanwhile.
+    /// The target of the leadership transfer in progress: from the request until another node leads, or until the transfer is given up.
+    /// No entry is written meanwhile.
     pub fn hands_over_to(&self) -> Option<u64> {
         self.hand_over_to.or(self.raft.raft.lead_transferee)
     }
@@ -49,18 +51,17 @@ impl Replica {
         self.settings.id
     }
 
-    /// Whether this node is the only one that votes.
+    /// Whether this node is the only voter.
     pub fn is_alone(&self) -> bool {
         self.members.voters.iter().eq([&self.settings.id]) && self.members.voters_outgoing.is_empty()
     }
 
-    /// Whose state it is.
+    /// The cluster and the group that this node belongs to.
     pub fn group(&self) -> GroupId {
         self.settings.group
     }
 
-    /// The time of the group as far as is known here: the leader's clock, or the last entry's stamp. Deadlines are to be
-    /// compared with it.
+    /// The group's logical time, as far as this node knows: the leader's clock, or the last entry's stamp. Compare deadlines with it.
     // Rule: read
     pub fn stamp(&self) -> LogicalMs {
         match &self.lead {
@@ -69,12 +70,13 @@ impl Replica {
         }
     }
 
-    /// The newest snapshot that is durable, or will be before anything that follows it.
+    /// The newest snapshot. It is durable, or will be before anything that follows it.
     pub fn newest_snapshot(&self) -> Option<LogPosition> {
         self.raft.store().snapshot.as_ref().map(|info| info.position)
     }
 
-    /// The entries in memory from this index on, oldest first: all since the newest snapshot are, and some before it.
+    /// The entries in memory beginning with this index, oldest first. All entries since the newest snapshot are in memory, and some
+    /// before it.
     pub fn entries_from(&self, index: u64) -> impl Iterator<Item = &Entry> {
         self.raft.store().entries_from(index)
     }
@@ -84,14 +86,14 @@ impl Replica {
         self.members.directory.get(&node)
     }
 
-    /// Whether this node was a member and, as of the last applied entry, is none any more. One that was cut off when it was
-    /// taken out does not know it; one that is about to join is not meant.
+    /// Whether this node was removed, as of the last applied entry. A node that was cut off when it was removed does not know it. False
+    /// for a node that is about to join.
     pub fn was_removed(&self) -> bool {
         let members = self.members.nodes();
         !members.is_empty() && !members.contains(&self.settings.id)
     }
 
-    /// Who leads, as far as this node knows.
+    /// The leader, as far as this node knows.
     pub fn leader(&self) -> Option<u64> {
         Some(self.raft.raft.leader_id).filter(|leader| *leader != raft::INVALID_ID)
     }
@@ -118,9 +120,9 @@ impl Replica {
         self.members.nodes().into_iter().map(view).collect()
     }
 
-    /// What the log takes up in memory, about.
+    /// The memory that the log takes, approximately.
     pub fn log_bytes(&self) -> u64 {
-        // What has come since the last turn is not in the log yet.
+        // Entries that arrived since the last turn are not in the store yet.
         let unstable = &self.raft.raft.raft_log.unstable.entries;
         self.raft.store().bytes() + unstable.iter().map(entry_bytes).sum::<u64>()
     }

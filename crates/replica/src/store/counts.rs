@@ -1,8 +1,8 @@
-//! What a node's log has cost since the process began, for those who look after it. It decides nothing.
+//! Counts of what a node has written to its log since the process began, for operators. They decide nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Entries, syncs and bytes of a node's log. Read by other threads while the log is written, so the three may be of slightly
+/// Entries, syncs and bytes of a node's log. Other threads read them while the log is written, so the three may be from slightly
 /// different moments.
 #[derive(Debug, Default)]
 pub struct LogCounts {
@@ -12,13 +12,13 @@ pub struct LogCounts {
 }
 
 impl LogCounts {
-    /// Entries that were appended, those of consensus itself included. One that replaces another counts again.
+    /// Appended entries, including those that consensus writes for itself. An entry that replaces another one counts again.
     pub fn entries(&self) -> u64 {
         self.entries.load(Ordering::Relaxed)
     }
 
-    /// Records that were written and synced, each with one sync. What the engine does by itself when it begins a file or deletes
-    /// old ones is not counted, nor are snapshots.
+    /// Records that were written, each with one sync. Not counted: snapshots, and what the engine does when it begins a file or deletes
+    /// old ones.
     pub fn syncs(&self) -> u64 {
         self.syncs.load(Ordering::Relaxed)
     }

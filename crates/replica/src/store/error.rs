@@ -1,29 +1,29 @@
-//! Why the log or the snapshots on disk did not do what it was asked, by who must act: the operator, the node, or the caller.
+//! The errors of the log and the snapshots on disk, by who must act: the operator, the node, or the caller.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::Identity;
 
-/// Why the store did not do it. The message says who must do what.
+/// Why the store failed or refused. The message says who must do what.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The node must stop. What the disk holds is known again only after it was opened anew.
-    #[error("the disk is not to be trusted any more: {reason}; the node must stop and be restarted; do not retry")]
+    /// The node must stop. Only opening the store again shows what the disk holds.
+    #[error("the disk is no longer reliable: {reason}; the node must stop and be restarted; do not retry")]
     Failed {
         /// What failed first.
         reason: String,
     },
     /// The operator must make room. Nothing was written, and the same write may be tried again.
-    #[error("the disk is full, nothing was written: make room in {directory}, then write the same again")]
+    #[error("the disk is full, nothing was written: make room in {directory}, then try the same write again")]
     DiskFull {
         /// Where.
         directory: PathBuf,
     },
     /// The operator must replace the node, or restore a backup.
     #[error(
-        "{place} is damaged: {reason}; this node must not go on with it: remove the node from its group and add it again \
+        "{place} is damaged: {reason}; this node must not use it: remove the node from its group and add it again \
          under a new id with an empty directory, or restore a backup if no other node has the data"
     )]
     Damaged {
@@ -32,22 +32,22 @@ pub enum StoreError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The operator has to give the node its own directory.
-    #[error("the directory is that of {found}, and this is {expected}: start the node with its own directory")]
+    /// The operator must give the node its own directory.
+    #[error("the directory belongs to {found}, and this is {expected}: start the node with its own directory")]
     Foreign {
-        /// Whose log is there.
+        /// The node whose log is there.
         found: Identity,
-        /// Who asked.
+        /// The node that opens it.
         expected: Identity,
     },
-    /// The operator has to start a newer version.
+    /// The operator must start a newer version.
     #[error(
         "the log has format {found}, and this version knows formats up to {known}: start the version that wrote it, or a newer one"
     )]
     NewerFormat {
         /// The format of the log.
         found: u32,
-        /// The newest that is known here.
+        /// The newest format that this version knows.
         known: u32,
     },
     /// The operator must say whether the node is new or was wiped.
@@ -83,10 +83,10 @@ pub enum StoreError {
         /// What would be wrong.
         reason: String,
     },
-    /// The operator must look whether something was changed, and close the directory.
+    /// The operator must check whether another user changed something, and close the directory.
     #[error(
-        "{path} has mode {mode:o}: {reason}. See to it that it is as this node left it, then chmod -R go= {path}; or say a \
-         directory that is not there yet, which is made with mode 700"
+        "{path} has mode {mode:o}: {reason}. Check that it is as this node left it, then run chmod -R go= {path}; or name a \
+         directory that does not exist yet, which the node creates with mode 700"
     )]
     OpenToOthers {
         /// Which directory or file.
@@ -99,11 +99,11 @@ pub enum StoreError {
     /// The operator must look at the disk or its permissions.
     #[error("cannot {action} {path}: {source}; check the disk and the permissions, then start the node again")]
     Io {
-        /// What was tried.
+        /// What the store tried to do.
         action: &'static str,
-        /// On what.
+        /// With which file or directory.
         path: PathBuf,
-        /// What came.
+        /// What the operating system answered.
         source: io::Error,
     },
 }

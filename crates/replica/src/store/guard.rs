@@ -1,13 +1,13 @@
-//! A file system in front of the engine's that remembers the first failed sync, and knows what to do on a full disk.
+//! A file system between the engine and the disk. It remembers the first failed sync, and handles a full disk.
 //!
-//! The engine unwraps the result of a sync: it panics, also while it is dropped, and two panics at once abort the process
-//! before anybody can say why. So a failed sync is noted here, the engine is told that all is well, and
-//! [`super::LogStore`] looks at the note before it acknowledges anything. After the note nothing more is written: what a
-//! disk holds after a failed sync is unknown, and a second sync that succeeds says nothing about the first.
+//! The engine unwraps the result of a sync. It panics, even while it is dropped, and two panics at once abort the process before it can
+//! log the reason. So the guard notes a failed sync and reports success to the engine. [`super::LogStore`] checks the note before
+//! it acknowledges anything. After the note nothing more is written: what a disk holds after a failed sync is unknown, and a second
+//! sync that succeeds proves nothing about the first.
 //!
-//! On a full disk the [`Reserve`] is given back and the write repeated. If that does not help, a file that the engine has
-//! just made is deleted again. The engine would leave it there, without even its header, and go on in the file before it;
-//! after a crash that file's torn tail would no longer stand at the end of the log, and would be taken for damage.
+//! On a full disk the guard gives the [`Reserve`] back and repeats the write. If that does not help, it deletes a file that the engine
+//! has just created. The engine would leave that file without its header and continue in the previous file. After a crash, the torn
+//! tail of the previous file would no longer be at the end of the log, and the scan would call it damage.
 
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -19,13 +19,13 @@ use raft_engine::env::{FileSystem, Handle, Permission, WriteExt};
 use super::reserve::{Reserve, is_full};
 use super::sync_directory;
 
-/// Why the disk is not to be trusted any more, if it is not.
+/// The first failure of the disk, if there was one. After it the disk is not reliable.
 #[derive(Clone, Default)]
 pub(super) struct FirstFailure(Arc<OnceLock<String>>);
 
 impl FirstFailure {
     pub(super) fn note(&self, reason: String) {
-        // Only the first one explains anything.
+        // Later failures follow from the first one.
         let _ = self.0.set(reason);
     }
 
@@ -50,7 +50,7 @@ pub(super) struct Guard<F: FileSystem> {
 pub(super) struct GuardedHandle<F: FileSystem> {
     inner: Arc<F::Handle>,
     path: PathBuf,
-    /// Whether it was made here and nothing stands in it yet.
+    /// Whether the file was just created and is still empty.
     is_new: AtomicBool,
     failure: FirstFailure,
 }
@@ -69,7 +69,7 @@ impl<F: FileSystem> Guard<F> {
     }
 }
 
-/// Does it, and once more if the disk was full and the reserve could be given back.
+/// Makes an attempt, and one more if the disk was full and the reserve was given back.
 fn with_reserve<F: FileSystem, T>(reserve: &Reserve<F>, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     match attempt() {
         Err(error) if is_full(&error) && reserve.give_back() => attempt(),
@@ -138,7 +138,7 @@ impl<F: FileSystem> GuardedWriter<F> {
     fn delete_new_file(&self) -> io::Result<()> {
         let path = &self.file.path;
         self.file_system.delete(path)?;
-        // Before the file in front of it grows, and a crash brings this one back.
+        // Synced before the previous file grows. Otherwise a crash could bring this file back.
         if let Some(Err(error)) = path.parent().map(sync_directory) {
             self.file.failure.note(error.to_string());
         }
@@ -176,7 +176,7 @@ impl<F: FileSystem> WriteExt for GuardedWriter<F> {
 
     fn allocate(&mut self, offset: usize, size: usize) -> io::Result<()> {
         self.file.failure.check()?;
-        // Not worth the reserve: the engine allocates ahead, and goes on without when it cannot.
+        // Not worth the reserve: the engine allocates ahead, and works without if it cannot.
         self.inner.allocate(offset, size)
     }
 }

@@ -1,12 +1,12 @@
-//! Two small files beside the log: whose log it is, and how far it is known to be durable.
+//! Two small files beside the log: `IDENTITY` says which node the log belongs to, `MARK` how far it is known to be durable.
 //!
-//! The identity stands in a file of its own, not among the engine's keys, because opening the engine already changes
-//! files: a log of another node, or of a format that this version does not know, is refused before a byte of it is
-//! touched. It is text, so that a person can see whose directory they look at.
+//! The identity is in a file of its own, not among the engine's keys, because opening the engine already changes files. So a log
+//! of another node, or of an unknown format, is refused before a byte of it changes. It is text, so that a person can see whose
+//! directory it is.
 //!
-//! The mark is the number of the last write that was synced. It is written after each sync and is itself never synced, so
-//! it costs next to nothing; it survives the end of the process, though not always the end of the machine. What it says is
-//! always true. If the log holds less, something that was acknowledged is gone, and a cut tail was no torn write.
+//! The mark is the number of the last synced write. It is written after each sync and never synced itself, so it costs almost
+//! nothing. It survives a crash of the process, but not always a crash of the machine. The mark is never too high. If the log ends
+//! before the mark, acknowledged writes are lost, and the missing tail was not a torn write.
 
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -21,7 +21,7 @@ pub(super) const FORMAT_VERSION: u32 = 1;
 const FIRST_WORD: &str = "fencepost-log";
 const MARK_BYTES: usize = 12;
 
-/// Compares the identity file with what this node is; `false` if there is none.
+/// Compares the identity file with this node's identity. `false` if there is no file.
 pub(super) fn check<F: FileSystem>(file_system: &F, path: &Path, identity: Identity) -> Result<bool, StoreError> {
     match read(file_system, path)? {
         Some(found) if found != identity => Err(StoreError::Foreign { found, expected: identity }),
@@ -40,10 +40,10 @@ pub(super) fn read<F: FileSystem>(file_system: &F, path: &Path) -> Result<Option
     let text = String::from_utf8(bytes).map_err(|_| damaged("it is not text"))?;
     let mut words = text.split_whitespace();
     if words.next() != Some(FIRST_WORD) {
-        return Err(damaged("it does not begin as the identity of a log does"));
+        return Err(damaged("it does not begin like an identity file"));
     }
     let format = words.next().and_then(|word| word.parse().ok()).ok_or_else(|| damaged("it names no format"))?;
-    // Before the checksum, which a newer format may have elsewhere.
+    // Before the checksum: a newer format may have it elsewhere.
     if format > FORMAT_VERSION {
         return Err(StoreError::NewerFormat { found: format, known: FORMAT_VERSION });
     }
@@ -54,17 +54,17 @@ pub(super) fn read<F: FileSystem>(file_system: &F, path: &Path) -> Result<Option
             .and_then(|word| u128::from_str_radix(word, 16).ok())
     };
     let (Some(cluster), Some(node)) = (number("cluster"), number("node")) else {
-        return Err(damaged("cluster or node is not legible"));
+        return Err(damaged("its cluster or node cannot be read"));
     };
     let found = Identity { cluster, node: node as u64 };
-    // All bytes are compared, so the checksum is covered by it.
+    // This compares all bytes, including the checksum.
     if text != encode(found) {
-        return Err(damaged("its checksum does not agree"));
+        return Err(damaged("its checksum does not match"));
     }
     Ok(Some(found))
 }
 
-/// Writes the identity aside, syncs it and moves it into place. The caller syncs the directory.
+/// Writes the identity to a temporary file, syncs it and renames it. The caller syncs the directory.
 pub(super) fn write<F: FileSystem>(file_system: &F, path: &Path, identity: Identity) -> io::Result<()> {
     let aside = path.with_extension("new");
     let handle = Arc::new(file_system.create(&aside)?);
@@ -81,11 +81,11 @@ fn encode(identity: Identity) -> String {
     format!("{text}checksum {checksum:08x}\n")
 }
 
-/// The number of the last write that was synced, as far as the file knows.
+/// The file with the number of the last synced write.
 pub(super) struct Mark<F: FileSystem>(F::Writer);
 
 impl<F: FileSystem> Mark<F> {
-    /// Opens or creates it. An illegible mark counts as none: it only ever adds to what the log itself says.
+    /// Opens or creates the file, and returns its number. An unreadable mark counts as zero: the log is then checked by itself alone.
     pub(super) fn open(file_system: &F, path: &Path) -> io::Result<(Mark<F>, u64)> {
         let handle = Arc::new(file_system.create(path)?);
         let bytes = scan::read(file_system, path)?;

@@ -1,11 +1,11 @@
-//! What a node keeps on disk is for its own user alone: directories have mode 0700, files 0600.
+//! Only the node's own user may read its files: directories have mode 0700, files 0600.
 //!
-//! The log engine makes its files with mode 0644. A narrower umask would be the process's, and so the whole program's, and it
-//! would race with what other threads make meanwhile. So [`PrivateFiles`] makes each file itself, before the engine opens
-//! it: no file is ever open to others, not even for a moment.
+//! The log engine creates files with mode 0644. A narrower umask would apply to the whole process, and would race with other
+//! threads that create files. So [`PrivateFiles`] creates each file itself before the engine opens it: no file is ever open to
+//! other users, not even for a moment.
 //!
-//! [`close_to_others`] looks at what is there already. What others could only read is closed, and so is an empty directory. What
-//! others could write to is refused: it may not be this node's work any more, and closing it would hide that.
+//! [`close_to_others`] checks existing files. It closes files that others could only read, and an empty directory. It refuses
+//! files that others could write to: they may have been changed, and closing them would hide that.
 
 use std::fs::{DirBuilder, Metadata, OpenOptions, Permissions};
 use std::io;
@@ -19,16 +19,16 @@ use super::StoreError;
 
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
-/// What a mode says of users other than the owner.
+/// The bits of a mode for users other than the owner.
 const OTHERS: u32 = 0o077;
 const OTHERS_WRITE: u32 = 0o022;
 
-/// The files that stand in a node's directory itself.
+/// The files directly in a node's directory.
 const FILES: [&str; 3] = ["IDENTITY", "MARK", "RESERVE"];
-/// The directories in it, whose files are all the node's.
+/// The directories in it. All files in them are the node's.
 const DIRECTORIES: [&str; 2] = ["log", "snapshots"];
 
-/// The operating system's files, made so that no other user can read them.
+/// The operating system's files, created so that no other user can read them.
 pub struct PrivateFiles;
 
 impl FileSystem for PrivateFiles {
@@ -62,23 +62,23 @@ impl FileSystem for PrivateFiles {
     }
 }
 
-/// Opens a file to write to, made for this user alone if it is not there.
+/// Opens a file for writing. A new file gets mode 0600.
 pub(super) fn create_file(path: &Path) -> io::Result<std::fs::File> {
     OpenOptions::new().write(true).create(true).truncate(false).mode(FILE_MODE).open(path)
 }
 
-/// Makes a directory, and those above it that are missing, for this user alone.
+/// Creates a directory and its missing parents, with mode 0700.
 pub(super) fn create_directory(path: &Path) -> Result<(), StoreError> {
     let made = DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path);
     made.map_err(|source| StoreError::io("create", path, source))
 }
 
-/// Sees to it that no other user reads a node's directory, and gives back what it has closed. A directory that is not there is
-/// made private when the node starts.
+/// Makes sure that no other user can read a node's directory, and returns the paths that it has closed. Does nothing if the
+/// directory does not exist: the node creates it with the right mode.
 ///
 /// # Errors
-/// [`StoreError::OpenToOthers`] if others could write to it, or if they can read it and it is not certain to be a node's: the
-/// message says what to do. Then nothing was changed.
+/// [`StoreError::OpenToOthers`] if other users can write to it, or if they can read it and it may belong to another program.
+/// The message says what to do. Then nothing was changed.
 pub fn close_to_others(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
     let Some(about) = look(directory)? else { return Ok(Vec::new()) };
     let mut open: Vec<(PathBuf, Metadata)> = vec![(directory.into(), about)];
@@ -96,7 +96,7 @@ pub fn close_to_others(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
         open.push((path, about));
     }
     open.retain(|(_, about)| about.permissions().mode() & OTHERS != 0);
-    // In an empty directory there is nothing that others could have changed or could need: the root of a new volume, say.
+    // An empty directory, such as the root of a new volume, holds nothing that other users could have changed or could need.
     let is_empty = list(directory)?.iter().all(|path| path.ends_with("lost+found"));
     let refused = |(path, about): &(PathBuf, Metadata), reason| {
         Err(StoreError::OpenToOthers { path: path.clone(), mode: about.permissions().mode() & 0o7777, reason })
@@ -104,24 +104,24 @@ pub fn close_to_others(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
     if let Some(found) = open.iter().find(|(_, about)| about.permissions().mode() & OTHERS_WRITE != 0)
         && !is_empty
     {
-        return refused(found, "other users can write to it, so what is in it may not be this node's work");
+        return refused(found, "other users can write to it, so its content may not be this node's");
     }
-    // The directory of another program, named by mistake, must not be closed to its users.
+    // If this is another program's directory, named by mistake, its users must not be locked out.
     if let Some(found) = open.first()
         && !is_ours
         && !is_empty
     {
-        return refused(found, "other users can read it, and there is something in it that is not a node's");
+        return refused(found, "other users can read it, and it contains something that is not a node's");
     }
     for (path, about) in &open {
         let closed = Permissions::from_mode(about.permissions().mode() & !OTHERS);
         std::fs::set_permissions(path, closed)
-            .map_err(|source| StoreError::io("take others' rights from", path, source))?;
+            .map_err(|source| StoreError::io("remove other users' rights from", path, source))?;
     }
     Ok(open.into_iter().map(|(path, _)| path).collect())
 }
 
-/// What the system says of a path; none if nothing is there.
+/// The metadata of a path. `None` if nothing is there.
 fn look(path: &Path) -> Result<Option<Metadata>, StoreError> {
     match std::fs::metadata(path) {
         Ok(about) => Ok(Some(about)),

@@ -1,9 +1,9 @@
-//! Room on the disk that is kept back for when it is full, so that locks can still be released and expire.
+//! Room on the disk that is kept back for a full disk, so that locks can still be released and expire.
 //!
-//! It is a file of a fixed size beside the log. The first write of the log that finds no room gives all of it back to the
-//! file system and is repeated beneath the engine, which never learns of it: the engine would begin new files on a full
-//! disk, and forgets what it was about when it finds no room while it deletes old ones. From then on the store says that
-//! it is short; whoever drives it then refuses what would make the log grow for no good reason.
+//! The reserve is a file of a fixed size beside the log. When a write of the log finds no room, the guard gives the whole reserve back
+//! to the file system and repeats the write. The engine never notices. It must not: on a full disk it would begin new files, and
+//! while it deletes old files it would forget which logs were dropped. From then on the store is short, and the replica refuses
+//! operations that make the state larger. This file decides nothing about operations.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -12,19 +12,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use raft_engine::env::{FileSystem, Handle, WriteExt};
 
-/// Zeros are written in pieces of this size where the file system cannot allocate.
-const PIECE_BYTES: usize = 1 << 20;
+use crate::bounds::RESERVE_PIECE_BYTES;
 
 pub(super) struct Reserve<F: FileSystem> {
     file_system: Arc<F>,
     path: PathBuf,
     bytes: usize,
-    /// Whether the file is not there in full. Changed by one thread at a time: the one that writes the log.
+    /// Whether the reserve is missing or incomplete. Changed only under the lock of the log store.
     is_short: AtomicBool,
 }
 
 impl<F: FileSystem> Reserve<F> {
-    /// Touches nothing yet: a directory that turns out to be somebody else's is left alone.
+    /// Creates no file yet: the directory may turn out to be another node's.
     pub(super) fn new(file_system: Arc<F>, path: PathBuf, bytes: u64) -> Reserve<F> {
         Reserve { file_system, path, bytes: bytes as usize, is_short: AtomicBool::new(true) }
     }
@@ -33,7 +32,7 @@ impl<F: FileSystem> Reserve<F> {
         self.is_short.load(Ordering::Acquire)
     }
 
-    /// Allocates all of it, or nothing; whether it is there now. It need not survive a crash: the next start does the same.
+    /// Allocates all of it, or nothing. Returns whether it is complete. It need not survive a crash: the next start allocates it again.
     pub(super) fn fill(&self) -> io::Result<bool> {
         if !self.is_short() {
             return Ok(true);
@@ -50,7 +49,7 @@ impl<F: FileSystem> Reserve<F> {
         Ok(!self.is_short())
     }
 
-    /// Gives the room back to the file system; `false` if there is none to give.
+    /// Gives the room back to the file system. `false` if there is none to give.
     pub(super) fn give_back(&self) -> bool {
         !self.is_short.swap(true, Ordering::AcqRel) && self.bytes > 0 && self.empty().is_ok()
     }
@@ -60,14 +59,14 @@ impl<F: FileSystem> Reserve<F> {
             return Ok(());
         }
         let handle = Arc::new(self.file_system.create(&self.path)?);
-        // A smaller reserve than at the last start.
+        // Shortens the file if the reserve was larger at the last start.
         handle.truncate(self.bytes.min(handle.file_size()?))?;
         let mut writer = self.file_system.new_writer(handle.clone())?;
-        // Also if the file is long enough: a file that was copied may be long and have no room of its own.
+        // Even if the file is long enough: a copied file may be sparse.
         writer.allocate(0, self.bytes)?;
-        // The engine's file system says that all is well where the system cannot allocate.
+        // Where the system cannot allocate, the engine's file system reports success without doing it.
         if handle.file_size()? < self.bytes {
-            let zeros = vec![0; PIECE_BYTES.min(self.bytes)];
+            let zeros = vec![0; RESERVE_PIECE_BYTES.min(self.bytes)];
             for begin in (0..self.bytes).step_by(zeros.len()) {
                 writer.write_all(&zeros[..zeros.len().min(self.bytes - begin)])?;
             }
@@ -78,7 +77,7 @@ impl<F: FileSystem> Reserve<F> {
     fn empty(&self) -> io::Result<()> {
         match self.file_system.create(&self.path) {
             Ok(handle) => handle.truncate(0),
-            // There is not even room for its name, so it holds none.
+            // The file does not exist, and there is not even room for its name.
             Err(error) if is_full(&error) => Ok(()),
             Err(error) => Err(error),
         }

@@ -1,16 +1,18 @@
-//! Reads every log file before the engine does, and tells a torn tail from damage.
+//! Reads every log file before the engine does, and tells a torn tail from damage. It changes nothing.
 //!
-//! The engine alone would cut too much. Where a record of the newest file cannot be read it truncates the file there and
-//! drops every record behind it, synced or not; where files are missing in the middle it drops all that came before; a
-//! flipped bit in a file's first bytes empties it; and the byte that says whether entries are compressed has no checksum.
-//! Here each byte is accounted for, and nothing is changed: the engine opens only what needs no more than the cut of one
-//! torn record at the end.
+//! The engine alone would cut too much:
+//! - If it cannot read a record of the newest file, it truncates the file there and drops every later record, synced or not.
+//! - If files are missing in the middle, it drops all files before the gap.
+//! - A flipped bit in the first bytes of a file empties it.
+//! - The byte that says whether entries are compressed has no checksum.
 //!
-//! Records are numbered, and the numbers must rise by one from file to file: a file that was cut between two records, or
-//! taken away, is found by the number that is missing.
+//! The scan accounts for each byte. The engine then opens only logs that need no more than the cut of one torn record at the end.
 //!
-//! A record is synced before the next one is written (see [`super::LogStore::write`]). So a crash can tear the last one
-//! only, and a bad record with a good one behind it is damage.
+//! Records are numbered, and the numbers must rise by one from file to file. A file that was cut between two records, or was
+//! deleted, shows as a missing number.
+//!
+//! A record is synced before the next one is written (see [`super::LogStore::write`]). So a crash can tear only the last record,
+//! and a bad record with a good one after it is damage.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -20,18 +22,18 @@ use raft_engine::env::{FileSystem, Permission};
 
 use super::StoreError;
 
-/// What each file begins with: the engine's mark, its file format (2), and no alignment.
+/// The first bytes of each file: the engine's magic, its file format (2), and no alignment.
 const FILE_HEADER: &[u8] = b"RAFT-LOG-FILE-HEADER-9986AB3E47F320B394C8E84916EB0ED5\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\0";
-/// A record begins with its length and compression (8 bytes), and where its footer is (8 bytes).
+/// A record begins with its length and compression (8 bytes), and the offset of its footer (8 bytes).
 const RECORD_HEADER_BYTES: usize = 16;
 const CHECKSUM_BYTES: usize = 4;
-/// Files are named by a number of this width.
+/// Digits of the number in a file's name.
 const NAME_DIGITS: usize = 16;
 
-/// Checks all log files in a directory, and gives the number of the newest record that was not rewritten.
+/// Checks all log files in a directory, and returns the number of the newest record that the engine has not rewritten.
 ///
 /// # Errors
-/// [`StoreError::Damaged`] if anything but the last record is not as it was written.
+/// [`StoreError::Damaged`] if anything but the last record differs from what was written.
 pub(super) fn check_directory<F: FileSystem>(file_system: &F, directory: &Path) -> Result<Option<u64>, StoreError> {
     let mut newest_number = None;
     for (suffix, numbered) in [(".raftlog", true), (".rewrite", false)] {
@@ -98,26 +100,26 @@ fn check_file(bytes: &[u8], file_number: u64, is_newest: bool) -> Result<Vec<&[u
         }
     }
     if !is_newest {
-        return Err(format!("what stands at byte {at} is damaged, and newer files follow"));
+        return Err(format!("the record at byte {at} is damaged, and newer files follow"));
     }
-    // What a client sent could be made to look like a record. It would have to be in the very record that a crash tore,
-    // and then a node is restored that needed not be: nothing is lost.
+    // A client could send bytes that look like a record. They would have to be in the very record that a crash tore. Then an
+    // operator replaces a node without need, and nothing is lost.
     match (at + 1..bytes.len()).find(|at| record_length(&bytes[*at..], file_number).is_some()) {
-        Some(good) => Err(format!("what stands at byte {at} is damaged, and a good record follows at byte {good}")),
+        Some(good) => Err(format!("the record at byte {at} is damaged, and a good record follows at byte {good}")),
         None => Ok(records),
     }
 }
 
-/// The number that the store put into a record as its last item.
+/// The number that the store writes into every record as its last item.
 fn record_number(record: &[u8]) -> Option<u64> {
-    // The store's group as a varint, then: a key with a value, put, six bytes of key, the key, eight bytes of value.
+    // The store's group as a varint, then: a key-value item, a put, six bytes of key, the key, eight bytes of value.
     const BEFORE_NUMBER: &[u8] = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x03\x01\x06writes\x08";
     let (items, _checksum) = record.split_last_chunk::<CHECKSUM_BYTES>()?;
     let (items, number) = items.split_last_chunk()?;
     items.ends_with(BEFORE_NUMBER).then(|| u64::from_le_bytes(*number))
 }
 
-/// The length of the record that these bytes begin with, if all its checksums agree.
+/// The length of the record at the start of these bytes, if all its checksums match.
 fn record_length(bytes: &[u8], file_number: u64) -> Option<usize> {
     let word = |at| Some(u64::from_be_bytes(*bytes.get(at..)?.first_chunk()?));
     let (length_and_compression, footer) = (word(0)?, word(8)? as usize);
@@ -131,7 +133,7 @@ fn record_length(bytes: &[u8], file_number: u64) -> Option<usize> {
     }
     let entries = &bytes[RECORD_HEADER_BYTES..footer];
     let entries_are_good = entries.is_empty() || checksum_agrees(entries, 0);
-    // The engine mixes the file's number into the footer's checksum, so that a record counts in its own file only.
+    // The engine mixes the file's number into the footer's checksum, so a record is valid only in its own file.
     (entries_are_good && checksum_agrees(&bytes[footer..length], file_number as u32)).then_some(length)
 }
 

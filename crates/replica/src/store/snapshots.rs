@@ -1,11 +1,11 @@
-//! A group's snapshots on disk, each a file that is named by its position.
+//! A group's snapshots on disk, one file for each, named by its position.
 //!
-//! A snapshot is written aside, synced and moved into place, so a file with a snapshot's name is always whole; what a crash
-//! leaves of a write is removed at the next start. What stands in the bytes is not looked at here: they carry their own
-//! checksums, and [`crate::read_snapshot`] finds any damage.
+//! A snapshot is written to a temporary file, synced and renamed, so a file with a snapshot's name is always complete. The next start
+//! deletes the temporary file of a crashed write. This file does not look into the bytes: they carry their own checksums, and
+//! [`crate::read_snapshot`] finds any damage.
 //!
-//! Older snapshots go only when the caller says so. A snapshot that came from a peer is of no use before the log begins
-//! behind it: if the node crashes in between, the log still goes with the snapshot before.
+//! Older snapshots are deleted only when the caller says so. A peer's snapshot is usable only when the log begins after it. If the
+//! node crashes before that, the old log still needs the previous snapshot.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -24,26 +24,25 @@ use crate::log::Log;
 
 const SUFFIX: &str = ".snapshot";
 const SUFFIX_ASIDE: &str = ".snapshot.new";
-/// Of a number in a name: as many as the largest has, so that names sort as positions do.
+/// Digits of a number in a file's name: enough for the largest, so that names sort in the order of positions.
 const DIGITS: usize = 20;
 
 /// The snapshots of one group, in a directory of their own.
 ///
-/// Any thread may read while another one writes. The directory is not locked: whoever has the node's
-/// [`super::LogStore`] open has its snapshots, too.
+/// Any thread may read while another one writes. The directory has no lock of its own: the lock of the node's
+/// [`super::LogStore`] protects it, too.
 pub struct SnapshotStore<F: FileSystem = PrivateFiles> {
     file_system: Arc<F>,
     directory: PathBuf,
     failure: FirstFailure,
-    /// Those that are durable.
+    /// The durable snapshots.
     positions: Mutex<BTreeSet<LogPosition>>,
     /// Held while files change.
     changing: Mutex<()>,
 }
 
 impl SnapshotStore {
-    /// Opens the directory, or makes it, and removes what was left by a write that was cut short. Files with other names
-    /// are left alone.
+    /// Opens the directory, or creates it, and deletes the temporary files of crashed writes. Files with other names stay.
     ///
     /// # Errors
     /// [`StoreError::Io`] says what to do.
@@ -69,7 +68,7 @@ impl<F: FileSystem> SnapshotStore<F> {
             }
             positions.extend(position_in(name, SUFFIX));
         }
-        // A file that was moved into place just before the process ended may not be durable under its name yet.
+        // A rename just before the process ended may not be durable yet.
         sync_directory(directory)?;
         if let Some(parent) = directory.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             sync_directory(parent)?;
@@ -83,21 +82,21 @@ impl<F: FileSystem> SnapshotStore<F> {
         })
     }
 
-    /// The newest snapshot that is durable.
+    /// The newest durable snapshot.
     pub fn newest(&self) -> Option<LogPosition> {
         self.positions().last().copied()
     }
 
-    /// The newest snapshot that a log goes on from: to start with. One that the log does not reach, or that is of another
-    /// term there, came from a peer just before the node crashed, and will come again.
+    /// The newest snapshot that fits the log, to start from. A snapshot beyond the log's end, or with another term at its index, came
+    /// from a peer just before the node crashed. The peer will send it again.
     pub fn newest_in(&self, log: &Log) -> Option<LogPosition> {
         self.positions().iter().rev().copied().find(|position| log.term(position.index) == Ok(position.term))
     }
 
-    /// The bytes of a snapshot; none if there is none at this position, or not any more.
+    /// The bytes of a snapshot. `None` if there is no snapshot at this position, or it was deleted.
     ///
     /// # Errors
-    /// [`StoreError::Io`] if it is there and cannot be read.
+    /// [`StoreError::Io`] if it exists and cannot be read.
     pub fn read(&self, position: LogPosition) -> Result<Option<Vec<u8>>, StoreError> {
         let path = self.path(position, SUFFIX);
         match scan::read(self.file_system.as_ref(), &path) {
@@ -107,10 +106,10 @@ impl<F: FileSystem> SnapshotStore<F> {
         }
     }
 
-    /// Makes a snapshot durable. Those before it stay until [`SnapshotStore::delete_older`].
+    /// Makes a snapshot durable. Older snapshots stay until [`SnapshotStore::delete_older`].
     ///
     /// # Errors
-    /// [`StoreError::DiskFull`]: nothing is left of it, and it may be tried again. [`StoreError::Failed`]: stop.
+    /// [`StoreError::DiskFull`]: nothing was kept, and the caller may try again. [`StoreError::Failed`]: stop.
     pub fn write(&self, position: LogPosition, bytes: &[u8]) -> Result<(), StoreError> {
         let _changing = self.change()?;
         let aside = self.path(position, SUFFIX_ASIDE);
@@ -122,7 +121,7 @@ impl<F: FileSystem> SnapshotStore<F> {
             Err(error) if is_full(&error) && self.failure.reason().is_none() => {
                 match self.file_system.delete(&aside) {
                     Ok(()) => {}
-                    // There was not even room for its name.
+                    // There was not even room for the file's name.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     Err(error) => return Err(self.fail("deleted", &aside, &error)),
                 }
@@ -132,7 +131,7 @@ impl<F: FileSystem> SnapshotStore<F> {
         }
     }
 
-    /// Deletes all snapshots before one that is durable, once the log goes on from it.
+    /// Deletes all snapshots older than a durable one. The caller does so when the log continues from that one.
     ///
     /// # Errors
     /// [`StoreError::Inconsistent`] if there is no such snapshot: nothing was deleted. [`StoreError::Failed`]: stop.
@@ -141,7 +140,7 @@ impl<F: FileSystem> SnapshotStore<F> {
         let older = {
             let mut positions = self.positions();
             if !positions.contains(&position) {
-                let reason = format!("snapshots before {position:?} were to be deleted, and there is none at it");
+                let reason = format!("cannot delete the snapshots before {position:?}: there is none at {position:?}");
                 return Err(StoreError::Inconsistent { reason });
             }
             let not_older = positions.split_off(&position);
@@ -158,7 +157,7 @@ impl<F: FileSystem> SnapshotStore<F> {
         let handle = Arc::new(self.file_system.create(aside)?);
         handle.truncate(0)?;
         self.file_system.new_writer(handle.clone())?.write_all(bytes)?;
-        // What a disk holds after a failed sync is unknown, also if it says that it is full.
+        // What a disk holds after a failed sync is unknown, even if the error is a full disk.
         handle
             .sync()
             .inspect_err(|error| self.failure.note(format!("a sync of {} failed: {error}", aside.display())))?;
@@ -169,13 +168,13 @@ impl<F: FileSystem> SnapshotStore<F> {
         })
     }
 
-    /// Notes that the node must stop, and says so.
+    /// Notes the first failure, and returns the error that stops the node.
     fn fail(&self, what: &str, path: &Path, error: &io::Error) -> StoreError {
         self.failure.note(format!("{} cannot be {what}: {error}", path.display()));
         StoreError::Failed { reason: self.failure.reason().unwrap_or_default().into() }
     }
 
-    /// Lets one thread at a time change files, and none after the first failure.
+    /// Locks the files for one thread. Fails after the first failure.
     fn change(&self) -> Result<MutexGuard<'_, ()>, StoreError> {
         let changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         match self.failure.reason() {
@@ -185,7 +184,7 @@ impl<F: FileSystem> SnapshotStore<F> {
     }
 
     fn positions(&self) -> MutexGuard<'_, BTreeSet<LogPosition>> {
-        // Nothing here panics between two changes that belong together.
+        // Poisoning does not matter: no code here panics between two changes that belong together.
         self.positions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -195,7 +194,7 @@ impl<F: FileSystem> SnapshotStore<F> {
     }
 }
 
-/// The position that a file is named by, if it is a snapshot's name.
+/// The position in a file's name, if it is a snapshot's name.
 fn position_in(name: &str, suffix: &str) -> Option<LogPosition> {
     let number = |text: &str| {
         let is_ours = text.len() == DIGITS && text.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,7 +1,7 @@
-//! What `raft-engine` does by itself where a disk fails: the reasons for what the store does around it.
+//! How `raft-engine` behaves when a disk fails: the reasons for the store's guards around it.
 //!
-//! These tests hold the engine's behaviour fast, not ours. If one of them fails after an upgrade, the engine has become
-//! better there, and the guard that the test names may go.
+//! These tests pin the engine's behaviour, not ours. If one of them fails after an upgrade, the engine has become better there, and
+//! the guard that the test names may be removed.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "these tests are about files")]
 
 use std::fs;
@@ -46,13 +46,13 @@ fn append<F: FileSystem>(engine: &Engine<F>, term: u64, indexes: std::ops::Range
     let entries: Vec<Entry> = indexes.map(|index| Entry { index, term, ..Entry::default() }).collect();
     let mut batch = LogBatch::default();
     batch.add_entries::<EntryIndex>(GROUP, &entries).expect("a small batch");
-    engine.write(&mut batch, true).expect("the disk is well");
+    engine.write(&mut batch, true).expect("a sound disk");
 }
 
 fn put<F: FileSystem>(engine: &Engine<F>, group: u64, key: &[u8], length: usize) {
     let mut batch = LogBatch::default();
     batch.put(group, key.to_vec(), vec![b'x'; length]).expect("a plain key");
-    engine.write(&mut batch, true).expect("the disk is well");
+    engine.write(&mut batch, true).expect("a sound disk");
 }
 
 fn log_file(directory: &Directory, number: u64) -> PathBuf {
@@ -65,23 +65,23 @@ fn flip(path: &Path, at: usize) {
     fs::write(path, bytes).expect("a file can be written");
 }
 
-/// Guard: `store/scan.rs` refuses a bad record with a good one behind it.
+/// Guard: `store/scan.rs` refuses a bad record with a good one after it.
 #[test]
-fn synced_records_behind_a_damaged_one_are_dropped_without_a_word() {
+fn synced_records_after_a_damaged_one_are_dropped_silently() {
     let directory = Directory::new("engine-middle");
     let log = engine(&directory.0);
     (1..=5).for_each(|index| append(&log, 1, index..=index));
     drop(log);
     let path = log_file(&directory, 1);
     let record = (fs::read(&path).expect("a file can be read").len() - FILE_HEADER_BYTES) / 5;
-    // The last byte of the second record: of its checksum.
+    // The last byte of the second record, which is part of its checksum.
     flip(&path, FILE_HEADER_BYTES + 2 * record - 1);
     assert_eq!(engine(&directory.0).last_index(GROUP), Some(1), "of five entries that were synced");
 }
 
 /// Guard: `store/scan.rs` compares a file's first bytes.
 #[test]
-fn a_flipped_bit_in_the_header_empties_the_newest_file_without_a_word() {
+fn a_flipped_bit_in_the_header_empties_the_newest_file_silently() {
     let directory = Directory::new("engine-header");
     let log = engine(&directory.0);
     append(&log, 1, 1..=5);
@@ -90,9 +90,9 @@ fn a_flipped_bit_in_the_header_empties_the_newest_file_without_a_word() {
     assert_eq!(engine(&directory.0).last_index(GROUP), None, "of five entries that were synced");
 }
 
-/// Guard: `store/scan.rs` wants the files' numbers to rise by one.
+/// Guard: `store/scan.rs` requires that the files' numbers rise by one.
 #[test]
-fn files_before_a_missing_one_are_dropped_without_a_word() {
+fn files_before_a_missing_one_are_dropped_silently() {
     let directory = Directory::new("engine-missing");
     let log = engine(&directory.0);
     put(&log, GROUP, b"vote", 16);
@@ -100,13 +100,13 @@ fn files_before_a_missing_one_are_dropped_without_a_word() {
     drop(log);
     fs::remove_file(log_file(&directory, 2)).expect("it was there");
     let log = engine(&directory.0);
-    assert_eq!(log.get(GROUP, b"vote"), None, "it stands in the first file, which is still there");
+    assert_eq!(log.get(GROUP, b"vote"), None, "it is in the first file, which still exists");
     assert!(log_file(&directory, 1).exists());
 }
 
 /// Guard: the store reads on a thread that ends afterwards.
 #[test]
-fn an_engine_answers_with_entries_of_another_on_the_same_thread() {
+fn an_engine_returns_entries_of_another_engine_on_the_same_thread() {
     let directories = [Directory::new("engine-one"), Directory::new("engine-two")];
     let engines = directories.each_ref().map(|directory| engine(&directory.0));
     append(&engines[0], 3, 1..=1);
@@ -117,47 +117,47 @@ fn an_engine_answers_with_entries_of_another_on_the_same_thread() {
     assert_eq!(terms, [3, 3], "the second was written in term 4");
 }
 
-/// Guard: the store writes the last index into every record, and does not look behind it.
+/// Guard: the store writes the last index into every record, and reads no entry after it.
 #[test]
-fn overwritten_entries_come_back_when_those_that_overwrote_them_were_compacted() {
+fn overwritten_entries_come_back_when_the_newer_entries_were_compacted() {
     let directory = Directory::new("engine-overwritten");
     let log = engine(&directory.0);
     (1..=35).for_each(|index| append(&log, 1, index..=index));
     put(&log, GROUP, b"filler", 2000);
-    // In the next file a new leader overwrites all but the first, gets no further than 30, and all of it is compacted.
+    // In the next file a new leader overwrites all but the first entry, gets only to 30, and all of that is compacted.
     append(&log, 2, 2..=2);
     (3..=30).for_each(|index| append(&log, 2, index..=index));
     let mut batch = LogBatch::default();
     batch.add_command(GROUP, Command::Compact { index: 31 });
-    log.write(&mut batch, true).expect("the disk is well");
+    log.write(&mut batch, true).expect("a sound disk");
     assert_eq!(log.last_index(GROUP), None);
     drop(log);
     let log = engine(&directory.0);
     assert_eq!((log.first_index(GROUP), log.last_index(GROUP)), (Some(31), Some(35)), "entries that were overwritten");
 }
 
-/// Guard: `store/guard.rs` keeps a failed sync from the engine, and the store stops.
+/// Guard: `store/guard.rs` hides a failed sync from the engine, and the store stops.
 #[test]
 fn a_failed_sync_panics() {
     let (disk, directory) = (Disk::new(), Directory::new("engine-sync"));
-    let log = Engine::open_with_file_system(config(&directory.0), Arc::clone(&disk)).expect("it can be begun");
+    let log = Engine::open_with_file_system(config(&directory.0), Arc::clone(&disk)).expect("an empty directory");
     append(&log, 1, 1..=1);
     disk.fail_syncs(true);
     assert!(catch_unwind(AssertUnwindSafe(|| append(&log, 1, 2..=2))).is_err());
-    // Otherwise it would panic twice when it is dropped, and abort the process.
+    // Otherwise the engine would panic again when it is dropped, and abort the process.
     disk.fail_syncs(false);
 }
 
-/// Guard: the store gives back its reserve beneath the engine, and stops if deleting finds no room even then.
+/// Guard: the store gives its reserve back without the engine's notice, and stops if deleting finds no room even then.
 #[test]
 fn a_dropped_log_comes_back_when_deleting_old_files_once_found_no_room() {
     let last_index_after = |is_full| {
         let (disk, directory) = (Disk::new(), Directory::new("engine-purge"));
-        let log = Engine::open_with_file_system(config(&directory.0), Arc::clone(&disk)).expect("it can be begun");
+        let log = Engine::open_with_file_system(config(&directory.0), Arc::clone(&disk)).expect("an empty directory");
         let fill_files = || (1..=8).for_each(|_| put(&log, GROUP + 1, b"filler", 2000));
         append(&log, 1, 1..=5);
         fill_files();
-        // The entries are rewritten, so that the file in which they stood can go.
+        // The engine rewrites the entries, so that it can delete their file.
         log.purge_expired_files().expect("there is room");
         let mut batch = LogBatch::default();
         batch.add_command(GROUP, Command::Clean);
@@ -175,13 +175,13 @@ fn a_dropped_log_comes_back_when_deleting_old_files_once_found_no_room() {
     assert_eq!(last_index_after(true), Some(5), "of a log that was dropped");
 }
 
-/// Guard: `store/guard.rs` deletes the file again.
+/// Guard: `store/guard.rs` deletes the empty file.
 #[test]
-fn a_file_that_was_begun_on_a_full_disk_is_left_behind() {
+fn an_empty_file_is_left_behind_on_a_full_disk() {
     let (disk, directory) = (Disk::new(), Directory::new("engine-begun"));
-    let log = Engine::open_with_file_system(config(&directory.0), Arc::clone(&disk)).expect("it can be begun");
+    let log = Engine::open_with_file_system(config(&directory.0), Arc::clone(&disk)).expect("an empty directory");
     append(&log, 1, 1..=1);
-    // Room for a name, and none for what is to stand in the file.
+    // Room for a file's name, and none for its content.
     disk.limit(0);
     let mut batch = LogBatch::default();
     batch.put(GROUP, b"large".to_vec(), vec![b'x'; 4000]).expect("a plain key");
@@ -189,7 +189,7 @@ fn a_file_that_was_begun_on_a_full_disk_is_left_behind() {
     assert_eq!(fs::read(log_file(&directory, 2)).expect("it is there"), b"");
     disk.limit(usize::MAX);
     append(&log, 1, 2..=2);
-    assert_eq!(fs::read(log_file(&directory, 2)).expect("it is there"), b"", "it went on in the first");
+    assert_eq!(fs::read(log_file(&directory, 2)).expect("it is there"), b"", "it continued in the first file");
 }
 
 /// Guard: the store checks the indexes before it writes.

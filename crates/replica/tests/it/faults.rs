@@ -1,9 +1,9 @@
-//! Groups under random faults: crashes, partitions, stalls, slow disks and snapshots, lost messages, hand-overs, and members that
-//! come, go and replace each other meanwhile, from one seed each.
+//! Groups under random faults, each from one seed: crashes, partitions, stalls, slow disks and snapshots, lost messages, leadership
+//! transfers, and changes of the members.
 //!
-//! A client keeps asking for locks and sends what was not answered again, with the same number. Whatever happened, in the
-//! end every answer was true: each lock was granted once, tokens are unique, and all replicas have the same state.
-//! `FENCEPOST_SEEDS=N` runs more seeds, `FENCEPOST_SEED=N` replays one.
+//! A client keeps acquiring locks. It sends an unanswered request again, with the same number. In the end every answer must be true:
+//! each lock was granted once, tokens are unique, and all replicas have the same state. `FENCEPOST_SEEDS=N` runs more seeds,
+//! `FENCEPOST_SEED=N` replays one.
 #![allow(clippy::disallowed_methods, reason = "how many seeds to run comes from the environment")]
 
 use std::collections::BTreeMap;
@@ -28,8 +28,8 @@ fn any_of(ids: &[u64], random: &mut Random) -> u64 {
     ids[random.below(ids.len() as u64) as usize]
 }
 
-/// Does one thing to the group, and counts it. At most a minority of the first `size` voters, or as many others, is down or
-/// stalled at a time; there are never fewer voters.
+/// Causes one fault, change or healing, and counts it. Fewer than half of `size` nodes are down or stalled at a time, and the group
+/// always has at least `size` voters.
 fn disturb(cluster: &mut Cluster, size: u64, random: &mut Random, faults: &mut BTreeMap<&'static str, u64>) {
     let ids: Vec<u64> = cluster.nodes.keys().copied().collect();
     let id = any_of(&ids, random);
@@ -66,7 +66,7 @@ fn disturb(cluster: &mut Cluster, size: u64, random: &mut Random, faults: &mut B
             let Some(leader) = cluster.leader() else { return };
             // A node without a vote is refused.
             let Ok(()) = cluster.replica(leader).transfer_lead(to) else { return };
-            "hand-over"
+            "leadership transfer"
         }
         6 if is_well => {
             cluster.node(id).snapshots_stalled = true;
@@ -134,7 +134,7 @@ fn every_answer_is_true_whatever_happens() {
         let size = voters.len() as u64;
         let mut cluster = Cluster::new(&[], seed);
         if seed % 4 == 0 {
-            // So little that the log is full of a few dozen entries.
+            // So little that a few dozen entries fill the log.
             cluster.settings.log_bytes_max = 4 << 10;
         }
         for id in voters {
@@ -173,8 +173,8 @@ fn every_answer_is_true_whatever_happens() {
 
         heal(&mut cluster);
         cluster.loss_percent = 0;
-        // Those that were taken out, or never became members, stay behind.
-        let members = cluster.run_until("no change is under way", |cluster| {
+        // Removed nodes, and nodes that never became members, do not catch up.
+        let members = cluster.run_until("no change is in progress", |cluster| {
             let leader = cluster.leader()?;
             let members = cluster.replica(leader).members();
             members.iter().all(|view| view.role != Role::Leaving).then_some(members)
@@ -199,9 +199,9 @@ fn every_answer_is_true_whatever_happens() {
         return;
     }
     let disturbances =
-        ["crash", "stall", "slow disk", "isolation", "one-way cut", "hand-over", "slow snapshots", "healing"];
+        ["crash", "stall", "slow disk", "isolation", "one-way cut", "leadership transfer", "slow snapshots", "healing"];
     let changes = ["learner added", "promotion", "replacement", "voter removed", "learner removed"];
     for fault in disturbances.into_iter().chain(changes) {
-        assert!(faults.get(fault).is_some_and(|count| *count >= 20), "too few faults to mean anything: {faults:?}");
+        assert!(faults.get(fault).is_some_and(|count| *count >= 20), "too few faults of a kind: {faults:?}");
     }
 }

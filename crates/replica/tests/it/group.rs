@@ -1,6 +1,6 @@
-//! The replica in groups of one, three and five: electing, proposing, counting time, crashing and growing.
+//! The replica in groups of one, three and five: elections, proposals, time, crashes, growth.
 //!
-//! The tests are named after what a lock service must not do, much of it after what others have done.
+//! Many tests are named after a mistake that another lock service has made.
 
 use crate::cluster::{Cluster, SNAPSHOT_EVERY_ENTRIES, lock, member, open, token};
 use fencepost_core::bounds::RESTORE_TOKEN_JUMP;
@@ -43,7 +43,7 @@ fn lost_doubled_and_delayed_messages_change_nothing() {
         cluster.ask(open(1, 600_000));
         let mut granted = 0;
         for number in 1..=30 {
-            // A command whose fate is unknown is sent again with the same number: it is done once.
+            // A command with an unknown outcome is sent again with the same number. It is carried out once.
             let answered = cluster.run_until("the lock is granted", |cluster| {
                 let leader = cluster.leader()?;
                 let ticket = cluster.replica(leader).submit(lock(1, number, &format!("r{number}"), Wait::No)).ok()?;
@@ -72,7 +72,7 @@ fn everything_that_arrived_meanwhile_is_one_entry() {
     });
     let positions: std::collections::BTreeSet<_> =
         tickets.iter().map(|ticket| cluster.node(leader).replies[ticket].position).collect();
-    assert_eq!(positions.len(), 1, "five hundred operations stand at one position");
+    assert_eq!(positions.len(), 1, "five hundred operations are in one entry");
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn keep_alives_of_a_thousand_sessions_are_four_entries_a_second() {
     }
     cluster.run_ms(500);
     let before = cluster.replica(leader).applied().index;
-    // Each session renews once a second, spread over it: a message every few milliseconds.
+    // Each session renews once a second. The renewals are spread over the second.
     for round in 0..10 {
         for slice in 0..20 {
             for session in (slice * 50 + 1)..=(slice * 50 + 50) {
@@ -110,7 +110,7 @@ fn keep_alives_of_a_thousand_sessions_are_four_entries_a_second() {
 }
 
 #[test]
-fn what_is_due_ends_within_half_a_second_of_logical_time() {
+fn a_session_ends_at_most_half_a_second_of_logical_time_after_its_deadline() {
     let mut cluster = Cluster::new(&[1, 2, 3], 6);
     let opened = cluster.ask(open(1, 2_000));
     let deadline = LogicalMs(opened.stamp.0 + 2_000);
@@ -124,7 +124,7 @@ fn what_is_due_ends_within_half_a_second_of_logical_time() {
 }
 
 #[test]
-fn a_leader_that_slept_forty_seconds_expires_nobody() {
+fn a_leader_that_slept_forty_seconds_expires_no_session() {
     let mut cluster = Cluster::new(&[1], 8);
     cluster.ask(open(1, 30_000));
     let before = cluster.replica(1).state().stamp();
@@ -141,23 +141,23 @@ fn a_leader_that_slept_forty_seconds_expires_nobody() {
 }
 
 #[test]
-fn a_sleeping_leader_that_was_replaced_expires_nobody_and_acknowledges_nothing() {
+fn a_sleeping_leader_that_was_replaced_expires_no_session_and_acknowledges_nothing() {
     let mut cluster = Cluster::new(&[1, 2, 3], 9);
     cluster.ask(open(1, 10_000));
     let old = cluster.run_until_leader();
     let late = cluster.keep_alive(old, 1).unwrap();
     cluster.node(old).stalled = true;
     let new = cluster.run_until("another node leads", |cluster| cluster.leader().filter(|leader| *leader != old));
-    // The session goes on at the new leader for longer than its TTL.
+    // The session lives on at the new leader for longer than its TTL.
     for _ in 0..20 {
         cluster.keep_alive(new, 1).unwrap();
         cluster.run_ms(1_000);
     }
     cluster.node(old).stalled = false;
     cluster.run_ms(2_000);
-    assert_eq!(cluster.replica(new).state().counts().sessions, 1, "nobody was expired by the one who woke up");
+    assert_eq!(cluster.replica(new).state().counts().sessions, 1, "the old leader expired no session");
     assert!(!cluster.node(old).replies.contains_key(&late), "the old leader acknowledged nothing");
-    assert!(cluster.node(old).abandoned.contains(&late), "it said that it cannot know");
+    assert!(cluster.node(old).abandoned.contains(&late), "it reported that the outcome is unknown to it");
     assert!(matches!(cluster.keep_alive(old, 1), Err(NotTaken::NotLeader { leader: Some(leader) }) if leader == new));
     cluster.assert_replicas_equal();
 }
@@ -171,9 +171,9 @@ fn an_isolated_leader_steps_down_and_neither_expires_nor_acknowledges() {
     let late = cluster.keep_alive(old, 1).unwrap();
     cluster.run_ms(20_000);
     assert!(!cluster.replica(old).serves(), "without a majority it does not lead");
-    assert_eq!(cluster.replica(old).state().counts().sessions, 1, "it expired nobody");
+    assert_eq!(cluster.replica(old).state().counts().sessions, 1, "it expired no session");
     assert!(!cluster.node(old).replies.contains_key(&late));
-    let new = cluster.leader().expect("the others elected one");
+    let new = cluster.leader().expect("the others elected a leader");
     assert_ne!(new, old);
     assert_eq!(cluster.replica(new).state().counts().sessions, 0, "the majority expired the silent session");
     cluster.heal();
@@ -181,22 +181,22 @@ fn an_isolated_leader_steps_down_and_neither_expires_nor_acknowledges() {
 }
 
 #[test]
-fn a_fail_over_gives_the_living_time_to_come_back() {
+fn a_fail_over_gives_live_sessions_time_to_come_back() {
     let mut cluster = Cluster::new(&[1, 2, 3], 11);
     cluster.ask(open(1, 5_000));
     let old = cluster.run_until_leader();
-    // Just before its deadline, the leader dies.
+    // The leader crashes just before the session's deadline.
     cluster.run_ms(4_800);
     cluster.crash(old);
     let new = cluster.run_until("another node leads", |cluster| cluster.leader().filter(|leader| *leader != old));
     cluster.run_ms(2_000);
-    assert_eq!(cluster.replica(new).state().counts().sessions, 1, "the grace lifted its deadline");
+    assert_eq!(cluster.replica(new).state().counts().sessions, 1, "the grace extended its deadline");
     cluster.run_ms(6_000);
     assert_eq!(cluster.replica(new).state().counts().sessions, 0, "but not for ever");
 }
 
 #[test]
-fn tokens_go_on_rising_after_a_fail_over() {
+fn tokens_keep_rising_after_a_fail_over() {
     let mut cluster = Cluster::new(&[1, 2, 3], 12);
     cluster.ask(open(1, 60_000));
     let mut last = 0;
@@ -240,9 +240,9 @@ fn nothing_is_answered_before_a_majority_has_it_on_disk() {
     }
     let ticket = cluster.replica(leader).submit(lock(1, 1, "r", Wait::No)).unwrap();
     cluster.run_ms(500);
-    assert!(!cluster.node(leader).replies.contains_key(&ticket), "one disk of three is no majority");
+    assert!(!cluster.node(leader).replies.contains_key(&ticket), "one disk of three is not a majority");
     cluster.node(followers[0]).disk_stalled = false;
-    cluster.run_until("two disks are", |cluster| cluster.node(leader).replies.get(&ticket).cloned());
+    cluster.run_until("two disks are a majority", |cluster| cluster.node(leader).replies.get(&ticket).cloned());
 }
 
 #[test]
@@ -268,12 +268,12 @@ fn a_read_sees_everything_acknowledged_before_it() {
     let leader = cluster.run_until_leader();
     let read = cluster.replica(leader).submit_read().unwrap();
     let position = cluster.run_until("the read is ready", |cluster| cluster.node(leader).reads.get(&read).copied());
-    assert!(position >= opened.position, "it says what it shows: {position:?}");
+    assert!(position >= opened.position, "the position that it shows: {position:?}");
     assert!(cluster.replica(leader).state().session(SessionId(1)).is_some());
 }
 
 #[test]
-fn a_node_that_is_cut_off_reads_what_it_knows_and_says_as_of_when() {
+fn a_stale_read_of_a_node_that_is_cut_off_says_its_position() {
     let mut cluster = Cluster::new(&[1, 2, 3], 33);
     let opened = cluster.ask(open(1, 60_000));
     let leader = cluster.run_until_leader();
@@ -284,11 +284,11 @@ fn a_node_that_is_cut_off_reads_what_it_knows_and_says_as_of_when() {
     cluster.run_ms(5_000);
     let (position, state) = cluster.replica(cut_off).read_stale();
     assert!(position >= opened.position && position < granted.position, "{position:?}");
-    assert_eq!((state.counts().sessions, state.counts().grants), (1, 0), "as of then");
+    assert_eq!((state.counts().sessions, state.counts().grants), (1, 0), "as of that position");
     assert_eq!(
         cluster.replica(cut_off).submit_read(),
         Err(NotTaken::NotLeader { leader: None }),
-        "and no more than that"
+        "it answers no linearizable read"
     );
     assert!(cluster.node(cut_off).reads.is_empty());
     cluster.heal();
@@ -314,7 +314,7 @@ fn a_group_grows_from_one_to_three_while_it_serves_and_shrinks_again() {
     cluster.ask(open(1, 600_000));
     let mut number = 0;
     for id in [2, 3] {
-        // A new node knows nothing but its id; it learns all else from the leader.
+        // A new node knows only its id. It learns everything else from the leader.
         cluster.join(id);
         for change in [MemberChange::AddLearner(member(id)), MemberChange::Promote(id)] {
             cluster.change(&[change]);
@@ -323,7 +323,7 @@ fn a_group_grows_from_one_to_three_while_it_serves_and_shrinks_again() {
         }
     }
     cluster.assert_replicas_equal();
-    // Now one of three may die.
+    // Now the group survives the crash of one node.
     cluster.crash(1);
     number += 1;
     cluster.ask(lock(1, number, &format!("r{number}"), Wait::No));
@@ -337,19 +337,19 @@ fn a_group_grows_from_one_to_three_while_it_serves_and_shrinks_again() {
 fn a_node_that_is_alone_leads_at_once_when_it_starts_again() {
     let mut cluster = Cluster::new(&[1], 26);
     cluster.ask(open(1, 600_000));
-    // Every node describes itself, so its log has a change of the members in it.
+    // Every node describes itself, so every log contains a change of the members.
     cluster.change(&[MemberChange::Describe(member(1))]);
     cluster.ask(lock(1, 1, "r1", Wait::No));
     cluster.ask(lock(1, 2, "r2", Wait::No));
     cluster.crash(1);
     cluster.restart(1);
-    // Less than a tick: there is nobody to wait for.
+    // Less than a tick: there is no other voter to wait for.
     cluster.run_ms(50);
     assert_eq!(cluster.leader(), Some(1));
 }
 
 #[test]
-fn the_lead_is_handed_over_on_request() {
+fn leadership_is_transferred_on_request() {
     let mut cluster = Cluster::new(&[1, 2, 3], 19);
     cluster.ask(open(1, 60_000));
     let old = cluster.run_until_leader();
@@ -371,12 +371,15 @@ fn a_follower_that_missed_too_much_gets_a_snapshot() {
     for number in 1..=4 * SNAPSHOT_EVERY_ENTRIES {
         cluster.ask(lock(1, number, &format!("r{number}"), Wait::No));
     }
-    assert!(cluster.snapshots_made >= 2 * 3, "the others have made some");
+    assert!(cluster.snapshots_made >= 2 * 3, "the others have made snapshots");
     let first_kept = cluster.replica(leader).applied().index - SNAPSHOT_EVERY_ENTRIES;
     cluster.restart(behind);
-    assert!(cluster.replica(behind).applied().index < first_kept, "what it needs is no longer in the leader's log");
+    assert!(
+        cluster.replica(behind).applied().index < first_kept,
+        "the leader's log no longer has the entries that it needs"
+    );
     cluster.assert_replicas_equal();
-    // It goes on like the others, also from its own disk.
+    // It continues like the others, also from its own disk.
     cluster.crash(behind);
     cluster.restart(behind);
     cluster.ask(lock(1, 1_000, "after", Wait::No));
@@ -384,7 +387,7 @@ fn a_follower_that_missed_too_much_gets_a_snapshot() {
 }
 
 #[test]
-fn every_node_starts_again_from_its_snapshot_and_the_entries_behind_it() {
+fn every_node_starts_again_from_its_snapshot_and_the_entries_after_it() {
     let mut cluster = Cluster::new(&[1, 2, 3], 21);
     cluster.ask(open(1, 600_000));
     for number in 1..=SNAPSHOT_EVERY_ENTRIES + 20 {
@@ -395,7 +398,7 @@ fn every_node_starts_again_from_its_snapshot_and_the_entries_behind_it() {
     for id in [1, 2, 3] {
         cluster.crash(id);
         cluster.restart(id);
-        assert!(cluster.replica(id).applied().index > SNAPSHOT_EVERY_ENTRIES, "it does not begin at the beginning");
+        assert!(cluster.replica(id).applied().index > SNAPSHOT_EVERY_ENTRIES, "it does not start from an empty state");
     }
     let leader = cluster.run_until_leader();
     cluster.run_ms(1_000);
@@ -438,19 +441,19 @@ fn a_node_does_not_stand_for_election_before_its_snapshot_is_durable() {
     let term = cluster.replica(leader).term();
     cluster.node(behind).disk_stalled = true;
     cluster.replica(behind).handle_snapshot(snapshot_message(leader, behind, term, &bytes), bytes).unwrap();
-    // Nobody is heard, for longer than any election timeout; and somebody who is late asks it to lead.
+    // It hears no node for longer than any election timeout. Then a late message asks it to stand for election.
     cluster.run_ms(5_000);
-    assert_eq!(cluster.replica(behind).state().counts().grants, 1, "the snapshot was taken");
-    let mut word = Message { from: leader, to: behind, term, ..Message::default() };
-    word.set_msg_type(raft::eraftpb::MessageType::MsgTimeoutNow);
-    cluster.replica(behind).handle_message(word).unwrap();
+    assert_eq!(cluster.replica(behind).state().counts().grants, 1, "the snapshot was installed");
+    let mut late = Message { from: leader, to: behind, term, ..Message::default() };
+    late.set_msg_type(raft::eraftpb::MessageType::MsgTimeoutNow);
+    cluster.replica(behind).handle_message(late).unwrap();
     cluster.run_ms(20);
     cluster.node(behind).disk_stalled = false;
     cluster.heal();
     cluster.assert_replicas_equal();
 }
 
-/// As the leader would send it.
+/// The message that announces a snapshot, as the leader sends it.
 fn snapshot_message(from: u64, to: u64, term: u64, bytes: &[u8]) -> Message {
     let position = read_snapshot(crate::cluster::GROUP, bytes, 0, KnownVersions::THIS_BUILD).unwrap().position;
     let mut message = Message { from, to, term, ..Message::default() };
@@ -461,7 +464,7 @@ fn snapshot_message(from: u64, to: u64, term: u64, bytes: &[u8]) -> Message {
 }
 
 #[test]
-fn an_older_snapshot_that_comes_late_does_not_take_the_place_of_a_newer_one() {
+fn an_older_snapshot_that_comes_late_does_not_replace_a_newer_one() {
     let mut cluster = Cluster::new(&[1, 2, 3], 35);
     cluster.ask(open(1, 600_000));
     let leader = cluster.run_until_leader();
@@ -481,7 +484,7 @@ fn an_older_snapshot_that_comes_late_does_not_take_the_place_of_a_newer_one() {
     }
     cluster.run_ms(20);
     assert_eq!(cluster.replica(behind).state().counts().grants, 2, "the newer one");
-    // One that comes without its bytes is of no use, and does no harm.
+    // A snapshot message without its bytes is ignored.
     let mut bare = Message { from: leader, to: behind, term, ..Message::default() };
     bare.set_msg_type(raft::eraftpb::MessageType::MsgSnapshot);
     let metadata = bare.mut_snapshot().mut_metadata();
@@ -516,23 +519,23 @@ fn a_backup_taken_while_serving_becomes_a_new_group_with_higher_tokens() {
     cluster.replica(leader).snapshot_now();
     cluster.run_ms(15);
     let backup = cluster.snapshot_bytes(leader).expect("the backup is made");
-    // Granted after the backup, so the new group knows nothing of it.
+    // Granted after the backup, so the new group does not know it.
     let lost = cluster.ask(lock(1, 2, "s", Wait::No));
 
     let mut restored = Cluster::new(&[], 25);
     restored.settings.group = GroupId { cluster: 0xD, group: 1 };
     assert!(
         read_snapshot(restored.settings.group, &backup, 0, KnownVersions::THIS_BUILD).is_err(),
-        "a backup is not taken for the new group's own"
+        "the new group does not accept the backup as its own snapshot"
     );
     let first =
         restore_backup(&backup, restored.settings.group, RESTORE_TOKEN_JUMP, 1, KnownVersions::THIS_BUILD).unwrap();
     restored.add_node(1, Log::new(&[1]), Some(first.into()));
     restored.run_until_leader();
-    assert_eq!(restored.replica(1).state().counts().sessions, 0, "no session came along");
+    assert_eq!(restored.replica(1).state().counts().sessions, 0, "a restored backup has no sessions");
     restored.ask(open(9, 600_000));
     let after = restored.ask(lock(9, 1, "r", Wait::No));
-    assert!(token(&after) > token(&before).max(token(&lost)), "no token comes again");
+    assert!(token(&after) > token(&before).max(token(&lost)), "no token is given twice");
     assert!(token(&after) > RESTORE_TOKEN_JUMP);
 }
 
@@ -552,7 +555,7 @@ fn a_group_grows_to_five_and_a_dead_node_is_replaced() {
         change(&mut cluster, MemberChange::Promote(id));
     }
     cluster.assert_replicas_equal();
-    // Two of five may die. One of them never comes back; a new node takes its place under a new id.
+    // Two of five crash. One of them never comes back, and a new node replaces it under a new id.
     cluster.crash(4);
     cluster.crash(5);
     cluster.join(6);
@@ -586,11 +589,11 @@ fn a_renewal_of_an_ended_session_is_refused() {
 }
 
 #[test]
-fn a_restart_of_all_nodes_does_not_begin_a_ttl_anew() {
+fn a_restart_of_all_nodes_does_not_restart_a_ttl() {
     let mut cluster = Cluster::new(&[1, 2, 3], 29);
     let opened = cluster.ask(open(1, 20_000));
     cluster.run_ms(10_000);
-    // An entry that carries the time into the log; what no entry has carried is lost with the leader, and that is safe.
+    // This entry carries the time into the log. Time that is in no entry is lost with the leader, which is safe.
     cluster.ask(open(2, 600_000));
     for id in [1, 2, 3] {
         cluster.crash(id);
@@ -614,7 +617,7 @@ fn expiry_is_not_stuck_behind_a_flood_of_requests() {
     let ended = cluster.run_until("the silent session has ended", |cluster| {
         for _ in 0..200 {
             number += 1;
-            // Busy or unseen, each of them is an operation that has to be carried through the log.
+            // Whatever the answer, each of them is an operation that goes through the log.
             cluster.replica(leader).submit(lock(2, number, "r", Wait::No)).unwrap();
         }
         let state = cluster.replica(leader).state();
@@ -624,7 +627,7 @@ fn expiry_is_not_stuck_behind_a_flood_of_requests() {
 }
 
 #[test]
-fn a_node_with_too_much_to_do_turns_away_who_wants_more_then_who_lets_go_and_never_a_sign_of_life() {
+fn an_overloaded_node_refuses_acquires_first_then_releases_and_never_a_keep_alive() {
     let mut cluster = Cluster::new(&[1, 2, 3], 32);
     cluster.ask(open(1, 600_000));
     let leader = cluster.run_until_leader();
@@ -648,18 +651,18 @@ fn a_node_with_too_much_to_do_turns_away_who_wants_more_then_who_lets_go_and_nev
     assert!(cluster.replica(leader).submit(lock(1, 0, "r", Wait::No)).is_ok(), "the backlog is worked off");
 }
 
-/// All events after a position, as a watcher on that node gets them.
+/// All events after a position, as a watcher at that node gets them.
 fn events_after(cluster: &mut Cluster, node: u64, position: Position) -> Result<Vec<PositionedEvent>, Compacted> {
     let events = cluster.replica(node).events().after(position, "", usize::MAX)?;
     Ok(events.cloned().collect())
 }
 
 #[test]
-fn a_watcher_goes_on_at_another_node_where_it_was() {
+fn a_watcher_continues_at_another_node_where_it_stopped() {
     let beginning = Position { index: GROUP_BEGINS.index, ordinal: u32::MAX };
     let mut cluster = Cluster::new(&[1, 2, 3], 34);
     cluster.ask(open(1, 600_000));
-    // Below the number of entries that makes a snapshot, so that every node has seen everything.
+    // Too few entries for a snapshot, so that every node has all events.
     for number in 1..=20 {
         cluster.ask(lock(1, number, &format!("r{number}"), Wait::No));
         if number % 7 == 0 {
@@ -678,7 +681,7 @@ fn a_watcher_goes_on_at_another_node_where_it_was() {
         }
     }
 
-    // A node that was away, and came back by a snapshot, does not know what it missed, and says so.
+    // A node that was away and installed a snapshot does not have the events that it missed, and says so.
     let leader = cluster.run_until_leader();
     let away = leader % 3 + 1;
     let last_seen = all.last().unwrap().position;
@@ -693,7 +696,7 @@ fn a_watcher_goes_on_at_another_node_where_it_was() {
     let Err(Compacted { oldest }) = events_after(&mut cluster, away, last_seen) else { panic!("a silent gap") };
     assert!(oldest > last_seen);
     let rest = events_after(&mut cluster, away, oldest).unwrap();
-    assert!(!rest.is_empty(), "it goes on from there");
+    assert!(!rest.is_empty(), "it has the events after that");
     assert_eq!(rest, events_after(&mut cluster, leader, oldest).unwrap());
     assert_eq!(events_after(&mut cluster, leader, last_seen).unwrap().len() as u64, 3 * SNAPSHOT_EVERY_ENTRIES + 1);
 }

@@ -1,4 +1,5 @@
-//! Whom a node hears: a dead peer is seen to be silent, by the leader, or by each node if none leads; once, and not by mistake.
+//! Which peers a node hears. The leader reports a dead peer as silent; without a leader, each node does. It reports once, and never by
+//! mistake.
 
 use crate::cluster::{Cluster, lock, member, open};
 use fencepost_core::Wait;
@@ -12,7 +13,7 @@ fn others(cluster: &Cluster, than: u64) -> Vec<u64> {
     cluster.nodes.keys().copied().filter(|id| *id != than).collect()
 }
 
-/// Three nodes with names, of which one has led for a while.
+/// Three nodes with names, and the leader, which has led for a while.
 fn named_group(seed: u64) -> (Cluster, u64) {
     let mut cluster = Cluster::new(&[1, 2, 3], seed);
     for id in [1, 2, 3] {
@@ -35,28 +36,28 @@ fn a_leader_sees_a_dead_follower_and_that_it_comes_back() {
         cluster.run_ms(8_000);
         let seen = view(&mut cluster, leader, dead);
         assert!(matches!(seen.hears, Hears::Silent { ms: 8_000..=8_300 }), "{seen:?}");
-        assert_eq!(seen.lag, Some(Lag::default()), "nothing was written that it could lack");
+        assert_eq!(seen.lag, Some(Lag::default()), "no entry was written since");
         assert_eq!(view(&mut cluster, leader, living).hears, Hears::Yes);
-        // Followers do not hear each other, and must not say what they cannot know.
+        // Followers do not hear each other, so they must not call each other silent.
         assert_eq!(view(&mut cluster, living, dead).hears, Hears::Unknown);
         assert_eq!(view(&mut cluster, living, leader).hears, Hears::Yes);
-        assert_eq!(cluster.node(leader).peers, [(dead, true)], "said once");
+        assert_eq!(cluster.node(leader).peers, [(dead, true)], "reported once");
         assert_eq!(cluster.node(living).peers, []);
 
         cluster.restart(dead);
         cluster.run_ms(SILENT_AFTER_MS + 2_000);
         assert_eq!(view(&mut cluster, leader, dead).hears, Hears::Yes);
         assert_eq!(cluster.node(leader).peers, [(dead, true), (dead, false)]);
-        assert_eq!(cluster.leader(), Some(leader), "the lead stayed where it was");
+        assert_eq!(cluster.leader(), Some(leader), "the leader is the same");
     }
 }
 
 #[test]
-fn a_node_without_a_leader_says_whom_it_hears() {
+fn a_node_without_a_leader_says_which_voters_it_hears() {
     for seed in 1..=10 {
         let (mut cluster, leader) = named_group(seed);
         let followers = others(&cluster, leader);
-        // Two of three go: the one that is left leads, or followed one of them.
+        // Two of three crash. The node that is left was the leader, or a follower.
         for left in [leader, followers[0]] {
             let dead = others(&cluster, left);
             for node in &dead {
@@ -68,7 +69,7 @@ fn a_node_without_a_leader_says_whom_it_hears() {
             assert_eq!((hearing.heard, hearing.voters, hearing.has_majority), (1, 3, false), "{hearing}");
             let said = hearing.to_string();
             assert!(said.starts_with(&format!("node n{left} hears 1 of 3: ")), "{said}");
-            // A follower did not hear the other one before the leader was gone, which takes it up to two seconds to notice.
+            // A follower begins to listen for the other follower when it misses its leader, after up to two seconds.
             for (name, ms) in &hearing.silent {
                 assert!((7_000..=9_800).contains(ms) && dead.iter().any(|it| format!("n{it}") == *name), "{said}");
             }
@@ -85,8 +86,8 @@ fn a_node_without_a_leader_says_whom_it_hears() {
 }
 
 #[test]
-fn a_majority_that_elects_for_a_long_time_is_not_silent_to_itself() {
-    // Of five, two live: they ask each other for votes for ever, and hear each other while they do.
+fn voters_without_a_majority_hear_each_other_while_they_ask_for_votes() {
+    // Two of five live. They ask each other for votes for ever, so they hear each other.
     let mut cluster = Cluster::new(&[1, 2, 3, 4, 5], 11);
     cluster.run_until_leader();
     for dead in [3, 4, 5] {
@@ -108,7 +109,7 @@ fn a_node_that_slept_does_not_call_the_others_silent() {
     let (mut cluster, leader) = named_group(3);
     let others = others(&cluster, leader);
     for sleeper in [leader, others[0]] {
-        // What was said meanwhile is lost, so the first turn after the sleep has heard nothing.
+        // The messages of that time are lost, so the first turn after the sleep has heard nothing.
         cluster.node(sleeper).stalled = true;
         cluster.isolate(sleeper);
         cluster.run_ms(60_000);
@@ -125,7 +126,7 @@ fn a_node_that_slept_does_not_call_the_others_silent() {
 }
 
 #[test]
-fn a_peer_that_comes_and_goes_is_told_of_once() {
+fn an_unstable_peer_is_reported_once() {
     let (mut cluster, leader) = named_group(4);
     let [flaps, _] = others(&cluster, leader)[..] else { panic!("three nodes") };
     for _ in 0..20 {
@@ -138,11 +139,11 @@ fn a_peer_that_comes_and_goes_is_told_of_once() {
     }
     assert_eq!(cluster.node(leader).peers, [(flaps, true)]);
     cluster.run_ms(SILENT_AFTER_MS + 500);
-    assert_eq!(cluster.node(leader).peers, [(flaps, true), (flaps, false)], "it came back to stay");
+    assert_eq!(cluster.node(leader).peers, [(flaps, true), (flaps, false)], "it stayed");
 }
 
 #[test]
-fn a_follower_that_lacks_entries_is_behind_by_so_many_and_for_so_long() {
+fn the_lag_of_a_follower_counts_the_entries_and_the_time_that_it_is_behind() {
     let (mut cluster, leader) = named_group(5);
     let [dead, living] = others(&cluster, leader)[..] else { panic!("three nodes") };
     cluster.ask(open(1, 600_000));
@@ -156,14 +157,14 @@ fn a_follower_that_lacks_entries_is_behind_by_so_many_and_for_so_long() {
     let written = cluster.replica(leader).applied().index - last;
     cluster.run_ms(6_000);
     let lag = view(&mut cluster, leader, dead).lag.expect("the leader knows");
-    // A leader writes its time down once a second, so it lacks entries from its first second on.
+    // A leader writes an entry with its time once a second, so the follower is behind from the first second on.
     assert!(lag.entries >= written && (9_000..=10_400).contains(&lag.ms), "{lag:?}, {written} entries");
     let lag = view(&mut cluster, leader, living).lag.expect("the leader knows");
     assert!(lag.entries <= 1 && lag.ms < 300, "{lag:?}");
     assert_eq!(view(&mut cluster, leader, leader).lag, None);
     assert_eq!(view(&mut cluster, living, dead).lag, None, "only the leader knows");
 
-    // So far behind that the log does not reach back, it needs a snapshot.
+    // When the leader's log no longer reaches back to its entries, it needs a snapshot.
     for number in 11..=120 {
         cluster.ask(lock(1, number, &format!("r{number}"), Wait::No));
     }

@@ -1,4 +1,4 @@
-//! Groups whose members change while they serve: named, added, replaced, taken out; and nodes that come back as somebody else.
+//! Groups whose members change while they serve: named, added, replaced, removed; and nodes that come back under a new id.
 
 use crate::cluster::{Cluster, SNAPSHOT_EVERY_ENTRIES, lock, member, open};
 use fencepost_core::{KnownVersions, Ticket, Wait};
@@ -19,7 +19,7 @@ fn described(seed: u64) -> Cluster {
     cluster
 }
 
-/// Adds a node and waits until it has everything, and the leader knows.
+/// Adds a node and waits until it has the whole log and the leader knows it.
 fn add_learner(cluster: &mut Cluster, id: u64) {
     cluster.join(id);
     cluster.change(&[MemberChange::AddLearner(member(id))]);
@@ -35,7 +35,7 @@ fn names(replica: &Replica) -> Vec<(u64, Option<Member>)> {
     replica.members().into_iter().map(|view| (view.node, view.member)).collect()
 }
 
-/// Asks for the learner in place of the voter, and stops at the step in which the leader has both the old voters and the new.
+/// Replaces a voter by a learner, and stops when the leader is in the first step: the old voters and the new voters both count.
 fn begin_replacement(cluster: &mut Cluster, voter: u64, learner: u64) -> (u64, Ticket) {
     let leader = cluster.run_until_leader();
     let changes = [MemberChange::Promote(learner), MemberChange::Remove(voter)];
@@ -43,7 +43,7 @@ fn begin_replacement(cluster: &mut Cluster, voter: u64, learner: u64) -> (u64, T
     cluster.run_until("the first step is made", |cluster| {
         (of_role(cluster.replica(leader), Role::Leaving) == [voter]).then_some(())
     });
-    assert!(!cluster.node(leader).changed.contains(&ticket), "it is not through yet");
+    assert!(!cluster.node(leader).changed.contains(&ticket), "it is not complete yet");
     (leader, ticket)
 }
 
@@ -66,7 +66,7 @@ fn names_and_addresses_are_the_same_everywhere_and_survive_snapshots_and_restart
         let snapshot =
             read_snapshot(crate::cluster::GROUP, &cluster.snapshot_bytes(id).unwrap(), 0, KnownVersions::THIS_BUILD)
                 .unwrap();
-        assert_eq!(snapshot.members.directory.len(), 4, "they stand in the snapshot");
+        assert_eq!(snapshot.members.directory.len(), 4, "the snapshot holds them");
         cluster.restart(id);
         assert_eq!(names(cluster.replica(id)), expected, "node {id}, started again");
         assert_eq!(of_role(cluster.replica(id), Role::Voter), [1, 2, 3]);
@@ -91,15 +91,17 @@ fn a_dead_voter_is_replaced_in_one_step_while_the_group_serves() {
         let (dead, other) = if leader == 1 { (2, 3) } else { (1, 5 - leader) };
         cluster.crash(dead);
         let (leader, ticket) = begin_replacement(&mut cluster, dead, 4);
-        let under_way = cluster.replica(leader).change_members(&[MemberChange::Remove(other)]);
-        assert_eq!(under_way, Err(NotTaken::ChangeUnderWay));
+        let second = cluster.replica(leader).change_members(&[MemberChange::Remove(other)]);
+        assert_eq!(second, Err(NotTaken::ChangeUnderWay));
         cluster.ask(lock(1, 1, "meanwhile", Wait::No));
-        cluster.run_until("it is through", |cluster| cluster.node(leader).changed.contains(&ticket).then_some(()));
+        cluster.run_until("the change is complete", |cluster| {
+            cluster.node(leader).changed.contains(&ticket).then_some(())
+        });
         let mut voters = [leader, other, 4];
         voters.sort_unstable();
         assert_eq!(of_role(cluster.replica(leader), Role::Voter), voters);
-        assert!(cluster.replica(leader).members().iter().all(|view| view.node != dead), "and nobody else is left");
-        // The new voter counts: with it, the group goes on without one of the two others.
+        assert!(cluster.replica(leader).members().iter().all(|view| view.node != dead), "the dead node is removed");
+        // The new voter counts: with it, the group serves without one of the two others.
         cluster.crash(other);
         cluster.ask(lock(1, 2, "afterwards", Wait::No));
         cluster.restart(other);
@@ -109,7 +111,7 @@ fn a_dead_voter_is_replaced_in_one_step_while_the_group_serves() {
 }
 
 #[test]
-fn a_leader_that_crashes_in_the_middle_of_a_change_leaves_it_to_the_next() {
+fn the_next_leader_completes_a_change_that_its_predecessor_began() {
     for seed in 51..71 {
         let mut cluster = described(seed);
         add_learner(&mut cluster, 4);
@@ -118,15 +120,15 @@ fn a_leader_that_crashes_in_the_middle_of_a_change_leaves_it_to_the_next() {
         begin_replacement(&mut cluster, replaced, 4);
         cluster.crash(leader);
         let expected: Vec<u64> = [1, 2, 3, 4].into_iter().filter(|id| *id != replaced).collect();
-        // From the moment at which it leads, the next one knows that a change is not through.
+        // As soon as it leads, the next leader knows that a change is not complete.
         let others: Vec<u64> = [1, 2, 3, 4].into_iter().filter(|id| *id != leader).collect();
-        let first_word = cluster.run_until("another node leads", |cluster| {
-            let mut words =
+        let first_answer = cluster.run_until("another node leads", |cluster| {
+            let mut answers =
                 others.iter().map(|id| cluster.replica(*id).change_members(&[MemberChange::Remove(leader)]));
-            words.find(|word| !matches!(word, Err(NotTaken::NotLeader { .. })))
+            answers.find(|answer| !matches!(answer, Err(NotTaken::NotLeader { .. })))
         });
-        assert_eq!(first_word, Err(NotTaken::ChangeUnderWay));
-        let next = cluster.run_until("another node has ended the change", |cluster| {
+        assert_eq!(first_answer, Err(NotTaken::ChangeUnderWay));
+        let next = cluster.run_until("another node has completed the change", |cluster| {
             let next = cluster.leader()?;
             (of_role(cluster.replica(next), Role::Leaving).is_empty()).then_some(next)
         });
@@ -154,12 +156,12 @@ fn a_snapshot_taken_in_the_middle_of_a_change_knows_old_and_new_voters() {
             .unwrap();
     assert_eq!(snapshot.members.voters_outgoing, [1, 2, 3].into());
     assert!(snapshot.members.voters.contains(&4) && !snapshot.members.voters.contains(&replaced));
-    assert!(snapshot.members.directory.contains_key(&replaced), "it must be found until the change is through");
+    assert!(snapshot.members.directory.contains_key(&replaced), "peers must find it until the change is complete");
     cluster.crash(leader);
     cluster.restart(leader);
     assert_eq!(of_role(cluster.replica(leader), Role::Leaving), [replaced], "as before the crash");
     cluster.heal();
-    cluster.run_until("the change is through", |cluster| {
+    cluster.run_until("the change is complete", |cluster| {
         of_role(cluster.replica(leader), Role::Leaving).is_empty().then_some(())
     });
     cluster.nodes.remove(&replaced);
@@ -201,7 +203,7 @@ fn a_change_that_cannot_be_made_is_refused_with_the_reason() {
         taken("n4", 4).to_string(),
         "a member named n4 exists under another id, 4: if that node lost its disk, remove it first"
     );
-    // In one call, a name is free for the next as soon as its member is removed.
+    // In one call, a name is free for the next change as soon as its member is removed.
     let instead = [MemberChange::Remove(4), MemberChange::AddLearner(named(9, "n4"))];
     cluster.nodes.remove(&4);
     cluster.change(&instead);
@@ -217,7 +219,10 @@ fn a_learner_gets_a_vote_only_when_it_has_caught_up() {
     cluster.change(&[MemberChange::AddLearner(member(4))]);
     let leader = cluster.run_until_leader();
     let refused = cluster.replica(leader).change_members(&[MemberChange::Promote(4)]);
-    assert!(matches!(refused, Err(NotTaken::NotCaughtUp { node: 4, matched: 0, .. })), "it has nothing: {refused:?}");
+    assert!(
+        matches!(refused, Err(NotTaken::NotCaughtUp { node: 4, matched: 0, .. })),
+        "it has no entries: {refused:?}"
+    );
     cluster.heal();
     cluster.assert_replicas_equal();
     cluster.run_ms(500);
@@ -239,17 +244,18 @@ fn a_leader_that_is_taken_out_names_its_successor_and_the_others_go_on() {
         let mut cluster = described(seed);
         let old = cluster.run_until_leader();
         let ticket = cluster.replica(old).change_members(&[MemberChange::Remove(old)]).unwrap();
-        cluster.run_until("it is through", |cluster| cluster.node(old).changed.contains(&ticket).then_some(()));
-        // Nobody waits for an election time-out, which is a second at least.
+        cluster
+            .run_until("the change is complete", |cluster| cluster.node(old).changed.contains(&ticket).then_some(()));
+        // No election timeout passes, which is a second at least.
         cluster.run_ms(300);
         assert!(!cluster.replica(old).serves());
         let leader =
-            cluster.leader().filter(|leader| *leader != old).unwrap_or_else(|| panic!("nobody leads, seed {seed}"));
+            cluster.leader().filter(|leader| *leader != old).unwrap_or_else(|| panic!("no node leads, seed {seed}"));
         cluster.ask(lock(1, 1, "r", Wait::No));
         let term = cluster.replica(old).term();
         cluster.run_ms(20_000);
         assert_eq!(cluster.replica(old).term(), term, "it never stands for election again");
-        assert_eq!(cluster.leader(), Some(leader), "and disturbs nobody");
+        assert_eq!(cluster.leader(), Some(leader), "it does not disturb the others");
     }
 }
 
@@ -259,7 +265,7 @@ fn a_leader_that_is_replaced_names_its_successor_too() {
     add_learner(&mut cluster, 4);
     let old = cluster.run_until_leader();
     let (_, ticket) = begin_replacement(&mut cluster, old, 4);
-    cluster.run_until("it is through", |cluster| cluster.node(old).changed.contains(&ticket).then_some(()));
+    cluster.run_until("the change is complete", |cluster| cluster.node(old).changed.contains(&ticket).then_some(()));
     cluster.run_ms(300);
     assert!(cluster.leader().is_some_and(|leader| leader != old));
 }
@@ -271,17 +277,17 @@ fn a_node_that_is_taken_out_knows_it_unless_it_was_cut_off() {
     let follower = if leader == 1 { 2 } else { 1 };
     let cut_off = 6 - leader - follower;
     cluster.join(4);
-    assert!(!cluster.replica(4).was_removed(), "it is no member yet");
+    assert!(!cluster.replica(4).was_removed(), "it is not a member yet");
     cluster.change(&[MemberChange::Remove(follower)]);
     cluster.run_ms(300);
     assert!(cluster.replica(follower).was_removed());
     cluster.crash(follower);
     cluster.restart(follower);
     cluster.run_ms(300);
-    assert!(cluster.replica(follower).was_removed(), "also after it was started again");
+    assert!(cluster.replica(follower).was_removed(), "also after a restart");
     assert!(!cluster.replica(leader).was_removed() && !cluster.replica(cut_off).was_removed());
 
-    // Two are left. The one that leads takes itself out, and the other hears it before it leads alone.
+    // Two are left. The leader removes itself, and the other learns of it before it leads alone.
     cluster.change(&[MemberChange::Remove(leader)]);
     cluster.run_ms(300);
     assert!(cluster.replica(leader).was_removed() && !cluster.replica(cut_off).was_removed());
@@ -289,7 +295,7 @@ fn a_node_that_is_taken_out_knows_it_unless_it_was_cut_off() {
 }
 
 #[test]
-fn a_node_that_was_cut_off_when_it_was_taken_out_leads_nobody_and_disturbs_nobody() {
+fn a_node_that_was_cut_off_when_it_was_removed_does_not_lead_and_does_not_disturb_the_others() {
     let mut cluster = described(96);
     let leader = cluster.run_until_leader();
     let gone = if leader == 1 { 2 } else { 1 };
@@ -299,13 +305,13 @@ fn a_node_that_was_cut_off_when_it_was_taken_out_leads_nobody_and_disturbs_nobod
     cluster.heal();
     let term = cluster.replica(leader).term();
     cluster.run_ms(5_000);
-    assert!(!cluster.replica(gone).was_removed(), "nobody told it");
-    assert_eq!(cluster.replica(gone).leader(), None, "but it knows of no leader");
+    assert!(!cluster.replica(gone).was_removed(), "it does not know");
+    assert_eq!(cluster.replica(gone).leader(), None, "it knows no leader");
     assert_eq!((cluster.leader(), cluster.replica(leader).term()), (Some(leader), term));
 }
 
-/// Everything that a node could say without being a member, in a term far ahead.
-fn words_of_a_stranger(from: u64, to: u64) -> impl Iterator<Item = Message> {
+/// Every message that a node could send without being a member, in a term far ahead.
+fn messages_of_a_stranger(from: u64, to: u64) -> impl Iterator<Item = Message> {
     let kinds = [
         MessageType::MsgRequestVote,
         MessageType::MsgRequestPreVote,
@@ -329,13 +335,13 @@ fn a_node_that_lost_its_disk_changes_nothing_until_its_old_id_is_removed() {
     let others: Vec<u64> = [1, 2, 3].into_iter().filter(|id| *id != wiped).collect();
     cluster.crash(wiped);
     let term = cluster.replica(leader).term();
-    // It draws a new id, and is neither known nor knows anybody; or it is told the voters, and is still none of them.
+    // Node 9 drew a new id and knows no member. Node 8 was told the voters and is still not one of them.
     cluster.join(9);
     cluster.add_node(8, Log::new(&[1, 2, 3]), None);
     cluster.run_ms(20_000);
     for id in &others {
         for stranger in [8, 9] {
-            for message in words_of_a_stranger(stranger, *id) {
+            for message in messages_of_a_stranger(stranger, *id) {
                 cluster.replica(*id).handle_message(message).unwrap();
             }
         }
@@ -345,19 +351,19 @@ fn a_node_that_lost_its_disk_changes_nothing_until_its_old_id_is_removed() {
     for id in &others {
         assert_eq!(cluster.replica(*id).term(), term, "node {id}");
     }
-    // Nor while nobody leads, when every vote is listened to.
+    // It changes nothing even while there is no leader, when nodes answer every request for a vote.
     let follower = others.iter().copied().find(|id| *id != leader).unwrap();
     cluster.crash(leader);
     cluster.run_ms(5_000);
     assert_eq!(cluster.replica(follower).leader(), None);
-    for message in words_of_a_stranger(9, follower) {
+    for message in messages_of_a_stranger(9, follower) {
         cluster.replica(follower).handle_message(message).unwrap();
     }
     cluster.run_ms(100);
     assert_eq!(cluster.replica(follower).term(), term);
     cluster.restart(leader);
 
-    // It is added under its old name when the old id is gone.
+    // It can be added under its old name when the old id is removed.
     let again = Member::new(9, &format!("n{wiped}"), "", "").unwrap();
     let leader = cluster.run_until_leader();
     cluster.run_ms(500);

@@ -1,4 +1,4 @@
-//! A node with its disk, as a server runs it: what it acknowledged is there when it starts again, by log or by snapshot.
+//! A node with its disk, as a server runs it: after a restart it has everything that it acknowledged, from its log or its snapshot.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -15,11 +15,11 @@ use fencepost_core::{
     RequestNumber, SecretHash, Seen, SessionId, Terms, Token, TokenCheck, Ttl, Wait,
 };
 use fencepost_replica::store::{Start, read_identity};
-use fencepost_replica::{GroupId, Log, Node, Output, Place, Settings, Stop};
+use fencepost_replica::{GroupId, Log, Node, Output, Settings, Stop, StorageLocation};
 
 const GROUP: GroupId = GroupId { cluster: 0xC, group: 1 };
 
-/// A directory that goes when the test ends.
+/// A directory that is deleted when the test ends.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -30,7 +30,7 @@ impl Directory {
     }
 
     fn start(&self, start: Start<'_>) -> Result<Turned, Stop> {
-        Turned::start(Place::Directory { path: &self.0, start })
+        Turned::start(StorageLocation::Directory { path: &self.0, start })
     }
 }
 
@@ -40,7 +40,7 @@ impl Drop for Directory {
     }
 }
 
-/// A node that is turned when it is woken; its clock moves only when nothing else does.
+/// A node that is turned when it is woken. Its clock moves only when nothing else happens.
 struct Turned {
     node: Node,
     woken: Receiver<()>,
@@ -48,18 +48,18 @@ struct Turned {
 }
 
 impl Turned {
-    fn start(place: Place<'_>) -> Result<Turned, Stop> {
+    fn start(location: StorageLocation<'_>) -> Result<Turned, Stop> {
         let (wake, woken) = channel();
         let wake = Arc::new(move || wake.send(()).unwrap_or_default());
         let settings = Settings { snapshot_every_entries: 40, entries_kept: 5, ..Settings::new(1, GROUP, 1) };
-        Ok(Turned { node: Node::start(settings, place, wake, Nanos(0))?, woken, now: Nanos(0) })
+        Ok(Turned { node: Node::start(settings, location, wake, Nanos(0))?, woken, now: Nanos(0) })
     }
 
     fn turn(&mut self) -> Vec<Output> {
         if self.woken.recv_timeout(Duration::from_millis(1)).is_err() {
             self.now = self.now.after_ms(10);
         }
-        self.node.turn(self.now).expect("the node goes on")
+        self.node.turn(self.now).expect("the node continues")
     }
 
     fn turn_until(&mut self, what: &str, holds: impl Fn(&Node) -> bool) {
@@ -69,7 +69,7 @@ impl Turned {
             }
             self.turn();
         }
-        panic!("in time: {what}");
+        panic!("not in time: {what}");
     }
 
     fn ask(&mut self, operation: Operation) -> Outcome {
@@ -129,11 +129,11 @@ fn snapshot_files(directory: &Path) -> Vec<PathBuf> {
 fn what_was_acknowledged_is_there_when_a_node_starts_again() {
     let directory = Directory::new("again");
     assert_eq!(read_identity(&directory.0).expect("it may be missing"), None);
-    let mut node = directory.start(Start::New(&Log::new(&[1]))).expect("an empty place");
+    let mut node = directory.start(Start::New(&Log::new(&[1]))).expect("an empty directory");
     node.ask(open());
     let tokens: Vec<Token> = (1..=10).map(|number| node.lock(number)).collect();
     drop(node);
-    let identity = read_identity(&directory.0).expect("it is legible").expect("it is there");
+    let identity = read_identity(&directory.0).expect("it can be read").expect("it exists");
     assert_eq!((identity.cluster, identity.node), (GROUP.cluster, 1));
 
     let mut node = directory.start(Start::Again).expect("a sound log");
@@ -142,39 +142,39 @@ fn what_was_acknowledged_is_there_when_a_node_starts_again() {
         let found = node.node.replica().state().check(&name(number), *token);
         assert!(matches!(found, TokenCheck::Stands { .. }), "lock {number}: {found:?}");
     }
-    // A repeat gets what was said before the node ended, and new locks get higher tokens.
+    // A repeat gets the answer from before the restart, and new locks get higher tokens.
     assert_eq!(node.lock(10), tokens[9]);
     assert!(node.lock(11) > tokens[9]);
     node.node.replica().state().verify().expect("a sound state");
 }
 
 #[test]
-fn a_node_starts_again_from_its_snapshot_and_what_is_behind_it() {
+fn a_node_starts_again_from_its_snapshot_and_the_entries_after_it() {
     let directory = Directory::new("snapshot");
-    let mut node = directory.start(Start::New(&Log::new(&[1]))).expect("an empty place");
+    let mut node = directory.start(Start::New(&Log::new(&[1]))).expect("an empty directory");
     node.ask(open());
     for number in 1..=300 {
         node.lock(number);
     }
     node.turn_until("a snapshot is made", |node| node.replica().newest_snapshot().is_some_and(|it| it.index > 200));
     let newest = node.node.replica().newest_snapshot();
-    assert_eq!(node.node.replica().entries_from(100).count(), 0, "what a snapshot holds is no longer kept");
+    assert_eq!(node.node.replica().entries_from(100).count(), 0, "the log no longer holds entries of the snapshot");
     drop(node);
     assert_eq!(snapshot_files(&directory.0).len(), 1, "older ones are deleted");
 
     let mut node = directory.start(Start::Again).expect("a sound log and snapshot");
-    assert!(node.node.replica().applied() >= newest.unwrap(), "it goes on from the snapshot, not from the beginning");
+    assert!(node.node.replica().applied() >= newest.unwrap(), "it starts from the snapshot");
     node.turn_until("it has applied its log", |node| node.replica().serves());
     assert_eq!(node.node.replica().state().counts().grants, 300);
     assert!(node.lock(301) > Token(300));
-    let bytes = node.node.snapshots().read(newest.unwrap()).expect("it is there for peers");
+    let bytes = node.node.snapshots().read(newest.unwrap()).expect("peers can get it");
     assert!(!bytes.is_empty());
 }
 
 #[test]
 fn a_log_without_the_snapshot_that_it_follows_is_refused_with_what_to_do() {
     let directory = Directory::new("missing");
-    let mut node = directory.start(Start::New(&Log::new(&[1]))).expect("an empty place");
+    let mut node = directory.start(Start::New(&Log::new(&[1]))).expect("an empty directory");
     node.ask(open());
     for number in 1..=200 {
         node.lock(number);
@@ -190,7 +190,7 @@ fn a_log_without_the_snapshot_that_it_follows_is_refused_with_what_to_do() {
 
 #[test]
 fn a_node_in_memory_serves_and_makes_its_snapshots() {
-    let mut node = Turned::start(Place::Memory(Box::new(Log::new(&[1])))).expect("nothing can be wrong");
+    let mut node = Turned::start(StorageLocation::Memory(Box::new(Log::new(&[1])))).expect("nothing can be wrong");
     node.ask(open());
     for number in 1..=100 {
         node.lock(number);

@@ -1,4 +1,4 @@
-//! Replicas find each other out: a node whose build decides otherwise stops, and the others go on.
+//! Replicas compare their states: a node with a faulty build stops, and the others continue.
 
 #![cfg(feature = "planted-bugs")]
 
@@ -9,14 +9,14 @@ use fencepost_core::{Bug, Wait, plant};
 use fencepost_replica::PROOF_EVERY_ENTRIES;
 
 #[test]
-fn a_node_that_decides_otherwise_stops_within_two_comparisons() {
+fn a_node_with_another_state_stops_within_two_comparisons() {
     let mut cluster = Cluster::new(&[1, 2, 3], 30);
     cluster.ask(open(1, 600_000));
     cluster.ask(open(2, 600_000));
     let leader = cluster.run_until_leader();
     let faulty = if leader == 1 { 2 } else { 1 };
     cluster.faulty = Some((faulty, Bug::TokenFromEnqueue));
-    // Something waits, so that the fault shows in the faulty node's state.
+    // A request waits, so that the fault shows in the faulty node's state.
     cluster.ask(lock(1, 1, "r", Wait::No));
     cluster.ask(lock(2, 1, "r", Wait::Forever));
     let mut asked = 1;

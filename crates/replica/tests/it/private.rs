@@ -1,4 +1,4 @@
-//! A node's directory is for its own user alone: what is made, what is found, and what is refused.
+//! Only a node's own user can read its directory: what the node creates, what it closes, and what it refuses.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "these tests are about files")]
 
 use std::fs::{self, Permissions};
@@ -13,7 +13,7 @@ use fencepost_replica::store::{Identity, LogStore, SnapshotStore, Start, StoreEr
 const US: Identity = Identity { cluster: 0xC, node: 1 };
 const GROUP: u64 = 1;
 
-/// A node's directory below a new one, with everything that a node keeps there.
+/// A new node's directory with all the files of a node.
 fn begun() -> (Directory, PathBuf) {
     let temporary = Directory::new("private");
     let directory = temporary.0.join("machine/data");
@@ -24,7 +24,7 @@ fn begun() -> (Directory, PathBuf) {
     (temporary, directory)
 }
 
-/// Everything below a directory, with itself, and its permissions.
+/// A directory and everything below it, with the modes.
 fn modes(directory: &Path) -> Vec<(PathBuf, u32)> {
     let mut found = vec![(directory.to_owned(), mode(directory))];
     for entry in fs::read_dir(directory).expect("it is ours") {
@@ -46,7 +46,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).expect("it is ours");
 }
 
-/// As a version wrote it that left the modes to the umask.
+/// Sets the modes that an old version left, which did not set them itself.
 fn open_to_readers(directory: &Path) {
     for (path, _) in modes(directory) {
         set_mode(&path, if path.is_dir() { 0o755 } else { 0o644 });
@@ -62,18 +62,18 @@ fn assert_private(directory: &Path) {
 }
 
 #[test]
-fn what_a_node_makes_is_for_its_own_user_alone() {
+fn only_the_nodes_own_user_can_read_what_it_creates() {
     let (temporary, directory) = begun();
     assert_private(&directory);
-    assert_eq!(mode(&temporary.0.join("machine")), 0o700, "a directory above it that was missing");
-    assert_eq!(close_to_others(&directory).expect("it is as it should be"), Vec::<PathBuf>::new());
+    assert_eq!(mode(&temporary.0.join("machine")), 0o700, "a missing parent directory");
+    assert_eq!(close_to_others(&directory).expect("it is private already"), Vec::<PathBuf>::new());
 }
 
 #[test]
-fn what_others_could_read_is_closed_and_the_node_goes_on() {
+fn what_others_could_read_is_closed_and_the_node_starts() {
     let (_temporary, directory) = begun();
     open_to_readers(&directory);
-    // What is not the node's is left as it is, but for the way there.
+    // A file that is not the node's keeps its mode. Only the directory above it is closed.
     let other = directory.join("notes");
     fs::write(&other, "of the operator").expect("it is ours");
     set_mode(&other, 0o644);
@@ -87,7 +87,7 @@ fn what_others_could_read_is_closed_and_the_node_goes_on() {
 }
 
 #[test]
-fn what_others_could_write_to_is_refused_and_left_as_it_is() {
+fn what_others_could_write_to_is_refused_and_not_changed() {
     for (path, mode_of_it) in
         [("", 0o770), ("", 0o1777), ("log", 0o702), ("IDENTITY", 0o660), ("snapshots", 0o777), ("log/LOCK", 0o606)]
     {
@@ -103,7 +103,7 @@ fn what_others_could_write_to_is_refused_and_left_as_it_is() {
     }
 }
 
-/// Closing the directory of other programs, named by mistake, would break them.
+/// The directory may be another program's, named by mistake. Closing it would break that program.
 #[test]
 fn a_directory_that_may_be_another_programs_is_refused_and_an_empty_one_is_closed() {
     let temporary = Directory::new("private");
@@ -113,7 +113,7 @@ fn a_directory_that_may_be_another_programs_is_refused_and_an_empty_one_is_close
     set_mode(&directory, 0o755);
     assert_eq!(close_to_others(&directory).expect("it is empty"), std::slice::from_ref(&directory));
     assert_eq!(mode(&directory), 0o700);
-    // The root of a new volume, as some systems make them.
+    // The root of a new volume, as some systems create it.
     fs::create_dir(directory.join("lost+found")).expect("it is ours");
     set_mode(&directory, 0o1777);
     assert_eq!(close_to_others(&directory).expect("nothing is in it"), std::slice::from_ref(&directory));
@@ -121,6 +121,6 @@ fn a_directory_that_may_be_another_programs_is_refused_and_an_empty_one_is_close
     set_mode(&directory, 0o755);
     fs::write(directory.join("passwd"), "of another program").expect("it is ours");
     let refused = close_to_others(&directory).expect_err("something else is in it");
-    assert!(refused.to_string().contains("something in it that is not a node's"), "{refused}");
+    assert!(refused.to_string().contains("it contains something that is not a node's"), "{refused}");
     assert_eq!(mode(&directory), 0o755);
 }

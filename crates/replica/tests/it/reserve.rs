@@ -1,4 +1,4 @@
-//! The disk is full: the log goes on within what was kept back for that, says so, and loses nothing on the way.
+//! The disk is full: the log uses its reserve, reports it, and loses nothing.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "these tests are about files")]
 
 use std::path::Path;
@@ -35,16 +35,16 @@ fn append(store: &LogStore<Disk>, index: u64) -> Result<(), StoreError> {
     store.write(GROUP, &LogWrite { snapshot: None, number: 0, hard_state: None, entries, must_sync: true })
 }
 
-/// Appends from an index on until it is so, and gives the index of the next entry.
-fn append_until(store: &LogStore<Disk>, mut index: u64, is_so: impl Fn() -> bool) -> u64 {
-    while !is_so() {
-        append(store, index).expect("there is room, if need be in the reserve");
+/// Appends entries, beginning with an index, until `holds` returns true. Returns the index of the next entry.
+fn append_until(store: &LogStore<Disk>, mut index: u64, holds: impl Fn() -> bool) -> u64 {
+    while !holds() {
+        append(store, index).expect("there is room, at least in the reserve");
         index += 1;
     }
     index
 }
 
-/// Appends until there is no room at all, and gives the index of the entry that did not fit.
+/// Appends until there is no room at all, and returns the index of the entry that did not fit.
 fn append_until_full(store: &LogStore<Disk>, mut index: u64) -> u64 {
     loop {
         match append(store, index) {
@@ -70,14 +70,14 @@ fn assert_holds(log: &Log, indexes: std::ops::RangeInclusive<u64>) {
 }
 
 #[test]
-fn writes_go_on_within_the_reserve_and_it_comes_back_with_the_room() {
+fn writes_use_the_reserve_and_it_is_filled_again_when_there_is_room() {
     let (disk, directory) = (Disk::new(), Directory::new("reserve"));
     let (store, _) = begin(&disk, &directory.0).expect("there is room");
     assert!(!store.is_short());
     disk.limit(disk.used() + 3000);
 
     let first_short = append_until(&store, 2, || store.is_short());
-    assert!(!store.refill_reserve().expect("a full disk is no failure"), "there is no room for it");
+    assert!(!store.refill_reserve().expect("a full disk is not a failure"), "there is no room for it");
     let full = append_until_full(&store, first_short);
     println!("{} writes before the store was short, {} in the reserve", first_short - 2, full - first_short);
     // A record is about 220 bytes, and each file has a header.
@@ -89,11 +89,11 @@ fn writes_go_on_within_the_reserve_and_it_comes_back_with_the_room() {
 
     disk.limit(disk.used() + 2 * RESERVE_BYTES);
     append(&store, full).expect("there is room again");
-    assert!(store.is_short(), "until somebody asks for the reserve");
-    assert!(store.refill_reserve().expect("the disk is well"));
+    assert!(store.is_short(), "until the reserve is filled again");
+    assert!(store.refill_reserve().expect("a sound disk"));
     assert!(!store.is_short());
     drop(store);
-    let (store, log) = open_again(&disk, &directory.0).expect("it is whole");
+    let (store, log) = open_again(&disk, &directory.0).expect("a sound log");
     assert_holds(&log, 2..=full);
     assert!(!store.is_short());
 }
@@ -105,10 +105,10 @@ fn a_node_starts_short_on_a_full_disk() {
     disk.limit(disk.used() + 3000);
     let next = append_until(&store, 2, || store.is_short());
     drop(store);
-    let (store, log) = open_again(&disk, &directory.0).expect("a full disk is no reason not to start");
+    let (store, log) = open_again(&disk, &directory.0).expect("a node starts on a full disk");
     assert_holds(&log, 2..=next - 1);
     assert!(store.is_short());
-    append(&store, next).expect("what is left of the reserve is still there for it");
+    append(&store, next).expect("there is room left from the reserve");
 }
 
 #[test]
@@ -117,27 +117,27 @@ fn compaction_while_short_makes_room_for_the_reserve() {
     let (store, _) = begin(&disk, &directory.0).expect("there is room");
     disk.limit(disk.used() + 4 * RESERVE_BYTES);
     let next = append_until(&store, 2, || store.is_short());
-    assert!(!store.refill_reserve().expect("a full disk is no failure"));
-    // What stays is rewritten before the old files go, and that needs some of the reserve.
+    assert!(!store.refill_reserve().expect("a full disk is not a failure"));
+    // The engine rewrites the kept entries before it deletes the old files. That needs some of the reserve.
     compact(&store, next - 3).expect("there is room in the reserve");
-    assert!(store.refill_reserve().expect("the disk is well"), "old files are gone");
+    assert!(store.refill_reserve().expect("a sound disk"), "old files were deleted");
     append(&store, next).expect("there is room");
     drop(store);
-    let (_, log) = open_again(&disk, &directory.0).expect("it is whole");
+    let (_, log) = open_again(&disk, &directory.0).expect("a sound log");
     assert_holds(&log, next - 2..=next);
 }
 
 #[test]
-fn a_node_stops_when_deleting_old_files_finds_no_room_at_all() {
+fn a_store_stops_when_deleting_old_files_finds_no_room_at_all() {
     let (mut stopped, mut refused) = (0, 0);
-    // Dropped logs are what the engine forgets (see tests/engine.rs); some of the old entries are rewritten by then.
+    // The engine forgets which logs were dropped (see tests/engine.rs). Some of the old entries are rewritten by then.
     for room in (0..1000).step_by(40) {
         let (disk, directory) = (Disk::new(), Directory::new("purge-full"));
         let (store, _) = begin(&disk, &directory.0).expect("there is room");
         (2..60).for_each(|index| append(&store, index).expect("there is room"));
         compact(&store, 50).expect("there is room");
         (60..120).for_each(|index| append(&store, index).expect("there is room"));
-        // From here on without a reserve.
+        // From here on the reserve is used up.
         disk.limit(disk.used());
         append_until_full(&store, 120);
         disk.limit(disk.used() + room);
@@ -153,7 +153,7 @@ fn a_node_stops_when_deleting_old_files_finds_no_room_at_all() {
             Err(StoreError::Failed { reason }) => {
                 stopped += 1;
                 assert!(reason.contains("make room"), "{reason}");
-                assert!(append(&store, 1001).is_err(), "a store that failed stays so");
+                assert!(append(&store, 1001).is_err(), "a failed store stays failed");
             }
             Err(error) => panic!("room for {room}: {error}"),
         }
@@ -166,12 +166,12 @@ fn a_node_stops_when_deleting_old_files_finds_no_room_at_all() {
         let (_, log) = open_again(&Disk::new(), &directory.0).unwrap_or_else(|error| panic!("{room}: {error}"));
         assert_holds(&log, 1091..=1099);
     }
-    println!("{refused} times nothing was written, {stopped} times the node had to stop");
+    println!("{refused} times nothing was written, {stopped} times the store had to stop");
     assert!(stopped > 0 && refused > 0, "{stopped} {refused}");
 }
 
-/// Fills the disk, goes on in the reserve until that is full, too, makes room, and goes on. How many entries were
-/// acknowledged, and whether the store was opened at all.
+/// Fills the disk and the reserve, makes room, and appends more, until the disk crashes. Returns the last acknowledged entry, and whether
+/// the store was opened.
 fn fill_until_crash(disk: &Arc<Disk>, directory: &Path) -> (u64, bool) {
     let Ok((store, _)) = begin(disk, directory) else { return (1, false) };
     let mut last = 1;
@@ -182,7 +182,7 @@ fn fill_until_crash(disk: &Arc<Disk>, directory: &Path) -> (u64, bool) {
             Ok(()) => last += 1,
             Err(StoreError::DiskFull { .. }) if !has_room_again => {
                 has_room_again = true;
-                // Little enough to be full again in the middle of a file.
+                // So little that the disk is full again in the middle of a file.
                 disk.limit(disk.used() + 600);
             }
             Err(StoreError::DiskFull { .. }) => {
@@ -211,7 +211,7 @@ fn what_was_acknowledged_survives_a_crash_at_every_step_of_a_disk_that_fills_up(
             if !was_open {
                 continue;
             }
-            // No more room than what the files have, and a little.
+            // Hardly more room than the files take.
             let used: usize = directory.files().values().map(Vec::len).sum();
             let disk = Disk::new();
             disk.limit(used + 400);
@@ -225,7 +225,7 @@ fn what_was_acknowledged_survives_a_crash_at_every_step_of_a_disk_that_fills_up(
         }
     }
     println!(
-        "{crashes} crashes; in {ahead} the write under way was there; {short} times the node was short afterwards"
+        "{crashes} crashes; in {ahead} the unacknowledged write was there; {short} times the store was short afterwards"
     );
     assert!(short > 0, "no start was short");
 }
@@ -239,7 +239,7 @@ fn the_reserve_is_really_allocated() {
     let (store, _) = LogStore::open(&directory.0, US, GROUP, start).expect("there is room");
     let metadata = std::fs::metadata(directory.0.join("RESERVE")).expect("it is there");
     assert!(!store.is_short());
-    // A file with holes would have the length and no blocks.
+    // A sparse file would have the length and no blocks.
     assert_eq!(metadata.len(), StoreOptions::default().reserve_bytes);
     assert!(metadata.blocks() * 512 >= metadata.len(), "{} blocks", metadata.blocks());
 }

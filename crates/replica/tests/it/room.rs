@@ -1,5 +1,5 @@
-//! Groups that are short of something: memory for the log, because no snapshot gets done, or space on the disk. Whoever is
-//! alive stays alive, nothing grows beyond its bound, and all goes on when there is room again.
+//! Groups that are short of room: memory for the log, because no snapshot gets done, or space on the disk. Live sessions stay alive,
+//! nothing grows beyond its bound, and the group serves again when there is room.
 
 use crate::cluster::{Cluster, lock, open};
 use fencepost_core::{
@@ -10,10 +10,10 @@ use fencepost_replica::{ENTRIES_IN_FLIGHT_MAX, NotTaken, Settings};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// An entry with one heavy lock takes up no more.
+/// An entry with one heavy lock takes at most this.
 const HEAVY_ENTRY_BYTES: u64 = 5 * KIB;
 
-/// A lock with as much metadata as there can be.
+/// A lock with the most metadata that is allowed.
 fn heavy(number: u64) -> Operation {
     let lock = Lock { name: Name::new(&format!("r{number}")).unwrap(), mode: LockMode::Exclusive };
     let terms = Terms { metadata: Metadata::new(&[7; 4096]).unwrap(), ..Terms::default() };
@@ -50,7 +50,7 @@ fn a_snapshot_is_also_due_by_bytes() {
 }
 
 #[test]
-fn a_snapshot_that_was_put_off_is_asked_for_again_before_the_log_is_full() {
+fn a_snapshot_that_was_put_off_is_requested_again_before_the_log_is_full() {
     let mut cluster = Cluster::new(&[], 87);
     cluster.settings = Settings { snapshot_every_entries: u64::MAX, log_bytes_max: 128 * KIB, ..cluster.settings };
     cluster.add_node(1, fencepost_replica::Log::new(&[1]), None);
@@ -72,7 +72,7 @@ fn a_snapshot_is_made_in_time_however_many_entries_should_be_kept() {
     cluster.add_node(1, fencepost_replica::Log::new(&[1]), None);
     cluster.ask(open(1, 600_000));
     for number in 1..=300 {
-        // Each is taken at once: room is made before it is needed.
+        // Each is taken at once: there is room before it is needed.
         cluster.ask(heavy(number));
     }
     let most = cluster.node(1).log_bytes_most;
@@ -81,7 +81,7 @@ fn a_snapshot_is_made_in_time_however_many_entries_should_be_kept() {
 }
 
 #[test]
-fn the_log_of_a_leader_without_snapshots_stays_in_bounds_and_nobody_who_is_alive_is_expired() {
+fn the_log_of_a_leader_without_snapshots_stays_in_bounds_and_no_live_session_expires() {
     let cap = 128 * KIB;
     let mut cluster = Cluster::new(&[], 81);
     cluster.settings.log_bytes_max = cap;
@@ -98,14 +98,14 @@ fn the_log_of_a_leader_without_snapshots_stays_in_bounds_and_nobody_who_is_alive
         (taken == Err(NotTaken::Overloaded)).then_some(())
     });
     assert!(number > 10, "there was room for some: {number}");
-    // For longer than its TTL, the session is kept alive by the reserve.
+    // Keep-alives use the rest of the room, so the session lives for longer than its TTL.
     for _ in 0..10 {
         let renewal = cluster.keep_alive(leader, 1).unwrap();
         assert_eq!(answered(&mut cluster, leader, renewal), Outcome::Renewed);
         cluster.run_ms(1_000);
         assert_eq!(cluster.replica(leader).submit(heavy(number)), Err(NotTaken::Overloaded));
     }
-    // And if it takes so long that the reserve is used up, nothing is written, and nobody is expired.
+    // When that room is used up, too, nothing is written, and no session expires.
     let written = cluster.run_until("nothing more is written", |cluster| {
         let before = cluster.replica(leader).applied();
         for session in 0..500 {
@@ -118,19 +118,19 @@ fn the_log_of_a_leader_without_snapshots_stays_in_bounds_and_nobody_who_is_alive
     assert_eq!(cluster.replica(leader).applied(), written);
     for id in [1, 2, 3] {
         let most = cluster.node(id).log_bytes_most;
-        // An entry of signs of life: five hundred, at forty bytes each.
+        // An entry of five hundred keep-alives of forty bytes each.
         assert!(most <= cap + 20 * KIB, "node {id} had {most} bytes");
         assert!(most > cap / 2, "node {id} was never full: {most} bytes");
     }
 
     stall_snapshots(&mut cluster, &[1, 2, 3], false);
     let ticket = cluster.run_until("it is taken again", |cluster| cluster.replica(leader).submit(heavy(number)).ok());
-    assert!(matches!(answered(&mut cluster, leader, ticket), Outcome::Granted { .. }), "and the session lives");
+    assert!(matches!(answered(&mut cluster, leader, ticket), Outcome::Granted { .. }), "the session lives");
     cluster.assert_replicas_equal();
     for id in [1, 2, 3] {
         let bytes = cluster.replica(id).log_bytes();
         let in_flight = ENTRIES_IN_FLIGHT_MAX as u64 * HEAVY_ENTRY_BYTES;
-        assert!(bytes <= cap / 2 + in_flight, "node {id} has {bytes} bytes after it could make room");
+        assert!(bytes <= cap / 2 + in_flight, "node {id} has {bytes} bytes although snapshots work again");
     }
 }
 
@@ -139,7 +139,7 @@ fn the_log_of_a_follower_without_snapshots_stays_in_bounds_and_it_catches_up_lat
     let cap = MIB;
     let mut cluster = Cluster::new(&[1, 2, 3], 82);
     cluster.ask(open(1, 600_000));
-    // The others have room for everything, and keep it.
+    // The others have room for all entries, and keep them.
     cluster.settings = Settings {
         snapshot_every_entries: u64::MAX,
         snapshot_every_bytes: u64::MAX,
@@ -161,21 +161,21 @@ fn the_log_of_a_follower_without_snapshots_stays_in_bounds_and_it_catches_up_lat
     }
     let (behind, ahead) = (cluster.replica(follower).applied().index, cluster.replica(leader).applied().index);
     assert!(behind + 500 < ahead, "it took no more: {behind} of {ahead}");
-    assert!(behind > 100, "as long as there was room, it did: {behind}");
+    assert!(behind > 100, "while there was room, it took entries: {behind}");
     cluster.run_ms(10_000);
     let most = cluster.node(follower).log_bytes_most;
-    // Consensus sends a mebibyte at a time, or one entry.
+    // Consensus sends a mebibyte of entries at a time, or one entry.
     assert!(most >= cap && most <= cap + MIB + HEAVY_ENTRY_BYTES, "{most} bytes");
     assert_eq!(cluster.leader(), Some(leader), "it does not disturb the others");
 
     stall_snapshots(&mut cluster, &[follower], false);
     cluster.assert_replicas_equal();
     let most = cluster.node(follower).log_bytes_most;
-    assert!(most <= cap + MIB + HEAVY_ENTRY_BYTES, "nor while it catches up: {most} bytes");
+    assert!(most <= cap + MIB + HEAVY_ENTRY_BYTES, "while it catches up: {most} bytes");
 }
 
 #[test]
-fn a_full_log_does_not_keep_a_node_from_replacing_what_was_never_committed() {
+fn a_node_with_a_full_log_still_replaces_entries_that_were_never_committed() {
     let cap = 16 * KIB;
     let mut cluster = Cluster::new(&[], 83);
     cluster.settings.log_bytes_max = cap;
@@ -188,7 +188,7 @@ fn a_full_log_does_not_keep_a_node_from_replacing_what_was_never_committed() {
     cluster.ask(heavy(1));
     cluster.ask(heavy(2));
     cluster.isolate(old);
-    // More than fits, in one entry that nobody else will ever have.
+    // More than fits, in one entry that no other node will ever have.
     for number in 3..=6 {
         cluster.replica(old).submit(heavy(number)).unwrap();
     }
@@ -197,7 +197,7 @@ fn a_full_log_does_not_keep_a_node_from_replacing_what_was_never_committed() {
     let applied = cluster.replica(old).applied();
     cluster.run_until("another node leads", |cluster| cluster.leader().filter(|leader| *leader != old));
     cluster.heal();
-    cluster.run_until("it goes on with the others' entries", |cluster| {
+    cluster.run_until("it applies the others' entries", |cluster| {
         (cluster.replica(old).applied().index > applied.index).then_some(())
     });
     stall_snapshots(&mut cluster, &[old], false);
@@ -205,7 +205,7 @@ fn a_full_log_does_not_keep_a_node_from_replacing_what_was_never_committed() {
 }
 
 #[test]
-fn a_node_started_with_less_room_than_its_log_takes_makes_some() {
+fn a_node_that_starts_with_less_room_than_its_log_takes_drops_entries() {
     let mut cluster = Cluster::new(&[1], 84);
     cluster.ask(open(1, 600_000));
     for number in 1..=30 {
@@ -221,7 +221,7 @@ fn a_node_started_with_less_room_than_its_log_takes_makes_some() {
 }
 
 #[test]
-fn while_the_disk_is_short_locks_are_released_and_none_are_given() {
+fn while_the_disk_is_short_locks_are_released_and_none_are_granted() {
     let mut cluster = Cluster::new(&[1, 2, 3], 85);
     cluster.ask(open(1, 600_000));
     cluster.ask(lock(1, 1, "r", Wait::No));

@@ -1,4 +1,4 @@
-//! Snapshots on disk: after a crash there is always a whole one, and a damaged one is never used.
+//! Snapshots on disk: after a crash there is always a complete one, and a damaged one is never used.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "these tests are about files")]
 
 use std::fs;
@@ -15,7 +15,7 @@ use raft::eraftpb::Entry;
 
 const GROUP: GroupId = GroupId { cluster: 0xC, group: 1 };
 
-/// The state at this index: a session for each entry up to there.
+/// A snapshot at this index: one session for each entry up to it.
 fn snapshot(index: u64) -> Vec<u8> {
     let entries = (GROUP_BEGINS.index + 1..=index).map(entry);
     make_snapshot(GROUP, None, &[1], entries, at(index), KnownVersions::THIS_BUILD).expect("the entries are sound").0
@@ -38,7 +38,7 @@ fn entry(index: u64) -> Entry {
     Entry { index, term: 1, data: fencepost_wire::encode(&entry).into(), ..Entry::default() }
 }
 
-/// A log that begins behind `before` and ends with `last`.
+/// A log that begins after `before` and ends with `last`.
 fn log(before: LogPosition, last: u64) -> Log {
     let mut log = Log::new(&[1]);
     log.append(&(GROUP_BEGINS.index + 1..=last).map(entry).collect::<Vec<_>>());
@@ -55,7 +55,7 @@ fn names(directory: &Directory) -> Vec<String> {
     directory.files().keys().map(|path| name(path)).collect()
 }
 
-/// Where the snapshot is that the store names the newest, once it was read.
+/// The position of the store's newest snapshot. Reads it and checks that it is complete.
 fn newest_whole(store: &SnapshotStore<Disk>, what: &str) -> Option<LogPosition> {
     let newest = store.newest()?;
     let bytes = store.read(newest).unwrap_or_else(|error| panic!("{what}: {error}")).expect("the newest is there");
@@ -67,36 +67,36 @@ fn newest_whole(store: &SnapshotStore<Disk>, what: &str) -> Option<LogPosition> 
 }
 
 #[test]
-fn snapshots_are_there_again_and_older_ones_go_when_they_may() {
+fn snapshots_survive_a_restart_and_older_ones_are_deleted_on_request() {
     let (disk, directory) = (Disk::new(), Directory::new("snapshots"));
     let store = open(&disk, &directory);
-    assert_eq!((store.newest(), store.read(at(5)).expect("the disk is well")), (None, None));
-    store.write(at(5), &snapshot(5)).expect("the disk is well");
-    store.write(at(9), &snapshot(9)).expect("the disk is well");
+    assert_eq!((store.newest(), store.read(at(5)).expect("a sound disk")), (None, None));
+    store.write(at(5), &snapshot(5)).expect("a sound disk");
+    store.write(at(9), &snapshot(9)).expect("a sound disk");
     drop(store);
     let store = open(&disk, &directory);
     assert_eq!(newest_whole(&store, "two"), Some(at(9)));
-    assert_eq!(store.read(at(5)).expect("the disk is well"), Some(snapshot(5)));
+    assert_eq!(store.read(at(5)).expect("a sound disk"), Some(snapshot(5)));
 
     let error = store.delete_older(at(7)).expect_err("there is none at 7");
     assert!(matches!(error, StoreError::Inconsistent { .. }), "{error}");
     assert_eq!(names(&directory).len(), 2);
-    store.delete_older(at(9)).expect("the disk is well");
+    store.delete_older(at(9)).expect("a sound disk");
     assert_eq!(names(&directory), ["00000000000000000009-00000000000000000001.snapshot"]);
-    assert_eq!(store.read(at(5)).expect("it is gone, which is no failure"), None);
+    assert_eq!(store.read(at(5)).expect("a deleted snapshot is not a failure"), None);
     assert_eq!(newest_whole(&store, "one"), Some(at(9)));
 }
 
 #[test]
-fn a_snapshot_that_the_log_has_not_followed_yet_is_not_started_with() {
+fn a_node_does_not_start_from_a_snapshot_that_its_log_does_not_follow() {
     let (disk, directory) = (Disk::new(), Directory::new("not-followed"));
     let store = open(&disk, &directory);
-    store.write(at(5), &snapshot(5)).expect("the disk is well");
-    // From a peer, and then the node crashed before its log began behind it.
+    store.write(at(5), &snapshot(5)).expect("a sound disk");
+    // Snapshots of a peer. The node crashed before its log continued from them.
     let ahead = LogPosition { index: 30, term: 2 };
-    store.write(ahead, b"of a peer").expect("the disk is well");
+    store.write(ahead, b"of a peer").expect("a sound disk");
     let other_term = LogPosition { index: 8, term: 2 };
-    store.write(other_term, b"of a peer").expect("the disk is well");
+    store.write(other_term, b"of a peer").expect("a sound disk");
     assert_eq!(store.newest(), Some(ahead));
     assert_eq!(store.newest_in(&log(at(4), 10)), Some(at(5)));
     assert_eq!(store.newest_in(&log(at(5), 10)), Some(at(5)));
@@ -104,7 +104,7 @@ fn a_snapshot_that_the_log_has_not_followed_yet_is_not_started_with() {
 }
 
 #[test]
-fn a_crash_at_every_step_leaves_the_old_or_the_new_one_whole() {
+fn a_crash_at_every_step_leaves_the_old_or_the_new_snapshot_complete() {
     let run = |disk: &Arc<Disk>, directory: &Directory| {
         let Ok(store) = SnapshotStore::open_on(disk.clone(), &directory.0.join("snapshots")) else { return None };
         let mut newest = None;
@@ -142,12 +142,12 @@ fn a_crash_at_every_step_leaves_the_old_or_the_new_one_whole() {
             crashes += 1;
         }
     }
-    println!("{crashes} crashes, {leftovers} left part of a snapshot");
+    println!("{crashes} crashes, {leftovers} left a temporary file");
     assert!(leftovers > 0);
 }
 
 #[test]
-fn files_of_others_are_left_alone() {
+fn files_with_other_names_are_left_alone() {
     let (disk, directory) = (Disk::new(), Directory::new("foreign"));
     let snapshots = directory.0.join("snapshots");
     fs::create_dir(&snapshots).expect("it can be made");
@@ -164,8 +164,8 @@ fn files_of_others_are_left_alone() {
     }
     let store = open(&disk, &directory);
     assert_eq!(store.newest(), None);
-    store.write(at(9), &snapshot(9)).expect("the disk is well");
-    store.delete_older(at(9)).expect("the disk is well");
+    store.write(at(9), &snapshot(9)).expect("a sound disk");
+    store.delete_older(at(9)).expect("a sound disk");
     for name in foreign {
         assert_eq!(fs::read(snapshots.join(name)).expect("it is there"), name.as_bytes());
     }
@@ -176,12 +176,12 @@ fn files_of_others_are_left_alone() {
 fn damage_is_found_when_the_bytes_are_read() {
     let (disk, directory) = (Disk::new(), Directory::new("snapshot-damage"));
     let store = open(&disk, &directory);
-    store.write(at(5), &snapshot(5)).expect("the disk is well");
+    store.write(at(5), &snapshot(5)).expect("a sound disk");
     let path = directory.0.join("snapshots").join(&names(&directory)[0]);
     let bytes = fs::read(&path).expect("it is there");
     let is_refused = |damaged: &[u8]| {
         fs::write(&path, damaged).expect("it can be written");
-        let found = store.read(at(5)).expect("the disk is well").expect("it is there");
+        let found = store.read(at(5)).expect("a sound disk").expect("it is there");
         read_snapshot(GROUP, &found, 0, KnownVersions::THIS_BUILD).is_err()
     };
     assert!(!is_refused(&bytes));
@@ -191,14 +191,14 @@ fn damage_is_found_when_the_bytes_are_read() {
         assert!(is_refused(&flipped), "byte {place} was flipped");
         assert!(is_refused(&bytes[..place]), "cut to {place} bytes");
     }
-    println!("{} bytes, each flipped once and the rest cut off once", bytes.len());
+    println!("{} bytes: one bit flipped in each, and the file truncated at each", bytes.len());
 }
 
 #[test]
 fn after_a_failed_sync_no_snapshot_is_written() {
     let (disk, directory) = (Disk::new(), Directory::new("snapshot-sync"));
     let store = open(&disk, &directory);
-    store.write(at(5), &snapshot(5)).expect("the disk is well");
+    store.write(at(5), &snapshot(5)).expect("a sound disk");
     disk.fail_syncs(true);
     let error = store.write(at(9), &snapshot(9)).expect_err("the sync failed");
     assert!(matches!(error, StoreError::Failed { .. }), "{error}");
@@ -211,7 +211,7 @@ fn after_a_failed_sync_no_snapshot_is_written() {
     assert_eq!(disk.syncs(), syncs, "it was tried again");
     assert_eq!(newest_whole(&store, "the old one"), Some(at(5)));
     drop(store);
-    assert_eq!(newest_whole(&open(&disk, &directory), "a new start"), Some(at(5)));
+    assert_eq!(newest_whole(&open(&disk, &directory), "after a restart"), Some(at(5)));
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn a_full_disk_leaves_the_old_snapshot_and_nothing_else() {
         assert!(matches!(error, StoreError::DiskFull { .. }), "{error}");
         assert_eq!(directory.files(), files, "room for {room}");
     }
-    // Not even for a name.
+    // Not even room for a name.
     disk.fill(true);
     assert!(matches!(store.write(at(9), &snapshot(9)), Err(StoreError::DiskFull { .. })));
     disk.fill(false);

@@ -1,4 +1,4 @@
-//! The log on disk: what was acknowledged is there after a crash, and what is not as it was written is never served.
+//! The log on disk: what was acknowledged is there after a crash, and damaged data is never served.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "these tests are about files")]
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ const US: Identity = Identity { cluster: 0xfeed_beef, node: 3 };
 /// Small, so that a test sees several files.
 const SMALL: StoreOptions = StoreOptions { file_bytes: 1024, purge_bytes: 4096, reserve_bytes: 0 };
 
-/// What a log holds, in the simplest form.
+/// The content of a log, as plain fields.
 #[derive(Clone, Debug, PartialEq)]
 struct Held {
     hard_state: HardState,
@@ -59,8 +59,8 @@ impl Step {
     }
 }
 
-/// A log in memory and random steps for it. `held` is what a disk must hold; `latest` has the newest commit index, which
-/// need not be there.
+/// A log in memory, and random steps for it. `held` is what the disk must hold. `latest` has the newest commit index, which need not
+/// be on disk.
 struct Model {
     held: Held,
     latest: HardState,
@@ -110,7 +110,7 @@ impl Model {
                 Step::Write(write(Some(self.latest.clone()), Vec::new(), true))
             }
             kind => {
-                // Now and then a new leader overwrites what was not committed.
+                // Sometimes a new leader overwrites entries that are not committed.
                 let floor = before.index.max(self.latest.commit);
                 let overwrites = kind == 4 && last.index > floor;
                 let first = if overwrites { floor + 1 + self.draw(last.index - floor) } else { last.index + 1 };
@@ -157,7 +157,7 @@ fn open_again(directory: &Path) -> Result<(LogStore<Disk>, Held), StoreError> {
 #[track_caller]
 fn refused<T>(result: Result<T, StoreError>) -> StoreError {
     match result {
-        Ok(_) => panic!("it was to be refused"),
+        Ok(_) => panic!("it must be refused"),
         Err(error) => error,
     }
 }
@@ -168,8 +168,7 @@ fn random_writes_are_there_again_after_each_reopening() {
     for seed in 0..6 {
         let directory = Directory::new("round-trip");
         let mut model = Model::new(seed);
-        let (mut store, held) =
-            open(Disk::new(), &directory.0, Start::New(&beginning())).expect("an empty directory can be begun");
+        let (mut store, held) = open(Disk::new(), &directory.0, Start::New(&beginning())).expect("an empty directory");
         assert_eq!(held, model.held);
         for round in 0..60 {
             let step = model.next();
@@ -177,7 +176,7 @@ fn random_writes_are_there_again_after_each_reopening() {
             drop(store);
             let (again, held) = open_again(&directory.0).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
             assert_eq!(held, model.held, "seed {seed} round {round} after {step:?}");
-            // What came back is what the store goes on from: a commit index that was not written is forgotten by both.
+            // A commit index that was not written is lost, so the model forgets it, too.
             model.latest = model.held.hard_state.clone();
             store = again;
             reopened += 1;
@@ -187,10 +186,10 @@ fn random_writes_are_there_again_after_each_reopening() {
 }
 
 #[test]
-fn long_logs_are_purged_and_come_back_whole() {
+fn long_logs_are_purged_and_read_back_complete() {
     let directory = Directory::new("purge");
     let mut model = Model::new(99);
-    let (mut store, _) = open(Disk::new(), &directory.0, Start::New(&beginning())).expect("it can be begun");
+    let (mut store, _) = open(Disk::new(), &directory.0, Start::New(&beginning())).expect("an empty directory");
     let mut files_max = 0;
     for round in 0..3000 {
         model.next().run(&store).unwrap_or_else(|error| panic!("round {round}: {error}"));
@@ -228,19 +227,19 @@ fn what_was_acknowledged_survives_a_crash_at_every_step() {
             points += 1;
         }
     }
-    println!("{crashes} crashes at {points} steps; in {ahead} the write under way was there");
+    println!("{crashes} crashes at {points} steps; in {ahead} the unacknowledged write was there");
 }
 
 const CRASH_STEPS: usize = 40;
 
-/// How many steps were acknowledged, and whether the store was open at all.
+/// Runs steps until the disk crashes. Returns the number of acknowledged steps, and whether the store was opened.
 fn run_until_crash(disk: &Arc<Disk>, directory: &Path, seed: u64) -> (usize, bool) {
     let mut model = Model::new(seed);
     let Ok((store, _)) = open(disk.clone(), directory, Start::New(&beginning())) else { return (0, false) };
     ((0..CRASH_STEPS).take_while(|_| model.next().run(&store).is_ok()).count(), true)
 }
 
-/// Crashes, crashes again at the first change of the next start, and then looks. Whether the write under way was there.
+/// Crashes, crashes again during the next starts, and then checks the log. Returns whether the unacknowledged write was there.
 fn crash_and_check(seed: u64, point: u64, crash: Crash, states: &[Held]) -> bool {
     let directory = Directory::new("crash");
     let disk = Disk::crashing_at(point);
@@ -257,7 +256,7 @@ fn crash_and_check(seed: u64, point: u64, crash: Crash, states: &[Held]) -> bool
         disk.settle(crash);
     }
     let (store, held) = open(Disk::new(), &directory.0, start).unwrap_or_else(|error| panic!("{what}: {error}"));
-    // The write under way may be there or not: it was not acknowledged.
+    // The write during the crash may be there or not: it was not acknowledged.
     assert!(held == states[done] || Some(&held) == states.get(done + 1), "{what}: {held:?}");
     let after = held.last().index + 1;
     let mut more = append(after..=after);
@@ -266,7 +265,7 @@ fn crash_and_check(seed: u64, point: u64, crash: Crash, states: &[Held]) -> bool
     held != states[done]
 }
 
-/// What became of a log whose files were changed.
+/// What opening found in a log whose files were damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     Same,
@@ -275,13 +274,13 @@ enum Outcome {
     Refused,
 }
 
-/// A directory with a few records in several files, and what the log held after each record.
+/// A directory with a few records in several files, and the content of the log after each record.
 fn recorded() -> (Directory, Vec<Held>) {
     let directory = Directory::new("recorded");
-    let (store, held) = open(Disk::new(), &directory.0, Start::New(&beginning())).expect("it can be begun");
+    let (store, held) = open(Disk::new(), &directory.0, Start::New(&beginning())).expect("an empty directory");
     let mut states = vec![held];
     for first in (2..30).step_by(4) {
-        store.write(GROUP, &append(first..=first + 3)).expect("a disk that is well is written");
+        store.write(GROUP, &append(first..=first + 3)).expect("a sound disk");
         let mut held = states[states.len() - 1].clone();
         held.entries.extend((first..=first + 3).map(|index| entry(index, 1, 0)));
         states.push(held);
@@ -302,7 +301,7 @@ fn outcome(directory: &Directory, states: &[Held], what: &str) -> Outcome {
             Some(0) => Outcome::Same,
             Some(1) => Outcome::LastRecordCut,
             Some(_) => Outcome::MoreCut,
-            None => panic!("{what}: the log was never so: {held:?}"),
+            None => panic!("{what}: the log never had this content: {held:?}"),
         },
         Err(StoreError::Damaged { .. } | StoreError::NotThere { .. } | StoreError::NewerFormat { .. }) => {
             Outcome::Refused
@@ -330,7 +329,7 @@ fn a_flipped_bit_anywhere_is_found() {
                 let what = format!("byte {at} of {}, marked {marked}", path.display());
                 let outcome = outcome(&copy, &states, &what);
                 match outcome {
-                    // A mark that is not legible counts as none, and the file of rewritten records is empty here.
+                    // An unreadable mark counts as none, and the file of rewritten records is empty here.
                     Outcome::Same => assert!(path.ends_with("MARK") || is_empty(bytes), "{what}: not found"),
                     Outcome::LastRecordCut => assert!(!marked && path == newest, "{what}: cut"),
                     Outcome::MoreCut => panic!("{what}: too much was cut"),
@@ -344,7 +343,7 @@ fn a_flipped_bit_anywhere_is_found() {
 }
 
 #[test]
-fn a_file_cut_short_anywhere_is_found_or_loses_the_end_only() {
+fn a_truncated_file_is_found_or_only_the_end_of_the_log_is_lost() {
     let (directory, states) = recorded();
     let files = directory.files();
     let log_files = || files.iter().filter(|(path, _)| path.starts_with("log"));
@@ -362,7 +361,7 @@ fn a_file_cut_short_anywhere_is_found_or_loses_the_end_only() {
                 let outcome = outcome(&copy, &states, &what);
                 match outcome {
                     Outcome::Same => assert!(is_empty(bytes), "{what}: not found"),
-                    // Without the mark a file that is shorter at its end looks like one that was never longer.
+                    // Without the mark, a truncated newest file looks like one that was never longer.
                     Outcome::LastRecordCut | Outcome::MoreCut => {
                         assert!(!marked && Some(path) == newest, "{what}: {outcome:?}");
                     }
@@ -390,7 +389,7 @@ fn a_file_that_ends_between_two_records_is_found() {
 }
 
 #[test]
-fn damage_is_left_as_it_is() {
+fn opening_a_damaged_log_does_not_change_it() {
     let (directory, _) = recorded();
     let files = directory.files();
     let (path, bytes) =
@@ -408,7 +407,7 @@ fn damage_is_left_as_it_is() {
 fn a_missing_file_is_found() {
     let (directory, states) = recorded();
     let names: Vec<_> = directory.files().into_keys().filter(|path| path.extension().is_some()).collect();
-    assert!(names.len() >= 3, "the log is to have several files: {names:?}");
+    assert!(names.len() >= 3, "the log must have several files: {names:?}");
     for name in names.iter().filter(|name| name.to_string_lossy().ends_with(".raftlog")) {
         let copy = directory.copy();
         fs::remove_file(copy.0.join(name)).expect("it was there");
@@ -419,14 +418,14 @@ fn a_missing_file_is_found() {
 #[test]
 fn after_a_failed_sync_nothing_is_acknowledged() {
     let (disk, directory) = (Disk::new(), Directory::new("failed-sync"));
-    let (store, _) = open(disk.clone(), &directory.0, Start::New(&beginning())).expect("it can be begun");
-    store.write(GROUP, &append(2..=4)).expect("the disk is well");
+    let (store, _) = open(disk.clone(), &directory.0, Start::New(&beginning())).expect("an empty directory");
+    store.write(GROUP, &append(2..=4)).expect("a sound disk");
     disk.fail_syncs(true);
     let error = refused(store.write(GROUP, &append(5..=5)));
     assert!(matches!(error, StoreError::Failed { .. }), "{error}");
     assert!(error.to_string().contains("must stop and be restarted; do not retry"), "{error}");
 
-    // Also when the disk says that it is well again: what it lost in between nobody knows.
+    // Not even when syncs succeed again: what the disk lost in between is unknown.
     disk.fail_syncs(false);
     let syncs = disk.syncs();
     for _ in 0..3 {
@@ -437,14 +436,14 @@ fn after_a_failed_sync_nothing_is_acknowledged() {
     }
     drop(store);
     assert_eq!(disk.syncs(), syncs, "it was tried again");
-    let (_, held) = open_again(&directory.0).expect("a new start finds out what is there");
+    let (_, held) = open_again(&directory.0).expect("a restart reads the disk again");
     assert!(held.last().index >= 4);
 }
 
 #[test]
-fn a_full_disk_is_told_apart_and_the_same_write_succeeds_when_there_is_room() {
+fn a_full_disk_has_its_own_error_and_the_same_write_succeeds_when_there_is_room() {
     let (disk, directory) = (Disk::new(), Directory::new("full"));
-    let (store, _) = open(disk.clone(), &directory.0, Start::New(&beginning())).expect("it can be begun");
+    let (store, _) = open(disk.clone(), &directory.0, Start::New(&beginning())).expect("an empty directory");
     store.write(GROUP, &append(2..=4)).expect("there is room");
     disk.fill(true);
     for _ in 0..3 {
@@ -453,16 +452,16 @@ fn a_full_disk_is_told_apart_and_the_same_write_succeeds_when_there_is_room() {
     }
     disk.fill(false);
     store.write(GROUP, &append(5..=9)).expect("there is room again");
-    store.write(GROUP, &append(10..=12)).expect("and goes on");
+    store.write(GROUP, &append(10..=12)).expect("the next write works, too");
     drop(store);
-    let (_, held) = open_again(&directory.0).expect("it is whole");
+    let (_, held) = open_again(&directory.0).expect("a sound log");
     assert_eq!(held.entries, (2..=12).map(|index| entry(index, 1, 0)).collect::<Vec<_>>());
 }
 
 #[test]
 fn a_crash_while_the_disk_is_full_loses_nothing() {
     let (disk, directory) = (Disk::new(), Directory::new("full-crash"));
-    let (store, _) = open(disk.clone(), &directory.0, Start::New(&beginning())).expect("it can be begun");
+    let (store, _) = open(disk.clone(), &directory.0, Start::New(&beginning())).expect("an empty directory");
     store.write(GROUP, &append(2..=4)).expect("there is room");
     disk.fill(true);
     refused(store.write(GROUP, &append(5..=9)));
@@ -475,7 +474,7 @@ fn a_crash_while_the_disk_is_full_loses_nothing() {
 }
 
 #[test]
-fn the_directory_of_another_is_refused() {
+fn the_directory_of_another_node_is_refused() {
     let (directory, _) = recorded();
     let files = directory.files();
     for other in [Identity { cluster: 1, ..US }, Identity { node: 4, ..US }] {
@@ -508,11 +507,11 @@ fn a_wiped_node_is_not_taken_for_a_new_one() {
     let empty = Directory::new("wiped");
     let error = refused(open_again(&empty.0));
     assert!(error.to_string().contains("added again under a new id"), "{error}");
-    // The log is gone, the identity is not.
+    // Only the log is deleted.
     fs::remove_dir_all(directory.0.join("log")).expect("it was there");
     fs::create_dir(directory.0.join("log")).expect("it can be made");
     refused(open_again(&directory.0));
-    // The identity is gone, the log is not.
+    // Only the identity is deleted.
     let (directory, _) = recorded();
     fs::remove_file(directory.0.join("IDENTITY")).expect("it was there");
     refused(open_again(&directory.0));
@@ -520,9 +519,9 @@ fn a_wiped_node_is_not_taken_for_a_new_one() {
 }
 
 #[test]
-fn a_directory_is_opened_by_one_at_a_time() {
+fn a_directory_cannot_be_opened_twice_at_the_same_time() {
     let directory = Directory::new("twice");
-    let (store, _) = open(Disk::new(), &directory.0, Start::New(&beginning())).expect("it can be begun");
+    let (store, _) = open(Disk::new(), &directory.0, Start::New(&beginning())).expect("an empty directory");
     let error = refused(open_again(&directory.0));
     assert!(matches!(error, StoreError::InUse { .. }), "{error}");
     drop(store);
@@ -532,29 +531,29 @@ fn a_directory_is_opened_by_one_at_a_time() {
 #[test]
 fn a_gap_is_refused_before_it_is_written() {
     let directory = Directory::new("gap");
-    let (store, _) = open(Disk::new(), &directory.0, Start::New(&beginning())).expect("it can be begun");
-    store.write(GROUP, &append(2..=4)).expect("the disk is well");
+    let (store, _) = open(Disk::new(), &directory.0, Start::New(&beginning())).expect("an empty directory");
+    store.write(GROUP, &append(2..=4)).expect("a sound disk");
     let gap = write(None, vec![entry(5, 1, 0), entry(7, 1, 0)], true);
     for bad in [append(6..=6), append(1..=1), gap] {
         let error = refused(store.write(GROUP, &bad));
         assert!(matches!(error, StoreError::Inconsistent { .. }), "{error}");
     }
-    store.write(GROUP, &append(5..=5)).expect("nothing came of the gap");
+    store.write(GROUP, &append(5..=5)).expect("the gap changed nothing");
     drop(store);
-    assert_eq!(open_again(&directory.0).expect("it is whole").1.last().index, 5);
+    assert_eq!(open_again(&directory.0).expect("a sound log").1.last().index, 5);
 }
 
 #[test]
 fn groups_share_a_store_and_nothing_else() {
     let directory = Directory::new("groups");
-    let (store, _) = open(Disk::new(), &directory.0, Start::New(&beginning())).expect("it can be begun");
+    let (store, _) = open(Disk::new(), &directory.0, Start::New(&beginning())).expect("an empty directory");
     store.open_group(8, Start::New(&Log::new(&[4]))).expect("a second group can be begun");
-    store.write(GROUP, &append(2..=4)).expect("the disk is well");
-    store.write(8, &append(2..=3)).expect("the disk is well");
+    store.write(GROUP, &append(2..=4)).expect("a sound disk");
+    store.write(8, &append(2..=3)).expect("a sound disk");
     refused(store.write(9, &append(2..=3)));
     drop(store);
-    let (store, held) = open_again(&directory.0).expect("it is whole");
-    let other = Held::of(&store.open_group(8, Start::Again).expect("it is whole"));
+    let (store, held) = open_again(&directory.0).expect("a sound log");
+    let other = Held::of(&store.open_group(8, Start::Again).expect("a sound log"));
     assert_eq!((held.last().index, other.last().index), (4, 3));
     assert_eq!(other.members.voters, [4]);
     refused(store.open_group(9, Start::Again));
@@ -562,13 +561,13 @@ fn groups_share_a_store_and_nothing_else() {
 
 #[test]
 fn stores_on_one_thread_do_not_see_each_others_entries() {
-    // The same shape, so that the engine finds both under the same place (see tests/engine.rs).
+    // Both logs have the same layout, so the engine's cache has the same key for both (see tests/engine.rs).
     let directories = [1, 2].map(|content| {
         let directory = Directory::new("twins");
-        let (store, _) = open(Disk::new(), &directory.0, Start::New(&beginning())).expect("it can be begun");
-        store.write(GROUP, &write(None, vec![entry(2, 1, content)], true)).expect("the disk is well");
+        let (store, _) = open(Disk::new(), &directory.0, Start::New(&beginning())).expect("an empty directory");
+        store.write(GROUP, &write(None, vec![entry(2, 1, content)], true)).expect("a sound disk");
         directory
     });
-    let held = directories.each_ref().map(|directory| open_again(&directory.0).expect("it is whole").1.entries);
+    let held = directories.each_ref().map(|directory| open_again(&directory.0).expect("a sound log").1.entries);
     assert_eq!(held, [vec![entry(2, 1, 1)], vec![entry(2, 1, 2)]]);
 }

@@ -1,7 +1,7 @@
-//! Time survives the leader: however often the lead changes, a lease that its holder does not renew ends when it should.
+//! Logical time survives leader changes: however often the leader changes, a lease that is not renewed ends in time.
 //!
-//! A leader counts on from the highest stamp in its log, so what the log does not hold is lost with the leader that counted it.
-//! Real time is the clock of the test. All clocks of the group show it.
+//! A new leader counts on from the highest stamp in its log. Time that is not in the log is lost with the old leader. Real time is the
+//! clock of the test. All clocks of the group show it.
 
 use crate::cluster::{Cluster, member, open};
 use fencepost_core::{
@@ -10,13 +10,13 @@ use fencepost_core::{
 };
 use fencepost_replica::{GROUP_BEGINS, MemberChange, Message, NotTaken, STAMP_EVERY_MS, read_entry};
 
-/// What is due ends so much later at most, by the rule `bounded-late`.
+/// How late a lease ends at most, by the rule `bounded-late`.
 const LATE_MS: u64 = 500;
-/// The entry that ends something is written, sent and synced in so much time here. So is the entry with a leader's last stamp.
+/// How long a commit takes in these tests at most.
 const COMMIT_MS: u64 = 50;
-/// A hand-over takes so long here at most.
+/// How long a leadership transfer takes in these tests at most.
 const HAND_OVER_MS: u64 = 100;
-/// What a fail-over adds to the deadline of a session, once. By the rule `failover-grace`.
+/// What fail-overs add to the deadline of a session, once, by the rule `failover-grace`.
 const GRACE_MS: u64 = 3_000;
 const TTL_MS: u64 = 20_000;
 const MAX_HOLD_MS: u64 = 6_000;
@@ -28,10 +28,10 @@ fn lock_with(session: u128, name: &str, terms: Terms) -> Operation {
     Operation::Request(Request { session, epoch, number, seen: Seen::default(), action: Action::Acquire(acquire) })
 }
 
-/// A group with a holder that goes silent at once, and a lock with a longest hold of a session that lives long.
+/// A group with two locks: one of a session that goes silent at once, and one with a longest hold, of a session that lives long.
 struct Silent {
     cluster: Cluster,
-    /// Since when the session was silent, and the other lock asked for.
+    /// When the session went silent, and when the other lock was acquired.
     began: [Nanos; 2],
 }
 
@@ -52,8 +52,8 @@ impl Silent {
         (self.cluster.now.0 - since.0) / 1_000_000
     }
 
-    /// Changes the lead every so many milliseconds until both locks are free, or two minutes have passed. Gives back for each after
-    /// how long it was, and for how much of that time there was no leader.
+    /// Changes the leader every `every_ms` until both locks are free, or two minutes have passed. Returns for each lock how long it was
+    /// held, and how much of that time passed without a leader.
     fn run(&mut self, every_ms: u64, change_lead: fn(&mut Cluster)) -> [Option<(u64, u64)>; 2] {
         let (mut freed, mut leaderless_ms, mut next) = ([None; 2], 0, every_ms);
         while freed.contains(&None) {
@@ -106,13 +106,13 @@ fn restart_all(cluster: &mut Cluster) {
 }
 
 #[test]
-fn a_silent_holder_is_freed_in_time_although_the_lead_is_handed_over_every_few_seconds() {
+fn a_lock_of_a_silent_holder_is_freed_in_time_although_leadership_is_transferred_every_few_seconds() {
     for (seed, every_ms) in [(1, 8_000), (2, 2_000), (3, 1_000), (4, 300)] {
         let [(silent, silent_alone), (max_hold, max_hold_alone)] =
             Silent::new(&[1, 2, 3], seed).run(every_ms, hand_over).map(Option::unwrap);
-        println!("a hand-over every {every_ms} ms, {silent_alone} ms of them in all until the end:");
+        println!("a leadership transfer every {every_ms} ms, {silent_alone} ms without a leader until the end:");
         println!("a TTL of {TTL_MS} ms ended after {silent} ms, a max-hold of {MAX_HOLD_MS} ms after {max_hold} ms");
-        assert!(silent_alone <= (silent / every_ms + 1) * HAND_OVER_MS, "each takes a few round trips");
+        assert!(silent_alone <= (silent / every_ms + 1) * HAND_OVER_MS, "each transfer takes a few round trips");
         let silent_by = TTL_MS + GRACE_MS + LATE_MS + COMMIT_MS + silent_alone;
         let max_hold_by = MAX_HOLD_MS + LATE_MS + COMMIT_MS + max_hold_alone;
         assert!((TTL_MS..=silent_by).contains(&silent), "{silent} ms");
@@ -121,7 +121,7 @@ fn a_silent_holder_is_freed_in_time_although_the_lead_is_handed_over_every_few_s
 }
 
 #[test]
-fn a_silent_holder_is_freed_in_time_although_leaders_die() {
+fn a_lock_of_a_silent_holder_is_freed_in_time_although_leaders_crash() {
     for (voters, change_lead) in
         [(&[1, 2, 3][..], kill_leader as fn(&mut Cluster)), (&[1, 2, 3], restart_all), (&[1], restart_all)]
     {
@@ -140,21 +140,24 @@ fn a_silent_holder_is_freed_in_time_although_leaders_die() {
 }
 
 #[test]
-fn a_successor_counts_on_from_where_the_leader_handed_over() {
+fn a_successor_counts_on_from_the_stamp_of_the_leadership_transfer() {
     let mut cluster = Cluster::new(&[1, 2, 3], 21);
     cluster.ask(open(1, 600_000));
     let old = cluster.run_until_leader();
-    // In the middle between two entries.
+    // Halfway between two entries.
     cluster.run_ms(STAMP_EVERY_MS + STAMP_EVERY_MS / 2);
     let before = cluster.replica(old).state().stamp();
     let counted = cluster.replica(old).stamp();
-    assert!(counted.0 >= before.0 + STAMP_EVERY_MS / 4, "there is something to lose: {counted:?} after {before:?}");
+    assert!(
+        counted.0 >= before.0 + STAMP_EVERY_MS / 4,
+        "there is time that is not in the log: {counted:?} after {before:?}"
+    );
     let new = old % 3 + 1;
     cluster.replica(old).transfer_lead(new).unwrap();
     assert_eq!(cluster.replica(old).next_turn(), cluster.now, "it does not wait for a tick");
     cluster.run_until("the other leads", |cluster| (cluster.leader() == Some(new)).then_some(()));
     assert!(cluster.replica(new).state().stamp() >= counted);
-    // The entry of the hand-over holds nothing but the stamp, and the new leader's first one follows it.
+    // The entry of the transfer holds only the stamp, and the new leader's first entry follows it.
     let entries = cluster.replica(new).entries_from(GROUP_BEGINS.index + 1);
     let entries: Vec<_> = entries.filter_map(|entry| read_entry(entry, KnownVersions::THIS_BUILD).unwrap()).collect();
     let [.., stamp_alone, first] = &entries[..] else { panic!("{entries:?}") };
@@ -174,7 +177,7 @@ fn an_idle_group_writes_one_entry_a_second_while_something_can_expire_and_none_o
     };
     let entries = entries_in(&mut cluster, 40_000);
     assert!((39..=40).contains(&entries), "{entries} entries in 40 s");
-    // What is said anyway carries the time: a keep-alive every 250 ms, and nothing besides.
+    // The entries of keep-alives carry the time: one every 250 ms, and no others.
     let mut with_keep_alives = 0;
     for _ in 0..20 {
         cluster.keep_alive(leader, 1).unwrap();
@@ -187,7 +190,7 @@ fn an_idle_group_writes_one_entry_a_second_while_something_can_expire_and_none_o
 }
 
 #[test]
-fn only_the_leader_begins_a_hand_over_and_only_to_a_voter() {
+fn only_the_leader_begins_a_leadership_transfer_and_only_to_a_voter() {
     let mut cluster = Cluster::new(&[1, 2, 3], 23);
     cluster.ask(open(1, 600_000));
     cluster.join(4);
@@ -199,7 +202,7 @@ fn only_the_leader_begins_a_hand_over_and_only_to_a_voter() {
     assert_eq!(cluster.replica(leader).transfer_lead(4), Err(NotTaken::NoVoter { node: 4 }), "a learner");
     assert_eq!(cluster.replica(leader).transfer_lead(9), Err(NotTaken::NoVoter { node: 9 }), "a stranger");
     cluster.replica(leader).transfer_lead(leader).unwrap();
-    // What a peer asks for would come without an entry.
+    // A transfer that a peer requests would begin without the entry, so it is ignored.
     let mut asked = Message { from: follower, to: leader, ..Message::default() };
     asked.set_msg_type(raft::eraftpb::MessageType::MsgTransferLeader);
     cluster.replica(leader).handle_message(asked).unwrap();
@@ -210,7 +213,7 @@ fn only_the_leader_begins_a_hand_over_and_only_to_a_voter() {
 }
 
 #[test]
-fn a_hand_over_to_a_node_that_is_down_is_given_up_and_costs_nothing() {
+fn a_leadership_transfer_to_a_node_that_is_down_is_given_up_and_costs_no_time() {
     let mut cluster = Cluster::new(&[1, 2, 3], 24);
     cluster.ask(open(1, 600_000));
     let leader = cluster.run_until_leader();
@@ -223,8 +226,8 @@ fn a_hand_over_to_a_node_that_is_down_is_given_up_and_costs_nothing() {
     cluster.run_until("it is given up", |cluster| cluster.replica(leader).hands_over_to().is_none().then_some(()));
     assert_eq!(cluster.leader(), Some(leader));
     let passed = (cluster.now.0 - began.0) / 1_000_000;
-    assert!(cluster.replica(leader).stamp().0 + 1 >= stamp.0 + passed, "its clock went on meanwhile");
-    // And one to another node takes its place at once.
+    assert!(cluster.replica(leader).stamp().0 + 1 >= stamp.0 + passed, "its clock ran meanwhile");
+    // A transfer to another node replaces it at once.
     cluster.replica(leader).transfer_lead(down).unwrap();
     cluster.run_ms(20);
     cluster.replica(leader).transfer_lead(other).unwrap();
@@ -233,9 +236,9 @@ fn a_hand_over_to_a_node_that_is_down_is_given_up_and_costs_nothing() {
     cluster.assert_replicas_equal();
 }
 
-/// The counterexample of docs/decisions/0002. The leader of an idle group dies together with a follower, while the other follower, which
-/// has heard the leader's heartbeats, is cut off. The two come back, and one of them leads. A holder renews its session there. Then the
-/// follower that was cut off is handed the lead. Gives back how long after its renewal the session ended.
+/// The counterexample of docs/decisions/0002. The leader of an idle group crashes together with a follower. The other follower, which has
+/// heard the leader's heartbeats, is cut off. The two come back, and one of them leads. A holder renews its session there. Then
+/// leadership is transferred to the follower that was cut off. Returns how long after its renewal the session ended.
 fn renewed_session_lasts_ms() -> u64 {
     let mut cluster = Cluster::new(&[1, 2, 3], 25);
     cluster.ask(open(1, TTL_MS));
@@ -267,7 +270,7 @@ fn a_lease_that_was_renewed_after_a_rewind_lasts_under_the_next_leader() {
     assert!((TTL_MS..=TTL_MS + GRACE_MS + LATE_MS + COMMIT_MS + HAND_OVER_MS).contains(&lasted), "{lasted} ms");
 }
 
-/// What the two faults would do, so that the tests above are known to find them.
+/// What the two planted faults do: the tests above would find them.
 #[cfg(feature = "planted-bugs")]
 mod planted {
     use fencepost_replica::{Bug, plant};
@@ -285,7 +288,7 @@ mod planted {
     }
 
     #[test]
-    fn without_time_in_the_log_a_lock_is_never_freed_while_the_lead_changes_hands() {
+    fn without_time_in_the_log_a_lock_is_never_freed_while_the_leader_changes() {
         plant(Some(Bug::RewindsTime));
         let freed_after_ms = |every_ms| Silent::new(&[1, 2, 3], 1).run(every_ms, hand_over);
         let (slow, fast) = (freed_after_ms(8_000), freed_after_ms(4_000));

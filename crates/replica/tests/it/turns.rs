@@ -1,16 +1,16 @@
-//! One node and a driver that does nothing but turn it: how often it must, what comes of it if it sleeps in between, and when
-//! another entry goes out.
+//! One node and a driver that only turns it: how often the driver must do so, whether it may sleep in between, and when another entry
+//! goes out.
 
 use crate::cluster::open;
 use fencepost_core::{Epoch, KnownVersions, Nanos, Outcome, Renewal, Seen, SessionId, Ticket};
 use fencepost_replica::{BEAT_MS, GroupId, Log, Output, Replica, STAMP_EVERY_MS, Settings, TICK_MS, read_entry};
 
-/// When a driver wakes up if nothing has arrived.
+/// How long the driver sleeps if nothing arrives.
 #[derive(Clone, Copy, Debug)]
 enum Sleeps {
-    /// Every five milliseconds, needed or not.
+    /// Five milliseconds, needed or not.
     Briefly,
-    /// Until the replica says that it must be turned.
+    /// Until the replica's next turn is due.
     UntilNextTurn,
 }
 
@@ -38,13 +38,13 @@ impl Driver {
             Sleeps::Briefly => self.now.after_ms(5),
             Sleeps::UntilNextTurn => self.replica.next_turn(),
         };
-        assert!(wake > self.now, "it would not sleep at all");
+        assert!(wake > self.now, "the driver would not sleep at all");
         assert!(wake <= self.now.after_ms(TICK_MS), "consensus counts time by ticks");
         self.now = wake;
         self.turn();
     }
 
-    /// Turns as long as there is something to do: what was written arrives at once.
+    /// Turns until there is nothing to do. Every write is durable at once.
     fn turn(&mut self) {
         loop {
             self.turns += 1;
@@ -74,18 +74,18 @@ impl Driver {
     }
 }
 
-/// How long a session of two seconds lives, and how long its one sign of life, after 0.9 s, waits for its answer.
+/// How long a session of two seconds lives, and how long its keep-alives, after 0.9 s, wait for their answers.
 fn lived_and_waited(sleeps: Sleeps) -> (u64, u64) {
     let mut driver = Driver::new(sleeps);
     driver.replica.submit(open(1, 2_000)).unwrap();
-    assert!(driver.replica.next_turn() <= driver.now, "what has arrived is not slept on");
+    assert!(driver.replica.next_turn() <= driver.now, "an operation is not left waiting");
     driver.turn();
     let began = driver.now;
-    // Before time alone causes an entry: that would take this beat.
+    // Before time alone causes an entry, which would use up the beat.
     driver.ms_until(|driver| driver.now >= began.after_ms(900));
     let (session, epoch, seen) = (SessionId(1), Epoch(1), Seen::default());
     for _ in 0..2 {
-        // The first may meet a beat; the second, right behind it, must wait for the next.
+        // The first may go out at once. The second follows directly and must wait for the next beat.
         let renewal = Renewal::KeepAlive { session, epoch, seen: seen.clone() };
         let ticket = driver.replica.submit_renewal(renewal).unwrap();
         driver.turn();
@@ -100,9 +100,9 @@ fn lived_and_waited(sleeps: Sleeps) -> (u64, u64) {
 fn a_driver_that_sleeps_until_the_next_turn_is_as_timely_as_one_that_hardly_sleeps() {
     let (brief, asleep) = (lived_and_waited(Sleeps::Briefly), lived_and_waited(Sleeps::UntilNextTurn));
     println!("(lived, waited) in ms: {brief:?} with turns every 5 ms, {asleep:?} with turns when they are due");
-    assert!((2_000..=2_005).contains(&asleep.0), "the session lived {} ms after its last sign of life", asleep.0);
+    assert!((2_000..=2_005).contains(&asleep.0), "the session lived {} ms after its last keep-alive", asleep.0);
     assert!(brief.0.abs_diff(asleep.0) <= 5, "{} and {} ms", brief.0, asleep.0);
-    assert!((1..=BEAT_MS).contains(&asleep.1), "the sign of life waited {} ms", asleep.1);
+    assert!((1..=BEAT_MS).contains(&asleep.1), "the keep-alive waited {} ms", asleep.1);
     assert!(brief.1.abs_diff(asleep.1) <= 5, "{} and {} ms", brief.1, asleep.1);
 }
 
@@ -118,7 +118,7 @@ fn an_idle_node_is_turned_only_by_its_ticks_and_by_an_entry_each_second_while_so
     assert!(turns <= 10_000 / TICK_MS + 1, "{turns} turns in ten seconds");
     assert_eq!(entries, 0);
 
-    // While something can expire, an entry each second is written, which takes a turn, and is durable, which takes another.
+    // While something can expire, there is an entry each second. Writing it takes a turn, and making it durable another one.
     driver.replica.submit(open(1, 600_000)).unwrap();
     driver.turn();
     let (turns, entries) = turns_in_ten_seconds(&mut driver);
@@ -126,7 +126,7 @@ fn an_idle_node_is_turned_only_by_its_ticks_and_by_an_entry_each_second_while_so
     assert!((9..=10_000 / STAMP_EVERY_MS).contains(&entries), "{entries} entries in ten seconds");
 }
 
-/// What one turn writes: the operations in each entry.
+/// The number of operations in each entry that one turn writes.
 fn entries_of_a_turn(driver: &mut Driver, writes: &mut Vec<u64>) -> Vec<usize> {
     let mut entries = Vec::new();
     for output in driver.replica.turn(driver.now).unwrap() {
@@ -145,7 +145,7 @@ fn entries_of_a_turn(driver: &mut Driver, writes: &mut Vec<u64>) -> Vec<usize> {
 }
 
 #[test]
-fn while_the_disk_is_busy_with_an_entry_those_that_are_worth_it_follow_and_the_rest_waits() {
+fn while_an_entry_is_in_flight_another_one_goes_out_only_with_enough_operations() {
     let mut driver = Driver::new(Sleeps::UntilNextTurn);
     let mut next_session = 0;
     let mut submitted = Vec::new();
@@ -157,22 +157,22 @@ fn while_the_disk_is_busy_with_an_entry_those_that_are_worth_it_follow_and_the_r
         }
         entries_of_a_turn(driver, &mut writes)
     };
-    assert_eq!(submit(&mut driver, 1), [1], "nothing was under way");
+    assert_eq!(submit(&mut driver, 1), [1], "no entry was in flight");
     assert_eq!(submit(&mut driver, 15), [0_usize; 0], "too few to be worth an entry of their own");
-    assert!(driver.replica.next_turn() > driver.now, "to turn it again would change nothing");
+    assert!(driver.replica.next_turn() > driver.now, "another turn would change nothing");
     assert_eq!(submit(&mut driver, 1), [16]);
     assert_eq!(submit(&mut driver, 200), [200]);
-    assert_eq!(submit(&mut driver, 49), [0_usize; 0], "less than a quarter of the last one");
+    assert_eq!(submit(&mut driver, 49), [0_usize; 0], "less than a quarter of the last entry");
     assert_eq!(submit(&mut driver, 1), [50]);
-    assert_eq!(submit(&mut driver, 10_000), [0_usize; 0], "four are under way");
+    assert_eq!(submit(&mut driver, 10_000), [0_usize; 0], "four entries are in flight");
     assert!(driver.answers.is_empty(), "nothing is durable yet");
 
-    // The first is durable: another may go.
+    // The first entry is durable, so another one may go out.
     driver.replica.handle_persisted(writes[0]);
     assert_eq!(entries_of_a_turn(&mut driver, &mut Vec::new()), [10_000]);
     driver.replica.handle_persisted(*writes.last().unwrap());
     driver.turn();
     driver.sleep_and_turn();
     let answered: Vec<Ticket> = driver.answers.iter().map(|(ticket, _)| *ticket).collect();
-    assert_eq!(answered[..268], submitted[..268], "in the order in which they came");
+    assert_eq!(answered[..268], submitted[..268], "in the order of submission");
 }

@@ -1,5 +1,5 @@
-//! A cluster is upgraded node by node while it serves. The second version is made up: it has one more operation, one more record and
-//! one changed rule. Whatever the order, no node stops, no state differs, and the version rises when the last node knows it.
+//! A cluster is upgraded node by node while it serves. Version 2 is made up: it has one more operation, one more record and one changed
+//! rule. Whatever the order, no node stops, all states are equal, and the version rises when the last node knows it.
 
 #![cfg(feature = "made-up-version")]
 
@@ -18,7 +18,7 @@ const NEW: KnownVersions = KnownVersions::WITH_MADE_UP;
 const FIRST: FormatVersion = FormatVersion::FIRST;
 const MADE_UP: FormatVersion = FormatVersion::MADE_UP;
 
-/// Long enough for a raise, if there is a reason for one: every member is heard, and silence is noticed, within it.
+/// Long enough for a raise, if one is due: within it, every member is heard, and silence is noticed.
 const A_WHILE_MS: u64 = 5_000;
 
 fn remark() -> Operation {
@@ -32,8 +32,8 @@ fn shared(session: u128, number: u64, name: &str) -> Operation {
     Operation::Request(Request { session, epoch, number, seen: Seen::default(), action })
 }
 
-/// Three sessions that ask all the time. Two share each lock, so that the third is told who holds it: which holders it is told is
-/// what the made-up version changes, and the answer is part of the state.
+/// Three sessions that acquire all the time. Two share each lock, so the third gets a busy answer with the holders. The made-up version
+/// changes which holders the answer names, and the answer is part of the state.
 struct Load {
     number: u64,
 }
@@ -46,7 +46,7 @@ impl Load {
         Load { number: 0 }
     }
 
-    /// Asks so many times, and says how many holders the last busy answer named.
+    /// Acquires `times` locks with all three sessions. Returns how many holders the last busy answer named.
     fn ask(&mut self, cluster: &mut Cluster, times: u64) -> usize {
         let mut named = 0;
         for _ in 0..times {
@@ -75,7 +75,7 @@ fn run_until_raised(cluster: &mut Cluster) {
     });
 }
 
-/// What needs the new version is refused, and the version does not rise however long one waits.
+/// An operation of the new version is refused, and the version does not rise.
 fn assert_not_raised(cluster: &mut Cluster) {
     cluster.run_ms(A_WHILE_MS);
     assert_eq!(version(cluster), FIRST);
@@ -110,19 +110,19 @@ fn three_nodes_are_upgraded_in_every_order_under_load() {
         run_until_raised(&mut cluster);
         assert_eq!(load.ask(&mut cluster, 20), 1, "{order:?}: the new rule holds");
         assert_raised(&mut cluster);
-        assert!(cluster.snapshots_made > 0, "some of it went through snapshots");
+        assert!(cluster.snapshots_made > 0, "some nodes made snapshots");
     }
 }
 
 #[test]
-fn a_node_that_is_held_back_or_down_holds_the_version_back() {
+fn a_node_that_is_not_upgraded_or_down_blocks_the_raise() {
     let mut cluster = Cluster::new(&[1, 2, 3], 7);
     let mut load = Load::begin(&mut cluster);
     cluster.exchange(1, NEW);
     cluster.exchange(2, NEW);
     assert_eq!(load.ask(&mut cluster, 30), 2);
     assert_not_raised(&mut cluster);
-    // It was upgraded and is down: it may come back with the older release.
+    // While node 3 is down, it may come back with the older release.
     cluster.crash(3);
     load.ask(&mut cluster, 5);
     assert_not_raised(&mut cluster);
@@ -132,7 +132,7 @@ fn a_node_that_is_held_back_or_down_holds_the_version_back() {
 }
 
 #[test]
-fn a_node_that_went_back_to_the_old_release_before_the_raise_holds_it_back() {
+fn a_node_that_went_back_to_the_old_release_before_the_raise_blocks_it() {
     let mut cluster = Cluster::new(&[1, 2, 3], 8);
     let mut load = Load::begin(&mut cluster);
     cluster.exchange(1, NEW);
@@ -156,7 +156,7 @@ fn a_node_comes_back_from_a_snapshot_of_the_new_version() {
     let leader = cluster.run_until_leader();
     let late = if leader == 1 { 2 } else { 1 };
     cluster.crash(late);
-    // Longer than the log that is kept.
+    // More entries than the log keeps.
     load.ask(&mut cluster, 60);
     cluster.restart(late);
     load.ask(&mut cluster, 5);
@@ -172,7 +172,7 @@ fn a_release_that_does_not_know_the_version_refuses_to_start() {
     cluster.ask(remark());
     cluster.run_ms(A_WHILE_MS);
     let from_the_log = cluster.refusal_to_start(1, OLD);
-    // Until a snapshot has taken the place of the entry that raised the version.
+    // Until a snapshot replaces the entry that raised the version.
     load.ask(&mut cluster, 60);
     cluster.assert_replicas_equal();
     let from_the_snapshot = cluster.refusal_to_start(1, OLD);
@@ -183,7 +183,7 @@ fn a_release_that_does_not_know_the_version_refuses_to_start() {
 }
 
 #[test]
-fn a_node_that_goes_back_in_the_moment_of_the_raise_stops_and_the_others_go_on() {
+fn a_node_that_goes_back_at_the_moment_of_the_raise_stops_and_the_others_continue() {
     let mut cluster = Cluster::new(&[1, 2, 3], 11);
     let mut load = Load::begin(&mut cluster);
     cluster.exchange(1, NEW);
@@ -196,7 +196,7 @@ fn a_node_that_goes_back_in_the_moment_of_the_raise_stops_and_the_others_go_on()
         (leader != 3).then_some(leader)
     });
     load.ask(&mut cluster, 1);
-    // The leader has just heard it. It is down, and the last one is upgraded before its silence is noticed.
+    // The leader has just heard this node. It crashes, and the last node is upgraded before the leader notices its silence.
     let goes_back = 3 - leader;
     cluster.crash(goes_back);
     cluster.exchange(3, NEW);
@@ -207,7 +207,7 @@ fn a_node_that_goes_back_in_the_moment_of_the_raise_stops_and_the_others_go_on()
         cluster.exchange(goes_back, OLD);
         cluster.run_ms(A_WHILE_MS);
     }));
-    let why = *stopped.expect_err("it cannot go on").downcast::<String>().expect("it says why");
+    let why = *stopped.expect_err("it cannot continue").downcast::<String>().expect("it says why");
     assert!(why.contains("VersionUnknown"), "{why}");
     cluster.exchange(goes_back, NEW);
     load.ask(&mut cluster, 5);
@@ -218,7 +218,7 @@ fn a_node_that_goes_back_in_the_moment_of_the_raise_stops_and_the_others_go_on()
 fn a_node_joins_only_with_a_release_that_knows_the_version() {
     let mut cluster = Cluster::new(&[1, 2, 3], 13);
     Load::begin(&mut cluster);
-    // An old node may join an old cluster, and then holds it back.
+    // An old node may join an old cluster, and then blocks the raise.
     cluster.settings.known = OLD;
     cluster.join(4);
     cluster.change(&[MemberChange::AddLearner(member(4))]);
@@ -241,11 +241,11 @@ fn a_node_joins_only_with_a_release_that_knows_the_version() {
 }
 
 #[test]
-fn a_node_of_the_old_release_cannot_slip_in_while_a_raise_is_under_way() {
+fn a_node_of_the_old_release_cannot_join_while_a_raise_is_in_flight() {
     let mut cluster = Cluster::new(&[1, 2, 3], 14);
     Load::begin(&mut cluster);
     [1, 2, 3].into_iter().for_each(|id| cluster.exchange(id, NEW));
-    let leader = cluster.run_until("a raise is under way", |cluster| {
+    let leader = cluster.run_until("a raise is in flight", |cluster| {
         let leader = cluster.leader()?;
         let replica = cluster.replica(leader);
         let mut unapplied = replica.entries_from(replica.applied().index + 1);
@@ -262,19 +262,19 @@ fn a_node_of_the_old_release_cannot_slip_in_while_a_raise_is_under_way() {
 }
 
 #[test]
-fn no_raise_passes_a_change_of_the_members_that_is_under_way() {
+fn no_raise_overtakes_a_pending_change_of_the_members() {
     let mut cluster = Cluster::new(&[1, 2, 3], 16);
     Load::begin(&mut cluster);
     cluster.exchange(1, NEW);
     cluster.exchange(2, NEW);
     let leader = cluster.run_until_leader();
-    // The change is taken, and then the last voter is upgraded: what counts is who the members will be.
+    // The change is taken, and then the last voter is upgraded. The raise must wait for the new members.
     cluster.replica(leader).handle_hello(4, OLD);
     cluster.replica(leader).change_members(&[MemberChange::AddLearner(member(4))]).expect("the old version is active");
     cluster.settings.known = OLD;
     cluster.join(4);
     cluster.exchange(3, NEW);
-    cluster.run_until("the learner is there", |cluster| {
+    cluster.run_until("the learner is a member", |cluster| {
         let leader = cluster.leader()?;
         cluster.replica(leader).members().iter().any(|it| it.node == 4 && it.matched.is_some()).then_some(())
     });
@@ -284,7 +284,7 @@ fn no_raise_passes_a_change_of_the_members_that_is_under_way() {
 }
 
 #[test]
-fn an_old_voter_that_is_replaced_counts_until_the_change_is_through() {
+fn an_old_voter_that_is_replaced_counts_until_the_change_is_complete() {
     let mut cluster = Cluster::new(&[1, 2, 3], 17);
     let mut load = Load::begin(&mut cluster);
     cluster.exchange(1, NEW);
@@ -297,7 +297,7 @@ fn an_old_voter_that_is_replaced_counts_until_the_change_is_through() {
         (cluster.replica(4).applied() == cluster.replica(leader).applied()).then_some(())
     });
     assert_not_raised(&mut cluster);
-    // Both sets of voters are members until the second step of the change is through.
+    // Both sets of voters are members until the second step of the change is complete.
     cluster.change(&[MemberChange::Promote(4), MemberChange::Remove(3)]);
     cluster.crash(3);
     cluster.nodes.remove(&3);
@@ -306,7 +306,7 @@ fn an_old_voter_that_is_replaced_counts_until_the_change_is_through() {
 }
 
 #[test]
-fn a_group_of_one_is_raised_by_itself() {
+fn a_group_of_one_raises_its_version_after_an_upgrade() {
     let mut cluster = Cluster::new(&[1], 15);
     cluster.ask(open(1, 600_000));
     assert_not_raised(&mut cluster);

@@ -1,7 +1,7 @@
-//! What administrators do to locks: the core's acts, to the messages of `admin.proto` and back.
+//! Acts of administrators on locks: the core's acts, to the messages of `admin.proto` and back.
 //!
-//! A request says what and why, and never who: that is what the edge has authenticated. What is done to the cluster has
-//! nothing of the core in it, and its messages are the server's to read.
+//! A request says what to do and why. It never says who acts: the server knows that from the connection. Acts on the cluster concern
+//! no type of the core, so the server reads those messages itself.
 
 use fencepost_core::{Act, Admin, LogicalMs, Outcome, Principal, Reason};
 
@@ -11,14 +11,14 @@ use crate::from_wire::{self, known};
 use crate::to_wire;
 use crate::v1;
 
-/// An act of the principal that asks for it.
+/// An act, as the given principal requests it.
 ///
 /// # Errors
 /// [`WireError`] names what is missing, not known or not valid.
 pub fn act_from_wire(request: v1::ActRequest, by: Principal) -> Result<Admin, WireError> {
     use v1::act_request::Act as Asked;
     use v1::admin::Act as Logged;
-    // The same choice, numbered otherwise: in the log, who acts stands before it.
+    // The same choice with other field numbers: in the log, the principal comes before it.
     let act = match known("an administrator's act", request.act)? {
         Asked::BreakGrant(grant) => Logged::BreakGrant(grant),
         Asked::Evict(session) => Logged::Evict(session),
@@ -30,7 +30,7 @@ pub fn act_from_wire(request: v1::ActRequest, by: Principal) -> Result<Admin, Wi
     Ok(Admin { by, reason: from_wire::reason(&request.reason)?, act: from_wire::act(act)? })
 }
 
-/// As an administrator asks for it.
+/// The request for an act.
 pub fn act_to_wire(reason: &Reason, act: &Act) -> v1::ActRequest {
     use v1::act_request::Act as Asked;
     use v1::admin::Act as Logged;
@@ -45,15 +45,15 @@ pub fn act_to_wire(reason: &Reason, act: &Act) -> v1::ActRequest {
     v1::ActRequest { reason: reason.as_str().to_owned(), act: Some(act) }
 }
 
-/// What came of an act, with the entry that decided it.
+/// The outcome of an act, with the entry that decided it.
 pub fn acted_to_wire(ReadAt { index, term, stamp }: ReadAt, outcome: &Outcome) -> v1::ActResponse {
     v1::ActResponse { index, term, stamp_ms: stamp.0, outcome: Some(to_wire::outcome(outcome)) }
 }
 
-/// What came of an act, with the entry that decided it.
+/// The outcome of an act, with the entry that decided it.
 ///
 /// # Errors
-/// [`WireError`] if this version does not know what it says.
+/// [`WireError`] if this version does not know the outcome.
 pub fn acted_from_wire(response: v1::ActResponse) -> Result<(ReadAt, Outcome), WireError> {
     let v1::ActResponse { index, term, stamp_ms, outcome } = response;
     Ok((ReadAt { index, term, stamp: LogicalMs(stamp_ms) }, from_wire::outcome(outcome)?))

@@ -1,8 +1,8 @@
-//! What observers read: the core's views, to the messages of `observe.proto` and back.
+//! Views for observers: the core's views, to the messages of `observe.proto` and back.
 //!
-//! A view is said in the records of the snapshot wherever that says all that an observer may know. A session is the
-//! exception: its record has the hash of its secret, so it has a message and, for readers, a type of its own. Which page to
-//! read, and whether an answer may be stale, is the server's to decide; events are in [`watch`](super::watch).
+//! A view uses the records of the snapshot where they hold nothing secret. A session is the exception: its record has the hash of its
+//! secret, so observers get a message of its own, and readers a type of their own. The server decides which page to read and whether
+//! an answer may be stale. Events are in [`watch`](super::watch).
 
 use fencepost_core::{
     Arrival, BlockedBy, Blocker, Counts, Explanation, FreezeRecord, GrantId, GrantView, HolderView, Locks, LogicalMs,
@@ -15,33 +15,33 @@ use crate::from_wire::{self, Read, known};
 use crate::to_wire;
 use crate::v1;
 
-/// As of which log entry an answer is.
+/// The log entry up to which an answer is current.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadAt {
     /// The index of the entry.
     pub index: u64,
     /// Its term.
     pub term: u64,
-    /// What deadlines are to be compared with.
+    /// The logical time of the answer. Compare deadlines with it.
     pub stamp: LogicalMs,
 }
 
-/// A session as an observer reads it. Unlike the core's view it has nothing that only the group itself may know.
+/// A session, as an observer reads it. Unlike the core's view, it has no secret and no state of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
     /// Its id.
     pub id: SessionId,
     /// Whose it is.
     pub principal: Principal,
-    /// How long it lives without a sign of life.
+    /// How long it lives without a keep-alive.
     pub ttl: Ttl,
     /// What it says about itself.
     pub metadata: Metadata,
     /// When it was opened.
     pub opened_at: LogicalMs,
-    /// The last sign of life.
+    /// When it was last renewed.
     pub renewed_at: LogicalMs,
-    /// When it ends without another sign of life.
+    /// When it ends without another keep-alive.
     pub deadline: LogicalMs,
     /// How many grants it has.
     pub grants: usize,
@@ -49,21 +49,21 @@ pub struct Session {
     pub waits: usize,
 }
 
-/// As an answer says it.
+/// The log position of an answer.
 pub fn read_at_to_wire(ReadAt { index, term, stamp }: ReadAt) -> v1::ReadAt {
     v1::ReadAt { index, term, stamp_ms: stamp.0 }
 }
 
-/// As of which entry an answer is.
+/// The log position of an answer.
 ///
 /// # Errors
-/// [`WireError`] if the answer does not say.
+/// [`WireError`] if it is missing.
 pub fn read_at_from_wire(at: Option<v1::ReadAt>) -> Result<ReadAt, WireError> {
-    let v1::ReadAt { index, term, stamp_ms } = known("as of which entry an answer is", at)?;
+    let v1::ReadAt { index, term, stamp_ms } = known("the log position of an answer", at)?;
     Ok(ReadAt { index, term, stamp: LogicalMs(stamp_ms) })
 }
 
-/// A session's id, as requests and events say it.
+/// A session's id, as requests and events carry it.
 pub fn session_id_to_wire(session: SessionId) -> v1::SessionId {
     to_wire::session_id(session)
 }
@@ -89,9 +89,9 @@ pub fn grant_from_wire(v1::GrantView { grant, deadline_ms }: v1::GrantView) -> R
     Ok(GrantView { record, deadline: LogicalMs(deadline_ms) })
 }
 
-/// A session, as observers see it: without the hash of its secret, and without what its client has seen and lost.
+/// A session, as observers see it: without the hash of its secret, and without its seen answers and lost grants.
 pub fn session_to_wire(SessionView { record, deadline, grants, waits }: &SessionView) -> v1::SessionView {
-    // Whatever is left out is left out by name, so that a field that the core gains is decided about here.
+    // Every field that is left out is named, so that a new field of the core does not compile without a decision here.
     let SessionRecord {
         id,
         principal,
@@ -165,12 +165,12 @@ pub fn freeze_from_wire(freeze: v1::FreezeRecord) -> Result<FreezeRecord, WireEr
     from_wire::freeze_record(freeze)
 }
 
-/// What is left of a grant.
+/// A rest: what is left of a grant after an involuntary end.
 pub fn rest_to_wire(rest: &RestRecord) -> v1::RestRecord {
     to_wire::rest_record(rest)
 }
 
-/// What is left of a grant.
+/// A rest: what is left of a grant after an involuntary end.
 ///
 /// # Errors
 /// [`WireError`] names what is missing, not known or not valid.
@@ -191,9 +191,9 @@ pub fn semaphore_from_wire(semaphore: v1::SemaphoreRecord) -> Result<SemaphoreRe
     from_wire::semaphore_record(semaphore)
 }
 
-// ---- Why a resource is as it is
+// ---- Explanations
 
-/// As an observer is told. The answer has one stamp, and it is that of `at`, not that of the explanation.
+/// An explanation, as an observer receives it. The answer's only stamp is the stamp of `at`; the explanation's own is left out.
 pub fn explanation_to_wire(at: ReadAt, explanation: &Explanation) -> v1::ExplainResponse {
     let Explanation { name, stamp: _, holders, rests, freezes, semaphore, queue, queue_len, chain, suspected } =
         explanation;
@@ -212,7 +212,7 @@ pub fn explanation_to_wire(at: ReadAt, explanation: &Explanation) -> v1::Explain
     }
 }
 
-/// Why a resource is as it is, with the stamp that the answer says.
+/// An explanation with its log position. Its stamp is the answer's stamp.
 ///
 /// # Errors
 /// [`WireError`] names what is missing, not known or not valid.
@@ -234,13 +234,13 @@ pub fn explanation_from_wire(response: v1::ExplainResponse) -> Result<(ReadAt, E
     Ok((at, explanation))
 }
 
-/// Who waits, for what, as a caller says it.
+/// A wait that a caller asks about.
 pub fn explained_wait_to_wire(session: SessionId, owner: &Option<OwnerName>, locks: &Locks) -> v1::ExplainedWait {
     let (session, owner) = (Some(session_id_to_wire(session)), to_wire::owner_name(owner));
     v1::ExplainedWait { session, owner, locks: locks.iter().map(to_wire::lock).collect() }
 }
 
-/// Who waits, for what.
+/// A wait that a caller asks about.
 ///
 /// # Errors
 /// [`WireError`] names what is missing, not known or not valid.
@@ -284,11 +284,11 @@ fn queued_to_wire(QueueView { position, waiter, wants, converts }: &QueueView) -
 
 fn queued_from_wire(v1::QueueView { position, waiter, wants, converts }: v1::QueueView) -> Read<QueueView> {
     use v1::queue_view::Wants;
-    let wants = match known("what a request needs of a resource", wants)? {
+    let wants = match known("the mode or permits of a waiting request", wants)? {
         Wants::Mode(mode) => Takes::Mode(from_wire::mode(mode)?),
         Wants::Permits(permits) => Takes::Permits(from_wire::permits(permits)?),
     };
-    let waiter = from_wire::waiter_record(known("a request that waits", waiter)?)?;
+    let waiter = from_wire::waiter_record(known("a waiting request", waiter)?)?;
     Ok(QueueView { position: count(position), waiter, wants, converts })
 }
 
@@ -314,7 +314,7 @@ fn blocker_to_wire(Blocker { session, owner, number, name, by }: &Blocker) -> v1
 
 fn blocker_from_wire(blocker: v1::Blocker) -> Read<Blocker> {
     use v1::blocker::By;
-    let by = match known("what blocks a request", blocker.by)? {
+    let by = match known("the blocker of a request", blocker.by)? {
         By::Grant(holder) => BlockedBy::Grant(from_wire::holder(holder)?),
         By::Rest(holder) => BlockedBy::Rest(from_wire::holder(holder)?),
         By::WaiterArrival(arrival) => BlockedBy::Waiter(Arrival(arrival)),
@@ -332,7 +332,7 @@ fn blocker_from_wire(blocker: v1::Blocker) -> Read<Blocker> {
 
 // ---- Checks and counts
 
-/// Which token is checked, on which name.
+/// The name and the token of a check.
 ///
 /// # Errors
 /// [`WireError`] if the name is not valid.
@@ -340,12 +340,12 @@ pub fn check_request_from_wire(request: &v1::CheckRequest) -> Result<(Name, Toke
     Ok((from_wire::name(&request.name)?, Token(request.token)))
 }
 
-/// As a store asks it.
+/// The request of a store for a check.
 pub fn check_request_to_wire(name: &Name, token: Token) -> v1::CheckRequest {
     v1::CheckRequest { name: to_wire::text(name), token: token.0 }
 }
 
-/// What a check found, as the store is told.
+/// The result of a check.
 pub fn check_to_wire(at: ReadAt, check: TokenCheck) -> v1::CheckResponse {
     let at = Some(read_at_to_wire(at));
     match check {
@@ -356,17 +356,17 @@ pub fn check_to_wire(at: ReadAt, check: TokenCheck) -> v1::CheckResponse {
     }
 }
 
-/// What a check found.
+/// The result of a check, with its log position.
 ///
 /// # Errors
-/// [`WireError`] if the answer does not say as of which entry it is.
+/// [`WireError`] if the log position is missing.
 pub fn check_from_wire(response: v1::CheckResponse) -> Result<(ReadAt, TokenCheck), WireError> {
     let v1::CheckResponse { at, grant, deadline_ms } = response;
     let stands = |grant| TokenCheck::Stands { grant: GrantId(grant), deadline: LogicalMs(deadline_ms) };
     Ok((read_at_from_wire(at)?, grant.map_or(TokenCheck::Gone, stands)))
 }
 
-/// How much there is of everything.
+/// The counts of a state.
 pub fn counts_to_wire(counts: &Counts) -> v1::StateCounts {
     let Counts { sessions, grants, rests, waiters, resources, semaphores, freezes, last_token } = *counts;
     v1::StateCounts {
@@ -381,12 +381,12 @@ pub fn counts_to_wire(counts: &Counts) -> v1::StateCounts {
     }
 }
 
-/// How much there is of everything.
+/// The counts of a state.
 ///
 /// # Errors
-/// [`WireError`] if it is missing.
+/// [`WireError`] if they are missing.
 pub fn counts_from_wire(counts: Option<v1::StateCounts>) -> Result<Counts, WireError> {
-    let counts = known("how much there is of everything", counts)?;
+    let counts = known("the counts", counts)?;
     Ok(Counts {
         sessions: count(counts.sessions),
         grants: count(counts.grants),
@@ -399,7 +399,7 @@ pub fn counts_from_wire(counts: Option<v1::StateCounts>) -> Result<Counts, WireE
     })
 }
 
-/// A count for people. A machine of 32 bits shows more than it can count as the most that it can.
+/// A count for people. On a 32-bit machine, a larger count becomes the largest that fits.
 fn count(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }

@@ -1,7 +1,7 @@
-//! What watchers hear: the core's events, to the messages of `observe.proto` and back.
+//! Events for watchers: the core's events, to the messages of `observe.proto` and back.
 //!
-//! An event that this version does not know is an error like every other, for a watcher that skips one believes what is not
-//! so. Who keeps events, from where they are said again, and who may hear them, is not decided here.
+//! An unknown event is an error: a watcher that skips an event has a wrong picture of the state. The server decides which events are
+//! kept, where a watch resumes, and who may watch.
 
 use fencepost_core::{
     ActFacts, Arrival, Event, GrantId, LogicalMs, Names, Position, PositionedEvent, RequestFacts, RequestNumber,
@@ -13,22 +13,22 @@ use crate::from_wire::{self, Read, known};
 use crate::to_wire;
 use crate::v1;
 
-/// Where an event stands, or a watcher is.
+/// The position of an event or of a watcher.
 pub fn position_to_wire(Position { index, ordinal }: Position) -> v1::EventPosition {
     v1::EventPosition { index, ordinal }
 }
 
-/// Where an event stands, or a watcher is.
+/// The position of an event or of a watcher.
 pub fn position_from_wire(v1::EventPosition { index, ordinal }: v1::EventPosition) -> Position {
     Position { index, ordinal }
 }
 
-/// An event, as a watcher hears it.
+/// An event, as a watcher receives it.
 pub fn event_to_wire(PositionedEvent { position, stamp, event }: &PositionedEvent) -> v1::WatchEvent {
     v1::WatchEvent { position: Some(position_to_wire(*position)), stamp_ms: stamp.0, what: Some(what_to_wire(event)) }
 }
 
-/// An event, as a watcher hears it.
+/// An event, as a watcher receives it.
 ///
 /// # Errors
 /// [`WireError`] names what is missing, not known or not valid.
@@ -36,7 +36,7 @@ pub fn event_from_wire(
     v1::WatchEvent { position, stamp_ms, what }: v1::WatchEvent,
 ) -> Result<PositionedEvent, WireError> {
     Ok(PositionedEvent {
-        position: position_from_wire(known("where an event stands", position)?),
+        position: position_from_wire(known("the position of an event", position)?),
         stamp: LogicalMs(stamp_ms),
         event: what_from_wire(known("an event", what)?)?,
     })
@@ -155,7 +155,7 @@ fn what_from_wire(what: v1::watch_event::What) -> Read<Event> {
         What::Administered(v1::AdministeredEvent { by, reason, names, act }) => Event::Administered {
             by: from_wire::principal(&by)?,
             reason: from_wire::reason(&reason)?,
-            act: act_from_wire(&names, known("what an administrator did", act)?)?,
+            act: act_from_wire(&names, known("the act of an event", act)?)?,
         },
     })
 }
@@ -171,7 +171,8 @@ fn request_to_wire(RequestFacts { session, number, owner, wants, converts }: &Re
 }
 
 fn request_from_wire(request: Option<v1::RequestFacts>) -> Read<RequestFacts> {
-    let v1::RequestFacts { session: whose, number, owner, wants, converts } = known("who asked for what", request)?;
+    let v1::RequestFacts { session: whose, number, owner, wants, converts } =
+        known("the request of an event", request)?;
     Ok(RequestFacts {
         session: session(whose)?,
         number: RequestNumber(number),
@@ -181,7 +182,7 @@ fn request_from_wire(request: Option<v1::RequestFacts>) -> Read<RequestFacts> {
     })
 }
 
-/// What was done, and the names that stand beside it.
+/// The act, and the names that the event carries beside it.
 fn act_to_wire(act: &ActFacts) -> (Vec<String>, v1::administered_event::Act) {
     use v1::administered_event::Act;
     match act {

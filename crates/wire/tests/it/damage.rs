@@ -1,5 +1,5 @@
-//! Whatever happens to a snapshot on its way is found, and the error says what to do. The same bytes of log entries have no
-//! checksum of their own, because the log engine has one for each; of them only what cannot be read is found here.
+//! All damage to a snapshot is found, and the error says what to do. Log entries have no checksum of their own, because the log engine
+//! has one for each record. So of a damaged entry, only unreadable bytes are found here.
 
 use crate::forge::{Forged, read, write};
 use crate::generator::Generator;
@@ -25,7 +25,7 @@ fn records(seed: u64, count: usize) -> Vec<Record> {
     (0..count).map(|_| random.record()).collect()
 }
 
-/// The header, three chunks or more, and the trailer, each for itself.
+/// The header, three chunks or more, and the trailer, as separate parts.
 fn parts_of_a_snapshot() -> Vec<Vec<u8>> {
     let mut pieces = write(&HEADER, &records(5, 4_000)).into_iter();
     let first = pieces.next().expect("a snapshot has bytes");
@@ -41,7 +41,7 @@ fn parts_of_a_snapshot() -> Vec<Vec<u8>> {
 }
 
 fn error_of(bytes: &[u8]) -> WireError {
-    read(bytes, 10_000).expect_err("this snapshot is not as it was written")
+    read(bytes, 10_000).expect_err("this snapshot is damaged")
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn a_chunk_that_is_missing_doubled_or_moved_is_found() {
     let mut moved = parts.clone();
     moved.swap(1, 2);
     assert_eq!(error_of(&moved.concat()), WireError::ChunkOutOfOrder { expected: 0, found: 1 });
-    // The last chunks missing: only the trailer can know.
+    // If the last chunk is missing, only the trailer shows it.
     let cut = [&parts[..parts.len() - 2], &parts[parts.len() - 1..]].concat();
     assert!(matches!(error_of(&cut.concat()), WireError::Damaged { .. }));
 }
@@ -91,7 +91,7 @@ fn a_chunk_of_another_snapshot_is_found() {
     let chunk = |header: &SnapshotHeader| write(header, &records(3, 5)).concat().split_off(head);
     let mixed = [&write(&HEADER, &records(3, 5)).concat()[..head], &chunk(&other)].concat();
     assert!(matches!(error_of(&mixed), WireError::Damaged { .. }));
-    // With the same header a chunk of other records has the right head at best, and fits no trailer but its own.
+    // With the same header, the head of a chunk with other records may match, but only its own trailer does.
     let (mut one, two) = (write(&HEADER, &records(3, 5)).concat(), write(&HEADER, &records(4, 5)).concat());
     one.truncate(one.len() - 20);
     one.extend_from_slice(&two[two.len() - 20..]);
@@ -108,7 +108,7 @@ fn bytes_after_the_end_are_found() {
 }
 
 #[test]
-fn a_newer_format_says_to_upgrade_and_another_file_to_look_at_the_path() {
+fn a_newer_format_says_to_upgrade_and_another_file_is_not_a_snapshot() {
     let newer = Forged::header(2, &HEADER).trailer(0, 0);
     let (found, known) = (FormatVersion::new(2).unwrap(), KnownVersions::THIS_BUILD);
     assert_eq!(error_of(&newer), WireError::NewerFormat { what: "the snapshot", found, known });
@@ -118,7 +118,7 @@ fn a_newer_format_says_to_upgrade_and_another_file_to_look_at_the_path() {
 }
 
 #[test]
-fn a_chunk_that_lies_about_its_length_costs_nothing() {
+fn a_chunk_with_a_false_length_is_refused_before_it_costs_memory() {
     let header = || Forged::header(1, &HEADER);
     let too_large = header().chunk_that_claims(0, u32::MAX, &[0; 100]).trailer(1, 0);
     assert!(matches!(error_of(&too_large), WireError::TooLarge { .. }));
@@ -130,28 +130,28 @@ fn a_chunk_that_lies_about_its_length_costs_nothing() {
 }
 
 #[test]
-fn what_a_record_says_that_is_not_known_is_never_skipped() {
+fn unknown_records_and_fields_are_never_skipped() {
     let with_record = |record: &[u8]| {
         let raw = [&[record.len() as u8], record].concat();
         Forged::header(1, &HEADER).chunk(0, &raw).trailer(1, 1)
     };
     let header_record = [8 << 3 | 2, 4, 1 << 3, 5, 5 << 3, 1];
     assert!(read(&with_record(&header_record), 10).is_ok());
-    // A kind of record that is not known; none at all; a field that is not known inside a kind that is.
+    // An unknown kind of record, no kind at all, and an unknown field in a known kind.
     for record in [&[14 << 3 | 2, 0][..], &[], &[8 << 3 | 2, 4, 1 << 3, 5, 15 << 3, 1]] {
         assert_eq!(error_of(&with_record(record)), WireError::Unknown { what: "a record" }, "{record:?}");
     }
-    // A grant of a lock in a mode that is not known.
+    // A grant of a lock in an unknown mode.
     let lock = [10, 1, b'n', 16, 9];
     let grant = [&[10, 11, 42, 9, 10, 7, 10, 5][..], &lock].concat();
     assert_eq!(error_of(&with_record(&grant)), WireError::Unknown { what: "a lock mode" });
-    // A name that the core would not build.
+    // A name that the core refuses.
     let grant = [&[10, 11, 42, 9, 10, 7, 10, 5][..], &[10, 1, b'\n', 16, 1]].concat();
     assert!(matches!(error_of(&with_record(&grant)), WireError::BadWord { what: "a resource name", .. }));
 }
 
 #[test]
-fn an_error_stays() {
+fn after_an_error_the_reader_returns_the_same_error() {
     let mut reader = SnapshotReader::new(KnownVersions::THIS_BUILD);
     reader.feed(b"something else");
     assert_eq!(reader.next_record(), Err(WireError::NotASnapshot));
@@ -160,7 +160,7 @@ fn an_error_stays() {
     assert_eq!(reader.finish(), Err(WireError::NotASnapshot));
 }
 
-/// The answer to a deadlock, with a cycle of so many links that are as long as they can be.
+/// The answer to a deadlock, with a cycle of this number of links, each as long as possible.
 fn answer_with_cycle(links: usize) -> Record {
     let link = CycleLink {
         session: SessionId(u128::MAX),
@@ -186,7 +186,7 @@ fn the_largest_record_that_the_core_can_make_is_written_and_read() {
 }
 
 #[test]
-fn a_larger_record_is_refused_and_leaves_the_snapshot_whole() {
+fn a_larger_record_is_refused_and_does_not_damage_the_snapshot() {
     let mut writer = SnapshotWriter::new(&HEADER);
     let few = records(3, 5);
     few.iter().for_each(|record| writer.push(record).unwrap());
@@ -195,13 +195,13 @@ fn a_larger_record_is_refused_and_leaves_the_snapshot_whole() {
     assert_eq!(read(&writer.finish(), 1_000), Ok((HEADER, few)));
 }
 
-/// The log engine keeps a checksum for every entry, so a flipped bit does not reach this decoder. If one did, it would be
-/// an error or another entry (or the same, where the bit is one of a flag that is set anyway), and never a panic.
+/// The log engine has a checksum for every record, so a flipped bit does not reach this decoder. If one did, the result would be an
+/// error, another entry, or the same entry where the bit does not matter. It would never be a panic.
 #[test]
 fn a_flipped_bit_of_an_entry_is_left_to_the_log_engine() {
     let mut random = Generator::new(11);
     let entry = std::iter::repeat_with(|| random.entry()).find(|entry| entry.batch.operations.len() == 8);
-    let entry = entry.expect("the generator has no end");
+    let entry = entry.expect("the generator never ends");
     let bytes = encode(&entry);
     let (mut errors, mut others, mut same) = (0, 0, 0);
     for place in 0..bytes.len() {
@@ -218,6 +218,6 @@ fn a_flipped_bit_of_an_entry_is_left_to_the_log_engine() {
     println!("flipped each of {} bits of an entry: {errors} errors, {others} others, {same} the same", bytes.len() * 8);
     assert!(
         errors > 0 && others > 0,
-        "if all were errors, the entry would have a checksum, and this file would say so"
+        "if every flip were an error, entries would have a checksum, and this file's opening would be wrong"
     );
 }

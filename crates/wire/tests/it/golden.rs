@@ -1,14 +1,14 @@
-//! One entry and one snapshot of each format version, as files that never change: every later version must read them, and
-//! understand the same by them. Beside the bytes stands what they say, a command or a record a line, in the core's words.
+//! One entry and one snapshot of each format version, as files that never change. Every later version must read the same from them. A
+//! text file beside the bytes shows their content: one command or record on each line, as the core's `Debug` prints it.
 //!
-//! If this test fails, what old nodes have on disk can no longer be read: repair the code, not the bytes. (The text follows
-//! when the core calls something by another name.) Files are written once, when a format version is new, by
+//! If this test fails, the files of old nodes can no longer be read: repair the code, not the bytes. Only the text may change, when the
+//! core renames something. The files are written once, when a format version is new, by
 //!
 //! ```text
 //! FENCEPOST_WRITE_GOLDEN=1 cargo test -p fencepost-wire --test it golden
 //! ```
 //!
-//! which makes those that are not there, from commands and records of every kind, and touches no other.
+//! This creates missing files, from commands and records of every kind, and changes no others.
 #![allow(clippy::disallowed_methods, reason = "reads the golden files; the crate itself may not")]
 
 use std::fmt::Debug;
@@ -19,7 +19,7 @@ use fencepost_core::{FormatVersion, KnownVersions, Record};
 use fencepost_wire::{Entry, SnapshotHeader, StateProof, decode, encode};
 
 #[test]
-fn entry_of_format_1_is_read_and_written_as_ever() {
+fn entry_of_format_1_is_read_and_written_as_before() {
     let bytes = golden("v1-entry.bin", KnownVersions::THIS_BUILD.newest() == FormatVersion::FIRST, || {
         encode(&entry_with_every_command())
     });
@@ -31,9 +31,9 @@ fn entry_of_format_1_is_read_and_written_as_ever() {
     compare_text("v1-entry.txt", text.collect());
 }
 
-/// Only reading is compared: how far a block is compressed may change with the library, and nobody is hurt by that.
+/// Only reading is compared: the library may compress a block in another way, which does no harm.
 #[test]
-fn snapshot_of_format_1_is_read_as_ever() {
+fn snapshot_of_format_1_is_read_as_before() {
     let bytes = golden("v1-snapshot.bin", KnownVersions::THIS_BUILD.newest() == FormatVersion::FIRST, || {
         let (header, records) = snapshot_with_every_record();
         crate::forge::write(&header, &records).concat()
@@ -51,21 +51,21 @@ fn compare_text(name: &str, text: String) {
     for (at, (expected, found)) in (1..).zip(expected.lines().zip(text.lines())) {
         assert_eq!(found, expected, "{name}:{at}");
     }
-    assert_eq!(text.len(), expected.len(), "{name} ends elsewhere");
+    assert_eq!(text.len(), expected.len(), "{name} has another length");
 }
 
-/// The bytes of a golden file, which is made first if that was asked for and `may_be_new`.
+/// The bytes of a golden file. With `FENCEPOST_WRITE_GOLDEN` and `may_be_new`, creates the file first if it is missing.
 fn golden(name: &str, may_be_new: bool, make: impl FnOnce() -> Vec<u8>) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     if std::env::var_os("FENCEPOST_WRITE_GOLDEN").is_some() && may_be_new && !path.exists() {
-        std::fs::write(&path, make()).expect("the directory is there");
+        std::fs::write(&path, make()).expect("the directory exists");
     }
     std::fs::read(&path).unwrap_or_else(|error| {
-        panic!("{name}: {error}. Take it from version control; the top of this test says how a new one is made")
+        panic!("{name}: {error}. Restore it from version control; the top of this file says how to make a new one")
     })
 }
 
-/// Whether something whose name begins so has not come up.
+/// Whether a variant whose name begins with one of these was not generated yet.
 fn is_missing(random: &Generator, wanted: &[&str]) -> bool {
     random.met.missing().iter().any(|missing| wanted.iter().any(|wanted| missing.starts_with(wanted)))
 }
@@ -99,7 +99,7 @@ fn snapshot_with_every_record() -> (SnapshotHeader, Vec<Record>) {
     while random.met.missing().iter().any(|missing| !commands.iter().any(|command| missing.starts_with(command))) {
         let before = random.met.missing().len();
         let record = random.record();
-        // Only records that bring something new, so that the file stays small.
+        // Only records with a new variant, so that the file stays small.
         if random.met.missing().len() < before {
             records.push(record);
         }

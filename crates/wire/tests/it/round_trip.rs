@@ -1,4 +1,4 @@
-//! What is written is what is read: random commands and records of every kind, and the snapshot of a real state.
+//! Round trips through bytes: random commands and records of every kind, and the snapshot of a real state.
 
 use crate::generator::Generator;
 use fencepost_core::{
@@ -9,7 +9,7 @@ use fencepost_core::{
 use fencepost_wire::{SnapshotHeader, bounds, decode, encode, encode_into};
 
 #[test]
-fn commands_and_records_of_every_kind_come_back_as_they_went() {
+fn commands_and_records_of_every_kind_survive_a_round_trip() {
     let mut random = Generator::new(1);
     for round in 0..4_000 {
         let entry = random.entry();
@@ -36,8 +36,8 @@ fn commands_and_records_of_every_kind_come_back_as_they_went() {
         let piece_bytes = [7, 250, 4_096, usize::MAX][round % 4];
         assert!(crate::forge::read(&pieces.concat(), piece_bytes) == Ok((header.clone(), records)), "round {round}");
     }
-    assert!(pieces_most >= 3, "snapshots of several chunks were among them: {pieces_most} pieces at most");
-    assert_eq!(random.met.missing(), Vec::<&str>::new(), "these never came up: generate them");
+    assert!(pieces_most >= 3, "no snapshot had several chunks: {pieces_most} pieces at most");
+    assert_eq!(random.met.missing(), Vec::<&str>::new(), "never generated: generate them");
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn a_chunk_in_memory_is_bounded() {
 }
 
 #[test]
-fn a_second_writer_that_knows_only_the_description_writes_the_same() {
+fn a_second_writer_made_from_the_description_writes_the_same_bytes() {
     let records: Vec<Record> = busy_state(10).records().collect();
     let header = SnapshotHeader {
         version: FormatVersion::FIRST,
@@ -77,14 +77,14 @@ fn a_second_writer_that_knows_only_the_description_writes_the_same() {
     };
     let written = crate::forge::write(&header, &records).concat();
     let head = crate::forge::header_bytes(&written);
-    // Header and head of the chunk, then its block, then three sums and the trailer's head.
+    // Header, head of the chunk with its sum, block, sum so far, trailer with its sum.
     let packed = &written[head + 20..written.len() - 4 - 20];
     let raw_bytes = u32::from_le_bytes(written[head + 8..head + 12].try_into().unwrap());
     let forged = crate::forge::Forged::header(1, &header).chunk_that_claims(0, raw_bytes, packed);
     assert_eq!(forged.trailer(1, records.len() as u64), written);
 }
 
-/// Sessions that hold locks and permits and wait for each other's, with their answers unseen.
+/// Sessions that hold locks and permits and wait for each other, with unseen answers.
 fn busy_state(locks: u64) -> LockState {
     let mut state = LockState::new(1);
     let open = |session| {

@@ -1,5 +1,5 @@
-//! The service's messages: what is said is what is heard, for every variant and over real bytes; and a message that says too
-//! little, or something that this version does not know, is refused by name.
+//! The service's messages: every variant survives a round trip through bytes. A message with a missing or unknown part is refused, and
+//! the error names the part.
 
 use std::fmt::Debug;
 
@@ -15,20 +15,20 @@ use prost::Message;
 const ROUNDS: usize = 3_000;
 
 #[test]
-fn what_is_said_is_what_is_heard() {
+fn every_message_survives_a_round_trip() {
     let mut random = Generator::new(7);
     for round in 0..ROUNDS {
         stream_comes_back(&mut random, round);
         views_come_back(&mut random, round);
         events_and_acts_come_back(&mut random, round);
     }
-    assert_eq!(random.met.missing_in_service(), Vec::<&str>::new(), "these never came up: generate them");
+    assert_eq!(random.met.missing_in_service(), Vec::<&str>::new(), "never generated: generate them");
 }
 
 fn stream_comes_back(random: &mut Generator, round: usize) {
     let open = random.open();
-    // As a hash this takes the secret as it is, so that it must have come unchanged.
-    let hash = |secret: &[u8]| SecretHash(secret.try_into().expect("32 bytes were said"));
+    // This "hash" is the secret itself, so the comparison shows that the secret arrives unchanged.
+    let hash = |secret: &[u8]| SecretHash(secret.try_into().expect("a secret has 32 bytes"));
     let said = carried(&api::open_to_wire(open.session, &open.secret_hash.0.into(), open.ttl, &open.metadata));
     assert_eq!(api::open_from_wire(&said, open.principal.clone(), hash), Ok(open), "round {round}");
 
@@ -127,12 +127,12 @@ fn events_and_acts_come_back(random: &mut Generator, round: usize) {
 }
 
 #[test]
-fn observers_learn_nothing_of_a_session_that_only_the_group_may_know() {
+fn observers_see_nothing_of_a_session_that_is_not_for_them() {
     let mut random = Generator::new(8);
     for _ in 0..100 {
         let (view, mut other) = (random.session_view(), random.session_view());
         let hash = view.record.secret_hash;
-        // Another session in all that is not for observers, and the same one in all that is.
+        // Two sessions that agree only in the fields for observers.
         let shown = view.record.clone();
         other.record.id = shown.id;
         other.record.principal = shown.principal;
@@ -148,8 +148,8 @@ fn observers_learn_nothing_of_a_session_that_only_the_group_may_know() {
 
 #[test]
 fn an_empty_message_is_refused() {
-    let nobody = Principal::new("nobody").unwrap();
-    refused("open", api::open_from_wire(&v1::OpenSession::default(), nobody.clone(), |_| SecretHash([7; 32])));
+    let tester = Principal::new("tester").unwrap();
+    refused("open", api::open_from_wire(&v1::OpenSession::default(), tester.clone(), |_| SecretHash([7; 32])));
     refused("request", api::request_from_wire(v1::Request::default()));
     refused("outcome", api::outcome_from_wire(None));
     refused("outcome", api::outcome_from_wire(Some(v1::Outcome::default())));
@@ -168,12 +168,12 @@ fn an_empty_message_is_refused() {
     refused("check", observe::check_from_wire(v1::CheckResponse::default()));
     refused("counts", observe::counts_from_wire(None));
     refused("event", watch::event_from_wire(v1::WatchEvent::default()));
-    refused("act", admin::act_from_wire(v1::ActRequest::default(), nobody));
+    refused("act", admin::act_from_wire(v1::ActRequest::default(), tester));
     refused("acted", admin::acted_from_wire(v1::ActResponse::default()));
 }
 
 #[test]
-fn a_choice_that_was_not_made_is_refused_by_name() {
+fn a_missing_choice_is_refused_by_name() {
     use v1::watch_event::What;
     let position = Some(v1::EventPosition::default());
     let session = Some(v1::SessionId::default());
@@ -190,39 +190,48 @@ fn a_choice_that_was_not_made_is_refused_by_name() {
         granted(Some(request())).is_ok(),
         "what is whole is taken, so the refusals below are about what is missing"
     );
-    assert_eq!(granted(None), unknown("who asked for what"));
+    assert_eq!(granted(None), unknown("the request of an event"));
     assert_eq!(granted(Some(v1::RequestFacts { session: None, ..request() })), unknown("a session's id"));
-    assert_eq!(granted(Some(v1::RequestFacts { wants: None, ..request() })), unknown("what a grant holds"));
+    assert_eq!(
+        granted(Some(v1::RequestFacts { wants: None, ..request() })),
+        unknown("the locks or permits of a grant")
+    );
     let nothing_held = Some(v1::Held { kind: None });
-    assert_eq!(granted(Some(v1::RequestFacts { wants: nothing_held, ..request() })), unknown("what a grant holds"));
+    assert_eq!(
+        granted(Some(v1::RequestFacts { wants: nothing_held, ..request() })),
+        unknown("the locks or permits of a grant")
+    );
     let not_granted = v1::NotGrantedEvent { request: Some(request()), outcome: None };
     assert_eq!(event(What::NotGranted(not_granted)), unknown("an outcome"));
     assert_eq!(event(What::SessionOpened(v1::SessionOpenedEvent::default())), unknown("a session's id"));
-    assert_eq!(administered(None), unknown("what an administrator did"));
+    assert_eq!(administered(None), unknown("the act of an event"));
     let froze = v1::administered_event::Act::Froze(v1::Freeze::default());
     assert_eq!(administered(Some(froze)), unknown("the scope of a freeze"));
     let nowhere = v1::WatchEvent { position: None, stamp_ms: 1, what: None };
-    assert_eq!(watch::event_from_wire(nowhere), unknown("where an event stands"));
+    assert_eq!(watch::event_from_wire(nowhere), unknown("the position of an event"));
 
     let explained = |change: &dyn Fn(&mut v1::ExplainResponse)| {
         let mut response = whole_explanation();
         change(&mut response);
         observe::explanation_from_wire(response)
     };
-    assert!(explained(&|_| ()).is_ok(), "what is whole is taken");
-    assert_eq!(explained(&|it| it.at = None), unknown("as of which entry an answer is"));
+    assert!(explained(&|_| ()).is_ok(), "a complete explanation is taken");
+    assert_eq!(explained(&|it| it.at = None), unknown("the log position of an answer"));
     assert_eq!(explained(&|it| it.holders[0].holder = None), unknown("a holder"));
-    assert_eq!(explained(&|it| it.holders[0].holder.as_mut().unwrap().takes = None), unknown("what a holder takes"));
-    assert_eq!(explained(&|it| it.queue[0].waiter = None), unknown("a request that waits"));
-    assert_eq!(explained(&|it| it.queue[0].wants = None), unknown("what a request needs of a resource"));
-    assert_eq!(explained(&|it| it.chain[0].by = None), unknown("what blocks a request"));
-    assert_eq!(explained(&|it| it.rests[0].held = None), unknown("what a grant holds"));
+    assert_eq!(
+        explained(&|it| it.holders[0].holder.as_mut().unwrap().takes = None),
+        unknown("the mode or permits of a holder")
+    );
+    assert_eq!(explained(&|it| it.queue[0].waiter = None), unknown("a waiting request"));
+    assert_eq!(explained(&|it| it.queue[0].wants = None), unknown("the mode or permits of a waiting request"));
+    assert_eq!(explained(&|it| it.chain[0].by = None), unknown("the blocker of a request"));
+    assert_eq!(explained(&|it| it.rests[0].held = None), unknown("the locks or permits of a grant"));
     assert_eq!(explained(&|it| it.freezes[0].scope = None), unknown("the scope of a freeze"));
 }
 
 #[test]
-fn a_number_that_names_nothing_is_refused_by_name() {
-    // Unspecified, from a later version, and never.
+fn an_unknown_number_of_an_enumeration_is_refused_by_name() {
+    // Unspecified, a number of a later version, and an impossible one.
     for number in [0, 99, -1] {
         let mut response = whole_explanation();
         response.queue[0].wants = Some(v1::queue_view::Wants::Mode(number));
@@ -235,7 +244,7 @@ fn a_number_that_names_nothing_is_refused_by_name() {
         let ended = v1::SessionEndedEvent { session: Some(v1::SessionId::default()), how: number };
         let what = Some(v1::watch_event::What::SessionEnded(ended));
         let event = v1::WatchEvent { position: Some(v1::EventPosition::default()), stamp_ms: 1, what };
-        assert_eq!(watch::event_from_wire(event), unknown("how a session ended"));
+        assert_eq!(watch::event_from_wire(event), unknown("the reason why a session ended"));
 
         let mut grant = observe::grant_to_wire(&Generator::new(10).grant_view());
         let locks = vec![v1::Lock { name: "orders".to_owned(), mode: number }];
@@ -244,16 +253,16 @@ fn a_number_that_names_nothing_is_refused_by_name() {
 
         let mut push = api::push_to_wire(&Push::SessionEnded { session: SessionId(1), how: SessionEnd::Evicted });
         push.what = Some(v1::push::What::SessionEnded(number));
-        assert_eq!(api::push_from_wire(push), unknown("how a session ended"));
+        assert_eq!(api::push_from_wire(push), unknown("the reason why a session ended"));
 
         let mut push =
             api::push_to_wire(&Push::Lost { session: SessionId(1), grant: GrantId(2), how: GrantEnd::Broken });
         push.what = Some(v1::push::What::Lost(v1::LostGrant { grant: 2, how: number }));
-        assert_eq!(api::push_from_wire(push), unknown("how a grant ended"));
+        assert_eq!(api::push_from_wire(push), unknown("the reason why a grant ended"));
 
         let outcome = Some(v1::Outcome { kind: Some(v1::outcome::Kind::Expired(number)) });
         let response = v1::ActResponse { outcome, ..v1::ActResponse::default() };
-        assert_eq!(admin::acted_from_wire(response), unknown("how a grant ended"));
+        assert_eq!(admin::acted_from_wire(response), unknown("the reason why a grant ended"));
     }
 }
 
@@ -283,14 +292,14 @@ fn a_word_that_is_not_valid_is_refused_with_its_bound() {
         let act = Some(v1::act_request::Act::SetLimit(v1::SetLimit { name: name.to_owned(), limit }));
         admin::act_from_wire(v1::ActRequest { reason, act }, by.clone())
     };
-    assert!(act(String::new(), "pool", None).is_ok(), "an administrator need not say why");
+    assert!(act(String::new(), "pool", None).is_ok(), "an administrator need not give a reason");
     assert_eq!(act("r".repeat(1_025), "pool", None), bad_word("a reason", BadWord::Bound(Bound::ReasonBytes)));
     assert_eq!(act(String::new(), "/pool/", Some(1)), bad_word("a resource name", BadWord::EmptySegment));
     assert_eq!(act(String::new(), "pool", Some(0)), bad_word("a number of permits", BadWord::Zero));
 }
 
 #[test]
-fn an_answer_without_a_number_is_to_no_request() {
+fn an_answer_without_a_number_belongs_to_no_request() {
     let reply = Reply { to: ReplyTo::Renewal(0), outcome: Outcome::Renewed, repeat: None };
     let said = api::answer_to_wire(SessionId(3), None, &reply);
     assert_eq!(said.number, 0, "as lock.proto says");
@@ -338,14 +347,14 @@ fn changed_bytes_never_panic() {
         match heard {
             Some(None) => taken += 1,
             Some(Some(_)) => refused += 1,
-            // Not even gRPC could read it.
+            // Protobuf could not read it, so gRPC would refuse it before.
             None => {}
         }
     }
-    assert!(taken > 1_000 && refused > 1_000, "both ways are gone: {taken} taken, {refused} refused");
+    assert!(taken > 1_000 && refused > 1_000, "too few of one kind: {taken} taken, {refused} refused");
 }
 
-/// The message with some of its bytes changed, if it still is one.
+/// The message with some of its bytes changed, if Protobuf still reads it.
 fn changed<M: Message + Default>(random: &mut Generator, message: &M) -> Option<M> {
     let mut bytes = message.encode_to_vec();
     for _ in 0..=random.below(3) {
@@ -362,14 +371,14 @@ fn changed<M: Message + Default>(random: &mut Generator, message: &M) -> Option<
     M::decode(bytes.as_slice()).ok()
 }
 
-/// The message as it comes out at the other end.
+/// The message after a round trip through bytes.
 fn carried<M: Message + Default + PartialEq + Debug>(message: &M) -> M {
-    let arrived = M::decode(message.encode_to_vec().as_slice()).expect("what was just encoded can be read");
+    let arrived = M::decode(message.encode_to_vec().as_slice()).expect("encoded bytes can be decoded");
     assert_eq!(&arrived, message);
     arrived
 }
 
-/// An explanation with at least one of everything.
+/// An explanation with at least one element in every list.
 fn whole_explanation() -> v1::ExplainResponse {
     let mut random = Generator::brief(12);
     loop {

@@ -1,9 +1,9 @@
 //! A whole group in one process, driven step by step: no sockets, no threads, no real time.
 //!
-//! Every node has its own clock, disk and place in the network, and each can be stalled, crashed, cut off or slowed. One
-//! seed decides everything, so a failing test can be replayed.
+//! Every node has its own disk and its own connections, and each can be stalled, crashed, cut off or slowed. One seed decides
+//! everything, so a failing test can be replayed.
 
-#![allow(dead_code, reason = "each test uses its part")]
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -19,45 +19,45 @@ use fencepost_replica::{
 };
 use fencepost_wire::Member;
 
-/// How far time moves in one step.
+/// Milliseconds that one step takes.
 pub(crate) const STEP_MS: u64 = 5;
 
-/// What a node's disk holds: what is durable, and what a crash would lose.
+/// A node's disk: what is durable, and what a crash loses.
 struct Disk {
     durable: Log,
     snapshot: Option<Arc<[u8]>>,
     unsynced: VecDeque<LogWrite>,
-    /// The snapshot that is to be made: up to where, and the group's first voters.
+    /// The requested snapshot: its last entry, and the group's first voters.
     order: Option<(LogPosition, Vec<u64>)>,
-    /// Syncs that were made, for the tests that count.
+    /// Syncs so far, for the tests that count them.
     syncs: u64,
 }
 
 pub(crate) struct Node {
     /// The versions that its release knows.
     known: KnownVersions,
-    /// None while the node is down.
+    /// `None` while the node is down.
     pub replica: Option<Replica>,
     disk: Disk,
-    /// A stalled process neither turns nor reads its messages; they wait.
+    /// While set, the process neither turns nor reads its messages. They wait.
     pub stalled: bool,
-    /// A slow disk syncs nothing until it is let go on.
+    /// While set, the disk syncs nothing.
     pub disk_stalled: bool,
-    /// Nor does it make snapshots.
+    /// While set, no snapshot is made.
     pub snapshots_stalled: bool,
-    /// So many of the next snapshots are put off, for want of room on the disk.
+    /// How many of the next snapshots fail because the disk is full.
     pub snapshots_put_off: u64,
-    /// Snapshots for others do not leave this node until it is let go on, and have then failed.
+    /// While set, this node sends no snapshots to peers. When it is reset, the pending ones count as failed.
     pub sending_stalled: bool,
     sending: BTreeSet<u64>,
     pub replies: BTreeMap<Ticket, Answered>,
     pub abandoned: BTreeSet<Ticket>,
     pub reads: BTreeMap<Ticket, LogPosition>,
     pub changed: BTreeSet<Ticket>,
-    /// The most that its log ever took up in memory.
+    /// The most memory that its log ever took.
     pub log_bytes_most: u64,
     pub pushes: Vec<Push>,
-    /// The peers that it said it lost (true) or found, in order.
+    /// The peers that it reported as lost (true) or found (false), in order.
     pub peers: Vec<(u64, bool)>,
 }
 
@@ -68,11 +68,11 @@ pub(crate) struct Answered {
     pub reply: Reply,
 }
 
-/// A message on its way, perhaps with the bytes of a snapshot.
+/// A message in flight, with the bytes of a snapshot if it announces one.
 #[derive(Clone)]
 struct Parcel {
     arrives: Nanos,
-    /// What the sender's hello said on the connection that this comes by.
+    /// The versions in the sender's hello on this connection.
     known: KnownVersions,
     message: Message,
     snapshot: Option<Arc<[u8]>>,
@@ -80,13 +80,13 @@ struct Parcel {
 
 pub(crate) const GROUP: GroupId = GroupId { cluster: 0xC, group: 1 };
 
-/// Few, so that tests see snapshots.
+/// Small, so that tests see snapshots.
 pub(crate) const SNAPSHOT_EVERY_ENTRIES: u64 = 40;
 
-/// What nodes are started with, but for their id.
+/// The settings of all nodes, without their ids.
 fn settings(group: GroupId) -> Settings {
     let settings = Settings::new(0, group, 0);
-    // Few ask at a time here, and several entries are to be under way all the same.
+    // With the default, tests with few operations would never have several entries in flight.
     Settings { snapshot_every_entries: SNAPSHOT_EVERY_ENTRIES, entries_kept: 5, further_entry_min: 1, ..settings }
 }
 
@@ -95,20 +95,20 @@ pub(crate) struct Cluster {
     pub settings: Settings,
     pub now: Nanos,
     network: Vec<Parcel>,
-    /// Pairs (from, to) that hear nothing.
+    /// Pairs (from, to) whose messages are lost.
     pub cut: BTreeSet<(u64, u64)>,
-    /// Out of a hundred messages, so many are lost, and so many arrive twice.
+    /// How many of a hundred messages are lost. As many of the others arrive twice.
     pub loss_percent: u64,
     pub delay_ms_max: u64,
     random: u64,
-    /// Messages that were delivered, by nothing but their number.
+    /// The number of delivered messages.
     pub delivered: u64,
-    /// Snapshots that nodes have made of themselves.
+    /// The number of snapshots that the nodes made.
     pub snapshots_made: u64,
     /// The node whose build has this fault.
     #[cfg(feature = "planted-bugs")]
     pub faulty: Option<(u64, fencepost_core::Bug)>,
-    /// Makes every new snapshot say that it has another state than it has.
+    /// While set, every new snapshot reports a wrong state hash.
     pub forge_snapshots: bool,
 }
 
@@ -135,7 +135,7 @@ impl Cluster {
         cluster
     }
 
-    /// Starts a node with what its disk holds.
+    /// Starts a node with this log and snapshot on its disk.
     pub(crate) fn add_node(&mut self, id: u64, log: Log, snapshot: Option<Arc<[u8]>>) {
         let settings = Settings { id, seed: self.random ^ id, ..self.settings };
         let replica =
@@ -169,18 +169,18 @@ impl Cluster {
         self.add_node(id, Log::joining(), None);
     }
 
-    /// Changes the members at the leader and lets time pass until the change is through.
+    /// Changes the members at the leader and lets time pass until the change is complete.
     pub(crate) fn change(&mut self, changes: &[MemberChange]) {
         let leader = self.run_until("the change is taken", |cluster| {
             let leader = cluster.leader()?;
             cluster.replica(leader).change_members(changes).ok().map(|ticket| (leader, ticket))
         });
-        self.run_until("the change is through", |cluster| {
+        self.run_until("the change is complete", |cluster| {
             cluster.node(leader.0).changed.contains(&leader.1).then_some(())
         });
     }
 
-    /// The process dies: what was not synced is gone, and with it every message on its way to the node.
+    /// Ends the process. What was not synced is lost, and so is every message in flight to the node.
     pub(crate) fn crash(&mut self, id: u64) {
         let node = self.nodes.get_mut(&id).expect("a node that exists");
         node.replica = None;
@@ -189,7 +189,7 @@ impl Cluster {
         self.network.retain(|parcel| parcel.message.to != id);
     }
 
-    /// The process starts again from what is durable, with the same release.
+    /// Starts the process again from its disk, with the same release.
     pub(crate) fn restart(&mut self, id: u64) {
         let settings = Settings { known: self.nodes[&id].known, ..self.settings };
         let others = std::mem::replace(&mut self.settings, settings);
@@ -197,19 +197,19 @@ impl Cluster {
         self.settings = others;
     }
 
-    /// The process dies and starts again with another release.
+    /// Ends the process and starts it again with another release.
     pub(crate) fn exchange(&mut self, id: u64, known: KnownVersions) {
         self.crash(id);
         self.node(id).known = known;
         self.restart(id);
     }
 
-    /// Why a release that knows these versions does not start from what is durable.
+    /// Why a release that knows these versions does not start from the node's disk.
     pub(crate) fn refusal_to_start(&mut self, id: u64, known: KnownVersions) -> Stop {
         let disk = &self.nodes[&id].disk;
         let settings = Settings { id, known, ..self.settings };
         let started = Replica::new(settings, disk.durable.clone(), disk.snapshot.as_deref(), self.now);
-        started.err().expect("it cannot read what is there")
+        started.err().expect("it cannot read the disk")
     }
 
     fn restart_as_others(&mut self, id: u64) {
@@ -239,7 +239,7 @@ impl Cluster {
         self.cut.clear();
     }
 
-    /// The node that leads and serves, and that a majority would agree with: the one of the highest term.
+    /// The node that leads and serves. If several believe so, the one with the highest term.
     pub(crate) fn leader(&self) -> Option<u64> {
         let serving = self.nodes.iter().filter_map(|(id, node)| Some((*id, node.replica.as_ref()?)));
         serving.filter(|(_, replica)| replica.serves()).max_by_key(|(_, replica)| replica.term()).map(|(id, _)| id)
@@ -252,7 +252,7 @@ impl Cluster {
         }
     }
 
-    /// Lets time pass until the condition holds; panics if it does not within a simulated minute.
+    /// Lets time pass until `holds` returns a value. Panics after a simulated minute.
     pub(crate) fn run_until<Found>(
         &mut self,
         what: &str,
@@ -264,11 +264,11 @@ impl Cluster {
             }
             self.step();
         }
-        panic!("within a minute: {what}");
+        panic!("not within a minute: {what}");
     }
 
     pub(crate) fn run_until_leader(&mut self) -> u64 {
-        self.run_until("somebody leads", |cluster| cluster.leader())
+        self.run_until("a node leads", |cluster| cluster.leader())
     }
 
     fn step(&mut self) {
@@ -282,7 +282,7 @@ impl Cluster {
 
     fn step_node(&mut self, id: u64) {
         let now = self.now;
-        let node = self.nodes.get_mut(&id).expect("it was listed just now");
+        let node = self.nodes.get_mut(&id).expect("a node that exists");
         if node.stalled {
             return;
         }
@@ -322,17 +322,17 @@ impl Cluster {
             self.delivered += 1;
             replica.handle_hello(message.from, known);
             match snapshot {
-                Some(bytes) => replica.handle_snapshot(message, bytes).expect("consensus goes on"),
-                None => replica.handle_message(message).expect("consensus goes on"),
+                Some(bytes) => replica.handle_snapshot(message, bytes).expect("consensus continues"),
+                None => replica.handle_message(message).expect("consensus continues"),
             }
         }
         node.log_bytes_most = node.log_bytes_most.max(replica.log_bytes());
-        for output in replica.turn(now).expect("the node goes on") {
+        for output in replica.turn(now).expect("the node continues") {
             let mut send = |message, snapshot| {
-                // As over a real network: nothing that has no form in bytes gets through.
+                // As over a real network: every message is encoded and decoded.
                 let GroupId { cluster, group } = self.settings.group;
                 let bytes = encode_peer(&PeerMessage { cluster, group, message }).expect("a message for a peer");
-                let message = decode_peer(&bytes).expect("what was written can be read").message;
+                let message = decode_peer(&bytes).expect("encoded bytes can be decoded").message;
                 let parcel = Parcel { arrives: now, known: node.known, message, snapshot };
                 self.network.extend(transmit(
                     parcel,
@@ -374,13 +374,13 @@ impl Cluster {
         self.run_until("the command is answered", |cluster| cluster.node(leader).replies.get(&ticket).cloned())
     }
 
-    /// Submits a sign of life to a node, whether it leads or not.
+    /// Submits a keep-alive to a node, whether it leads or not.
     pub(crate) fn keep_alive(&mut self, node: u64, session: u128) -> Result<Ticket, NotTaken> {
         let (session, epoch) = (SessionId(session), Epoch(1));
         self.replica(node).submit_renewal(Renewal::KeepAlive { session, epoch, seen: Seen::default() })
     }
 
-    /// Every node that is up and caught up has the same state.
+    /// Waits until every node that is up has caught up, and checks that all have the same state.
     pub(crate) fn assert_replicas_equal(&mut self) {
         let newest = self.nodes.values().filter_map(|node| Some(node.replica.as_ref()?.applied())).max();
         let newest = newest.expect("some node is up");
@@ -399,7 +399,7 @@ impl Cluster {
         };
         let members: Vec<_> = self.nodes.values().filter_map(|node| node.replica.as_ref()).map(members).collect();
         for (one, other) in members.iter().zip(&members[1..]) {
-            assert!(one.0 != other.0 || one.1 == other.1, "two nodes know other members: {one:?}, {other:?}");
+            assert!(one.0 != other.0 || one.1 == other.1, "two nodes differ in their members: {one:?}, {other:?}");
         }
         for (position, hashes) in by_position {
             assert_eq!(hashes.len(), 1, "replicas differ at {position:?}");
@@ -416,7 +416,7 @@ impl Cluster {
 }
 
 impl Disk {
-    /// Makes the snapshot durable, and says its state hash.
+    /// Makes the snapshot durable, and returns its state hash.
     fn make_snapshot(
         &mut self,
         group: GroupId,
@@ -426,8 +426,8 @@ impl Disk {
     ) -> u64 {
         let entries = self.durable.entries().cloned();
         let (bytes, state_hash) = make_snapshot(group, self.snapshot.as_deref(), first_voters, entries, through, known)
-            .expect("all is there");
-        let restored = read_snapshot(group, &bytes, 7, known).expect("what was written can be read");
+            .expect("no entry is missing");
+        let restored = read_snapshot(group, &bytes, 7, known).expect("written bytes can be read");
         assert_eq!(restored.position, through);
         assert_eq!(restored.state.state_hash(), state_hash);
         self.snapshot = Some(bytes.into());
@@ -435,12 +435,12 @@ impl Disk {
     }
 }
 
-/// How the tests call a node.
+/// A node's name and addresses in the tests.
 pub(crate) fn member(id: u64) -> Member {
     Member::new(id, &format!("n{id}"), &format!("n{id}:7201"), &format!("n{id}:7200")).expect("a plain member")
 }
 
-/// What becomes of a parcel: lost, late, or there twice.
+/// The copies of a parcel that arrive: none if it is lost, two if it is doubled, each with its delay.
 fn transmit(
     parcel: Parcel,
     cut: &BTreeSet<(u64, u64)>,

@@ -1,8 +1,8 @@
-//! A disk that fails on purpose, under the real log engine: it crashes at a chosen step, loses what was not synced, tears
-//! the write that was under way, fails a sync, or is full.
+//! A disk that fails on purpose, under the real log engine: it crashes at a chosen step, loses unsynced data, tears a write, fails a
+//! sync, or is full.
 //!
-//! The files are real, because the engine lists its directory by itself. What a crash leaves of them is worked out from
-//! what was written and synced, and put in their place before the store is opened again.
+//! The files are real, because the engine lists its directory by itself. The disk records what was written and synced. From that it
+//! computes what a crash leaves, and writes this into the files before the store is opened again.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "these tests are about files")]
 #![allow(unreachable_pub, dead_code, reason = "each test file uses a part of it")]
 
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use raft_engine::env::{DefaultFileSystem, FileSystem, Handle, Permission, WriteExt};
 
-/// A directory that is removed at the end.
+/// A directory that is deleted when the test ends.
 pub struct Directory(pub PathBuf);
 
 impl Directory {
@@ -43,7 +43,7 @@ impl Directory {
         copy
     }
 
-    /// All files with what is in them, by their path within the directory.
+    /// All files with their bytes, by their path within the directory.
     pub fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         files_in(&self.0)
     }
@@ -72,18 +72,18 @@ impl Drop for Directory {
     }
 }
 
-/// What a crash leaves of what was not synced.
+/// What a crash leaves of unsynced data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
-    /// Nothing, and no file that was never synced.
+    /// Nothing. A file that was never synced is gone.
     LosesAll,
-    /// Everything, but of the write under way nothing.
+    /// All completed writes, and nothing of the write during the crash.
     KeepsAll,
-    /// Everything, and the first half of the write under way.
+    /// All completed writes, and the first half of the write during the crash.
     Tears,
-    /// Everything, and all of the write under way but its last byte.
+    /// All completed writes, and the write during the crash without its last byte.
     TearsLastByte,
-    /// Everything, and the second half of the write under way, with zeros in place of the first.
+    /// All completed writes, and the second half of the write during the crash, with zeros in place of the first half.
     TearsBackwards,
 }
 
@@ -110,7 +110,7 @@ impl Change {
         }
     }
 
-    /// How long a file of this length is afterwards.
+    /// The length of a file of this length after the change.
     fn length_after(&self, length: usize) -> usize {
         match self {
             Change::Write { offset, bytes } => length.max(offset + bytes.len()),
@@ -136,7 +136,7 @@ impl Change {
 
 #[derive(Default)]
 struct Image {
-    /// As of the last sync; none if there was none.
+    /// The content as of the last sync, if there was one.
     synced: Option<Vec<u8>>,
     since: Vec<Change>,
 }
@@ -152,7 +152,7 @@ struct State {
     under_way: Option<(PathBuf, Change)>,
     fail_sync: bool,
     is_full: bool,
-    /// How many bytes all files together may have.
+    /// The most bytes that all files together may have.
     capacity: Option<usize>,
 }
 
@@ -179,28 +179,27 @@ impl Disk {
         self.state().syncs
     }
 
-    /// From now on syncs fail, or do not any more.
+    /// Sets whether syncs fail from now on.
     pub fn fail_syncs(&self, fail: bool) {
         self.state().fail_sync = fail;
     }
 
-    /// From now on there is no room, or there is again.
+    /// Sets whether the disk is full from now on.
     pub fn fill(&self, is_full: bool) {
         self.state().is_full = is_full;
     }
 
-    /// From now on all files that this disk knows may have so many bytes together. New files without content always fit in,
-    /// as on real disks.
+    /// Limits the bytes of all files that this disk knows from now on. A new empty file always fits, as on real disks.
     pub fn limit(&self, bytes: usize) {
         self.state().capacity = Some(bytes);
     }
 
-    /// How many bytes the files have that this disk knows.
+    /// The bytes of all files that this disk knows.
     pub fn used(&self) -> usize {
         length_of_all(&self.state())
     }
 
-    /// Puts in place what the crash left.
+    /// Writes into the files what the crash left.
     pub fn settle(&self, crash: Crash) {
         let mut state = self.state();
         let under_way = state.under_way.take();
@@ -244,14 +243,14 @@ impl Disk {
 
     fn change(&self, path: &Path, change: Change) -> io::Result<()> {
         let mut state = self.step(Some((path, &change)))?;
-        // The engine knows a full disk by this word.
+        // The engine recognizes a full disk by the word "nospace".
         if state.is_full && !matches!(change, Change::Truncate(_)) {
             return Err(io::Error::new(ErrorKind::StorageFull, "nospace"));
         }
         let length = length_of(path);
         let room = state.capacity.map_or(usize::MAX, |capacity| capacity.saturating_sub(length_of_all(&state)));
         if change.length_after(length) > length.saturating_add(room) {
-            // As real disks do: what fits is there.
+            // As on real disks, the part that fits is written.
             if let Change::Write { offset, bytes } = &change {
                 let fits = (length + room).saturating_sub(*offset).min(bytes.len());
                 let part = Change::Write { offset: *offset, bytes: bytes[..fits].to_vec() };
@@ -346,7 +345,7 @@ impl Handle for DiskHandle {
         self.inner.file_size()
     }
 
-    /// Not a real sync: the disk is this one.
+    /// Not a real sync: this disk only records it.
     fn sync(&self) -> io::Result<()> {
         let mut state = self.disk.step(None)?;
         if state.fail_sync {

@@ -1,12 +1,12 @@
-//! The snapshot format written a second time, by its description alone: for snapshots that are wrong in one place and right in
-//! every checksum, and to see that the description is enough to write one.
+//! A second writer of the snapshot format, made from its description alone. Tests use it for snapshots with one wrong field and right
+//! checksums, and to prove that the description is complete.
 
-#![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
 use fencepost_core::{KnownVersions, Record};
 use fencepost_wire::{Member, Members, SnapshotHeader, SnapshotReader, SnapshotWriter, WireError};
 
-/// What was written of a snapshot so far.
+/// A snapshot that is being written.
 pub struct Forged {
     pub bytes: Vec<u8>,
     header_sum: u32,
@@ -102,12 +102,12 @@ pub fn some_members() -> Members {
     }
 }
 
-/// How long the header of a snapshot is, with its sum.
+/// The length of the header of a snapshot, with its sum.
 pub fn header_bytes(snapshot: &[u8]) -> usize {
     16 + u32::from_le_bytes(snapshot[12..16].try_into().expect("four bytes")) as usize + 4
 }
 
-/// The bytes of a snapshot, in the pieces in which the writer finished them.
+/// The bytes of a snapshot, in the pieces that the writer finished.
 pub fn write<'a>(header: &SnapshotHeader, records: impl IntoIterator<Item = &'a Record>) -> Vec<Vec<u8>> {
     let mut writer = SnapshotWriter::new(header);
     let mut pieces = Vec::new();
@@ -119,7 +119,7 @@ pub fn write<'a>(header: &SnapshotHeader, records: impl IntoIterator<Item = &'a 
     pieces
 }
 
-/// What a snapshot holds, fed in pieces of so many bytes.
+/// Reads a snapshot that is fed in pieces of this size.
 pub fn read(bytes: &[u8], piece_bytes: usize) -> Result<(SnapshotHeader, Vec<Record>), WireError> {
     let mut reader = SnapshotReader::new(KnownVersions::THIS_BUILD);
     let mut records = Vec::new();

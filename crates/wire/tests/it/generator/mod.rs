@@ -1,11 +1,10 @@
-//! Random commands, records, views and events from a seed: every variant that the core has, with small and with extreme
-//! numbers.
+//! Random commands, records, views and events from a seed: every variant of the core, with small and with extreme numbers.
 //!
-//! They are valid word by word and make no sense together; a codec must not mind. [`Met`] notes which variants have come
-//! up. Its lists are made by the same macro as the `match`es that name a variant, so a variant that the core gains does
-//! not compile until it stands in its list, and does not pass until it is generated.
+//! Each word is valid, and together they make no sense: a codec must accept that. [`Met`] notes which variants were generated. One macro
+//! makes its lists and the `match`es that name a variant. So a new variant of the core does not compile until it is in its list, and
+//! the test fails until it is generated.
 
-#![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
 mod outcomes;
 mod variants;
@@ -21,10 +20,10 @@ use fencepost_wire::{Entry, StateProof};
 
 pub use variants::Met;
 
-/// SplitMix64, and what it makes.
+/// A SplitMix64 generator of commands, records, views and events.
 pub struct Generator {
     state: u64,
-    /// Makes nothing that is long, for what people are to read.
+    /// Makes only short texts and lists, for files that people read.
     brief: bool,
     pub met: Met,
 }
@@ -54,7 +53,7 @@ impl Generator {
         self.bits() & 1 == 1
     }
 
-    /// A number of any length: zero, small, or up to the largest.
+    /// A number of any size: zero, small, or up to the largest.
     pub fn number(&mut self) -> u64 {
         match self.below(8) {
             0 => 0,
@@ -334,7 +333,7 @@ impl Generator {
             4 => Record::Waiter(self.waiter_record()),
             5 => Record::Semaphore(self.semaphore_record()),
             6 => Record::Freeze(self.freeze_record()),
-            // More often: there are many outcomes.
+            // More often, because there are many outcomes.
             _ => Record::Answer(AnswerRecord {
                 session: self.session(),
                 number: RequestNumber(self.number()),

@@ -1,4 +1,4 @@
-//! The part of the generator that makes outcomes, refusals among them.
+//! The part of the generator that makes outcomes and refusals.
 
 use fencepost_core::{
     Arrival, Attached, AttachedGrant, BadWord, Bound, Busy, BusyWhy, Cycle, CycleLink, Epoch, FormatVersion, GrantEnd,
@@ -10,12 +10,12 @@ use super::variants::BOUNDS;
 
 impl Generator {
     pub fn outcome(&mut self) -> Outcome {
-        // An answer can hold the answers that an attached session finds; one level of that is all there is.
+        // An answer to an attach contains answers. Only one level is generated.
         self.outcome_of(24)
     }
 
     fn outcome_of(&mut self, kinds: usize) -> Outcome {
-        // There are more refusals than other outcomes.
+        // More often, because there are more refusals than other outcomes.
         let kind = if self.below(4) == 0 { 22 } else { self.below(kinds) };
         let outcome = match kind {
             0 => Outcome::Opened { epoch: Epoch(self.number()) },
@@ -159,7 +159,7 @@ impl Generator {
     }
 
     fn refusal(&mut self) -> Refusal {
-        // Two of them are about bounds, and there are many.
+        // More often, because there are many bounds.
         let kind = if self.below(4) == 0 { 6 + self.below(2) } else { self.below(28) };
         let refusal = match kind {
             0 => Refusal::NoSession,

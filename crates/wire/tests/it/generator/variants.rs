@@ -1,4 +1,4 @@
-//! Every variant of the core's enums by name, and which of them have come up.
+//! Every variant of the core's enums by name, and which of them were generated.
 
 use std::collections::BTreeSet;
 
@@ -7,17 +7,17 @@ use fencepost_core::{
     Outcome, Push, Record, Refusal, Renewal, Scope, SessionEnd, Takes, TokenCheck, Wait, Wants,
 };
 
-/// The variants that have come up.
+/// The variants that were generated.
 #[derive(Default)]
 pub struct Met(BTreeSet<&'static str>);
 
 impl Met {
-    /// The variants of log entries and records that have not come up.
+    /// The variants of log entries and records that were not generated.
     pub fn missing(&self) -> Vec<&'static str> {
         self.missing_of(&[LOGGED, SHARED])
     }
 
-    /// The variants of the service's messages that have not come up.
+    /// The variants of the service's messages that were not generated.
     pub fn missing_in_service(&self) -> Vec<&'static str> {
         self.missing_of(&[SHARED, TOLD])
     }
@@ -27,8 +27,8 @@ impl Met {
     }
 }
 
-/// For each enum: a method that notes which variant a value is, by a `match` that the compiler holds to be complete, and
-/// the names of all of them in a list. Those behind `;` are of the made-up version, which the schema does not have.
+/// For each enum: a method that notes the variant of a value, and a list of all variants. The compiler checks that the `match` is
+/// complete. A variant after `;` belongs to the made-up version, which the schema does not have.
 macro_rules! variants {
     ($list:ident: $($method:ident $type:ident { $($variant:ident),* $(,)? $(; $feature:literal $other:ident)? })*) => {
         impl Met {
@@ -43,13 +43,13 @@ macro_rules! variants {
     };
 }
 
-// Only in log entries and in snapshots.
+// Variants only in log entries and in snapshots.
 variants! { LOGGED:
     operation Operation { Open, Request, Admin; "made-up-version" MadeUp }
     record Record { Header, Session, Answer, Grant, Rest, Waiter, Semaphore, Freeze; "made-up-version" Remark }
 }
 
-// Only in what the service tells.
+// Variants only in messages of the service.
 variants! { TOLD:
     push Push { Ended, Lost, Contended, SessionEnded }
     blocked_by BlockedBy { Grant, Rest, Waiter, Freeze, Permits }

@@ -1,4 +1,4 @@
-//! The part of the generator that makes what the service tells: pushes, views of the state, events.
+//! The part of the generator that makes the service's messages: pushes, views of the state, events.
 
 use fencepost_core::{
     ActFacts, Arrival, BlockedBy, Blocker, Counts, Cycle, Event, Explanation, FreezeId, GrantView, HolderView,
@@ -146,7 +146,7 @@ impl Generator {
             },
             8 => Event::Contended { grant: self.grant(), names: self.names() },
             9 => Event::ValueSet { grant: self.grant(), name: self.name(), value: self.value() },
-            // More often: there are several acts.
+            // More often, because there are several acts.
             _ => Event::Administered { by: self.principal(), reason: self.reason(), act: self.act_facts() },
         };
         self.met.event(&event);
