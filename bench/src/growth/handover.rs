@@ -19,7 +19,7 @@ const NODES: usize = 3;
 /// Contenders that share a connection.
 const CONTENDERS_PER_CLIENT: usize = 10_000;
 
-/// What the contenders record. Only the holder of the lock writes here.
+/// What the contenders record. Among them, only the holder of the lock writes here.
 #[derive(Default)]
 struct Relay {
     /// When the last holder began its release.
