@@ -1,9 +1,9 @@
-//! Fencepost beside the systems that people use instead: the same workloads against each, on the same machine, in turns.
+//! The benchmarks. [`compare`] (`fencepost-bench compare`) runs the same workloads on Fencepost and on other lock systems, on the same
+//! machine, in turns. [`growth`] (`fencepost-bench growth`) measures how the costs of Fencepost grow.
 //!
-//! A [`system`] is something that gives locks, running, with its own client; a workload asks for locks and notes how long it
-//! took. Nothing here knows how any of them works inside, but for what Fencepost counts of itself.
-//!
-//! [`compare`] is `fencepost-bench compare`, and [`growth`] is `fencepost-bench growth`. The load itself is `fencepost-load`'s.
+//! A [`system`] is a running lock system, which is used through its own client. A workload takes locks and records the latencies.
+//! No workload knows how a system works inside; only Fencepost reports its own counters. The loops of the load are in
+//! `fencepost-load`.
 
 pub mod catalogue;
 pub mod compare;

@@ -335,7 +335,7 @@ pub(crate) fn show(summary: Summary) -> String {
     }
 }
 
-/// At least three significant digits, and commas between thousands. At most three decimals.
+/// Three significant digits (fewer below 0.1, more above 1,000), and commas between thousands.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),

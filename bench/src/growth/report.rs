@@ -58,7 +58,7 @@ const fn shown(curve: Curve) -> Shown {
         },
         Curve::Locks => Shown {
             title: "A pair of acquire and release, over the locks that others hold",
-            story: "Three nodes. 64 contenders take and release free locks in a closed loop. Meanwhile, other sessions hold this number of locks and do nothing.",
+            story: "Three nodes. 64 contenders take and release free locks in a closed loop. Other sessions hold the number of locks in the first column, and do nothing.",
             size: "locks held",
             columns: &[
                 ("pairs_per_second", "pairs/s"),
@@ -75,8 +75,8 @@ const fn shown(curve: Curve) -> Shown {
         },
         Curve::Memory => Shown {
             title: "Memory of a node",
-            story: "One node gets this number of locks, then as many waiters for one more lock, then as many sessions that have held a lock and hold \
-                    none now. Bytes are the growth of the process, as the kernel counts it: they include the log in memory, recent events, buffers, \
+            story: "One node gets the number of locks in the first column, then as many waiters for one more lock, then as many sessions that have held \
+                    a lock and hold none now. Bytes are the growth of the process, as the kernel counts it: they include the log in memory, recent events, buffers, \
                     and memory that the allocator keeps. The next column has the bytes written to the log for each. `cargo test -p fencepost-core \
                     --test memory` counts exactly what the lock state alone allocates.",
             size: "of each",
@@ -122,7 +122,7 @@ const fn shown(curve: Curve) -> Shown {
         },
         Curve::Storms => Shown {
             title: "Sessions that open, close and expire at once",
-            story: "Three nodes. This number of sessions open at once, each with a lock of its own. Then all are closed at once. Then as many others fall \
+            story: "Three nodes. The number of sessions in the first column open at once, each with a lock of its own. Then all are closed at once. Then as many others fall \
                     silent at once. Opening and closing end when every client has its answer. Expiry counts from the last deadline until all sessions \
                     are gone. Entries are the log entries that are written meanwhile.",
             size: "sessions",
