@@ -15,6 +15,12 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Files
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `lib.rs` | the test server: its start, its address, its clients and its end |
 
 use std::net::SocketAddr;
 use std::sync::mpsc;
