@@ -280,7 +280,7 @@ async fn until_counted(control: &Client, what: &str, holds: impl Fn(&Counts) -> 
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     }
-    bail!("waited in vain for {what}, for {} s", PATIENCE.as_secs())
+    bail!("waited {} s in vain for {what}", PATIENCE.as_secs())
 }
 
 /// Takes locks until the number is the first size, then the next one, and so on. Each size is a stage.
