@@ -1,4 +1,4 @@
-//! Every system that can be compared: its id, which workloads it takes part in, and how it is started.
+//! Every system that can be compared: its id, its workloads, and how it is started. The systems themselves are in `systems/`.
 
 use std::sync::Arc;
 
@@ -13,19 +13,19 @@ use crate::systems::redlock::Redlock;
 use crate::systems::zookeeper::Zookeeper;
 use crate::workload::Workload;
 
-/// Everything else is compared with this one.
+/// The system that all others are compared with.
 pub const BASELINE: &str = "fencepost-3";
-/// And in the efficiency tier with this one, which like a Redis is one process.
+/// The same for the efficiency tier. It is one process, as a Redis is.
 pub const EFFICIENCY_BASELINE: &str = "fencepost-1-efficiency";
 
-/// One system, not started.
+/// A system that can be started.
 pub struct Entry {
-    /// As it is named by `--systems`, and in `results.jsonl`.
+    /// Its name in `--systems` and in `results.jsonl`.
     pub id: &'static str,
     /// The workloads that it takes part in.
     pub workloads: &'static [Workload],
-    /// How many it makes sense to let wait for one lock: systems whose waiters ask again and again would only show that, and
-    /// those that serve a few dozen hand-overs a second would take the whole hour.
+    /// The most contenders for one lock. If waiters poll, more of them would only measure the polling. If a system has a few dozen
+    /// hand-overs per second, more contenders would take too long.
     pub waiters_max: usize,
     start: Start,
 }
@@ -43,12 +43,12 @@ enum Start {
 const LOCKS: &[Workload] =
     &[Workload::Uncontended, Workload::Programs, Workload::HotLock, Workload::Shared, Workload::OpenLoop];
 const EFFICIENCY: &[Workload] = &[Workload::Efficiency, Workload::EfficiencyPrograms];
-/// What has a queue, or a few dozen hand-overs a second.
+/// `waiters_max` of other systems whose waiters queue up.
 const QUEUES: usize = 64;
-/// Whose waiters ask again and again.
+/// `waiters_max` of systems whose waiters poll.
 const POLLS: usize = 8;
 
-/// In the order of the tables.
+/// All systems, in the order of the tables.
 pub const ALL: &[Entry] = &[
     Entry { id: "fencepost-1", workloads: LOCKS, waiters_max: 10_000, start: Start::Fencepost(1, Way::Shared) },
     Entry { id: BASELINE, workloads: LOCKS, waiters_max: 10_000, start: Start::Fencepost(3, Way::Shared) },
@@ -99,10 +99,10 @@ impl std::fmt::Debug for Entry {
 }
 
 impl Entry {
-    /// Starts it.
+    /// Starts the system.
     ///
     /// # Errors
-    /// If it cannot be had on this machine, with what to install.
+    /// If it is not installed, or does not start. The message says what to install.
     pub async fn start(&self, program: &NodeProgram) -> Result<Arc<dyn System>> {
         Ok(match self.start {
             Start::Fencepost(nodes, way) => Arc::new(Fencepost::start(nodes, way, program.clone()).await?),
@@ -119,7 +119,7 @@ impl Entry {
 /// The system with this id.
 ///
 /// # Errors
-/// With all ids, if it is none of them.
+/// If there is no such id. The message lists all ids.
 pub fn find(id: &str) -> Result<&'static Entry, String> {
     ALL.iter().find(|entry| entry.id == id).ok_or_else(|| {
         let ids: Vec<&str> = ALL.iter().map(|entry| entry.id).collect();
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_system_is_found_by_its_id_or_all_ids_are_said() {
+    fn a_system_is_found_by_its_id_and_an_unknown_id_lists_all_ids() {
         assert_eq!(find("fencepost-5").map(|entry| entry.id), Ok("fencepost-5"));
         let refused = find("chubby").err().unwrap_or_default();
         assert!(refused.contains("\"chubby\"") && refused.contains(EFFICIENCY_BASELINE), "{refused}");

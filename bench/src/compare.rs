@@ -1,6 +1,7 @@
-//! The run: starts the systems, lets each have a short block in turn, round after round, and writes down what came of it.
+//! The run of `fencepost-bench compare`: starts the systems, gives each a short block of load in turn, round after round, and records
+//! the figures.
 //!
-//! A system that cannot be started, or that fails in a block, is named in the report with the reason, and the others go on.
+//! If a system cannot be started or fails in a block, the report says why, and the run goes on with the other systems.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -27,11 +28,11 @@ use crate::{alone, usage};
 
 /// What to compare, and how long.
 pub struct Options {
-    /// The ids of the systems; none means all.
+    /// The systems. Empty means all.
     pub systems: Vec<&'static Entry>,
     /// The workloads.
     pub workloads: Vec<Workload>,
-    /// How often each block is repeated, after one that is thrown away.
+    /// How often each block is measured, after one block for warming up.
     pub rounds: usize,
     /// How long a block is.
     pub block: Duration,
@@ -43,9 +44,9 @@ pub struct Options {
     pub program: NodeProgram,
 }
 
-/// What became of it.
+/// The result of a run.
 pub struct Finished {
-    /// The report, as a file.
+    /// The path of the report.
     pub report: PathBuf,
     /// How many blocks were measured.
     pub blocks: usize,
@@ -53,39 +54,40 @@ pub struct Finished {
     pub notes: Vec<String>,
 }
 
-/// What a system is loaded with after its start, and for how many blocks.
+/// Contenders that warm up a system after its start.
 const WARM_UP_CONTENDERS: usize = 64;
+/// How long they do, in blocks.
 const WARM_UP_BLOCKS: u32 = 4;
 
-/// Together, the systems are quiet when they use less than so much of a core,
+/// The systems are quiet if all of them together use less than this share of a core.
 const QUIET_CORES: f64 = 0.25;
-/// looked at for so long,
+/// How long the CPU time is observed each time.
 const QUIET_LOOK: Duration = Duration::from_millis(500);
-/// and so often at most.
+/// After this many observations the run goes on anyway.
 const QUIET_LOOKS_MAX: usize = 20;
 
-/// The closed loop tells how fast a system can be; the open one asks for these shares of it.
+/// Rates of the open loop, as shares of the system's rate in a closed loop.
 const SHARES_PERCENT: [u32; 3] = [50, 70, 90];
 
-/// A system that runs.
+/// A started system.
 struct Running {
     entry: &'static Entry,
     system: Arc<dyn System>,
 }
 
-/// What is going on, for everybody who measures.
+/// The state of the run, for all measurements.
 pub(crate) struct Run<'a> {
     pub(crate) options: &'a Options,
     tell: &'a mut dyn FnMut(&str),
     probes: Probes,
     lines: File,
     report: Report,
-    /// Which could not be started. They are not tried again.
+    /// Systems that could not be started. They are not tried again.
     unavailable: BTreeSet<&'static str>,
     threads: Threads,
 }
 
-/// A runtime with a thread for each core, for programs that have one.
+/// A runtime with a thread for each core, for programs of a threaded shape.
 struct Threads(Option<Runtime>);
 
 impl Threads {
@@ -93,14 +95,14 @@ impl Threads {
         Ok(Threads(Some(tokio::runtime::Builder::new_multi_thread().enable_all().build()?)))
     }
 
-    /// Carries it out in a program of this shape.
+    /// Runs `what` in a program of this shape.
     async fn carry_out<T: Send + 'static>(
         &self,
         shape: Shape,
         what: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
         match &self.0 {
-            Some(threads) if shape.is_threaded => threads.spawn(what).await.context("the load broke off")?,
+            Some(threads) if shape.is_threaded => threads.spawn(what).await.context("the task of the load failed")?,
             _ => what.await,
         }
     }
@@ -108,14 +110,14 @@ impl Threads {
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        // Waiting for its threads would block this one, which runs the rest.
+        // Waiting for its threads would block this thread, which runs everything else.
         if let Some(threads) = self.0.take() {
             threads.shutdown_background();
         }
     }
 }
 
-/// Compares, and writes `results.jsonl`, `report.md` and plots. What happens meanwhile is told line by line.
+/// Compares, and writes `results.jsonl`, `report.md` and plots. Calls `tell` with progress lines.
 ///
 /// # Errors
 /// If nothing could be measured, or the results cannot be written.
@@ -141,7 +143,7 @@ pub async fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Finish
             }
             _ => run.beside(workload, &mut running).await?,
         }
-        // After each, so that whoever breaks off has what was measured until then.
+        // After each workload, so that an interrupted run leaves a report, too.
         report::write(&run.report, out)?;
     }
     drop(running);
@@ -151,7 +153,7 @@ pub async fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Finish
 }
 
 impl Run<'_> {
-    /// What could not be done, for the report.
+    /// Notes for the report what could not be measured.
     fn note(&mut self, note: String) {
         (self.tell)(&format!("  {note}"));
         self.report.notes.push(note);
@@ -161,18 +163,18 @@ impl Run<'_> {
         self.options.systems.is_empty() || self.options.systems.iter().any(|entry| entry.id == id)
     }
 
-    /// A workload for Fencepost alone.
+    /// Runs a workload for Fencepost alone.
     async fn alone(&mut self, workload: Workload) {
         let id = alone::system(workload);
         if !self.is_chosen(id) {
             return self.note(format!("{} was not measured: it needs {id}, which --systems leaves out", workload.id()));
         }
         if let Err(error) = alone::measure(self, workload).await {
-            self.note(format!("{} was not measured to its end: {error:#}", workload.id()));
+            self.note(format!("{} was not measured completely: {error:#}", workload.id()));
         }
     }
 
-    /// A workload for many systems.
+    /// Runs a workload that several systems take part in.
     async fn beside(&mut self, workload: Workload, running: &mut Vec<Running>) -> Result<()> {
         self.start(workload, running).await;
         let sizes = &self.options.sizes;
@@ -209,11 +211,11 @@ impl Run<'_> {
                 }
                 Ok(())
             }
-            _ => unreachable!("it is for Fencepost alone"),
+            _ => unreachable!("this workload is for Fencepost alone"),
         }
     }
 
-    /// Starts what the workload needs and does not run, and ends what it does not need.
+    /// Starts the systems that the workload needs, and ends all others.
     async fn start(&mut self, workload: Workload, running: &mut Vec<Running>) {
         running.retain(|it| it.entry.workloads.contains(&workload));
         for entry in catalogue::ALL {
@@ -236,7 +238,7 @@ impl Run<'_> {
         }
     }
 
-    /// Starts a system and loads it for a while, so that whoever compiles what is used most (a JVM) has done so before it counts.
+    /// Starts a system and loads it for a while, so that JIT compilers (of a JVM) are warm before the first measured block.
     async fn start_warm(&self, entry: &'static Entry) -> Result<Arc<dyn System>> {
         let system = entry.start(&self.options.program).await?;
         let many = WARM_UP_CONTENDERS.min(system.contenders_max());
@@ -258,7 +260,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Round after round, every system has its block; who begins changes from round to round.
+    /// Measures a case: in each round, every system has one block. Each round begins with another system.
     async fn case(
         &mut self,
         workload: Workload,
@@ -271,11 +273,11 @@ impl Run<'_> {
             let wait = workload == Workload::HotLock;
             let most =
                 if wait { it.entry.waiters_max.min(it.system.contenders_max()) } else { it.system.contenders_max() };
-            // An open loop asks at the same instants, however many there are to ask.
+            // The rate of an open loop does not depend on the number of contenders, so fewer will do.
             let many = if workload == Workload::OpenLoop { case.many.min(most) } else { case.many };
             if many > most {
                 self.note(format!(
-                    "{} with {}: {} is measured with at most {most}",
+                    "{} with {}: {} is measured with at most {most} contenders",
                     workload.id(),
                     case.label,
                     it.entry.id
@@ -301,7 +303,7 @@ impl Run<'_> {
                 let (it, shape): (&Running, Shape) = (it, *shape);
                 match self.block(workload, case, work(it.entry.id), (it, shape), ready, round).await {
                     Ok(ready) => seats[at].2 = Some(ready),
-                    // Its contenders are gone, and with them its part in this case.
+                    // Its contenders are lost, so the system takes no further part in this case.
                     Err(error) => self.failed(workload, case, it, &error),
                 }
             }
@@ -309,10 +311,10 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Some go on for a while when nobody asks any more: a backlog, a compaction, leases that run out, and the kernel writes what
-    /// nobody has synced. That is not to count against the others.
+    /// Waits until the systems are idle. After their last request some still work on a backlog, a compaction or expired leases, and
+    /// the kernel writes unsynced data. That must not slow down the block of another system.
     async fn wait_until_quiet(&mut self, running: &[Running]) {
-        // Without that command it is only less quiet.
+        // If the command is missing, the machine is only less quiet.
         let _ = tokio::process::Command::new("sync").status().await;
         let processes: Vec<u32> = running.iter().flat_map(|it| it.system.processes()).collect();
         for _ in 0..QUIET_LOOKS_MAX {
@@ -323,14 +325,14 @@ impl Run<'_> {
                 return;
             }
         }
-        (self.tell)("  some are still busy with what was before");
+        (self.tell)("  some systems are still busy with earlier work");
     }
 
     fn failed(&mut self, workload: Workload, case: &Case, it: &Running, error: &anyhow::Error) {
         self.note(format!("{} with {}: {} failed: {error:#}", workload.id(), case.label, it.entry.id));
     }
 
-    /// One block of one system. The first round is for warming up: shorter, and thrown away.
+    /// Runs one block of one system. Round 0 is for warming up: it is shorter, and its figures are not recorded.
     async fn block(
         &mut self,
         workload: Workload,
@@ -366,7 +368,7 @@ impl Run<'_> {
         Ok(contenders)
     }
 
-    /// What the machine gives at the moment.
+    /// Probes the speed of the machine at the moment.
     pub(crate) fn probed(&mut self) -> Result<BTreeMap<String, f64>> {
         let taken = self.probes.take()?;
         let us = |took: Duration| took.as_nanos() as f64 / 1e3;
@@ -377,7 +379,7 @@ impl Run<'_> {
         ]))
     }
 
-    /// Writes a block down and tells about it.
+    /// Records a block, and prints a progress line.
     pub(crate) fn record(
         &mut self,
         workload: Workload,
@@ -396,17 +398,17 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Says what is going on, without writing it down.
+    /// Prints a progress line.
     pub(crate) fn tell(&mut self, text: &str) {
         (self.tell)(text);
     }
 
-    /// Enters a system that was not started from the catalogue.
+    /// Adds a system to the report that was not started from the catalogue.
     pub(crate) fn describe(&mut self, id: &'static str, name: &str, how: &str) {
         self.report.systems.entry(id).or_insert_with(|| (name.to_owned(), how.to_owned()));
     }
 
-    /// What each system does in a closed loop with so many contenders: the best of three blocks.
+    /// Pairs per second of each system in a closed loop with `many` contenders: the best of three blocks.
     async fn peaks(&mut self, many: usize, running: &[Running]) -> Result<BTreeMap<&'static str, f64>> {
         let mut peaks = BTreeMap::new();
         for it in running {
@@ -414,7 +416,7 @@ impl Run<'_> {
             let many = many.min(it.system.contenders_max());
             let mut ready = match contenders(it.system.clone(), Shape::PLAIN, many).await {
                 Ok(ready) => ready,
-                // The case that follows says so.
+                // The same error comes again in the cases, and they report it.
                 Err(_) => continue,
             };
             for _ in 0..3 {
@@ -433,13 +435,13 @@ impl Run<'_> {
     }
 }
 
-/// What is set within a workload.
+/// One case of a workload: its parameters.
 struct Case {
     label: String,
     parameter: usize,
-    /// How many contenders.
+    /// Number of contenders.
     many: usize,
-    /// By which programs. If there are several, each is a case of the report.
+    /// The shapes of the program that makes the load. If there are several, each is a case of the report.
     shapes: &'static [Shape],
 }
 
@@ -448,13 +450,13 @@ impl Case {
         Case { label, parameter, many, shapes: &[Shape::PLAIN] }
     }
 
-    /// As it stands in the report.
+    /// The name of the case in the report.
     fn label(&self, shape: Shape) -> String {
         if self.shapes.len() == 1 { self.label.clone() } else { format!("{}, {}", self.label, shape.label()) }
     }
 }
 
-/// So many connect at a time.
+/// Contenders that connect at the same time.
 const CONNECTING_MAX: usize = 32;
 
 async fn contenders(system: Arc<dyn System>, shape: Shape, many: usize) -> Result<Contenders> {

@@ -1,7 +1,7 @@
-//! What was measured: one block of one system at a time, and what many of them say together.
+//! The measurements: blocks, and the summaries and ratios of many blocks.
 //!
-//! A machine that others use too is faster in one minute than in the next. So nothing is compared across rounds: a ratio is made
-//! of two blocks of one round, and then the median of these ratios is what counts, with the least and the most beside it.
+//! A shared machine is faster in one minute than in the next. So blocks of different rounds are never compared: a ratio is calculated
+//! from two blocks of the same round. The report shows the median of these ratios, with the least and the most.
 
 use std::collections::BTreeMap;
 
@@ -14,24 +14,24 @@ use crate::catalogue;
 pub struct Block {
     /// `w1` and so on.
     pub workload: String,
-    /// What was set within the workload: `C = 16`, say.
+    /// The parameter of the workload as text: `C = 16`, for example.
     pub case: String,
-    /// The same as a number, for plots.
+    /// The parameter as a number, for plots.
     pub parameter: f64,
-    /// The system, by its id.
+    /// The id of the system.
     pub system: String,
-    /// And as it stands in tables.
+    /// The name of the system in tables.
     pub name: String,
-    /// Which round, from 1.
+    /// The round, from 1.
     pub round: usize,
-    /// Every figure, by name; the unit is its last word.
+    /// The figures by name. The last word of a name is the unit.
     pub figures: BTreeMap<String, f64>,
 }
 
-/// The middle of some figures, and how far they lie apart.
+/// The median and the range of some figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
-    /// The one in the middle; of two, their mean.
+    /// The middle figure. If their number is even, the mean of the two in the middle.
     pub median: f64,
     /// The least of them.
     pub least: f64,
@@ -40,7 +40,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// None of no figures.
+    /// `None` if there are no figures.
     pub fn of(figures: impl IntoIterator<Item = f64>) -> Option<Summary> {
         let mut figures: Vec<f64> = figures.into_iter().collect();
         figures.sort_by(f64::total_cmp);
@@ -94,12 +94,12 @@ impl Results {
         Summary::of(blocks.filter_map(|block| block.figures.get(figure).copied()))
     }
 
-    /// How many times the one has what the other has, round by round.
+    /// The figure of `one` divided by the figure of `other`, round by round.
     pub fn ratio(&self, workload: &str, case: &str, figure: &str, one: &str, other: &str) -> Option<Summary> {
         self.ratio_of(workload, figure, (one, case), (other, case))
     }
 
-    /// The same between any two seats of a workload: a system in a case.
+    /// The same for two pairs of a system and a case.
     pub fn ratio_of(&self, workload: &str, figure: &str, one: (&str, &str), other: (&str, &str)) -> Option<Summary> {
         let of = |(system, case): (&str, &str)| {
             let blocks = self.of(workload, case).filter(|block| block.system == system);
@@ -126,21 +126,21 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_median_of_two_lies_between_them_and_nothing_has_none() {
+    fn the_median_of_two_is_their_mean_and_no_figures_have_no_summary() {
         assert_eq!(Summary::of([3.0, 1.0, 2.0]), Some(Summary { median: 2.0, least: 1.0, most: 3.0 }));
         assert_eq!(Summary::of([4.0, 1.0]), Some(Summary { median: 2.5, least: 1.0, most: 4.0 }));
         assert_eq!(Summary::of([]), None);
     }
 
     #[test]
-    fn ratios_are_made_within_a_round() {
+    fn ratios_are_calculated_within_a_round() {
         // In the second round the machine was ten times slower, for both.
         let blocks = vec![
             block("C = 1", "a", 1, &[("pairs_per_second", 100.0)]),
             block("C = 1", "b", 1, &[("pairs_per_second", 50.0)]),
             block("C = 1", "a", 2, &[("pairs_per_second", 10.0)]),
             block("C = 1", "b", 2, &[("pairs_per_second", 5.0)]),
-            // Alone in its round.
+            // The other system has no block in this round.
             block("C = 1", "a", 3, &[("pairs_per_second", 1.0)]),
         ];
         let results = Results { blocks };

@@ -1,6 +1,6 @@
-//! The goals that were set before anything was measured, each beside its figure.
+//! The goals, each with its figure. They were set before the first measurement.
 //!
-//! A goal that was not measured in this run says so; nothing is taken from another run.
+//! If this run did not measure a goal, the report says so. Figures never come from another run.
 
 use crate::catalogue::{BASELINE, EFFICIENCY_BASELINE};
 use crate::figures::{Results, Summary};
@@ -8,13 +8,13 @@ use fencepost_load::count;
 
 use crate::report::{number, show};
 
-/// What became of a goal.
+/// A goal, its figure, and whether it is met.
 #[derive(Debug)]
 pub(crate) struct Verdict {
     pub(crate) goal: String,
     /// The figure, with its unit.
     pub(crate) measured: String,
-    /// None if it was not measured.
+    /// `None` if it was not measured.
     pub(crate) met: Option<bool>,
 }
 
@@ -75,7 +75,7 @@ fn uncontended(results: &Results) -> Vec<Verdict> {
     ]
 }
 
-/// A time as a multiple of one sync and two round trips, as they were just before.
+/// A time as a multiple of one sync and two round trips, which were probed just before the block.
 fn by_the_machine(results: &Results, workload: &str, case: &str, figure: &str) -> Option<Summary> {
     let blocks = results.of(workload, case).filter(|block| block.system == BASELINE);
     Summary::of(blocks.filter_map(|block| {
@@ -92,7 +92,7 @@ fn hot_lock(results: &Results) -> Vec<Verdict> {
     };
     let counted = |figure: &'static str| worst(&move |case| results.summary("w2", case, BASELINE, figure), true);
     let cost = counted("entries_per_operation").zip(counted("pushes_per_operation")).map(|(entries, pushes)| {
-        // A few entries beside: the first requests, and sessions that say that they live.
+        // A margin for a few other entries: the first requests, and keep-alives.
         let met = entries.median <= 1.1 && pushes.median <= 1.05;
         (format!("{} entries, {} pushes", number(entries.median), number(pushes.median)), met)
     });
@@ -117,7 +117,7 @@ fn hot_lock(results: &Results) -> Vec<Verdict> {
 
 fn alone(results: &Results) -> Vec<Verdict> {
     let only = |workload: &str, case: &str, figure: &str| {
-        // Connections, sessions, locks: what was measured at a smaller size says nothing about the goal.
+        // The size of the goal, in connections, sessions or locks. A measurement with a smaller size says nothing about the goal.
         let size = match workload {
             "w4" => 1_000.0,
             "w5" => 10_000.0,
@@ -152,7 +152,7 @@ fn alone(results: &Results) -> Vec<Verdict> {
             " ms",
         ),
         Verdict::at_most(
-            "W6: planned hand-over < 100 ms without a grant",
+            "W6: planned leadership transfer < 100 ms without a grant",
             only("w6", "planned", "gap_ms"),
             100.0,
             " ms",
@@ -180,7 +180,7 @@ fn efficiency(results: &Results) -> Vec<Verdict> {
     ]
 }
 
-/// What a user gets, however the program is built: the least of all shapes is what counts.
+/// A user gets this with every shape of program, so the shape with the least ratio counts.
 fn programs(results: &Results) -> Vec<Verdict> {
     let least = |ratios: Vec<(Summary, String)>, goal: f64| {
         let (ratio, case) = ratios.into_iter().min_by(|one, other| one.0.median.total_cmp(&other.0.median))?;
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_neither_met_nor_missed() {
+    fn an_unmeasured_goal_is_neither_met_nor_missed() {
         assert!(judge(&Results::default()).iter().all(|verdict| verdict.met.is_none() && verdict.measured == "-"));
     }
 
@@ -256,7 +256,7 @@ mod tests {
         ];
         let verdicts = judge(&Results { blocks });
         let beside = find(&verdicts, "1 × a single Redis in pairs/s");
-        assert_eq!(beside.met, None, "{beside:?}: that one is about another workload");
+        assert_eq!(beside.met, None, "{beside:?}: that goal is about another workload");
         let beside = find(&verdicts, "every shape: efficiency tier");
         assert_eq!(beside.met, Some(true));
         assert!(beside.measured.starts_with("1.25 × at C = 64, multi-threaded"), "{beside:?}");

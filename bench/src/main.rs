@@ -20,17 +20,17 @@ const COMPARE_AFTER_HELP: &str = "\
 Workloads:
   w1          free locks, many names, with 1 to 1,000 contenders
   programs    the same by programs with one thread and with several, with one connection and with four
-  open        w1 at 50, 70 and 90% of each system's peak, at instants that are fixed beforehand
+  open        w1 at 50, 70 and 90% of each system's peak, at instants that are fixed in advance
   w2          one lock that all contenders want, with 2 to 10,000 contenders
   w3          readers and writers of one name
   efficiency  free locks of the efficiency tier, beside a Redis
   efficiency-programs  the same by programs with one thread and with several
   w6          leader killed, leadership transferred   (Fencepost alone, like the following ones)
-  w8          starting again with 1,000,000 locks
+  w8          restart with 1,000,000 locks
   w5          10,000 sessions die at once
   w4          100,000 idle sessions with 500,000 locks
 
-Everything runs on this machine, in temporary directories (TMPDIR) and on free ports of the loopback, and is gone at the end. \
+Everything runs on this machine, in temporary directories (TMPDIR) and on free ports of the loopback, and is removed at the end. \
 A system that is not installed is skipped, and the report says what to install. The output directory gets report.md, results.jsonl \
 with every block, and plots as SVG.";
 
@@ -39,11 +39,11 @@ Curves:
   handover  a hand-over of one lock, with 2 to 100,000 contenders
   locks     a pair of acquire and release, with 1,000 to 1,000,000 other locks held
   memory    bytes of a node for a session, a lock and a waiter, with 1,000 to 100,000 of each
-  restart   from the start of a killed node to the first grant, with 10,000 to 1,000,000 locks
+  restart   from the restart of a killed node to the first grant, with 10,000 to 1,000,000 locks
   failover  ms without a grant, over 30 kills of the leader of three
   storms    1,000 to 50,000 sessions that open, close and expire at once
 
-Everything runs on this machine, in temporary directories (TMPDIR) and on free ports of the loopback, and is gone at the end. The
+Everything runs on this machine, in temporary directories (TMPDIR) and on free ports of the loopback, and is removed at the end. The
 output directory gets growth.md, growth.jsonl with every point, and plots as SVG. The largest sizes need some gigabytes of memory;
 --most leaves them out.";
 
@@ -83,7 +83,7 @@ struct CompareArgs {
     /// How long a block is, in milliseconds [default: 1500, with --quick 500]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(10..=3_600_000))]
     block_ms: Option<u32>,
-    /// Small sizes and short blocks: to see that it works; the figures say little
+    /// Small sizes and short blocks, to see whether everything works. The figures say little
     #[arg(long)]
     quick: bool,
     /// Where the report goes
@@ -91,7 +91,7 @@ struct CompareArgs {
     out: PathBuf,
 }
 
-/// See what grows with waiters, locks and sessions, and what does not
+/// Measure what grows with waiters, locks and sessions, and what does not
 ///
 /// Starts clusters of its own on this machine, one curve after the other, and stops them. Takes about half an hour; --quick shows
 /// in a minute or two whether everything works.
@@ -113,7 +113,7 @@ struct GrowthArgs {
     /// How often the leader is killed [default: 30, with --quick 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     kills: Option<u16>,
-    /// Small sizes and short blocks: to see that it works; the figures say little
+    /// Small sizes and short blocks, to see whether everything works. The figures say little
     #[arg(long)]
     quick: bool,
     /// Where the report goes
@@ -193,7 +193,7 @@ async fn measured<T>(out: &Path, measure: impl Future<Output = Result<T>>) -> Re
     tokio::select! {
         finished = measure => finished.map(Some),
         _ = async { tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} } } => {
-            tell(&format!("interrupted; what was measured until then is in {}", out.display()));
+            tell(&format!("interrupted; the results until then are in {}", out.display()));
             Ok(None)
         }
     }

@@ -1,4 +1,4 @@
-//! What a node says at `/metrics`: fetched over plain HTTP, and read as far as numbers without labels go.
+//! Fetches the metrics of a node from `/metrics`, over plain HTTP. Reads only numbers without labels: the benchmark needs no others.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// A node that serves answers at once; one that does not is not waited for.
+/// A healthy node answers immediately. The benchmark does not wait for others.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Everything that the node at this address counts, by name.
+/// The metrics of the node at this address, by name.
 ///
 /// # Errors
-/// If it does not answer.
+/// If the node does not answer.
 pub fn fetch(http: SocketAddr) -> Result<BTreeMap<String, f64>> {
     let asked = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect_timeout(&http, TIMEOUT)?;

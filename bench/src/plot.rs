@@ -1,7 +1,7 @@
-//! Plots as SVG, written by hand: lines over a logarithmic axis, and bars. Every figure in them stands in a table of the report, too.
+//! Plots as SVG, drawn without a library: lines over two logarithmic axes. Every figure in them is also in a table of the report.
 //!
-//! Readable on light and dark pages: colours and ink follow the reader's scheme, and each line has its name beside its end, so
-//! that nothing depends on colour alone.
+//! They are readable on light and dark pages, because the colour of text and axes follows the reader's scheme. Each line has its name
+//! beside its end, so that nothing depends on colour alone.
 
 use std::fmt::Write;
 
@@ -16,7 +16,7 @@ const LEFT: f64 = 76.0;
 const RIGHT: f64 = 230.0;
 const TOP: f64 = 48.0;
 const BOTTOM: f64 = 52.0;
-/// Names of lines are kept so far apart.
+/// The least distance between the names of two lines.
 const NAME_GAP: f64 = 15.0;
 
 /// Colours that people with any kind of colour vision can tell apart, on white and on black.
@@ -29,7 +29,7 @@ const STYLE: &str = "text{font:12px system-ui,sans-serif;fill:#1f2328}.title{fon
 /// One line of a plot.
 pub(crate) struct Series {
     pub(crate) name: String,
-    /// Where, the median, the least and the most. Invariant: all above zero.
+    /// Place on the x axis, median, least and most. Invariant: all above zero.
     pub(crate) points: Vec<(f64, f64, f64, f64)>,
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn of(workload: Workload) -> Vec<(&'static str, &'static str)> {
     SHAPES.iter().filter(|shape| shape.workload == workload).map(|shape| (shape.file, shape.title)).collect()
 }
 
-/// All plots for which there is something to show: file name and SVG.
+/// All plots that have a line: file name and SVG.
 pub(crate) fn all(results: &Results) -> Vec<(String, String)> {
     let drawn = SHAPES.iter().filter_map(|shape| {
         let series = series(results, shape);
@@ -107,7 +107,7 @@ fn series(results: &Results, shape: &Shape) -> Vec<Series> {
     let of = |system: &str| {
         let points = cases.iter().filter_map(|(case, parameter)| {
             let summary = results.summary(id, case, system, shape.figure)?;
-            // Nothing can be drawn at zero of a logarithmic axis.
+            // A logarithmic axis has no zero.
             (summary.least > 0.0).then_some((*parameter, summary.median, summary.least, summary.most))
         });
         points.collect::<Vec<_>>()
@@ -116,7 +116,7 @@ fn series(results: &Results, shape: &Shape) -> Vec<Series> {
     all.filter(|series| !series.points.is_empty()).collect()
 }
 
-/// A logarithmic axis from values to places on the page.
+/// A logarithmic axis: maps values to places on the page.
 struct Scale {
     from: f64,
     to: f64,
@@ -125,7 +125,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// Over whole powers of ten, so that both ends have a label.
+    /// An axis over whole powers of ten, so that both ends have a label.
     fn decades(values: impl Iterator<Item = f64> + Clone, near: f64, far: f64) -> Scale {
         let least = values.clone().fold(f64::MAX, f64::min);
         let most = values.fold(f64::MIN_POSITIVE, f64::max);
@@ -134,7 +134,7 @@ impl Scale {
         Scale { from, to: if to > from { to } else { from * 10.0 }, near, far }
     }
 
-    /// From the least to the most value, and no further.
+    /// An axis from the least to the greatest value.
     fn tight(values: impl Iterator<Item = f64> + Clone, near: f64, far: f64) -> Scale {
         let (from, to) = (values.clone().fold(f64::MAX, f64::min), values.fold(f64::MIN_POSITIVE, f64::max));
         Scale { from, to: if to > from { to } else { from * 2.0 }, near, far }
@@ -145,14 +145,14 @@ impl Scale {
         self.near + share * (self.far - self.near)
     }
 
-    /// The powers of ten within it.
+    /// The powers of ten on the axis.
     fn ticks(&self) -> Vec<f64> {
         let powers = self.from.log10().round() as i32..=self.to.log10().round() as i32;
         powers.map(|power| 10_f64.powi(power)).collect()
     }
 }
 
-/// Lines over two logarithmic axes. There must be a point.
+/// Draws lines over two logarithmic axes. There must be at least one point.
 pub(crate) fn draw(title: &str, across: &str, series: &[Series]) -> String {
     let points = || series.iter().flat_map(|series| &series.points);
     let x = Scale::tight(points().map(|point| point.0), LEFT + 12.0, WIDTH - RIGHT - 8.0);
@@ -206,7 +206,7 @@ pub(crate) fn draw(title: &str, across: &str, series: &[Series]) -> String {
     svg + "</svg>\n"
 }
 
-/// The medians as a line, and from the least to the most as strokes.
+/// Draws the medians as a line, and the range from least to most as a stroke at each point.
 fn line(svg: &mut String, series: &Series, colour: &str, x: &Scale, y: &Scale) {
     let path: Vec<String> =
         series.points.iter().map(|point| format!("{:.1},{:.1}", x.place(point.0), y.place(point.1))).collect();
@@ -225,7 +225,7 @@ fn line(svg: &mut String, series: &Series, colour: &str, x: &Scale, y: &Scale) {
     }
 }
 
-/// Names at these heights, moved so that no two lie on each other and all are on the page.
+/// The heights of the names, moved so that no two names overlap and all are on the page.
 fn apart(wanted: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|one, other| wanted[*one].total_cmp(&wanted[*other]));
@@ -258,13 +258,13 @@ mod tests {
         assert_eq!(scale.ticks(), [10.0, 100.0, 1_000.0, 10_000.0]);
         let places: Vec<f64> = scale.ticks().into_iter().map(|tick| scale.place(tick).round()).collect();
         assert_eq!(places, [300.0, 200.0, 100.0, 0.0]);
-        // One value only still has an axis.
+        // A single value has an axis, too.
         assert_eq!(Scale::decades([100.0].into_iter(), 300.0, 0.0).ticks(), [100.0, 1_000.0]);
         assert!(Scale::tight([5.0].into_iter(), 0.0, 100.0).place(5.0).is_finite());
     }
 
     #[test]
-    fn names_do_not_lie_on_each_other() {
+    fn names_do_not_overlap() {
         let placed = apart(&[100.0, 101.0, 99.0, 400.0, 401.0]);
         let mut sorted = placed.clone();
         sorted.sort_by(f64::total_cmp);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plot_has_a_title_and_a_line_for_each_system_and_nothing_has_none() {
+    fn a_plot_has_a_title_and_a_line_for_each_system_and_no_results_have_no_plot() {
         let mut blocks = Vec::new();
         for (case, rate) in [("C = 1", 900.0), ("C = 1,000", 40_000.0)] {
             blocks.push(block(case, "a", 1, &[("pairs_per_second", rate)]));

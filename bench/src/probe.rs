@@ -1,8 +1,8 @@
-//! What this machine gives at the moment: one sync, one round trip, and both together as one commit of three nodes, with nothing
-//! computed.
+//! Probes of this machine's speed: one sync, one round trip, and one commit of three nodes, which consists of the same syncs and round
+//! trips without any computation.
 //!
-//! A figure of a benchmark says little without them, because machines are shared and disks differ. They are taken before every
-//! block, so that a block on a slow minute can be told from a slow system.
+//! The figures of a benchmark say little without them, because machines are shared and disks differ. They are taken before every
+//! block, so that a slow minute of the machine can be told from a slow system.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-/// How often each is repeated for one median: a few tens of milliseconds in all.
+/// How often each probe is repeated for one median. All together take a few tens of milliseconds.
 const SYNCS: usize = 40;
 const ROUND_TRIPS: usize = 200;
 const COMMITS: usize = 60;
-/// A request of a lock and its entry are about as long.
+/// About the length of a lock request and of its log entry.
 const MESSAGE_BYTES: usize = 100;
 
-/// The probes, ready to be taken. Their threads end when this is dropped, because their sockets do.
+/// The probes, ready to be taken. Their threads end when this is dropped, because their sockets close.
 pub struct Probes {
     disk: ProbeFile,
     loopback: TcpStream,
@@ -28,20 +28,20 @@ pub struct Probes {
     _directory: TempDir,
 }
 
-/// The medians of one taking.
+/// The medians of the probes, taken once.
 #[derive(Clone, Copy, Debug)]
 pub struct Taken {
-    /// A write of 4 KiB and its sync, in a file that is there already.
+    /// A write of 4 KiB and its sync, in a file whose blocks are already allocated.
     pub disk: Duration,
     /// One byte there and back over loopback, between two threads.
     pub loopback: Duration,
-    /// One commit of three nodes: to the leader, to two followers, a sync at each of the three at the same time, one answer, and
-    /// back. The least that these hops and syncs can cost here.
+    /// One commit of three nodes. The client sends to the leader, the leader to two followers. All three sync at the same time. The
+    /// leader waits for one follower, and answers. A real commit on this machine cannot be faster.
     pub commit: Duration,
 }
 
 impl Probes {
-    /// Makes their files and their threads.
+    /// Creates the files and threads of the probes.
     ///
     /// # Errors
     /// If the temporary directory cannot be written.
@@ -58,7 +58,7 @@ impl Probes {
         Ok(Probes { disk: ProbeFile::new(directory.path(), "disk")?, loopback, commit, _directory: directory })
     }
 
-    /// Takes all of them.
+    /// Takes all probes.
     ///
     /// # Errors
     /// If the disk fails.
@@ -87,7 +87,7 @@ fn pair() -> Result<(TcpStream, TcpStream)> {
     Ok((near, far))
 }
 
-/// Blocking sockets, and one thread a node.
+/// Starts the three nodes of the commit probe: blocking sockets, and one thread for each node.
 fn commit_of_three(directory: &Path) -> Result<TcpStream> {
     let (near, mut client) = pair()?;
     let mut followers = Vec::new();
@@ -113,7 +113,7 @@ fn commit_of_three(directory: &Path) -> Result<TcpStream> {
                 follower.write_all(&message)?;
             }
             disk.sync()?;
-            // The leader and one follower are a majority. The other is heard after the client has its answer.
+            // The leader and one follower are a majority. The other answer is read after the client has its own.
             followers[0].read_exact(&mut message)?;
             client.write_all(&message)?;
             followers[1].read_exact(&mut message)?;
@@ -122,7 +122,7 @@ fn commit_of_three(directory: &Path) -> Result<TcpStream> {
     Ok(near)
 }
 
-/// A file whose blocks are there already, as those of a log are.
+/// A file whose blocks are already allocated, as in a log.
 struct ProbeFile {
     file: File,
     written: u64,
@@ -166,7 +166,7 @@ mod tests {
     fn every_probe_takes_some_time() {
         let mut probes = Probes::new().expect("a temporary directory");
         for _ in 0..2 {
-            let taken = probes.take().expect("a sound disk");
+            let taken = probes.take().expect("the disk works");
             assert!(taken.disk > Duration::ZERO && taken.loopback > Duration::ZERO && taken.commit > Duration::ZERO);
         }
     }

@@ -1,6 +1,7 @@
-//! The report: tables in Markdown with medians, ranges and ratios, the goals beside the figures, and what could not be measured.
+//! The report of the comparison: Markdown tables with medians, ranges and ratios, the goals with their figures, and what could not be
+//! measured.
 //!
-//! It is written from the blocks alone, so it can be written again after each workload.
+//! It is written from the recorded blocks alone, so it can be written again after each workload.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -20,9 +21,9 @@ use crate::{goals, plot};
 pub(crate) struct Report {
     /// What was measured.
     pub(crate) results: Results,
-    /// What could not be, and why.
+    /// What could not be measured, and why.
     pub(crate) notes: Vec<String>,
-    /// By id: its name, and how its locks are taken.
+    /// For each id: the system's name, and how its locks are taken.
     pub(crate) systems: BTreeMap<&'static str, (String, String)>,
     rounds: usize,
     block: Duration,
@@ -36,7 +37,7 @@ impl Report {
     }
 }
 
-/// Which way a figure is better.
+/// Whether more or less of a figure is better.
 #[derive(Clone, Copy, PartialEq)]
 enum Better {
     More,
@@ -46,7 +47,7 @@ enum Better {
 struct Column {
     figure: &'static str,
     heading: &'static str,
-    /// If it is compared with the baseline.
+    /// `Some` if the figure is compared with the baseline.
     compared: Option<Better>,
 }
 
@@ -140,7 +141,7 @@ fn columns(workload: Workload) -> &'static [Column] {
     }
 }
 
-/// What Fencepost counts of itself.
+/// Figures from Fencepost's own counters.
 const COUNTS: &[(&str, &str)] = &[
     ("entries_per_operation", "log entries"),
     ("syncs_per_operation", "syncs, all nodes"),
@@ -178,9 +179,9 @@ fn markdown(report: &Report, plots: &[&str]) -> String {
     let results = &report.results;
     let _ = writeln!(
         text,
-        "Measured on {} on {}. Blocks of {} s, {} of each after one for warming up; all systems have their block in turn before the next round \
-         begins. A figure is the median of the rounds, with the least and the most in brackets. A ratio is made within a round, and then \
-         the median is taken. Servers and load share this machine.\n",
+        "Measured on {} on {}. A block lasts {} s. There are {} rounds after one for warming up, and in each round every system has its block \
+         in turn. A figure is the median of the rounds, with the least and the most in brackets. A ratio is calculated within each round, \
+         and the table shows the median of these ratios. Servers and load share this machine.\n",
         date(report.began),
         machine(),
         report.block.as_secs_f64(),
@@ -221,7 +222,7 @@ fn goals_table(results: &Results) -> String {
 }
 
 fn probes_table(results: &Results) -> String {
-    let mut text = String::from("## The machine meanwhile\n\n| probe, before every block | µs |\n|---|---|\n");
+    let mut text = String::from("## The machine during the run\n\n| probe, before every block | µs |\n|---|---|\n");
     for (figure, what) in [
         ("probe_disk_us", "a write of 4 KiB and its sync"),
         ("probe_loopback_us", "one byte there and back over loopback"),
@@ -282,7 +283,7 @@ fn case_table(workload: Workload, results: &Results, case: &str) -> String {
     text + "\n"
 }
 
-/// What Fencepost wrote and sent for one pair or one hand-over.
+/// What Fencepost writes and sends for one pair or one hand-over.
 fn counts_table(workload: Workload, results: &Results, cases: &[(String, f64)]) -> String {
     let mut rows = String::new();
     for (case, _) in cases {
@@ -312,7 +313,7 @@ fn counts_table(workload: Workload, results: &Results, cases: &[(String, f64)]) 
     )
 }
 
-/// A line about a block that has just ended.
+/// The progress line for a finished block.
 pub(crate) fn progress(workload: Workload, block: &Block) -> String {
     let shown = columns(workload)
         .iter()
@@ -320,12 +321,12 @@ pub(crate) fn progress(workload: Workload, block: &Block) -> String {
     format!("{}, round {}, {}: {}", block.case, block.round, block.name, shown.collect::<Vec<_>>().join("; "))
 }
 
-/// Whatever was counted has no fraction.
+/// Counts are shown without a fraction.
 fn show_figure(figure: &str, summary: Summary) -> String {
     if figure.ends_with("_count") { count(summary.median) } else { show(summary) }
 }
 
-/// `12,345 (11,870 to 12,600)`; the number alone if there is but one.
+/// `12,345 (11,870 to 12,600)`, or only the median if least and most look the same.
 pub(crate) fn show(summary: Summary) -> String {
     let Summary { median, least, most } = summary;
     match number(least) == number(most) {
@@ -334,7 +335,7 @@ pub(crate) fn show(summary: Summary) -> String {
     }
 }
 
-/// Three digits that count, and commas between thousands.
+/// Three significant digits (fewer below 0.1, more above 1,000), and commas between thousands.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
@@ -380,7 +381,7 @@ mod tests {
     use crate::figures::tests::block;
 
     #[test]
-    fn numbers_have_three_digits_that_count() {
+    fn numbers_have_three_significant_digits() {
         let shown = [
             (0.0, "0"),
             (0.0123, "0.012"),
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn days_are_counted_over_leap_years() {
+    fn dates_are_right_in_leap_years() {
         let at = |days: u64| date(UNIX_EPOCH + Duration::from_secs(days * 86_400 + 7));
         let days =
             [(0, "1970-01-01"), (58, "1970-02-28"), (59, "1970-03-01"), (11_016, "2000-02-29"), (20_773, "2026-11-16")];

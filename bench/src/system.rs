@@ -1,4 +1,4 @@
-//! What a workload needs of a lock system: contenders that take locks and give them back, and the processes that it costs.
+//! What a workload needs of a lock system: contenders that take and release locks, and the system's processes, for their CPU time.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use fencepost_load::contender::Contender;
 
 /// A lock system that runs on this machine, as its users would run it.
 ///
-/// Whatever it started is gone when it is dropped.
+/// Dropping it ends all processes that it started.
 #[async_trait]
 pub trait System: Send + Sync {
-    /// As it stands in tables: `etcd x3`, say.
+    /// Its name in tables: `etcd x3`, for example.
     fn name(&self) -> &str;
 
     /// How its locks are taken here, in one sentence for the report: the client, the calls, what is synced.
@@ -22,25 +22,25 @@ pub trait System: Send + Sync {
     /// The processes of all its servers, for their processor time.
     fn processes(&self) -> Vec<u32>;
 
-    /// How many contenders it can have at a time: where each needs a connection of its own, the server has a limit.
+    /// The most contenders at the same time. A server has a limit if each contender needs a connection of its own.
     fn contenders_max(&self) -> usize {
         usize::MAX
     }
 
-    /// What it can do beyond exclusive locks.
+    /// Whether it has shared locks.
     fn can_share(&self) -> bool {
         false
     }
 
-    /// What it counts of itself, in total so far, by name. Nobody but Fencepost is asked how it works inside.
+    /// Its own counters by name, as totals so far. Only Fencepost has any here.
     async fn counts(&self) -> BTreeMap<String, f64> {
         BTreeMap::new()
     }
 }
 
-/// A program with its connection, which its contenders share as far as the client of the system does that.
+/// A program with its connection. Its contenders share the connection if the system's client allows that.
 #[async_trait]
 pub trait Program: Send + Sync {
-    /// One more contender.
+    /// Adds a contender.
     async fn contender(&self) -> anyhow::Result<Box<dyn Contender>>;
 }

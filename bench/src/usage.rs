@@ -1,14 +1,14 @@
-//! What processes cost, as the kernel counts it: processor time and memory, from `/proc`.
+//! Processor time and memory of processes, as the kernel counts them in `/proc`.
 //!
-//! A server is more than one process where it forks (Postgres) or runs under a shell, so its descendants are counted with it,
-//! and so are those of them that have ended.
+//! A server that forks (Postgres) or runs under a shell has several processes. So its descendants are counted with it, including
+//! those that have ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Linux counts in hundredths of a second on every machine that it runs on, whatever its own clock does.
+/// `/proc` counts in hundredths of a second on every Linux machine, whatever the frequency of the kernel's own clock.
 const TICK_US: u64 = 10_000;
 
-/// One line of `/proc/PID/stat`, as far as it is needed.
+/// The needed fields of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stat {
     parent: u32,
@@ -31,8 +31,8 @@ pub fn own_processor_us() -> u64 {
     read_stat("self").map_or(0, |stat| own_us("self", &stat))
 }
 
-/// Ticks are rounded down, and a hundred processes that were rounded down are a second that is missing or too much. The threads
-/// that live are counted in nanoseconds; but what threads had that have ended is only in the ticks.
+/// The larger of two counts. Ticks are rounded down, and with a hundred processes the error is up to a second. Living threads are
+/// counted in nanoseconds, but the time of ended threads is only in the ticks.
 fn own_us(process: &str, stat: &Stat) -> u64 {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
     let lines = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok());
@@ -40,7 +40,7 @@ fn own_us(process: &str, stat: &Stat) -> u64 {
     (stat.own_ticks * TICK_US).max(living_ns / 1_000)
 }
 
-/// Memory of a process that is really there, in bytes; zero if it is gone.
+/// Resident memory of a process, in bytes. Zero if the process has ended.
 pub fn resident_bytes(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     parse_resident(&status).unwrap_or(0)
@@ -50,7 +50,7 @@ fn read_stat(process: &str) -> Option<Stat> {
     parse_stat(&std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
 }
 
-/// Everything that runs now. What ends while this is read is left out.
+/// All running processes. A process that ends meanwhile is left out.
 fn all_stats() -> BTreeMap<u32, Stat> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return BTreeMap::new() };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -69,7 +69,7 @@ fn with_descendants(processes: &[u32], stats: &BTreeMap<u32, Stat>) -> BTreeSet<
     }
 }
 
-/// The name of a process stands in brackets and may have anything in it, brackets included: the fields begin after the last.
+/// The name of a process is in brackets and may itself contain brackets, so the fields begin after the last bracket.
 fn parse_stat(line: &str) -> Option<Stat> {
     let fields: Vec<&str> = line.rsplit_once(") ")?.1.split(' ').collect();
     let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_the_kernel_is_read_whatever_the_process_is_called() {
+    fn a_stat_line_is_read_even_if_the_name_contains_brackets() {
         let line = "42 (a) b (c) S 7 42 42 0 -1 4194560 1 2 3 4 150 50 20 5 20 0 9 0 100 1000 10 18446744073709551615";
         assert_eq!(parse_stat(line), Some(Stat { parent: 7, own_ticks: 200, ended_ticks: 25 }));
         assert_eq!(parse_stat("42 (cut"), None);
@@ -104,17 +104,17 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_started_is_counted_with_it_once() {
+    fn descendants_of_a_server_are_counted_once() {
         let stat = |parent| Stat { parent, own_ticks: 1, ended_ticks: 0 };
         let stats = BTreeMap::from([(1, stat(0)), (5, stat(1)), (6, stat(5)), (7, stat(6)), (8, stat(1))]);
         assert_eq!(with_descendants(&[5, 7], &stats), BTreeSet::from([5, 6, 7]));
     }
 
     #[test]
-    fn time_on_a_processor_is_read_to_the_nanosecond() {
+    fn processor_time_is_read_to_the_nanosecond() {
         assert_eq!(parse_schedstat("123456789 42 7\n"), Some(123_456_789));
         assert_eq!(parse_schedstat("\n"), None);
-        // More ticks than its living threads had: some of them have ended.
+        // More ticks than the living threads have used: some threads have ended.
         let stat = Stat { parent: 1, own_ticks: u64::from(u32::MAX), ended_ticks: 0 };
         assert_eq!(own_us("self", &stat), stat.own_ticks * TICK_US);
         let stat = Stat { own_ticks: 0, ..stat };
@@ -128,9 +128,9 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_memory_and_its_time_is_counted() {
+    fn this_process_has_memory_and_processor_time() {
         assert!(resident_bytes(std::process::id()) > 0);
-        // Not compared with each other: threads of other tests end in between.
+        // The two times are not compared: threads of other tests end in between.
         assert!(processor_us(&[std::process::id()]) > 0 && own_processor_us() > 0);
     }
 }

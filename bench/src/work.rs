@@ -1,4 +1,5 @@
-//! What contenders of one system do in one block, and what it came to. The workloads that every system can take part in.
+//! What the contenders of one system do in one block, and its figures. For the workloads that all systems can take part in; those for
+//! Fencepost alone are in `alone/`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,42 +11,42 @@ use tokio::task::JoinSet;
 use fencepost_load::contender::Contender;
 use fencepost_load::pairs::{self, Contenders, Names, PATIENCE, Pairs, Random, Took};
 
-/// What to do.
+/// What the contenders do.
 #[derive(Clone, Copy, Debug)]
 pub enum Work {
-    /// Pairs on free locks, as fast as answers come.
+    /// Pairs on free locks, in a closed loop.
     Closed,
-    /// Pairs on free locks, so many a second.
+    /// Pairs on free locks, in an open loop.
     Open {
-        /// Pairs a second that are due.
+        /// Pairs per second that are due.
         per_second: f64,
-        /// Of the random instants.
+        /// Seed of the random instants.
         seed: u64,
     },
-    /// All want the same lock.
+    /// All contenders want the same lock.
     HotLock,
     /// Readers and writers of one name.
     Shared,
 }
 
-/// What a block came to.
+/// The result of a block.
 pub struct Done {
-    /// Pairs, or hand-overs: what CPU and counts are divided by.
+    /// Number of pairs, or of hand-overs. CPU time and counts are divided by it.
     pub operations: u64,
-    /// By name, with the unit as the last word.
+    /// Figures by name. The last word of a name is the unit.
     pub figures: Vec<(&'static str, f64)>,
 }
 
 /// The share of writers in the mixed workload, in per cent.
 const WRITERS_PERCENT: u64 = 5;
-/// If readers wait for each other, they would do so forever.
+/// Time limit for all readers together. If readers waited for each other, they would wait forever.
 const READERS_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Work {
-    /// Does it for so long. The prefix is for names.
+    /// Does the work until `block` is over. Lock names begin with the prefix.
     ///
     /// # Errors
-    /// The first that a contender had.
+    /// The first error of a contender.
     pub async fn perform(self, contenders: Contenders, prefix: &str, block: Duration) -> Result<(Contenders, Done)> {
         let own = Names::Own(prefix.to_owned());
         match self {
@@ -87,22 +88,22 @@ fn done(pairs: &Pairs) -> Done {
     Done { operations: acquire.count(), figures }
 }
 
-/// What the contenders of a hot lock tell each other. Only who holds the lock writes here.
+/// What the contenders of a hot lock record. Among them, only the holder of the lock writes here.
 #[derive(Default)]
 struct Relay {
-    /// When the last holder began to give it back.
+    /// When the last holder began its release.
     released_at: Option<Instant>,
-    /// Hand-overs are measured from here to there.
+    /// Hand-overs are measured between these two instants.
     window: Option<(Instant, Instant)>,
     took: Took,
     grants: u64,
 }
 
-/// The first holds the lock until all others have had the time to ask for it. Then it goes from one to the next.
+/// The first contender holds the lock until all others have had time to ask for it. Then they take turns.
 async fn hot_lock(contenders: Contenders, name: &str, block: Duration) -> Result<(Contenders, Done)> {
     let relay = Arc::new(Mutex::new(Relay::default()));
     let mut contenders = contenders.into_iter().enumerate();
-    let (_, mut first) = contenders.next().context("somebody must want the lock")?;
+    let (_, mut first) = contenders.next().context("a hot lock needs a contender")?;
     first.acquire(name).await?;
     let mut tasks = JoinSet::new();
     for (index, mut contender) in contenders {
@@ -112,7 +113,7 @@ async fn hot_lock(contenders: Contenders, name: &str, block: Duration) -> Result
             take_turns(index, contender, &name, &relay).await
         });
     }
-    // 20,000 a second can ask, and more than that could not be seen from here anyway.
+    // Enough time if the contenders send 20,000 requests per second. Whether all of them wait cannot be seen from here.
     tokio::time::sleep(Duration::from_millis(50) + Duration::from_micros(50) * tasks.len() as u32).await;
     let began = Instant::now();
     with(&relay, |relay| relay.window = Some((began, began + block)));
@@ -132,7 +133,7 @@ async fn hot_lock(contenders: Contenders, name: &str, block: Duration) -> Result
     Ok((contenders, Done { operations: with(&relay, |relay| relay.grants), figures }))
 }
 
-/// It has the lock, and goes on asking for it until the time is over.
+/// The contender has the lock. It releases it and asks again until the time is over.
 async fn take_turns(
     index: usize,
     mut contender: Box<dyn Contender>,
@@ -143,7 +144,7 @@ async fn take_turns(
         let granted = Instant::now();
         let over = with(relay, |relay| {
             relay.grants += 1;
-            let (from, until) = relay.window.expect("it was set before the lock was given back for the first time");
+            let (from, until) = relay.window.expect("set before the first release");
             if let Some(released) = relay.released_at.take()
                 && released >= from
                 && granted <= until
@@ -161,7 +162,7 @@ async fn take_turns(
     }
 }
 
-/// All take the name as readers, and nobody gives it back before all have it.
+/// All contenders take the name as readers, and none releases it before all have it.
 async fn readers_together(contenders: Contenders, name: &str) -> Result<(Contenders, usize)> {
     let many = contenders.len();
     let all_have_it = Arc::new(Barrier::new(many));
@@ -181,7 +182,7 @@ async fn readers_together(contenders: Contenders, name: &str) -> Result<(Contend
     Ok((contenders, many))
 }
 
-/// Readers and writers in turns, at random but the same in every run.
+/// Reads and writes at random, with the same random choices in every run.
 async fn mixed(contenders: Contenders, name: &str, block: Duration) -> Result<(Contenders, Done)> {
     let (began, took) = (Instant::now(), Arc::new(Mutex::new((Took::default(), Took::default()))));
     let mut tasks = JoinSet::new();
@@ -217,7 +218,7 @@ async fn mixed(contenders: Contenders, name: &str, block: Duration) -> Result<(C
     Ok((contenders, done))
 }
 
-/// All contenders, when they are through, in their order.
+/// Waits for all tasks. Returns the contenders in their original order.
 async fn all(mut tasks: JoinSet<Result<(usize, Box<dyn Contender>)>>, should_end: Instant) -> Result<Contenders> {
     let mut contenders = Vec::with_capacity(tasks.len());
     let until = tokio::time::Instant::from_std(should_end + PATIENCE);
@@ -226,7 +227,7 @@ async fn all(mut tasks: JoinSet<Result<(usize, Box<dyn Contender>)>>, should_end
             bail!("{} contenders still wait {} s after the end of the block", tasks.len(), PATIENCE.as_secs());
         };
         let Some(ended) = next else { break };
-        contenders.push(ended.context("a contender broke off")??);
+        contenders.push(ended.context("the task of a contender failed")??);
     }
     contenders.sort_by_key(|(index, _)| *index);
     Ok(contenders.into_iter().map(|(_, contender)| contender).collect())

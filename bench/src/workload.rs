@@ -1,13 +1,13 @@
-//! The workloads by name, and how large they are.
+//! The workloads: their names, their explanations for the report, and their sizes. `compare.rs` and `alone/` run them.
 
 use std::str::FromStr;
 
-/// What is asked of the systems.
+/// What the systems have to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
     /// W1: free locks, many names.
     Uncontended,
-    /// W2: one lock that all want.
+    /// W2: one lock that all contenders want.
     HotLock,
     /// W3: readers and a few writers of one name.
     Shared,
@@ -15,7 +15,7 @@ pub enum Workload {
     Idle,
     /// W5: many sessions die at once.
     Dying,
-    /// W6: the leader is killed, or hands over.
+    /// W6: the leader is killed, or transfers leadership.
     Failover,
     /// W8: a node starts again with many locks.
     Restart,
@@ -30,7 +30,7 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// In the order in which they are run.
+    /// All workloads, in the order in which they run.
     pub const ALL: [Workload; 11] = [
         Workload::Uncontended,
         Workload::Programs,
@@ -45,7 +45,7 @@ impl Workload {
         Workload::Idle,
     ];
 
-    /// As it is typed, and as it stands in `results.jsonl`.
+    /// Its name in `--workloads` and in `results.jsonl`.
     pub fn id(self) -> &'static str {
         match self {
             Workload::Uncontended => "w1",
@@ -62,7 +62,7 @@ impl Workload {
         }
     }
 
-    /// For headings.
+    /// The heading in the report.
     pub fn title(self) -> &'static str {
         match self {
             Workload::Uncontended => "W1: free locks, many names",
@@ -70,8 +70,8 @@ impl Workload {
             Workload::Shared => "W3: readers and writers of one name, 95 to 5",
             Workload::Idle => "W4: idle sessions that hold locks",
             Workload::Dying => "W5: sessions that die at once",
-            Workload::Failover => "W6: the leader is killed, or hands over",
-            Workload::Restart => "W8: starting again with many locks",
+            Workload::Failover => "W6: the leader is killed, or transfers leadership",
+            Workload::Restart => "W8: restart with many locks",
             Workload::Efficiency => "The efficiency tier: free locks, many names",
             Workload::OpenLoop => "W1 as an open loop",
             Workload::Programs => "W1 by programs with one thread and with several, with one connection and with four",
@@ -81,49 +81,50 @@ impl Workload {
         }
     }
 
-    /// What is done in it, for the report.
+    /// The explanation in the report.
     pub fn story(self) -> &'static str {
         match self {
             Workload::Uncontended => {
-                "Each of C contenders takes and gives back one lock after the other, each on names of its own. A pair is an acquire and a \
-                 release. CPU is the processor time of all processes for one pair: of the servers, and with the load."
+                "Each of C contenders takes and releases one lock after the other, on names of its own. A pair is an acquire and a release. \
+                 CPU is the processor time for one pair: of the servers alone, and of the servers and the load together."
             }
             Workload::HotLock => {
-                "N contenders want the same lock, and ask again as soon as they have given it back. A hand-over counts from the call that gives \
-                 the lock back to the moment when the next one has it. Systems that are slow here, or whose waiters ask again and again, are \
-                 measured with fewer waiters."
+                "N contenders want the same lock. Each asks for it again as soon as it has given it back. A hand-over counts from the call of \
+                 release until the next holder has the lock. Systems that are slow here, or whose waiters poll, are measured with fewer \
+                 contenders."
             }
             Workload::Shared => {
-                "64 contenders on one name, 95% of the time as readers, 5% as writers. Before that, all of them take it as readers at the same \
-                 time, and none gives it back before all have it: if a reader waited for a reader, this would not end."
+                "64 contenders use one name. 95% of their requests are for reading, 5% for writing. Before that, all of them take it as readers \
+                 at the same time, and none releases it before all have it: if a reader waited for a reader, this would not end."
             }
             Workload::Idle => {
-                "Sessions on many connections hold five locks each, and do nothing but say that they live. Memory is what the leader's process \
-                 grew by, log included."
+                "Sessions on many connections hold five locks each, and send only keep-alives. Memory is the growth of the leader's process, \
+                 log included."
             }
             Workload::Dying => {
-                "Sessions that hold a lock each, for which another one waits, fall silent at once. Counted from the last of their deadlines to \
-                 the moment when the last lock is with its next holder, as the library tells its user."
+                "Sessions hold one lock each, and another client waits for each lock. All these sessions fall silent at once. Times count from \
+                 their deadlines until the library tells the next holder that it has the lock."
             }
             Workload::Failover => {
-                "Three nodes. The leader is killed with -9, and from then on a client asks for a lock: how long until it has it. Then the lead is \
-                 handed over on purpose, while a client takes and gives back locks: the longest time between two grants."
+                "Three nodes. The leader is killed with -9, and a client asks for a lock: the time from the kill to the grant. Then leadership is \
+                 transferred as planned, while a client takes and releases a lock in a loop: the longest time between two grants."
             }
             Workload::Restart => {
-                "One node that holds many locks is killed with -9 and started again: from the start of the process until a new client has a lock."
+                "One node with many locks is killed with -9 and started again. The time counts from the start of the process until a new client \
+                 has a lock."
             }
             Workload::Programs => {
-                "As W1. The load runs on a runtime with one thread, as in the other workloads, and on one with a thread for each core, as \
-                 `#[tokio::main]` makes it; its contenders share one connection, or four. Systems that need a connection for each contender \
-                 have it in both cases. All shapes have their blocks in turn."
+                "As W1, by programs of four shapes. The runtime of the load has one thread, as in the other workloads, or a thread for each core, \
+                 as `#[tokio::main]` makes it. Its contenders share one connection, or four. Systems that need a connection for each contender \
+                 have it in all shapes. The blocks of all shapes take turns."
             }
             Workload::EfficiencyPrograms => {
                 "As above, in the efficiency tier, beside a single Redis that writes nothing to disk."
             }
             Workload::Efficiency => "As W1, beside a single Redis that writes nothing to disk.",
             Workload::OpenLoop => {
-                "Locks are asked for at instants that were fixed beforehand, at random, at 50, 70 and 90% of what the system did in a closed loop \
-                 just before. The time of an acquire counts from the instant when it was due, whether or not anybody was free to ask."
+                "Locks are asked for at random instants that are fixed in advance, at 50, 70 and 90% of the rate that the system reached in a \
+                 closed loop just before. The time of an acquire counts from the instant when it was due, even if no contender was free to ask."
             }
         }
     }
@@ -141,19 +142,19 @@ impl FromStr for Workload {
     }
 }
 
-/// How the program is built that makes the load.
+/// The shape of the program that makes the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Whether its runtime has a thread for each core, as `#[tokio::main]` makes it, and not one alone.
+    /// Whether its runtime has a thread for each core, as `#[tokio::main]` makes it. Otherwise it has one thread.
     pub is_threaded: bool,
     /// How many connections its contenders share.
     pub connections: usize,
 }
 
 impl Shape {
-    /// How most workloads are run.
+    /// The shape for most workloads.
     pub const PLAIN: Shape = Shape { is_threaded: false, connections: 1 };
-    /// Those that are compared.
+    /// The shapes that are compared.
     pub const ALL: [Shape; 4] = [
         Shape::PLAIN,
         Shape { is_threaded: true, connections: 1 },
@@ -161,7 +162,7 @@ impl Shape {
         Shape { is_threaded: true, connections: 4 },
     ];
 
-    /// For tables.
+    /// The name of the shape in the report.
     pub fn label(self) -> String {
         let threads = if self.is_threaded { "multi-threaded" } else { "one thread" };
         let connections = if self.connections == 1 { "one connection" } else { "four connections" };
@@ -172,34 +173,34 @@ impl Shape {
 /// How large the workloads are.
 #[derive(Clone, Debug)]
 pub struct Sizes {
-    /// W1: how many contenders.
+    /// W1: numbers of contenders.
     pub contenders: Vec<usize>,
-    /// The efficiency tier: how many contenders.
+    /// The efficiency tier: numbers of contenders.
     pub efficiency: Vec<usize>,
-    /// Programs of several shapes, in both tiers: how many contenders.
+    /// Programs of several shapes, in both tiers: numbers of contenders.
     pub programs: Vec<usize>,
-    /// The open loop: how many contenders are there to ask.
+    /// The open loop: number of contenders.
     pub open: usize,
-    /// W2: how many contenders.
+    /// W2: numbers of contenders.
     pub waiters: Vec<usize>,
-    /// W3: how many contenders.
+    /// W3: number of contenders.
     pub readers: usize,
-    /// W4: sessions, on so many connections.
+    /// W4: number of sessions.
     pub idle_sessions: usize,
-    /// W4.
+    /// W4: number of connections.
     pub idle_connections: usize,
-    /// W4: how long they are watched, in seconds.
+    /// W4: how long the cluster is watched, in seconds.
     pub idle_seconds: u64,
-    /// W5: sessions.
+    /// W5: number of sessions.
     pub dying: usize,
-    /// W6: how often the leader is killed, and hands over.
+    /// W6: how often the leader is killed, and how often it transfers leadership.
     pub kills: usize,
-    /// W8: locks.
+    /// W8: number of locks.
     pub restart_locks: usize,
 }
 
 impl Sizes {
-    /// Those of the goals.
+    /// The sizes of the goals.
     pub fn full() -> Sizes {
         Sizes {
             contenders: vec![1, 16, 64, 256, 1_000],
@@ -217,7 +218,7 @@ impl Sizes {
         }
     }
 
-    /// To see in a minute whether everything works. Its figures say little.
+    /// Small sizes, which show quickly whether everything works. Their figures say little.
     pub fn quick() -> Sizes {
         Sizes {
             contenders: vec![1, 64],
@@ -241,12 +242,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_workload_is_read_as_it_is_written_or_all_of_them_are_said() {
+    fn a_workload_is_found_by_its_id_and_an_unknown_id_lists_all_ids() {
         for workload in Workload::ALL {
             assert_eq!(workload.id().parse(), Ok(workload));
         }
         assert_eq!("W2".parse(), Ok(Workload::HotLock));
-        let refused = "w7".parse::<Workload>().expect_err("there is none");
+        let refused = "w7".parse::<Workload>().expect_err("there is no w7");
         assert!(refused.contains("w1, programs, open, w2"), "{refused}");
     }
 }

@@ -1,4 +1,6 @@
-//! W5: many sessions fall silent at once, and for each of their locks somebody waits.
+//! W5: many sessions that hold a lock fall silent at once. Another client, the heir, waits for each lock.
+//!
+//! Measures how long after the deadlines the heirs get their locks, and how many log entries that takes.
 
 use std::time::{Duration, Instant};
 
@@ -11,9 +13,9 @@ use crate::compare::Run;
 use crate::systems::fencepost::Cluster;
 use crate::workload::Workload;
 
-/// Of those that die. Short, because everybody waits for it.
+/// TTL of the sessions that die. Short, because each round waits for it.
 pub(crate) const TTL: Duration = Duration::from_secs(4);
-/// Half of what one principal may have, so that a second round finds room.
+/// Half of the sessions that one principal may have, so that those of a second round fit, too.
 const SESSIONS_PER_CLIENT: usize = 5_000;
 const HEIRS_PER_SESSION: usize = 500;
 const TIMES: usize = 3;
@@ -41,7 +43,7 @@ async fn die(run: &mut Run<'_>, cluster: &Cluster, system: (&str, &str), round: 
                 tasks.spawn(async move { session.lock(format!("bench/w5/{at}")).acquire().await });
             }
             while let Some(guard) = tasks.join_next().await {
-                held.push(guard.context("a task broke off")??);
+                held.push(guard.context("a task failed")??);
             }
         }
         Ok(held)
@@ -70,7 +72,7 @@ async fn die(run: &mut Run<'_>, cluster: &Cluster, system: (&str, &str), round: 
     let mut first: Option<Instant> = None;
     let mut last = last_deadline;
     while let Some(heir) = granted.join_next().await {
-        let (at, guard) = heir.context("a task broke off")??;
+        let (at, guard) = heir.context("a task failed")??;
         first = Some(first.map_or(at, |first| first.min(at)));
         last = last.max(at);
         guards.push(guard);
@@ -91,14 +93,14 @@ async fn die(run: &mut Run<'_>, cluster: &Cluster, system: (&str, &str), round: 
 async fn until_all_wait(control: &Client, many: usize) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     while control.status().await?.counts.waiters < many {
-        ensure!(Instant::now() < until, "the heirs have not asked for their locks for {} s", PATIENCE.as_secs());
+        ensure!(Instant::now() < until, "not all heirs wait for their locks after {} s", PATIENCE.as_secs());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     Ok(())
 }
 
-/// When the first and the last of the silent sessions end, by this machine's clock. The cluster says it in its own time, and
-/// what that is now.
+/// The first and the last deadline of the silent sessions, by this machine's clock. The cluster returns its deadlines in logical
+/// time, together with the current logical time.
 pub(crate) async fn deadlines(control: &Client, many: usize) -> Result<(Instant, Instant)> {
     let (mut after, mut first, mut last, mut found): (Option<SessionId>, _, _, _) = (None, None, None, 0);
     loop {
@@ -117,6 +119,6 @@ pub(crate) async fn deadlines(control: &Client, many: usize) -> Result<(Instant,
             break;
         }
     }
-    ensure!(found == many, "{found} of {many} silent sessions still lived when their deadlines were read");
-    first.zip(last).context("nobody has died")
+    ensure!(found == many, "{found} of {many} silent sessions were still alive when their deadlines were read");
+    first.zip(last).context("there are no silent sessions")
 }

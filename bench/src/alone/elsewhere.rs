@@ -1,5 +1,5 @@
-//! Clients on a thread and a runtime of their own, which fall silent all at once, as a machine does whose plug is pulled: nothing
-//! is given back, no session is closed.
+//! Clients on a thread and a runtime of their own. They can fall silent all at once, like a machine that loses power: no lock is
+//! released, and no session is closed. Dropping the clients on the runtime of the benchmark would release their locks.
 
 use std::mem::ManuallyDrop;
 use std::thread::JoinHandle;
@@ -15,23 +15,23 @@ pub(crate) struct Elsewhere {
     go_on: mpsc::UnboundedSender<()>,
 }
 
-/// How the thread says that it has come to the end of a stage, and waits for the word to go on.
+/// The thread's side of the stages: reports the end of a stage, and waits for `Elsewhere::go_on`.
 pub(crate) struct Stage {
     reached: mpsc::UnboundedSender<Result<()>>,
     go_on: mpsc::UnboundedReceiver<()>,
 }
 
 impl Stage {
-    /// Says that a stage is done, and waits until somebody has looked at it.
+    /// Reports the end of a stage, and waits until the benchmark lets the work go on.
     pub(crate) async fn done(&mut self) {
-        // If nobody listens, the word to stop is on its way.
+        // If the receiver is gone, this thread is about to be stopped.
         let _ = self.reached.send(Ok(()));
         let _ = self.go_on.recv().await;
     }
 }
 
 impl Elsewhere {
-    /// Runs this on a thread of its own. What it gives back is kept until the silence.
+    /// Runs `work` on a thread of its own. Its result is never dropped, so that its guards keep their locks.
     pub(crate) fn start<W, F, T>(work: W) -> Result<Elsewhere>
     where
         W: FnOnce(Stage) -> F + Send + 'static,
@@ -45,7 +45,7 @@ impl Elsewhere {
             let stage = Stage { reached: reached.clone(), go_on: to_go_on };
             runtime.block_on(async {
                 let work = async {
-                    // Never dropped: a guard that is dropped gives its lock back, also when its runtime ends.
+                    // Never dropped: dropping a guard releases its lock, even while its runtime ends.
                     let kept = ManuallyDrop::new(work(stage).await);
                     match &*kept {
                         Ok(_) => drop(reached.send(Ok(()))),
@@ -53,7 +53,7 @@ impl Elsewhere {
                     }
                     std::future::pending::<()>().await;
                 };
-                // When this returns, no task of this runtime runs any more, and nothing is sent.
+                // After this, no task of this runtime runs, and nothing is sent.
                 tokio::select! {
                     biased;
                     _ = stopped => {}
@@ -64,18 +64,18 @@ impl Elsewhere {
         Ok(Elsewhere { stop: Some(stop), thread: Some(thread), stages, go_on })
     }
 
-    /// Waits for the end of the next stage; the last one ends when the work has given back what it holds.
+    /// Waits for the end of the next stage. The last stage ends when `work` returns.
     pub(crate) async fn next(&mut self) -> Result<()> {
         self.stages.recv().await.context("the clients' thread has ended")?
     }
 
-    /// Lets it go on after a stage.
+    /// Lets the work go on after a stage.
     pub(crate) fn go_on(&self) {
-        // If it has ended, the next stage says so.
+        // If the thread has ended, `next` returns an error.
         let _ = self.go_on.send(());
     }
 
-    /// From now on, nothing is heard of them.
+    /// Stops the clients. From now on they send nothing.
     pub(crate) fn fall_silent(mut self) {
         self.end();
     }
@@ -83,7 +83,7 @@ impl Elsewhere {
     fn end(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It panicked, and said so.
+            // A panic of the thread has already been printed.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! W6: how long nobody is granted anything when the leader is killed, and when it hands over on purpose.
+//! W6: how long a client waits for a grant when the leader is killed, and during a planned leadership transfer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use crate::compare::Run;
 use crate::systems::fencepost::Cluster;
 use crate::workload::Workload;
 
-/// Pairs go on so long before and after a hand-over of the lead.
+/// How long the load runs before and after a leadership transfer.
 const AROUND: Duration = Duration::from_millis(300);
 
 pub(crate) async fn measure(run: &mut Run<'_>, system: (&str, &str)) -> Result<()> {
@@ -19,7 +19,7 @@ pub(crate) async fn measure(run: &mut Run<'_>, system: (&str, &str)) -> Result<(
     let client = cluster.builder().name("fencepost bench").connect().await?;
     for round in 1..=run.options.sizes.kills {
         let mut figures = run.probed()?;
-        // The client has found the leader, and its session is open.
+        // So the client has found the leader, and its session is open, before the kill.
         client.lock("bench/w6").acquire().await?.release().await?;
         let (killed, node) = cluster.kill_leader().await?;
         let guard = client.lock("bench/w6").wait_forever().acquire().await?;
@@ -36,13 +36,13 @@ pub(crate) async fn measure(run: &mut Run<'_>, system: (&str, &str)) -> Result<(
             Ok(())
         });
         figures.insert("gap_ms".to_owned(), gap.await?.as_secs_f64() * 1e3);
-        run.record(Workload::Failover, "planned hand-over of the lead", 1.0, system, round, figures)?;
+        run.record(Workload::Failover, "planned leadership transfer", 1.0, system, round, figures)?;
         cluster.wait_until_all_vote().await?;
     }
     Ok(())
 }
 
-/// The longest time between two grants to one client, while something happens.
+/// The longest time between two grants to one client while `event` happens.
 async fn longest_gap<F: Future<Output = Result<()>>>(client: &Client, event: impl Fn() -> F) -> Result<Duration> {
     let stop = Arc::new(AtomicBool::new(false));
     let (client, until) = (client.clone(), stop.clone());
@@ -60,6 +60,6 @@ async fn longest_gap<F: Future<Output = Result<()>>>(client: &Client, event: imp
     let happened = event().await;
     tokio::time::sleep(AROUND).await;
     stop.store(true, Ordering::Relaxed);
-    let longest = pairs.await.context("the client broke off")??;
+    let longest = pairs.await.context("the client's task failed")??;
     happened.map(|()| longest)
 }

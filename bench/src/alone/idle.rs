@@ -1,4 +1,6 @@
-//! W4: many sessions on many connections hold locks and do nothing but say that they live.
+//! W4: many sessions on many connections hold locks and send only keep-alives.
+//!
+//! Measures the leader's memory for a session and for a lock, its CPU time, and the log entries per second.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +16,7 @@ use crate::workload::Workload;
 use fencepost_load::count;
 
 const LOCKS_PER_SESSION: usize = 5;
-/// One principal may have ten thousand sessions; half of that leaves room.
+/// Half of the ten thousand sessions that one principal may have.
 const SESSIONS_PER_PRINCIPAL: usize = 5_000;
 
 pub(crate) async fn measure(run: &mut Run<'_>, system: (&str, &str)) -> Result<()> {
@@ -37,7 +39,7 @@ pub(crate) async fn measure(run: &mut Run<'_>, system: (&str, &str)) -> Result<(
     let entries = |cluster: &Cluster| cluster.counts().get("entries").copied().unwrap_or_default();
     let watched = Duration::from_secs(sizes.idle_seconds);
     run.tell(&format!("  watching them for {} s", watched.as_secs()));
-    // What was left over from opening them is over.
+    // The cluster finishes the work that opening them has caused.
     tokio::time::sleep(watched / 4).await;
     let (from, entries_before, processor) = (Instant::now(), entries(&cluster), usage::processor_us(&[leader]));
     tokio::time::sleep(watched).await;
@@ -59,7 +61,7 @@ pub(crate) async fn measure(run: &mut Run<'_>, system: (&str, &str)) -> Result<(
     Ok(())
 }
 
-/// First every session with one lock, then the rest of the locks. All guards are given back, to be kept.
+/// Opens the sessions with one lock each, then takes the rest of the locks. Returns all guards, which the caller keeps.
 async fn hold(
     builder: ClientBuilder,
     sessions: usize,
@@ -82,7 +84,7 @@ async fn hold(
     Ok(held)
 }
 
-/// Locks with these numbers in each of these sessions.
+/// Takes the locks with these numbers in each of these sessions.
 async fn lock_each(
     sessions: &[fencepost::Session],
     first: usize,
@@ -97,7 +99,7 @@ async fn lock_each(
     }
     let mut held = Vec::new();
     while let Some(guard) = tasks.join_next().await {
-        held.push(guard.context("a task broke off")??);
+        held.push(guard.context("a task failed")??);
     }
     Ok(held)
 }

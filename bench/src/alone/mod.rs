@@ -1,5 +1,5 @@
-//! Workloads for Fencepost alone: what a cluster does when nodes and clients come and go, and what it costs when nothing happens.
-//! Each starts a cluster of its own, because it is not fit for anything else afterwards.
+//! Workloads for Fencepost alone: failed leaders, restarted nodes, dead clients, and the cost of idle sessions. Each workload starts a
+//! cluster of its own, because it leaves the cluster in a state that would distort other measurements.
 
 pub(crate) mod dying;
 pub(crate) mod elsewhere;
@@ -15,15 +15,15 @@ use crate::catalogue::BASELINE;
 use crate::compare::Run;
 use crate::workload::Workload;
 
-/// A program that is given locks without end asks for so many at a time.
+/// Requests in flight while [`hold_all`] takes locks.
 const IN_FLIGHT: usize = 250;
 
-/// The id of the system that the workload is for.
+/// The id of the system that the workload measures.
 pub(crate) fn system(workload: Workload) -> &'static str {
     if workload == Workload::Restart { "fencepost-1" } else { BASELINE }
 }
 
-/// Measures it, and writes it down.
+/// Measures the workload, and records its blocks.
 ///
 /// # Errors
 /// If a node does not start, or does not do what it should.
@@ -39,11 +39,11 @@ pub(crate) async fn measure(run: &mut Run<'_>, workload: Workload) -> Result<()>
         Workload::Restart => restart::measure(run, (system(workload), name)).await,
         Workload::Dying => dying::measure(run, (system(workload), name)).await,
         Workload::Idle => idle::measure(run, (system(workload), name)).await,
-        _ => unreachable!("others take part in it"),
+        _ => unreachable!("other systems take part in this workload"),
     }
 }
 
-/// Takes all these locks in one session, many at a time.
+/// Takes all these locks in one session, many at the same time.
 pub(crate) async fn hold_all(session: &Session, names: Vec<String>) -> Result<Vec<Guard<Exclusive>>> {
     let each = names.len().div_ceil(IN_FLIGHT).max(1);
     let mut tasks = JoinSet::new();
@@ -59,7 +59,7 @@ pub(crate) async fn hold_all(session: &Session, names: Vec<String>) -> Result<Ve
     }
     let mut all = Vec::with_capacity(names.len());
     while let Some(held) = tasks.join_next().await {
-        all.extend(held.context("a task broke off")??);
+        all.extend(held.context("a task failed")??);
     }
     Ok(all)
 }

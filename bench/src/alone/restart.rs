@@ -1,4 +1,4 @@
-//! W8: how long a node with many locks takes from the start of its process until somebody is granted a lock.
+//! W8: how long a node with many locks takes from the start of its process until a client is granted a lock.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::workload::Workload;
 use fencepost_load::count;
 
 const LOCKS_PER_SESSION: usize = 5_000;
-/// The sessions outlive everything here, however long the machine takes.
+/// TTL of the holders' sessions: longer than the whole measurement, even on a slow machine.
 const TTL: Duration = Duration::from_secs(3_600);
 /// How often the node is killed and started again.
 const TIMES: usize = 3;
@@ -22,7 +22,7 @@ pub(crate) async fn measure(run: &mut Run<'_>, system: (&str, &str)) -> Result<(
     let mut cluster = Cluster::start(1, run.options.program.clone()).await?;
     run.tell(&format!("  taking {} locks", count(locks as f64)));
     let builder = cluster.builder().name("fencepost bench").session_ttl(TTL);
-    // They reconnect when the node is back, as the programs of real holders would.
+    // The holders reconnect when the node is back, as real programs would.
     let mut holders = Elsewhere::start(move |_| async move {
         let client = builder.connect().await?;
         let mut held = Vec::new();

@@ -1,4 +1,4 @@
-//! How long nobody is granted anything when the leader of three is killed, again and again.
+//! How long a client waits for a grant after the leader of three nodes is killed. The leader is killed many times.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use super::{Curve, Growth, PATIENCE};
 
 const NODES: usize = 3;
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-/// A client asks again so soon after it was granted something.
+/// Pause of the client after a release.
 const PAUSE: Duration = Duration::from_millis(2);
 
 pub(super) async fn measure(growth: &mut Growth<'_>) -> Result<()> {
@@ -19,7 +19,7 @@ pub(super) async fn measure(growth: &mut Growth<'_>) -> Result<()> {
     let granted = Arc::new(Mutex::new(Instant::now()));
     let mut asking = tokio::spawn(keep_asking(client, granted.clone()));
     for kill in 1..=growth.options.kills {
-        // The client is served: otherwise its wait would have begun before the kill.
+        // Waits until the client is served. Otherwise its wait would begin before the kill.
         next_grant(&granted, Instant::now(), &mut asking).await?;
         let mut figures = growth.probed()?;
         let (killed, node) = cluster.kill_leader().await?;
@@ -33,18 +33,18 @@ pub(super) async fn measure(growth: &mut Growth<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Takes a lock and gives it back for ever, and says when it was last granted.
+/// Takes and releases a lock in an endless loop, and stores the instant of the last grant.
 async fn keep_asking(client: Client, granted: Arc<Mutex<Instant>>) -> Result<()> {
     loop {
         let guard = client.lock("growth/failover").wait_forever().acquire().await?;
         *granted.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-        // Whether the lock was given back or its outcome is unknown: it is asked for again, and the session is the same.
+        // An unknown outcome does no harm: the same session asks for the lock again.
         let _ = guard.release().await;
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-/// When the client was next granted something after an instant.
+/// Waits for the client's first grant after this instant.
 async fn next_grant(
     granted: &Mutex<Instant>,
     after: Instant,
@@ -57,7 +57,7 @@ async fn next_grant(
             return Ok(last);
         }
         if asking.is_finished() {
-            let why = asking.await.context("the client broke off")?;
+            let why = asking.await.context("the client's task failed")?;
             bail!("the client has given up: {why:?}");
         }
         tokio::time::sleep(LOOK_AGAIN).await;

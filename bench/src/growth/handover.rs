@@ -1,5 +1,5 @@
-//! A hand-over of one lock, over the number of those who want it. Whoever gives it back asks for it again at once, so that the queue
-//! stays as long as it is.
+//! The hand-over of one lock, over the number of its contenders. Each contender asks for the lock again as soon as it has released it,
+//! so the length of the queue does not change.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -16,22 +16,24 @@ use fencepost_load::pairs::Took;
 
 const NAME: &str = "growth/hot";
 const NODES: usize = 3;
-/// Those who share a connection.
+/// Contenders that share a connection.
 const CONTENDERS_PER_CLIENT: usize = 10_000;
 
-/// What the contenders tell each other. Only who holds the lock writes here.
+/// What the contenders record. Among them, only the holder of the lock writes here.
 #[derive(Default)]
 struct Relay {
-    /// When the last holder began to give it back.
+    /// When the last holder began its release.
     released_at: Option<Instant>,
     took: Took,
 }
 
 pub(super) async fn measure(growth: &mut Growth<'_>) -> Result<()> {
     for contenders in growth.sizes(Curve::HandOver) {
-        // A queue of so many is not ended in good order, so each size has a cluster of its own.
+        // A long queue is not ended cleanly, so each size has a cluster of its own.
         let cluster = growth.cluster(NODES).await?;
-        one_size(growth, &cluster, contenders).await.with_context(|| format!("with {}", count(contenders as f64)))?;
+        one_size(growth, &cluster, contenders)
+            .await
+            .with_context(|| format!("with {} contenders", count(contenders as f64)))?;
     }
     Ok(())
 }
@@ -43,8 +45,8 @@ async fn one_size(growth: &mut Growth<'_>, cluster: &Cluster, contenders: usize)
     let mut clients = Elsewhere::start(move |stage| contend(builder, contenders, theirs, stage))?;
     clients.next().await?;
     tokio::select! {
-        failed = clients.next() => bail!("somebody was granted the lock while it was held: {failed:?}"),
-        waiting = until_counted(cluster.control(), "a queue in which all stand", |it| it.waiters + 1 == contenders) => { waiting?; }
+        failed = clients.next() => bail!("the contenders ended before all of them waited: {failed:?}"),
+        waiting = until_counted(cluster.control(), "a queue of all contenders", |it| it.waiters + 1 == contenders) => { waiting?; }
     }
     clients.go_on();
     for round in 0..=growth.options.rounds {
@@ -56,7 +58,7 @@ async fn one_size(growth: &mut Growth<'_>, cluster: &Cluster, contenders: usize)
         }
         let took = with(&relay, |relay| std::mem::take(&mut relay.took));
         let seconds = began.elapsed().as_secs_f64();
-        // The first round is for warming up.
+        // Round 0 is for warming up.
         if round > 0 {
             let mut figures = probed.clone();
             figures.extend(spent.each(cluster, took.count()));
@@ -70,7 +72,7 @@ async fn one_size(growth: &mut Growth<'_>, cluster: &Cluster, contenders: usize)
     Ok(())
 }
 
-/// One holds the lock until it is told to go on. All others wait for it, and then it goes round for ever.
+/// The first contender holds the lock until the stage ends, and all others wait for it. Then they take turns in an endless loop.
 async fn contend(builder: ClientBuilder, contenders: usize, relay: Arc<Mutex<Relay>>, mut stage: Stage) -> Result<()> {
     let mut sessions: Vec<Session> = Vec::new();
     let builder = builder.name("growth: contenders").session_ttl(LONG_TTL);
@@ -94,7 +96,7 @@ async fn contend(builder: ClientBuilder, contenders: usize, relay: Arc<Mutex<Rel
     let session = sessions[0].clone();
     tasks.spawn(async move { take_turns(&session, holder, &relay).await });
     while let Some(ended) = tasks.join_next().await {
-        ended.context("a contender broke off")??;
+        ended.context("the task of a contender failed")??;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Pairs of acquire and release of free locks, over the number of other locks that are held.
+//! The cost of a pair of acquire and release of a free lock, over the number of other locks that are held.
 
 use anyhow::Result;
 
@@ -10,7 +10,7 @@ use fencepost_load::count;
 use fencepost_load::pairs::Contenders;
 
 const NODES: usize = 3;
-/// Who takes locks and gives them back, whatever is held.
+/// Contenders that take and release free locks, at every size.
 const CONTENDERS: usize = 64;
 
 pub(super) async fn measure(growth: &mut Growth<'_>) -> Result<()> {
@@ -30,7 +30,7 @@ pub(super) async fn measure(growth: &mut Growth<'_>) -> Result<()> {
             let spent = Spent::from(&cluster);
             let (again, done) = Work::Closed.perform(contenders, "growth/free", growth.options.block).await?;
             contenders = again;
-            // The first round is for warming up.
+            // Round 0 is for warming up.
             if round > 0 {
                 let mut figures = probed.clone();
                 figures.extend(spent.each(&cluster, done.operations));

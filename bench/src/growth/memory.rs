@@ -1,8 +1,8 @@
-//! Memory of a node that leads alone, over the number of locks, then of those who wait, then of sessions.
+//! Memory of a single node, over the number of locks, then of waiters, then of sessions.
 //!
-//! It is the memory of the whole process that is really there, so a session, a lock or a waiter has its share of the log that is
-//! kept in memory, of recent events, and of what the allocator keeps back. What the lock state asks of the allocator is counted
-//! exactly by `cargo test -p fencepost-core --test memory`.
+//! It is the resident memory of the whole process. So the bytes of a lock, a waiter or a session include its share of the log in
+//! memory, of recent events, and of memory that the allocator keeps. `cargo test -p fencepost-core --test memory` counts exactly what
+//! the lock state allocates.
 
 use std::collections::BTreeMap;
 
@@ -24,10 +24,12 @@ const HOT: &str = "growth/hot";
 
 pub(super) async fn measure(growth: &mut Growth<'_>) -> Result<()> {
     for size in growth.sizes(Curve::Memory) {
-        // Memory that was once in use stays with the process, so each size has a node of its own.
+        // A process may keep memory that it no longer uses, so each size has a node of its own.
         let cluster = growth.cluster(NODES).await?;
         let mut figures = growth.probed()?;
-        one_size(growth, &cluster, size, &mut figures).await.with_context(|| format!("with {}", count(size as f64)))?;
+        one_size(growth, &cluster, size, &mut figures)
+            .await
+            .with_context(|| format!("with {} of each", count(size as f64)))?;
         growth.record(Curve::Memory, NODES, size, 1, figures)?;
     }
     Ok(())
@@ -43,11 +45,11 @@ async fn one_size(
     let mut clients = Elsewhere::start(move |stage| fill(builder, size, stage))?;
     let (mut memory, mut log) = resident_and_log(cluster);
     for what in ["lock", "waiter", "session"] {
-        growth.tell(&format!("{} of: {what}", count(size as f64)));
+        growth.tell(&format!("adding {} {what}s", count(size as f64)));
         clients.next().await?;
         if what == "waiter" {
-            // They have asked, and nobody is answered but by the cluster that counts them.
-            until_counted(cluster.control(), "a queue in which all stand", |counts| counts.waiters == size).await?;
+            // Waiters get no answer. The cluster counts how many have arrived.
+            until_counted(cluster.control(), "a queue of all waiters", |counts| counts.waiters == size).await?;
         }
         let now = resident_and_log(cluster);
         let each = |after: u64, before: u64| after.saturating_sub(before) as f64 / size as f64;
@@ -61,16 +63,16 @@ async fn one_size(
     Ok(())
 }
 
-/// Bytes of the process, and bytes that it has written to its log.
+/// Resident bytes of the process, and bytes that it has written to its log.
 fn resident_and_log(cluster: &Cluster) -> (u64, u64) {
     let resident = cluster.processes().iter().map(|process| usage::resident_bytes(*process)).sum();
     (resident, cluster.counts().get("log_bytes").copied().unwrap_or_default() as u64)
 }
 
-/// Everything that must live on.
+/// What must stay alive: locks, waiters and sessions.
 type Kept = (Vec<Guard<Exclusive>>, JoinSet<Result<Guard<Exclusive>, fencepost::Error>>, Vec<Session>);
 
-/// So many locks, then so many who wait for one more, then so many sessions that hold nothing.
+/// Makes `size` locks, then `size` waiters for one more lock, then `size` sessions that hold nothing.
 async fn fill(builder: ClientBuilder, size: usize, mut stage: Stage) -> Result<Kept> {
     let builder = builder.session_ttl(LONG_TTL);
     let client = builder.clone().name("growth: holders").connect().await?;
@@ -98,11 +100,11 @@ async fn fill(builder: ClientBuilder, size: usize, mut stage: Stage) -> Result<K
         for at in first..size.min(first + SESSIONS_PER_CLIENT) {
             let session = client.session().open()?;
             idle.push(session.clone());
-            // A session goes to the cluster with its first request.
+            // The cluster opens a session with its first request.
             tasks.spawn(async move { session.lock(format!("growth/idle/{at}")).acquire().await?.release().await });
         }
         while let Some(ended) = tasks.join_next().await {
-            ended.context("a task broke off")??;
+            ended.context("a task failed")??;
         }
     }
     Ok((held, waiting, idle))

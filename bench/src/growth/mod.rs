@@ -1,8 +1,8 @@
-//! `fencepost bench growth`: how the cost of one thing grows with the number of others. Each curve is measured on clusters of its
-//! own, real processes and real sockets, from the smallest size to the largest that was asked for.
+//! `fencepost-bench growth`: how costs grow with the number of waiters, locks and sessions. Each curve is measured on clusters of its
+//! own, with real processes and real sockets, from the smallest size to the largest one that is wanted.
 //!
-//! What should stay flat is as important here as what grows: a hand-over must not depend on how many wait, nor an operation on
-//! how many locks are held.
+//! Flat curves are as important here as growing ones: the cost of a hand-over must not depend on the number of waiters, and the cost
+//! of an operation must not depend on the number of locks.
 
 mod failover;
 mod handover;
@@ -30,32 +30,32 @@ use crate::systems::fencepost::{Cluster, NodeProgram};
 use crate::usage;
 use fencepost_load::count;
 
-/// How long something may take that must happen: a million locks, say.
+/// The longest wait for anything, for example until a million locks are taken.
 const PATIENCE: Duration = Duration::from_secs(600);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// Half of what a session may hold.
+/// Half of the locks that a session may hold.
 const LOCKS_PER_SESSION: usize = 5_000;
-/// Half of what one principal may have.
+/// Half of the sessions that one principal may have.
 const SESSIONS_PER_CLIENT: usize = 5_000;
-/// Half of what a session may have waiting.
+/// Half of the waiters that a session may have.
 const WAITERS_PER_SESSION: usize = 500;
-/// Of sessions that outlive everything here, however long the machine takes.
+/// TTL of sessions that must not expire during the measurement, even on a slow machine.
 const LONG_TTL: Duration = Duration::from_secs(3_600);
 
 /// One curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Curve {
-    /// A hand-over, over the number of those who wait.
+    /// A hand-over, over the number of contenders.
     HandOver,
     /// A pair of acquire and release, over the number of other locks.
     Locks,
     /// Memory of a node, over locks, waiters and sessions.
     Memory,
-    /// The start of a node, over the locks that it has to restore.
+    /// The start of a node, over the number of locks that it restores.
     Restart,
-    /// The time without a grant, over many deaths of a leader.
+    /// The time without a grant, over many kills of a leader.
     FailOver,
-    /// Opening and ending of sessions, over how many do so at once.
+    /// Sessions that open, close and expire at once, over their number.
     Storms,
 }
 
@@ -64,7 +64,7 @@ impl Curve {
     pub const ALL: [Curve; 6] =
         [Curve::HandOver, Curve::Locks, Curve::Memory, Curve::Restart, Curve::FailOver, Curve::Storms];
 
-    /// As it is typed, and as it stands in `growth.jsonl`.
+    /// Its name in `--curves` and in `growth.jsonl`.
     pub fn id(self) -> &'static str {
         match self {
             Curve::HandOver => "handover",
@@ -76,14 +76,14 @@ impl Curve {
         }
     }
 
-    /// The sizes up to the largest that is wanted; that one alone if it is below all of them.
+    /// The sizes up to `most`. Only `most` if all sizes are larger.
     fn sizes(self, most: usize) -> Vec<usize> {
         let all: &[usize] = match self {
             Curve::HandOver => &[2, 10, 100, 1_000, 10_000, 100_000],
             Curve::Locks => &[1_000, 10_000, 100_000, 1_000_000],
             Curve::Memory => &[1_000, 10_000, 100_000],
             Curve::Restart => &[10_000, 100_000, 1_000_000],
-            // Nothing grows here: it is done again and again.
+            // Nothing grows here. It is only repeated.
             Curve::FailOver => return vec![0],
             Curve::Storms => &[1_000, 10_000, 50_000],
         };
@@ -98,7 +98,7 @@ impl FromStr for Curve {
     fn from_str(text: &str) -> Result<Curve, String> {
         Curve::ALL.into_iter().find(|curve| curve.id() == text).ok_or_else(|| {
             let all: Vec<&str> = Curve::ALL.iter().map(|curve| curve.id()).collect();
-            format!("there is no curve {text:?}; there are: {}", all.join(", "))
+            format!("there is no curve {text:?}: write one of {}", all.join(", "))
         })
     }
 }
@@ -107,7 +107,7 @@ impl FromStr for Curve {
 pub struct Options {
     /// The curves.
     pub curves: Vec<Curve>,
-    /// No size is larger than this, and at least 2.
+    /// The largest size. At least 2.
     pub most: usize,
     /// How often each point is measured.
     pub rounds: usize,
@@ -121,17 +121,17 @@ pub struct Options {
     pub program: NodeProgram,
 }
 
-/// What became of it.
+/// The result of a run.
 pub struct Finished {
-    /// The report, as a file.
+    /// The path of the report.
     pub report: PathBuf,
-    /// How many points were measured, each round by itself.
+    /// How many points were measured. Each round counts.
     pub points: usize,
     /// What could not be measured, and why.
     pub notes: Vec<String>,
 }
 
-/// What is going on, for every curve.
+/// The state of the run, for all curves.
 struct Growth<'a> {
     options: &'a Options,
     tell: &'a mut dyn FnMut(&str),
@@ -141,7 +141,7 @@ struct Growth<'a> {
     notes: Vec<String>,
 }
 
-/// Measures, and writes `growth.jsonl`, `growth.md` and plots. What happens meanwhile is told line by line.
+/// Measures, and writes `growth.jsonl`, `growth.md` and plots. Calls `tell` with progress lines.
 ///
 /// # Errors
 /// If nothing could be measured, or the results cannot be written.
@@ -163,11 +163,11 @@ pub async fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Finish
             Curve::Storms => storms::measure(&mut growth).await,
         };
         if let Err(error) = measured {
-            let note = format!("{} was not measured to its end: {error:#}", curve.id());
+            let note = format!("{} was not measured completely: {error:#}", curve.id());
             (growth.tell)(&format!("  {note}"));
             growth.notes.push(note);
         }
-        // After each, so that whoever breaks off has what was measured until then.
+        // After each curve, so that an interrupted run leaves a report, too.
         report::write(&growth.results, &growth.notes, out)?;
     }
     let Growth { results, notes, .. } = growth;
@@ -188,7 +188,7 @@ impl Growth<'_> {
         (self.tell)(&format!("  {text}"));
     }
 
-    /// What the machine gives at the moment. To be taken while nothing else is measured.
+    /// Probes the speed of the machine at the moment. Call it while nothing else is measured.
     fn probed(&mut self) -> Result<BTreeMap<String, f64>> {
         let taken = self.probes.take()?;
         let us = |took: Duration| took.as_nanos() as f64 / 1e3;
@@ -199,7 +199,7 @@ impl Growth<'_> {
         ]))
     }
 
-    /// Writes a point down and tells about it.
+    /// Records a point, and prints a progress line.
     fn record(
         &mut self,
         curve: Curve,
@@ -225,7 +225,7 @@ impl Growth<'_> {
     }
 }
 
-/// Processor time and counts of a cluster between two moments.
+/// Processor time and counters at one moment. `each` returns what was spent since then.
 struct Spent {
     servers_us: u64,
     load_us: u64,
@@ -241,7 +241,7 @@ impl Spent {
         }
     }
 
-    /// Since then, for each of so many operations.
+    /// What was spent since then, divided by the number of operations.
     fn each(&self, cluster: &Cluster, operations: u64) -> BTreeMap<String, f64> {
         let now = Spent::from(cluster);
         let operations = operations.max(1) as f64;
@@ -260,30 +260,30 @@ impl Spent {
     }
 }
 
-/// A client to be, that waits for its answers however many others ask at the same time.
+/// A builder of clients with a long call timeout: their calls must not fail because many others are pending.
 fn patient(cluster: &Cluster) -> ClientBuilder {
     cluster.builder().call_timeout(PATIENCE)
 }
 
-/// The entries of the log so far.
+/// Number of log entries so far.
 fn entries(cluster: &Cluster) -> f64 {
     cluster.counts().get("entries").copied().unwrap_or_default()
 }
 
-/// Waits until the cluster counts what it should, and says when that was seen.
+/// Waits until the cluster's counts satisfy `holds`. Returns when that was seen.
 async fn until_counted(control: &Client, what: &str, holds: impl Fn(&Counts) -> bool) -> Result<Instant> {
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until {
-        // While nobody leads there may be no answer; the next look has one.
+        // Without a leader there may be no answer. Then look again.
         if control.status().await.is_ok_and(|status| holds(&status.counts)) {
             return Ok(Instant::now());
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     }
-    bail!("{what} did not happen for {} s", PATIENCE.as_secs())
+    bail!("waited {} s in vain for {what}", PATIENCE.as_secs())
 }
 
-/// Takes locks until there are so many, again and again: after each size somebody may look.
+/// Takes locks until the number is the first size, then the next one, and so on. Each size is a stage.
 async fn hold_in_stages(builder: ClientBuilder, sizes: Vec<usize>, mut stage: Stage) -> Result<Vec<Guard<Exclusive>>> {
     let client = builder.name("growth: holders").session_ttl(LONG_TTL).connect().await?;
     let mut held: Vec<Guard<Exclusive>> = Vec::new();
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_curve_is_found_by_its_id_and_another_word_names_all() {
+    fn a_curve_is_found_by_its_id_and_an_unknown_id_lists_all_ids() {
         for curve in Curve::ALL {
             assert_eq!(curve.id().parse(), Ok(curve));
         }

@@ -1,4 +1,4 @@
-//! The report of the curves: for each a story, a plot and a table, written from the points alone.
+//! The report of the curves: for each an explanation, a plot and a table. It is written from the points alone and measures nothing.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -13,16 +13,16 @@ use fencepost_load::count;
 
 use crate::report::{date, machine, number, show};
 
-/// Gaps are counted by so many milliseconds.
+/// Width of a row in the table of gaps, in milliseconds.
 const GAP_STEP_MS: f64 = 250.0;
 
-/// A curve on paper.
+/// How the report shows a curve.
 struct Shown {
     title: &'static str,
     story: &'static str,
-    /// What the sizes are, for the first column and for the axis.
+    /// What the sizes count: heading of the first column, and label of the axis.
     size: &'static str,
-    /// Figures, and their headings.
+    /// Figures and their headings.
     columns: &'static [(&'static str, &'static str)],
     plots: &'static [Plot],
 }
@@ -30,17 +30,17 @@ struct Shown {
 struct Plot {
     file: &'static str,
     title: &'static str,
-    /// Figures, and their names in the plot.
+    /// Figures and their names in the plot.
     lines: &'static [(&'static str, &'static str)],
 }
 
 const fn shown(curve: Curve) -> Shown {
     match curve {
         Curve::HandOver => Shown {
-            title: "A hand-over, over the number of those who wait",
-            story: "Three nodes. So many want one lock through real clients: one holds it, the others wait, and whoever gives it back asks for it \
-                    again at once. A hand-over counts from the call that gives the lock back until the next holder has it. Entries, syncs and \
-                    messages are those of the whole cluster, and those of the request that waits again are among them.",
+            title: "A hand-over, over the number of contenders",
+            story: "Three nodes. All contenders want one lock through real clients: one holds it, the others wait, and each asks for it again as \
+                    soon as it has given it back. A hand-over counts from the call of release until the next holder has the lock. Log entries and \
+                    pushes are those of the whole cluster. They include the request of the contender that waits again.",
             size: "contenders",
             columns: &[
                 ("handovers_per_second", "hand-overs/s"),
@@ -58,7 +58,7 @@ const fn shown(curve: Curve) -> Shown {
         },
         Curve::Locks => Shown {
             title: "A pair of acquire and release, over the locks that others hold",
-            story: "Three nodes. 64 contenders take and give back free locks in a closed loop, while others hold so many locks and do nothing.",
+            story: "Three nodes. 64 contenders take and release free locks in a closed loop. Other sessions hold the number of locks in the first column, and do nothing.",
             size: "locks held",
             columns: &[
                 ("pairs_per_second", "pairs/s"),
@@ -75,10 +75,10 @@ const fn shown(curve: Curve) -> Shown {
         },
         Curve::Memory => Shown {
             title: "Memory of a node",
-            story: "One node. First so many locks, then so many who wait for one more, then so many sessions that have held a lock and hold nothing any more. Bytes are what the \
-                    process grew by, as the kernel counts it: with the log in memory, recent events, buffers, and what the allocator keeps back. What \
-                    was written to the log for each stands beside. What the lock state alone asks of the allocator is counted exactly by `cargo test \
-                    -p fencepost-core --test memory`.",
+            story: "One node gets the number of locks in the first column, then as many waiters for one more lock, then as many sessions that have held \
+                    a lock and hold none now. Bytes are the growth of the process, as the kernel counts it: they include the log in memory, recent events, buffers, \
+                    and memory that the allocator keeps. The next column has the bytes written to the log for each. `cargo test -p fencepost-core \
+                    --test memory` counts exactly what the lock state alone allocates.",
             size: "of each",
             columns: &[
                 ("lock_bytes", "bytes a lock"),
@@ -96,9 +96,9 @@ const fn shown(curve: Curve) -> Shown {
             }],
         },
         Curve::Restart => Shown {
-            title: "Starting again, over the locks to restore",
-            story: "One node, killed with -9 and started again. From the start of the process until it listens, and until somebody is granted a lock. \
-                    Its holders reconnect meanwhile.",
+            title: "A restart, over the number of locks to restore",
+            story: "One node is killed with -9 and started again. Times count from the start of the process until it listens, and until a client is \
+                    granted a lock. The holders of the locks reconnect meanwhile.",
             size: "locks",
             columns: &[
                 ("locks_count", "locks held when it was killed"),
@@ -113,18 +113,18 @@ const fn shown(curve: Curve) -> Shown {
             }],
         },
         Curve::FailOver => Shown {
-            title: "The leader killed, again and again",
-            story: "Three nodes. The leader is killed with -9 while a client takes a lock and gives it back all the time. The gap is from the kill to the \
-                    next grant. Then the node is started again, and the next one is killed when all three vote.",
+            title: "The leader is killed, again and again",
+            story: "Three nodes. The leader is killed with -9 while a client takes and releases a lock in a loop. The gap is the time from the kill to the \
+                    next grant. Then the node is started again. When all three nodes vote, the next leader is killed.",
             size: "",
             columns: &[("gap_ms", "ms without a grant")],
             plots: &[],
         },
         Curve::Storms => Shown {
-            title: "Sessions that come and go at once",
-            story: "Three nodes. So many sessions open at once, each with a lock of its own; then all are closed at once; then as many others fall silent \
-                    at once. Opening and closing are over when every client has its answer. Expiry counts from the last deadline until all are gone. Entries are those \
-                    of the log meanwhile.",
+            title: "Sessions that open, close and expire at once",
+            story: "Three nodes. The number of sessions in the first column open at once, each with a lock of its own. Then all are closed at once. Then as many others fall \
+                    silent at once. Opening and closing end when every client has its answer. Expiry counts from the last deadline until all sessions \
+                    are gone. Entries are the log entries that are written meanwhile.",
             size: "sessions",
             columns: &[
                 ("open_ms", "all open after, ms"),
@@ -147,7 +147,7 @@ pub(super) fn title(curve: Curve) -> &'static str {
     shown(curve).title
 }
 
-/// A line about a point that has just been measured.
+/// The progress line for a measured point.
 pub(super) fn progress(curve: Curve, block: &Block) -> String {
     let Shown { size, columns, .. } = shown(curve);
     let figures = columns
@@ -179,7 +179,7 @@ pub(super) fn write(results: &Results, notes: &[String], out: &Path) -> Result<(
     save("growth.md", &markdown(results, notes, &plots))
 }
 
-/// The points of a curve by size: where, and its rounds.
+/// The points of a curve: each size, with the blocks of its rounds.
 fn points(curve: Curve, results: &Results) -> Vec<(f64, Vec<&Block>)> {
     let of = |case: &str| results.blocks.iter().filter(|it| it.workload == curve.id() && it.case == case).collect();
     results.cases(curve.id()).into_iter().map(|(case, size)| (size, of(&case))).collect()
@@ -193,7 +193,7 @@ fn series(curve: Curve, results: &Results, plot: &Plot) -> Vec<Series> {
     let line = |(figure, name): &(&str, &str)| {
         let points = points(curve, results).into_iter().filter_map(|(size, rounds)| {
             let Summary { median, least, most } = summary(&rounds, figure)?;
-            // Nothing can be drawn at zero of a logarithmic axis.
+            // A logarithmic axis has no zero.
             (least > 0.0).then_some((size, median, least, most))
         });
         Series { name: (*name).to_owned(), points: points.collect() }
@@ -209,7 +209,7 @@ fn markdown(results: &Results, notes: &[String], plots: &[&str]) -> String {
         date(SystemTime::now()),
         machine()
     );
-    text.push_str("| meanwhile, on this machine | µs |\n|---|---|\n");
+    text.push_str("| probe of this machine during the run | µs |\n|---|---|\n");
     for (figure, what) in [
         ("probe_disk_us", "a write of 4 KiB and its sync"),
         ("probe_loopback_us", "one byte there and back over loopback"),
@@ -253,7 +253,7 @@ fn section(curve: Curve, results: &Results, drawn: &[&str]) -> String {
     text + "\n"
 }
 
-/// Median and worst, and how many gaps were how long.
+/// The median, worst and shortest gap, and a histogram.
 fn gaps(rounds: &[&Block]) -> String {
     let all: Vec<f64> = rounds.iter().filter_map(|block| block.figures.get("gap_ms").copied()).collect();
     let Some(Summary { median, least, most }) = Summary::of(all.iter().copied()) else { return String::new() };
@@ -320,7 +320,7 @@ mod tests {
         let results = Results { blocks };
         let plot = &shown(Curve::Storms).plots[0];
         let series = series(Curve::Storms, &results, plot);
-        assert_eq!(series.len(), 1, "nothing can be drawn at zero");
+        assert_eq!(series.len(), 1, "a logarithmic axis has no zero");
         let svg = plot::draw(plot.title, "sessions", &series);
         assert!(svg.matches("<polyline").count() == 1 && !svg.contains("NaN"), "{svg}");
     }

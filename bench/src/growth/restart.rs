@@ -1,4 +1,4 @@
-//! From the start of a node's process to the first grant, over the locks that it has to restore.
+//! The time from the start of a node's process to the first grant, over the number of locks that it restores.
 
 use std::path::Path;
 use std::time::Instant;
@@ -15,7 +15,7 @@ pub(super) async fn measure(growth: &mut Growth<'_>) -> Result<()> {
     let sizes = growth.sizes(Curve::Restart);
     let mut cluster = growth.cluster(NODES).await?;
     let (builder, stages) = (patient(&cluster), sizes.clone());
-    // They reconnect when the node is back, as the programs of real holders would.
+    // The holders reconnect when the node is back, as real programs would.
     let mut holders = Elsewhere::start(move |stage| hold_in_stages(builder, stages, stage))?;
     for size in sizes {
         growth.tell(&format!("taking locks until {} are held", count(size as f64)));
@@ -43,8 +43,8 @@ pub(super) async fn measure(growth: &mut Growth<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What the log and the snapshots below a directory take up, without the room that is kept back for a full disk. What goes while
-/// it is looked at is not counted.
+/// Bytes of the log and the snapshots below a directory, without the reserve for a full disk. A file that disappears meanwhile is not
+/// counted.
 fn bytes_of_files(directory: &Path) -> u64 {
     let Ok(entries) = std::fs::read_dir(directory) else { return 0 };
     let sizes = entries.flatten().filter(|entry| entry.file_name() != "RESERVE").map(|entry| match entry.metadata() {

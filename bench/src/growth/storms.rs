@@ -1,4 +1,5 @@
-//! Many sessions that come at once, and go at once: closed by their clients, or dead.
+//! How long the cluster takes to open many sessions at once, to close them at once, and to expire silent ones, and how many log
+//! entries it writes for that.
 
 use std::time::Instant;
 
@@ -42,7 +43,7 @@ pub(super) async fn measure(growth: &mut Growth<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Clients for so many sessions. They are connected before the storm.
+/// Clients for `many` sessions. They connect before the measurement.
 async fn connect(cluster: &Cluster, name: &str, many: usize) -> Result<Vec<Client>> {
     let mut clients = Vec::new();
     for first in (0..many).step_by(SESSIONS_PER_CLIENT) {
@@ -52,7 +53,7 @@ async fn connect(cluster: &Cluster, name: &str, many: usize) -> Result<Vec<Clien
     Ok(clients)
 }
 
-/// Opens all of them at once, each with a lock of its own: a session goes to the cluster with its first request.
+/// Opens `many` sessions at once, each with a lock of its own: the cluster opens a session with its first request.
 async fn open(clients: &[Client], many: usize) -> Result<Vec<(Session, Guard<Exclusive>)>> {
     let mut tasks = JoinSet::new();
     for at in 0..many {
@@ -64,7 +65,7 @@ async fn open(clients: &[Client], many: usize) -> Result<Vec<(Session, Guard<Exc
     }
     let mut opened = Vec::with_capacity(many);
     while let Some(ended) = tasks.join_next().await {
-        opened.push(ended.context("a task broke off")??);
+        opened.push(ended.context("a task failed")??);
     }
     Ok(opened)
 }
@@ -74,18 +75,18 @@ async fn close(opened: Vec<(Session, Guard<Exclusive>)>) -> Result<()> {
     for (session, guard) in opened {
         tasks.spawn(async move {
             session.close().await?;
-            // Given back with the session.
+            // The session has released its lock.
             drop(guard);
             anyhow::Ok(())
         });
     }
     while let Some(ended) = tasks.join_next().await {
-        ended.context("a task broke off")??;
+        ended.context("a task failed")??;
     }
     Ok(())
 }
 
-/// Lets so many sessions fall silent. From the last deadline until all are gone, in milliseconds, and the entries for that.
+/// Lets `many` sessions fall silent. Returns the milliseconds from the last deadline until all are gone, and the log entries for that.
 async fn die(cluster: &Cluster, many: usize, round: usize) -> Result<(f64, f64)> {
     let builder = patient(cluster).session_ttl(dying::TTL);
     let mut clients = Elsewhere::start(move |_| async move {

@@ -1,8 +1,8 @@
-//! etcd, three members, through the lock service that they offer to their clients.
+//! etcd: three members, used through etcd's lock service.
 //!
-//! The calls are those of etcd's clients: a lease for each contender, `Lock` with its name and lease, which returns when it is held,
-//! and `Unlock` with the key that it returned. As in the client for Rust, all contenders of a program share one channel, which has a connection to each
-//! member and spreads the calls over them.
+//! The calls are those of etcd's clients. Each contender has a lease. `Lock` gets the name and the lease, and returns a key when the
+//! lock is held. `Unlock` gets that key. As in the Rust client, all contenders of a program share one channel, which has a connection
+//! to each member and spreads the calls over them.
 
 use std::future::ready;
 use std::time::Duration;
@@ -42,13 +42,13 @@ pub struct Etcd {
     servers: Vec<Server>,
 }
 
-/// A channel to all of them.
+/// A channel to all members.
 struct EtcdProgram {
     channel: Channel,
 }
 
 impl Etcd {
-    /// Starts them.
+    /// Starts the members.
     ///
     /// # Errors
     /// If etcd is not installed, or does not start.
@@ -100,7 +100,7 @@ struct EtcdContender {
     lease: i64,
     /// The key of the lock that was taken last.
     held: Option<Vec<u8>>,
-    /// Tells the task that keeps the lease that nobody needs it any more.
+    /// Dropped with the contender. That tells the task that keeps the lease alive to end it.
     _lives: oneshot::Sender<()>,
 }
 
@@ -117,7 +117,7 @@ impl Contender for EtcdContender {
     }
 
     async fn release(&mut self) -> anyhow::Result<()> {
-        let key = self.held.take().context("nothing was taken")?;
+        let key = self.held.take().context("the contender holds no lock")?;
         self.locks.unlock(UnlockRequest { key }).await?;
         Ok(())
     }
@@ -130,7 +130,7 @@ async fn keep(mut leases: LeaseClient<Channel>, id: i64, mut dropped: oneshot::R
     loop {
         tokio::select! {
             _ = ticks.tick() => {
-                // If it fails, the next one comes before the lease is over; and if that fails, the contender is told.
+                // If it fails, the next keep-alive comes before the lease expires. If the lease expires, calls of the contender fail.
                 if let Ok(answers) = leases.lease_keep_alive(stream::once(ready(LeaseKeepAliveRequest { id }))).await {
                     let _ = answers.into_inner().message().await;
                 }
@@ -138,6 +138,6 @@ async fn keep(mut leases: LeaseClient<Channel>, id: i64, mut dropped: oneshot::R
             _ = &mut dropped => break,
         }
     }
-    // It may be that all of etcd is gone, too.
+    // Fails if etcd has already ended. Then there is no lease to revoke.
     let _ = leases.lease_revoke(LeaseRevokeRequest { id }).await;
 }

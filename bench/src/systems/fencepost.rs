@@ -40,8 +40,8 @@ impl NodeProgram {
         Ok(NodeProgram(path.to_owned()))
     }
 
-    /// `fencepost serve`, without its options. The node dies with this process. It gets neither the Ctrl-C nor the `FENCEPOST_*` settings of
-    /// this shell.
+    /// `fencepost serve`, without its options. The node dies with this process. It gets neither the Ctrl-C nor the `FENCEPOST_*`
+    /// settings of this shell.
     fn serve(&self) -> Command {
         let mut command = Command::new(&self.0);
         let settings = std::env::vars_os().map(|(name, _)| name);
@@ -54,18 +54,18 @@ impl NodeProgram {
     }
 }
 
-/// So long the nodes may take to find together, and to come back with a large log.
+/// The longest wait until the nodes are one cluster, or until a node with a large log is back.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// Contenders that share one session: half as many as its requests in flight may be, so that none waits for another's answer.
+/// Contenders that share one session: half of a session's limit of requests in flight, so that none waits for another's answer.
 const CONTENDERS_PER_SESSION: usize = 250;
 
-/// Nodes that run, and are gone when this is dropped.
+/// Running nodes. Dropping this ends them.
 pub struct Cluster {
     nodes: Vec<Node>,
     program: NodeProgram,
     control: Client,
-    /// After the nodes are gone.
+    /// The last field, because it must be dropped after the nodes have ended.
     directory: TempDir,
 }
 
@@ -84,13 +84,13 @@ impl Drop for Node {
 }
 
 impl Node {
-    /// kill -9, by its id. It may have ended by itself.
+    /// Sends SIGKILL, by process id. Does nothing if the node has already ended.
     fn kill(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 
-    /// Starts it, and returns when it listens.
+    /// Starts a node, and returns when it listens.
     fn start(program: &NodeProgram, directory: &Path, name: &str, how: &Begin) -> Result<Node> {
         let log = directory.join(format!("{name}.log"));
         let mut command = program.serve();
@@ -121,7 +121,7 @@ impl Node {
             let _ = process.kill();
             let _ = process.wait();
             let errors = std::fs::read_to_string(&log).unwrap_or_default();
-            bail!("a node of the benchmark did not start: it said {:?}. {}", ready.trim_end(), errors.trim_end());
+            bail!("a node of the benchmark did not start: it printed {:?}. {}", ready.trim_end(), errors.trim_end());
         };
         Ok(Node { name: name.to_owned(), client, http, peer, process })
     }
@@ -130,7 +130,7 @@ impl Node {
 enum Begin {
     Found,
     Join(SocketAddr),
-    /// Where it was, with the log that it has.
+    /// At the same addresses, with its existing log.
     Again {
         client: SocketAddr,
         http: SocketAddr,
@@ -139,7 +139,7 @@ enum Begin {
 }
 
 impl Cluster {
-    /// Starts so many nodes, and waits until all of them vote.
+    /// Starts this number of nodes, and waits until all of them vote.
     ///
     /// # Errors
     /// If one of them does not start.
@@ -160,34 +160,34 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// A client to be.
+    /// A builder of clients that know all nodes.
     pub fn builder(&self) -> ClientBuilder {
         builder(&self.nodes)
     }
 
-    /// A client for looking on and administering.
+    /// A client for status requests and administration.
     pub fn control(&self) -> &Client {
         &self.control
     }
 
-    /// The processes of its nodes.
+    /// The process ids of the nodes.
     pub fn processes(&self) -> Vec<u32> {
         self.nodes.iter().map(|node| node.process.id()).collect()
     }
 
-    /// The process of the node that leads.
+    /// The process id of the leader.
     ///
     /// # Errors
-    /// If nobody leads for two minutes.
+    /// If there is no leader for two minutes.
     pub async fn leader_process(&self) -> Result<u32> {
         let leader = self.leader().await?;
         Ok(self.nodes[leader].process.id())
     }
 
-    /// kill -9 to the node that leads. Gives the instant, and what [`Cluster::restart`] needs.
+    /// Kills the leader with SIGKILL. Returns the instant, and the node's index for [`Cluster::restart`].
     ///
     /// # Errors
-    /// If nobody leads for two minutes.
+    /// If there is no leader for two minutes.
     pub async fn kill_leader(&mut self) -> Result<(Instant, usize)> {
         let leader = self.leader().await?;
         let at = Instant::now();
@@ -207,7 +207,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until every node votes and has the whole log.
+    /// Waits until every node votes and has nearly the whole log.
     ///
     /// # Errors
     /// If that takes more than two minutes.
@@ -231,7 +231,7 @@ impl Cluster {
     async fn wait_for<T>(&self, what: &str, find: impl Fn(&ClusterStatus) -> Option<T>) -> Result<T> {
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
-            // While nobody leads there may be no answer; the next look has one.
+            // Without a leader there may be no answer. Then look again.
             if let Some(found) = self.control.status().await.ok().as_ref().and_then(&find) {
                 return Ok(found);
             }
@@ -240,12 +240,12 @@ impl Cluster {
         bail!("there was no {what} for {} s: see whether this machine has processor time to spare", PATIENCE.as_secs())
     }
 
-    /// What all nodes count together, as far as they count it: entries of the log, and syncs, bytes and messages.
+    /// Counters of the cluster: log entries, pushes, syncs, bytes and messages. A counter that no node has is left out.
     pub fn counts(&self) -> BTreeMap<String, f64> {
         let nodes: Vec<_> = self.nodes.iter().filter_map(|node| metrics::fetch(node.http).ok()).collect();
         let each = |name: &str| nodes.iter().filter_map(|node| node.get(name).copied()).collect::<Vec<f64>>();
         let mut counts = BTreeMap::new();
-        // All nodes have the same log, and the one that leads tells what is pushed: what counts is the one that has the most.
+        // All nodes have the same log, and only the leader pushes. So the highest count is that of the cluster.
         for (name, counter) in [("entries", "fencepost_applied_index"), ("pushes", "fencepost_pushes_total")] {
             if let Some(most) = each(counter).into_iter().reduce(f64::max) {
                 counts.insert(name.to_owned(), most);
@@ -275,7 +275,7 @@ fn builder(nodes: &[Node]) -> ClientBuilder {
     nodes.iter().fold(Client::builder(), |builder, node| builder.endpoint(node.client.to_string()))
 }
 
-/// Which locks, and through how many connections.
+/// The tier of the locks, and how contenders share connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Replicated locks; all contenders of the program share a connection.
@@ -286,7 +286,7 @@ pub enum Way {
     Efficiency,
 }
 
-/// A cluster as one of the systems that are compared.
+/// A cluster as a system of the comparison.
 pub struct Fencepost {
     name: String,
     how: &'static str,
@@ -294,17 +294,17 @@ pub struct Fencepost {
     cluster: Cluster,
 }
 
-/// A program with the library.
+/// A program that uses the `fencepost` library.
 struct Library {
     way: Way,
     builder: ClientBuilder,
     client: Client,
-    /// The session that the next contender joins, and how many have.
+    /// The session that the next contender joins, and its number of contenders.
     session: Mutex<Option<(Session, usize)>>,
 }
 
 impl Fencepost {
-    /// Starts so many nodes.
+    /// Starts this number of nodes.
     ///
     /// # Errors
     /// If they do not start.

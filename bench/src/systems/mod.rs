@@ -1,4 +1,4 @@
-//! One file a system.
+//! The systems that can be compared, one file for each. `catalogue.rs` lists them; `servers.rs` starts the servers of other projects.
 
 pub mod etcd;
 pub mod fencepost;

@@ -1,6 +1,6 @@
-//! Postgres with advisory locks of the session. A lock belongs to a connection, so each contender has one.
+//! Postgres with session-level advisory locks. A lock belongs to a connection, so each contender has a connection of its own.
 //!
-//! The server gives locks out of its shared memory and writes nothing down.
+//! The server keeps these locks in shared memory and writes nothing to disk.
 
 use anyhow::Context;
 use async_trait::async_trait;
@@ -12,7 +12,7 @@ use fencepost_load::contender::Contender;
 
 use crate::system::{Program, System};
 
-/// The testbed's server takes 300 connections. Some are for looking on.
+/// The testbed's server accepts 300 connections. The rest is a margin for other clients.
 const CONTENDERS_MAX: usize = 290;
 
 /// One Postgres.
@@ -21,7 +21,7 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Starts it.
+    /// Starts the server.
     ///
     /// # Errors
     /// If Postgres is not installed, or does not start.
@@ -58,7 +58,7 @@ impl System for Postgres {
     }
 }
 
-/// Its contenders share nothing.
+/// A program with Postgres. Its contenders share nothing.
 struct PostgresProgram {
     url: String,
 }
@@ -67,7 +67,7 @@ struct PostgresProgram {
 impl Program for PostgresProgram {
     async fn contender(&self) -> anyhow::Result<Box<dyn Contender>> {
         let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await?;
-        // It ends when the client is dropped, and what goes wrong is said to the client, too.
+        // It ends when the client is dropped. Its errors also reach the client.
         tokio::spawn(connection);
         let call = |function: &str| format!("SELECT {function}(hashtextextended($1, 0))");
         let exclusive = Calls {
@@ -82,7 +82,7 @@ impl Program for PostgresProgram {
     }
 }
 
-/// How a lock of one mode is taken and given back.
+/// The statements that take and release a lock of one mode.
 struct Calls {
     lock: Statement,
     unlock: Statement,
@@ -92,7 +92,7 @@ struct PostgresContender {
     client: Client,
     exclusive: Calls,
     shared: Calls,
-    /// The name of the lock that was taken last, and what gives it back.
+    /// The name of the lock that was taken last, and the statement that releases it.
     held: Option<(String, Statement)>,
 }
 
@@ -111,9 +111,9 @@ impl Contender for PostgresContender {
     }
 
     async fn release(&mut self) -> anyhow::Result<()> {
-        let (name, unlock) = self.held.take().context("nothing was taken")?;
+        let (name, unlock) = self.held.take().context("the contender holds no lock")?;
         let was_held: bool = self.client.query_one(&unlock, &[&name]).await?.get(0);
-        anyhow::ensure!(was_held, "{name} was not ours any more");
+        anyhow::ensure!(was_held, "the contender had already lost {name}");
         Ok(())
     }
 }

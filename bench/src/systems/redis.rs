@@ -1,5 +1,5 @@
-//! Redis, one server, with the lock that its documentation describes: `SET name value NX PX`, and a script that deletes it if it is
-//! still ours. Nobody is told when a lock is free: whoever waits asks again after a short pause of random length.
+//! Redis: one server, with the lock that its documentation describes. `SET name value NX PX` takes it, and a script deletes it if the
+//! value is still that of the contender. Redis does not tell waiters that a lock is free, so they retry after a short random pause.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use fencepost_load::contender::Contender;
 
 use crate::system::{Program, System};
 
-/// How long a lock lives without its holder. None of them is held for so long.
+/// TTL of a lock. No contender holds a lock for that long.
 pub(super) const TTL: Duration = Duration::from_secs(60);
-/// How long a pause lasts before a contender asks again: at least the first, less than both.
+/// The pause before a retry: the least, and the width of the random part that is added.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(9));
-/// Under full load answers queue up. The client's own limit of half a second is meant for caches.
+/// Time limit for an answer. The client's default of half a second is meant for caches; under full load, answers queue up.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// Deletes the lock if the value is still the one that it was taken with.
+/// Deletes the lock if it still has the value of the contender.
 const RELEASE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
 
@@ -35,23 +35,23 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Starts one that writes nothing down: whatever it granted is forgotten when it ends.
+    /// Starts a server that writes nothing to disk: when it ends, all locks are lost.
     ///
     /// # Errors
     /// If Redis is not installed, or does not start.
     pub async fn start_in_memory() -> anyhow::Result<Redis> {
-        let how = "one server; SET NX PX and a compare-and-delete script on one multiplexed connection, a busy lock is asked for \
-                   again after 1 to 10 ms; nothing is replicated, written or synced";
+        let how = "one server; SET NX PX and a compare-and-delete script on one multiplexed connection, waiters retry after \
+                   1 to 10 ms; nothing is replicated, written or synced";
         Redis::start("Redis", how, Kind::RedisInMemory).await
     }
 
-    /// Starts one that syncs each change before it answers.
+    /// Starts a server that syncs each change before it answers.
     ///
     /// # Errors
     /// As [`Redis::start_in_memory`].
     pub async fn start_synced() -> anyhow::Result<Redis> {
-        let how = "one server; SET NX PX and a compare-and-delete script on one multiplexed connection, a busy lock is asked for \
-                   again after 1 to 10 ms; every change is synced before it is answered (appendfsync always), nothing is replicated";
+        let how = "one server; SET NX PX and a compare-and-delete script on one multiplexed connection, waiters retry after \
+                   1 to 10 ms; every change is synced before it is answered (appendfsync always), nothing is replicated";
         Redis::start("Redis synced", how, Kind::RedisSynced).await
     }
 
@@ -88,7 +88,7 @@ impl Program for Master {
 
 struct RedisContender {
     master: Master,
-    /// The name of the lock that was taken last, and the value that says whose it is.
+    /// The name of the lock that was taken last, and the value that identifies its holder.
     held: Option<(String, String)>,
 }
 
@@ -108,13 +108,13 @@ impl Contender for RedisContender {
     }
 
     async fn release(&mut self) -> anyhow::Result<()> {
-        let (name, value) = self.held.take().context("nothing was taken")?;
-        anyhow::ensure!(self.master.give_back(&name, &value).await?, "{name} was not ours any more");
+        let (name, value) = self.held.take().context("the contender holds no lock")?;
+        anyhow::ensure!(self.master.give_back(&name, &value).await?, "the contender had already lost {name}");
         Ok(())
     }
 }
 
-/// The way to one server, which all contenders of a program share.
+/// The connection to one server, which all contenders of a program share.
 #[derive(Clone)]
 pub(super) struct Master {
     connection: MultiplexedConnection,
@@ -123,32 +123,32 @@ pub(super) struct Master {
 
 impl Master {
     pub(super) async fn connect(server: &Server) -> anyhow::Result<Master> {
-        // The client leaves it off, and then small commands wait for each other.
+        // The client does not set TCP_NODELAY by default, and then small commands are delayed.
         let at = server.url().into_connection_info()?.set_tcp_settings(TcpSettings::default().set_nodelay(true));
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER));
         let connection = redis::Client::open(at)?.get_multiplexed_async_connection_with_config(&config).await?;
         Ok(Master { connection, release: Arc::new(Script::new(RELEASE)) })
     }
 
-    /// Whether it was free, and is ours now.
+    /// Takes the lock. `false` if it is not free.
     pub(super) async fn take(&mut self, name: &str, value: &str) -> redis::RedisResult<bool> {
         let mut set = redis::cmd("SET");
         set.arg(name).arg(value).arg("NX").arg("PX").arg(TTL.as_millis() as u64);
         Ok(set.query_async::<Option<String>>(&mut self.connection).await?.is_some())
     }
 
-    /// Whether it was ours.
+    /// Releases the lock. `false` if it does not have this value.
     pub(super) async fn give_back(&mut self, name: &str, value: &str) -> redis::RedisResult<bool> {
         self.release.key(name).arg(value).invoke_async(&mut self.connection).await
     }
 }
 
-/// A value that nobody else takes a lock with.
+/// A value that no other contender uses.
 pub(super) fn unique() -> anyhow::Result<String> {
     Ok(format!("{:016x}{:016x}", random()?, random()?))
 }
 
-/// How long to wait before asking again.
+/// The random pause before a retry.
 pub(super) fn pause() -> anyhow::Result<Duration> {
     let (least, spread) = PAUSE;
     Ok(least + Duration::from_nanos(random()? % spread.as_nanos() as u64))

@@ -1,5 +1,5 @@
-//! Redlock over five Redis that know nothing of each other, as it is described: all are asked at once, a majority within the time
-//! that the lock lives is a lock, and whatever was taken is given back everywhere.
+//! Redlock, as its authors describe it, over five independent Redis servers (masters). A contender asks all of them at once. It holds
+//! the lock if a majority grants it before its TTL is over. Otherwise, and at the end, it releases the lock at all of them.
 
 use std::time::{Duration, Instant};
 
@@ -22,13 +22,13 @@ pub struct Redlock {
     servers: Vec<Server>,
 }
 
-/// A connection to each.
+/// A connection to each master.
 struct RedlockProgram {
     masters: Vec<Master>,
 }
 
 impl Redlock {
-    /// Starts them.
+    /// Starts the masters.
     ///
     /// # Errors
     /// If Redis is not installed, or does not start.
@@ -44,9 +44,9 @@ impl System for Redlock {
     }
 
     fn how(&self) -> &str {
-        "five servers; SET NX PX at all of them at once on one multiplexed connection to each, a majority is a lock, a \
-         compare-and-delete script at all of them gives it back, a busy lock is asked for again after 1 to 10 ms; nothing is written \
-         or synced"
+        "five servers; SET NX PX at all of them at once on one multiplexed connection to each, a majority \
+         grants the lock, a compare-and-delete script at all of them releases it, waiters retry after 1 to 10 ms; nothing is written or \
+         synced"
     }
 
     async fn program(&self) -> anyhow::Result<Box<dyn Program>> {
@@ -68,18 +68,18 @@ impl Program for RedlockProgram {
 
 struct RedlockContender {
     masters: Vec<Master>,
-    /// The name of the lock that was taken last, and the value that says whose it is.
+    /// The name of the lock that was taken last, and the value that identifies its holder.
     held: Option<(String, String)>,
 }
 
 impl RedlockContender {
-    /// At how many masters it could be taken. One that does not answer counts as one that refuses.
+    /// Asks all masters for the lock. Returns how many granted it. A master that does not answer counts as a refusal.
     async fn take(&mut self, name: &str, value: &str) -> usize {
         let taken = join_all(self.masters.iter_mut().map(|master| master.take(name, value))).await;
         taken.into_iter().filter(|taken| matches!(taken, Ok(true))).count()
     }
 
-    /// At how many masters it was given back.
+    /// Releases the lock at all masters. Returns at how many it was still held.
     async fn give_back(&mut self, name: &str, value: &str) -> usize {
         let given = join_all(self.masters.iter_mut().map(|master| master.give_back(name, value))).await;
         given.into_iter().filter(|given| matches!(given, Ok(true))).count()
@@ -89,7 +89,7 @@ impl RedlockContender {
 #[async_trait]
 impl Contender for RedlockContender {
     async fn acquire(&mut self, name: &str) -> anyhow::Result<()> {
-        // What the clocks of the masters may differ by while the lock lives.
+        // Allowance for clock drift of the masters during the TTL.
         let drift = TTL / 100 + Duration::from_millis(2);
         loop {
             let (value, asked_at) = (unique()?, Instant::now());
@@ -107,9 +107,9 @@ impl Contender for RedlockContender {
     }
 
     async fn release(&mut self) -> anyhow::Result<()> {
-        let (name, value) = self.held.take().context("nothing was taken")?;
+        let (name, value) = self.held.take().context("the contender holds no lock")?;
         let given_back = self.give_back(&name, &value).await;
-        anyhow::ensure!(given_back >= MAJORITY, "{name} was ours at {given_back} of {MASTERS} masters only");
+        anyhow::ensure!(given_back >= MAJORITY, "the contender held {name} only at {given_back} of {MASTERS} masters");
         Ok(())
     }
 }

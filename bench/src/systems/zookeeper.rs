@@ -1,5 +1,6 @@
-//! ZooKeeper, an ensemble of three, through the lock recipe of its client for Rust, which is that of Apache Curator: an ephemeral
-//! sequential node in the directory of the name, and whoever is not first watches the one before.
+//! ZooKeeper: an ensemble of three, used through the lock recipe of its Rust client, which is that of Apache Curator. Each contender
+//! creates an ephemeral sequential node in the directory of the name. The first node holds the lock, and each other contender watches
+//! the node before its own.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -15,14 +16,14 @@ use fencepost_load::contender::Contender;
 use crate::system::{Program, System};
 
 const MEMBERS: usize = 3;
-/// Contenders take turns with these, one at each server. A program has one; but then all would be on one server's shoulders. 32 of
-/// them were no faster with 256 contenders.
+/// Sessions of a program, one with each server. The contenders are spread over them. A usual program has one session, but then one
+/// server would do all the work. 32 sessions were no faster with 256 contenders.
 const SESSIONS: usize = 3;
-/// Long enough for a machine that is busy with everything at once.
+/// Long enough for a busy machine on which all systems run.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
-/// Where the directories of the names are.
+/// The parent of the directories of the names.
 const ROOT: &str = "/locks";
-/// What Curator calls the nodes of its locks.
+/// The prefix of Curator's lock nodes.
 const NODE: &str = "lock-";
 
 /// Three servers.
@@ -30,14 +31,14 @@ pub struct Zookeeper {
     servers: Vec<Server>,
 }
 
-/// A session with each of them.
+/// A session with each server.
 struct ZookeeperProgram {
     sessions: Vec<Client>,
     next: AtomicUsize,
 }
 
 impl Zookeeper {
-    /// Starts them.
+    /// Starts the servers.
     ///
     /// # Errors
     /// If ZooKeeper or Java is not installed, or the ensemble does not start.
@@ -96,12 +97,12 @@ struct ZookeeperContender {
 impl Contender for ZookeeperContender {
     async fn acquire(&mut self, name: &str) -> anyhow::Result<()> {
         let directory = format!("{ROOT}/{}", name.replace('/', ":"));
-        // Empty containers are cleared away by the server after a while, so names do not pile up.
+        // The server deletes empty containers after a while, so names do not pile up.
         let container = CreateMode::Container.with_acls(Acls::anyone_all());
         let options = LockOptions::new(Acls::anyone_all()).with_ancestor_options(container)?;
         let lock = self.session.lock(LockPrefix::new_curator(&directory, NODE)?, b"", options).await?;
         self.held = Some(lock.lock_path().to_owned());
-        // Dropping it would delete the node in the background, and nobody could wait for that. `release` deletes it instead.
+        // Dropping it would delete the node in the background, and `release` could not wait for that. So `release` deletes it.
         std::mem::forget(lock);
         Ok(())
     }
@@ -111,7 +112,7 @@ impl Contender for ZookeeperContender {
     }
 
     async fn release(&mut self) -> anyhow::Result<()> {
-        let node = self.held.take().context("nothing was taken")?;
+        let node = self.held.take().context("the contender holds no lock")?;
         self.session.delete(&node, None).await?;
         Ok(())
     }

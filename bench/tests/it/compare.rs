@@ -1,4 +1,4 @@
-//! `fencepost-bench compare` with nodes of its own, from its smallest sizes to its report.
+//! `fencepost-bench compare` with its smallest sizes and nodes of its own: the results, the report, the plots and the refusals.
 
 use crate::{fencepost_bench, is_refused_with, printed};
 
@@ -42,7 +42,7 @@ fn a_comparison_writes_a_report_every_block_and_plots() {
 }
 
 #[test]
-fn a_wrong_program_system_or_block_is_refused_with_what_to_write() {
+fn a_wrong_program_system_or_block_is_refused_with_advice() {
     is_refused_with(&["compare", "--workloads", "w7"], "write one of w1, programs");
     is_refused_with(&["compare", "--rounds", "0"], "1..=1000");
     is_refused_with(&["compare", "--out", "/proc/no/such"], "cannot make the directory");

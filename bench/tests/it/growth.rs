@@ -1,4 +1,4 @@
-//! `fencepost-bench growth`, from its smallest sizes to its report.
+//! `fencepost-bench growth` with its smallest sizes: the points, the report, the plots and the refusals.
 
 use crate::{fencepost_bench, is_refused_with, printed};
 
@@ -16,9 +16,9 @@ fn hand_overs_and_storms_are_measured_and_reported() {
     assert_eq!(found, [(Some("handover"), Some(2.0)), (Some("storms"), Some(5.0))]);
     let figure = |at: usize, name: &str| points[at]["figures"][name].as_f64().unwrap_or(0.0);
     assert!(figure(0, "handovers_per_second") > 0.0, "{points:?}");
-    // One push a hand-over, whatever was under way at either end of the block.
+    // One push for each hand-over, with a margin for those in flight at both ends of the block.
     assert!((0.5..1.5).contains(&figure(0, "pushes_per_operation")), "{points:?}");
-    // A release that hands the lock on and a request that waits again share an entry at best.
+    // At best, the release and the request that waits again share an entry.
     assert!(figure(0, "entries_per_operation") > 0.4, "{points:?}");
     assert!(figure(1, "open_ms") > 0.0 && figure(1, "expire_entries_count") >= 1.0, "{points:?}");
     let report = read("growth.md");
@@ -27,6 +27,6 @@ fn hand_overs_and_storms_are_measured_and_reported() {
 }
 
 #[test]
-fn a_curve_that_is_not_there_is_refused_with_those_that_are() {
+fn an_unknown_curve_is_refused_with_the_list_of_curves() {
     is_refused_with(&["growth", "--curves", "speed"], "handover, locks, memory");
 }

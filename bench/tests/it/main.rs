@@ -1,4 +1,4 @@
-//! The integration tests of the benchmarks, in one program. No figure is judged: that is for a quiet machine.
+//! The integration tests of the benchmarks, in one program. They judge no figures: that needs a quiet machine.
 
 mod compare;
 mod growth;
@@ -7,7 +7,7 @@ mod peers;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// `fencepost-bench` with these arguments, and the `fencepost` that stands beside it.
+/// Runs `fencepost-bench` with these arguments, and with the `fencepost` in the same directory.
 fn fencepost_bench(args: &[&str]) -> Output {
     let bench = Path::new(env!("CARGO_BIN_EXE_fencepost-bench"));
     let fencepost = bench.with_file_name("fencepost");
@@ -15,7 +15,7 @@ fn fencepost_bench(args: &[&str]) -> Output {
     Command::new(bench).arg("--fencepost").arg(fencepost).args(args).output().expect("the program starts")
 }
 
-/// What it printed, if it succeeded.
+/// Standard output and standard error. Fails if the command failed.
 fn printed(output: &Output) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{output:?}");

@@ -1,4 +1,4 @@
-//! Each system starts, excludes, gives its locks on, says which processes it costs, and leaves none of them behind.
+//! Each system starts, grants a lock to one contender at a time, hands it to the next, names its processes, and ends all of them.
 
 use std::future::Future;
 use std::time::Duration;
@@ -12,18 +12,18 @@ use fencepost_bench::systems::zookeeper::Zookeeper;
 use fencepost_testbed::{Kind, available};
 use tokio::time::timeout;
 
-/// Long enough for any of them on a busy machine.
+/// Long enough for every system on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a contender is watched waiting. Without exclusion it would have the lock long before.
+/// How long a contender must wait. Without exclusion it would get the lock much earlier.
 const WATCHED: Duration = Duration::from_millis(200);
 
-async fn keeps_its_word<S: System>(kind: Kind, start: impl Future<Output = anyhow::Result<S>>) {
+async fn excludes_and_ends<S: System>(kind: Kind, start: impl Future<Output = anyhow::Result<S>>) {
     if !available(kind) {
         return;
     }
     let system = start.await.expect("it starts");
     let processes = system.processes();
-    let runs = |process: &u32| std::fs::exists(format!("/proc/{process}")).expect("Linux has it");
+    let runs = |process: &u32| std::fs::exists(format!("/proc/{process}")).expect("Linux has /proc");
     assert!(!processes.is_empty() && processes.iter().all(runs), "{processes:?}");
     timeout(PATIENCE, excludes(&system)).await.expect("it answers in time").expect("it works");
     drop(system);
@@ -33,15 +33,15 @@ async fn keeps_its_word<S: System>(kind: Kind, start: impl Future<Output = anyho
 async fn excludes(system: &dyn System) -> anyhow::Result<()> {
     let program = system.program().await?;
     let (mut first, mut second) = (program.contender().await?, program.contender().await?);
-    // Twice: a lock that was given back can be taken again, by either.
+    // Twice: a released lock can be taken again, by either contender.
     for name in ["peers/one", "peers/one"] {
         first.acquire(name).await?;
-        // What is free is not in the way.
+        // A free lock is granted while another one is held.
         second.acquire("peers/other").await?;
         second.release().await?;
         {
             let mut waiting = std::pin::pin!(second.acquire(name));
-            anyhow::ensure!(timeout(WATCHED, &mut waiting).await.is_err(), "two have {name}");
+            anyhow::ensure!(timeout(WATCHED, &mut waiting).await.is_err(), "two contenders hold {name}");
             first.release().await?;
             waiting.await?;
         }
@@ -53,43 +53,49 @@ async fn excludes(system: &dyn System) -> anyhow::Result<()> {
         first.release().await?;
         {
             let mut waiting = std::pin::pin!(first.acquire("peers/shared"));
-            anyhow::ensure!(timeout(WATCHED, &mut waiting).await.is_err(), "a writer came in to a reader");
+            anyhow::ensure!(
+                timeout(WATCHED, &mut waiting).await.is_err(),
+                "a writer and a reader hold the lock together"
+            );
             second.release().await?;
             waiting.await?;
         }
         first.release().await?;
     } else {
-        anyhow::ensure!(first.acquire_shared("peers/shared").await.is_err(), "it shares and does not say so");
+        anyhow::ensure!(
+            first.acquire_shared("peers/shared").await.is_err(),
+            "it has shared locks, but `can_share` denies it"
+        );
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn etcd_keeps_its_word() {
-    keeps_its_word(Kind::EtcdMember, Etcd::start()).await;
+async fn etcd_excludes_and_ends_its_processes() {
+    excludes_and_ends(Kind::EtcdMember, Etcd::start()).await;
 }
 
 #[tokio::test]
-async fn zookeeper_keeps_its_word() {
-    keeps_its_word(Kind::ZookeeperMember, Zookeeper::start()).await;
+async fn zookeeper_excludes_and_ends_its_processes() {
+    excludes_and_ends(Kind::ZookeeperMember, Zookeeper::start()).await;
 }
 
 #[tokio::test]
-async fn redis_keeps_its_word() {
-    keeps_its_word(Kind::RedisInMemory, Redis::start_in_memory()).await;
+async fn redis_excludes_and_ends_its_processes() {
+    excludes_and_ends(Kind::RedisInMemory, Redis::start_in_memory()).await;
 }
 
 #[tokio::test]
-async fn redis_that_syncs_keeps_its_word() {
-    keeps_its_word(Kind::RedisSynced, Redis::start_synced()).await;
+async fn redis_that_syncs_excludes_and_ends_its_processes() {
+    excludes_and_ends(Kind::RedisSynced, Redis::start_synced()).await;
 }
 
 #[tokio::test]
-async fn redlock_keeps_its_word() {
-    keeps_its_word(Kind::RedisInMemory, Redlock::start()).await;
+async fn redlock_excludes_and_ends_its_processes() {
+    excludes_and_ends(Kind::RedisInMemory, Redlock::start()).await;
 }
 
 #[tokio::test]
-async fn postgres_keeps_its_word() {
-    keeps_its_word(Kind::Postgres, Postgres::start()).await;
+async fn postgres_excludes_and_ends_its_processes() {
+    excludes_and_ends(Kind::Postgres, Postgres::start()).await;
 }

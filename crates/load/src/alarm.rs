@@ -1,8 +1,8 @@
-//! Waking at an instant, to some microseconds.
+//! Wakes a task at an instant, to some microseconds.
 //!
-//! The runtime's own timer counts in milliseconds, which is longer than most of what is measured here: an open loop on it would
-//! ask in bursts, and call its own delay the system's. The kernel's timers are finer, and they are read like a pipe, so the
-//! runtime's pipes serve for them.
+//! The timer of the runtime counts in milliseconds, which is longer than most latencies that are measured here. An open loop on it
+//! would send requests in bursts, and its own delay would count as the system's. The timers of the kernel (timerfd) are finer. They
+//! are read like a pipe, so the pipe type of the runtime can wait for them.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -12,18 +12,18 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 
-/// One alarm clock, for one who waits at a time.
+/// A timer. One task at a time waits for it.
 pub(crate) struct Alarm(Receiver);
 
 impl Alarm {
     pub(crate) fn new() -> Result<Alarm> {
         let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK)
             .context("cannot make a timer")?;
-        // Unchecked: it is no pipe. All that a receiver does is to wait until there is something to read, and to read it.
+        // Unchecked, because a timer is not a pipe. A receiver only waits until the descriptor is readable, and reads it.
         Ok(Alarm(Receiver::from_owned_fd_unchecked(timer)?))
     }
 
-    /// Returns at that instant, at once if it has passed.
+    /// Returns at this instant. Returns immediately if it has passed.
     pub(crate) async fn until(&mut self, at: Instant) -> Result<()> {
         let wait = at.saturating_duration_since(Instant::now());
         if wait.is_zero() {
@@ -31,7 +31,7 @@ impl Alarm {
         }
         rustix::time::timerfd_settime(self.0.as_fd(), TimerfdTimerFlags::empty(), &once(wait))
             .context("cannot set a timer")?;
-        // How often it rang, in eight bytes.
+        // The kernel returns the number of expirations, in eight bytes.
         self.0.read_exact(&mut [0; 8]).await?;
         Ok(())
     }
@@ -48,13 +48,13 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "current_thread")]
-    async fn nobody_is_woken_early_and_what_has_passed_does_not_wait() {
+    async fn an_alarm_is_never_early_and_a_past_instant_does_not_wait() {
         let mut alarm = Alarm::new().expect("this is Linux");
         for wait in [Duration::from_micros(1), Duration::from_micros(300), Duration::from_millis(3)] {
             let at = Instant::now() + wait;
-            alarm.until(at).await.expect("it rings");
+            alarm.until(at).await.expect("the timer expires");
             assert!(Instant::now() >= at, "after {wait:?}");
         }
-        alarm.until(Instant::now()).await.expect("it has passed");
+        alarm.until(Instant::now()).await.expect("the instant has passed");
     }
 }

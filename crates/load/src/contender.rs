@@ -1,4 +1,4 @@
-//! A contender: one task that takes locks and gives them back. [`Taker`] is the contender of Fencepost, through its library.
+//! A contender: one task that takes and releases locks. [`Taker`] is the contender of Fencepost, through its library.
 //!
 //! Other systems implement [`Contender`] in the comparison (`bench/`), so that all systems run under the same loops.
 
@@ -9,23 +9,23 @@ use fencepost::{Client, Efficiency, Exclusive, Guard, Session, Shared};
 /// A task of a program. It takes one lock at a time.
 #[async_trait]
 pub trait Contender: Send {
-    /// Takes the lock, waiting for it in the way of this system for as long as it takes.
+    /// Takes the lock. Waits for it without a time limit, in the way of this system's clients.
     async fn acquire(&mut self, name: &str) -> Result<()>;
 
-    /// The same with others who share it. Asked only of systems that can.
+    /// Takes the lock in shared mode. A system without shared locks returns an error.
     async fn acquire_shared(&mut self, name: &str) -> Result<()>;
 
-    /// Gives back what was taken last, and returns when the system has said that it is free.
+    /// Releases the lock that was taken last. Returns when the system has confirmed it.
     async fn release(&mut self) -> Result<()>;
 }
 
-/// A contender that uses the library as a program would.
+/// A contender that uses the `fencepost` library, as a program would.
 pub struct Taker {
     home: Home,
     held: Option<Held>,
 }
 
-/// Where its locks belong.
+/// What it takes its locks with.
 enum Home {
     Session(Session),
     Efficiency(Client),
@@ -38,12 +38,12 @@ enum Held {
 }
 
 impl Taker {
-    /// Its locks belong to this session.
+    /// A contender whose locks belong to this session.
     pub fn in_session(session: Session) -> Taker {
         Taker { home: Home::Session(session), held: None }
     }
 
-    /// Its locks are of the efficiency tier.
+    /// A contender that takes locks of the efficiency tier.
     pub fn of_efficiency(client: Client) -> Taker {
         Taker { home: Home::Efficiency(client), held: None }
     }
@@ -72,7 +72,7 @@ impl Contender for Taker {
     }
 
     async fn release(&mut self) -> Result<()> {
-        match self.held.take().context("nothing is held")? {
+        match self.held.take().context("the contender holds no lock")? {
             Held::Exclusive(guard) => guard.release().await?,
             Held::Shared(guard) => guard.release().await?,
             Held::Efficiency(guard) => guard.release().await?,

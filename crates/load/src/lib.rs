@@ -1,12 +1,13 @@
-//! Load on a lock system: contenders that take locks and give them back, and how long they waited.
+//! Load on a lock system: contenders that take and release locks, and their latencies.
 //!
 //! `fencepost bench` loads a running cluster with it ([`live`]), and the comparison in `bench/` loads every system with the same loops
-//! ([`pairs`]). It starts no servers and knows no other system than Fencepost.
+//! ([`pairs`]). It starts no servers. The only system that it knows is Fencepost.
 //!
 //! # Files
 //!
 //! | file | what it owns |
 //! |---|---|
+//! | `lib.rs` | number formatting, the limit of open files, and this table |
 //! | `contender.rs` | what a loop needs of a lock system, and a contender that uses the `fencepost` library |
 //! | `pairs.rs` | closed and open loops of acquire and release, and their latencies |
 //! | `alarm.rs` | waking a task at an instant, to some microseconds |

@@ -1,4 +1,6 @@
-//! Load on a cluster that runs: pairs of acquire and release, as fast as answers come, and how long they took.
+//! The load of `fencepost bench` on a running cluster: pairs of acquire and release in a closed loop, and their latencies.
+//!
+//! It starts no nodes and judges no figures. At the end it closes its sessions, so that no lock stays behind.
 
 use std::time::Duration;
 
@@ -10,53 +12,53 @@ use tokio::task::JoinSet;
 use crate::contender::Taker;
 use crate::pairs::{self, Contenders, Names, Pairs};
 
-/// So many contenders share a session: its bounds are far above that.
+/// Contenders that share a session. Far below the bounds of a session.
 const CONTENDERS_PER_SESSION: usize = 250;
-/// How many names there are if everybody wants the same.
+/// Number of lock names if all contenders use the same ones.
 const SHARED_NAMES: usize = 8;
-/// Progress is told so often.
+/// Time between two progress lines.
 const BEAT: Duration = Duration::from_secs(1);
 
-/// What is not closed by then ends by itself, with its time to live.
+/// Time limit for closing the sessions. A session that is not closed by then expires with its TTL.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the load is like.
+/// The parameters of the load.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// How many ask at a time.
+    /// Number of contenders.
     pub contenders: usize,
-    /// For how long.
+    /// How long the load lasts.
     pub length: Duration,
-    /// Whether all want the same few locks.
+    /// Whether all contenders use the same few locks.
     pub shared_names: bool,
-    /// Whether each has a connection of its own.
+    /// Whether each contender has a connection of its own.
     pub separate_connections: bool,
     /// Whether the locks are of the efficiency tier.
     pub efficiency: bool,
-    /// All names begin with it.
+    /// The beginning of all lock names.
     pub prefix: String,
 }
 
-/// What it came to, as it is printed.
+/// The result, as `fencepost bench` prints it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// How many asked at a time.
+    /// Number of contenders.
     pub contenders: usize,
-    /// How long it went on.
+    /// How long the load lasted.
     pub seconds: f64,
-    /// Locks that were taken and given back.
+    /// Pairs of acquire and release.
     pub pairs: u64,
-    /// The same by the second.
+    /// Pairs per second.
     pub pairs_per_second: f64,
-    /// How long an acquire took.
+    /// Latency of an acquire.
     pub acquire_ms: Percentiles,
-    /// How long a release took.
+    /// Latency of a release.
     pub release_ms: Percentiles,
 }
 
-/// In milliseconds.
+/// Percentiles of a latency, in milliseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
-#[allow(missing_docs, reason = "their names say it")]
+#[allow(missing_docs, reason = "the names of the fields say it")]
 pub struct Percentiles {
     pub p50: f64,
     pub p90: f64,
@@ -72,10 +74,10 @@ impl Percentiles {
     }
 }
 
-/// Loads the cluster until the time is over or `stop` is done, and tells every second how it goes.
+/// Loads the cluster until the time is over or `stop` completes. Calls `tell` every second with a progress line.
 ///
 /// # Errors
-/// The first that a contender had.
+/// The first error of a contender, or of its connection.
 pub async fn run(
     builder: ClientBuilder,
     client: Client,
@@ -95,7 +97,7 @@ pub async fn run(
         let beat = BEAT.min(load.length - all.elapsed);
         let (again, pairs) = tokio::select! {
             done = pairs::closed(contenders, &names, beat) => done?,
-            // What was measured until the last beat stands.
+            // The result covers the time until the last progress line.
             _ = &mut stop => break,
         };
         contenders = again;
@@ -135,19 +137,19 @@ async fn contenders(builder: ClientBuilder, client: Client, load: &Load) -> Resu
         }
         contenders.push(Box::new(match load.efficiency {
             true => Taker::of_efficiency(client.clone()),
-            false => Taker::in_session(sessions.last().expect("there is one from the start").clone()),
+            false => Taker::in_session(sessions.last().expect("the first session is opened before the loop").clone()),
         }));
     }
     Ok((contenders, sessions))
 }
 
-/// Nothing is left at the cluster, not even if the load was broken off while locks were held.
+/// Closes all sessions, so that no lock stays behind, even if `stop` ended the load while locks were held.
 async fn close(client: Client, sessions: Vec<Session>) {
     let mut closing = JoinSet::new();
     closing.spawn(async move { client.close().await });
     for session in sessions {
         closing.spawn(async move { session.close().await });
     }
-    // If the cluster does not answer, the figures are still worth having.
+    // An error or a timeout here must not lose the figures.
     let _ = tokio::time::timeout(CLOSE_PATIENCE, closing.join_all()).await;
 }

@@ -1,10 +1,11 @@
-//! The load: contenders that take locks and give them back, and how long they waited.
+//! The loops of the load: contenders take and release locks, and the loops record the latencies.
 //!
-//! Closed loop: each contender asks again when it has its answer, so a slow system is asked less often. Open loop: the instants
-//! are fixed beforehand, and a lock that was due while all contenders were busy counts from the instant when it was due. Only the
-//! open loop shows what a user would feel who does not slow down because others wait (coordinated omission).
+//! Closed loop: each contender sends the next request when it has the answer to the last one, so a slow system gets fewer requests.
+//! Open loop: the instants of the requests are fixed in advance. If all contenders are busy when a lock is due, its latency still
+//! counts from the instant when it was due. Only the open loop shows the latency for users who do not slow down when the system does
+//! (coordinated omission).
 //!
-//! All of it runs on the runtime of the caller, which has one thread: servers and load share the cores of one machine.
+//! The loops run on the caller's runtime. It usually has one thread, because servers and load share the cores of one machine.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,66 +18,66 @@ use tokio::task::JoinSet;
 use crate::alarm::Alarm;
 use crate::contender::Contender;
 
-/// Those who take part in a block, and in the next one again.
+/// The contenders of a block. A loop returns them for the next block.
 pub type Contenders = Vec<Box<dyn Contender>>;
 
-/// A block that takes so much longer than it should has hung.
+/// A block that lasts this much longer than planned has hung.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Names of its own that a contender goes round: many keys, and none that another wants.
+/// Names of a contender with [`Names::Own`]. It cycles through them, so that the load uses many keys without contention.
 const NAMES_EACH: usize = 8;
 
-/// How long something took, each time, with three digits.
+/// A histogram of durations, with three significant digits.
 #[derive(Clone, Debug)]
 pub struct Took(Histogram<u64>);
 
 impl Default for Took {
     fn default() -> Took {
-        // A nanosecond to ten minutes: whatever is longer counts as that.
-        Took(Histogram::new_with_bounds(1, 600_000_000_000, 3).expect("bounds that the library allows"))
+        // One nanosecond to ten minutes. A longer duration counts as ten minutes.
+        Took(Histogram::new_with_bounds(1, 600_000_000_000, 3).expect("the library allows these bounds"))
     }
 }
 
 impl Took {
-    /// One more.
+    /// Adds a duration.
     pub fn record(&mut self, took: Duration) {
         self.0.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).max(1));
     }
 
-    /// Those of another one, too.
+    /// Adds all durations of another histogram.
     pub fn add(&mut self, other: &Took) {
         self.0.add(&other.0).expect("both have the same bounds");
     }
 
-    /// How many.
+    /// Number of durations.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// In milliseconds, what this share of them did not exceed; zero if there was none.
+    /// The quantile of this share, in milliseconds: 0.99 for p99. Zero if nothing was recorded.
     pub fn at_ms(&self, share: f64) -> f64 {
         if self.0.is_empty() { 0.0 } else { self.0.value_at_quantile(share) as f64 / 1e6 }
     }
 
-    /// In milliseconds, the longest.
+    /// The longest duration, in milliseconds. Zero if nothing was recorded.
     pub fn longest_ms(&self) -> f64 {
         if self.0.is_empty() { 0.0 } else { self.0.max() as f64 / 1e6 }
     }
 }
 
-/// What a block of pairs came to.
+/// The measurements of a block.
 #[derive(Clone, Debug, Default)]
 pub struct Pairs {
-    /// From the call until the lock was there; in an open loop from the instant when it was due.
+    /// From the call until the grant. In an open loop, from the instant when the lock was due.
     pub acquire: Took,
-    /// From the call until the lock was free.
+    /// From the call until the system has confirmed the release.
     pub release: Took,
     /// From the start to the last release.
     pub elapsed: Duration,
 }
 
 impl Pairs {
-    /// Pairs of acquire and release a second.
+    /// Pairs of acquire and release per second.
     pub fn per_second(&self) -> f64 {
         self.acquire.count() as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
@@ -85,18 +86,18 @@ impl Pairs {
 /// Which names a contender asks for.
 #[derive(Clone, Debug)]
 pub enum Names {
-    /// Some of its own, that nobody else wants.
+    /// Names of its own, with this prefix.
     Own(String),
-    /// The same few for everybody, so many of them.
+    /// The same names for all contenders: their prefix, and their number.
     Shared(String, usize),
 }
 
 impl Names {
-    /// Made beforehand: the load is not to measure how a name is put together.
+    /// All names of a contender. Built before the load starts, so that formatting a name does not count as latency.
     fn of(&self, contender: usize) -> Vec<String> {
         match self {
             Names::Own(prefix) => (0..NAMES_EACH).map(|at| format!("{prefix}/{contender}/{at}")).collect(),
-            // Each begins somewhere else.
+            // Each contender begins with another name.
             Names::Shared(prefix, many) => {
                 (0..*many).map(|at| format!("{prefix}/{}", (contender + at) % many)).collect()
             }
@@ -104,10 +105,10 @@ impl Names {
     }
 }
 
-/// Each contender takes and gives back one lock after the other, for so long.
+/// The closed loop: each contender takes and releases one lock after the other, until `block` is over.
 ///
 /// # Errors
-/// The first that a contender had.
+/// The first error of a contender.
 pub async fn closed(contenders: Contenders, names: &Names, block: Duration) -> Result<(Contenders, Pairs)> {
     let began = Instant::now();
     let pairs = Measured::default();
@@ -128,10 +129,11 @@ pub async fn closed(contenders: Contenders, names: &Names, block: Duration) -> R
     joined(tasks, pairs, began, block).await
 }
 
-/// The contenders together take a lock at each of these instants after the start, or as soon after as one of them is free.
+/// The open loop: at each instant of `schedule`, counted from the start, a free contender takes and releases a lock. If all
+/// contenders are busy, the first one that becomes free does.
 ///
 /// # Errors
-/// The first that a contender had.
+/// The first error of a contender.
 pub async fn open(contenders: Contenders, names: &Names, schedule: Vec<Duration>) -> Result<(Contenders, Pairs)> {
     let length = schedule.last().copied().unwrap_or_default();
     let (due, next) = mpsc::unbounded_channel();
@@ -154,7 +156,7 @@ pub async fn open(contenders: Contenders, names: &Names, schedule: Vec<Duration>
         for at in schedule {
             alarm.until(began + at).await?;
             if due.send(began + at).is_err() {
-                // Every contender has failed, and one of them says why.
+                // Every contender has failed. `joined` returns the first error.
                 break;
             }
         }
@@ -165,7 +167,8 @@ pub async fn open(contenders: Contenders, names: &Names, schedule: Vec<Duration>
     joined
 }
 
-/// What all contenders measure, in one place: a histogram each would not fit into the caches, and the load would measure itself.
+/// The measurements of all contenders together. Histograms for each contender would not fit into the CPU caches, and the load would
+/// measure its own cache misses.
 type Measured = Arc<std::sync::Mutex<Pairs>>;
 
 async fn pair(contender: &mut dyn Contender, name: &str, since: Instant, measured: &Measured) -> Result<()> {
@@ -181,7 +184,7 @@ async fn pair(contender: &mut dyn Contender, name: &str, since: Instant, measure
 
 type Joined = Result<(usize, Box<dyn Contender>)>;
 
-/// All of them in the order in which they were given, and what they measured together.
+/// Waits for all tasks. Returns the contenders in their original order, and their measurements.
 async fn joined(
     mut tasks: JoinSet<Joined>,
     measured: Measured,
@@ -195,7 +198,7 @@ async fn joined(
             bail!("{} contenders still wait {} s after the end of the block", tasks.len(), PATIENCE.as_secs());
         };
         let Some(ended) = next else { break };
-        contenders.push(ended.context("a contender broke off")??);
+        contenders.push(ended.context("the task of a contender failed")??);
     }
     let mut all = std::mem::take(&mut *measured.lock().unwrap_or_else(PoisonError::into_inner));
     all.elapsed = began.elapsed();
@@ -203,15 +206,15 @@ async fn joined(
     Ok((contenders.into_iter().map(|(_, contender)| contender).collect(), all))
 }
 
-/// The instants of an open loop: so many a second at random, as when many independent users come, and the same for the same
-/// seed. Gaps are exponential.
+/// The instants of an open loop: random with this rate, as if many independent users sent the requests. The gaps are distributed
+/// exponentially. The same seed gives the same instants.
 pub fn schedule(per_second: f64, length: Duration, seed: u64) -> Vec<Duration> {
     let mut random = Random::new(seed);
     let mut schedule = Vec::with_capacity((per_second * length.as_secs_f64()) as usize);
     let mut at = 0.0;
     loop {
         at += -random.share().ln() / per_second;
-        // Also ends if the rate is zero, where the next instant is never, or no number.
+        // With a rate of zero, `at` is infinite or NaN, and the loop ends here, too.
         if at >= length.as_secs_f64() || at.is_nan() {
             return schedule;
         }
@@ -219,7 +222,7 @@ pub fn schedule(per_second: f64, length: Duration, seed: u64) -> Vec<Duration> {
     }
 }
 
-/// Numbers that look random and are the same for the same seed: splitmix64.
+/// A random number generator: splitmix64. The same seed gives the same numbers.
 pub struct Random(u64);
 
 impl Random {
@@ -229,7 +232,7 @@ impl Random {
     }
 
     /// The next number.
-    #[allow(clippy::should_implement_trait, reason = "it never ends")]
+    #[allow(clippy::should_implement_trait, reason = "not an iterator: it never ends")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -237,7 +240,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Above zero, and at most one.
+    /// The next number above zero and at most one. Never zero, because [`schedule`] takes its logarithm.
     pub fn share(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
@@ -251,7 +254,7 @@ mod tests {
 
     use super::*;
 
-    /// Gives every lock after a while, and counts who holds one.
+    /// Grants every lock after `wait`, and counts the locks that are held.
     struct Slow {
         wait: Duration,
         held: Arc<AtomicUsize>,
@@ -292,7 +295,7 @@ mod tests {
         assert_ne!(once, schedule(1_000.0, length, 8));
         assert!((9_500..10_500).contains(&once.len()), "{}", once.len());
         assert!(once.is_sorted() && once.iter().all(|at| *at < length));
-        // At random: some gaps are much longer than the mean, and some much shorter.
+        // The gaps are random: some are much longer than the mean, and some much shorter.
         let gaps: Vec<Duration> = once.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert!(gaps.iter().any(|gap| *gap > Duration::from_millis(4)));
         assert!(gaps.iter().any(|gap| *gap < Duration::from_micros(50)));
@@ -301,20 +304,22 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn an_open_loop_counts_from_the_instant_when_the_lock_was_due() {
-        // Four are due at once, and one contender takes 20 ms for each: the last one has waited for all.
+        // Four locks are due at once, and the only contender takes 20 ms for each. So the last lock comes 80 ms late.
         let schedule = vec![Duration::ZERO; 4];
         let names = Names::Own("n".to_owned());
-        let (contenders, pairs) = open(slow(1, Duration::from_millis(20)), &names, schedule).await.expect("it works");
+        let (contenders, pairs) =
+            open(slow(1, Duration::from_millis(20)), &names, schedule).await.expect("no contender fails");
         assert_eq!((contenders.len(), pairs.acquire.count()), (1, 4));
         assert!(pairs.acquire.longest_ms() >= 79.0, "{}", pairs.acquire.longest_ms());
         assert!(pairs.acquire.at_ms(0.01) >= 19.0);
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn a_closed_loop_asks_again_when_it_has_its_answer() {
+    async fn a_closed_loop_sends_the_next_request_after_the_answer() {
         let names = Names::Shared("n".to_owned(), 2);
-        let (contenders, pairs) =
-            closed(slow(3, Duration::from_millis(5)), &names, Duration::from_millis(40)).await.expect("it works");
+        let (contenders, pairs) = closed(slow(3, Duration::from_millis(5)), &names, Duration::from_millis(40))
+            .await
+            .expect("no contender fails");
         assert_eq!(contenders.len(), 3);
         assert!(pairs.acquire.count() >= 3 && pairs.elapsed >= Duration::from_millis(40));
         assert!(pairs.per_second() > 0.0 && pairs.acquire.at_ms(0.5) >= 4.9);
@@ -324,14 +329,14 @@ mod tests {
     }
 
     #[test]
-    fn names_are_a_contenders_own_or_everybodys() {
+    fn names_belong_to_one_contender_or_to_all() {
         let (own, shared) = (Names::Own("p".to_owned()), Names::Shared("p".to_owned(), 2));
         assert!(own.of(0).iter().all(|name| !own.of(1).contains(name)));
         assert_eq!((shared.of(0), shared.of(1)), (vec!["p/0".into(), "p/1".into()], vec!["p/1".into(), "p/0".into()]));
     }
 
     #[test]
-    fn nothing_took_no_time() {
+    fn an_empty_histogram_shows_zero() {
         let took = Took::default();
         assert_eq!((took.count(), took.at_ms(0.5), took.longest_ms()), (0, 0.0, 0.0));
     }

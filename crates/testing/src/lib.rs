@@ -1,7 +1,7 @@
-//! A server in the process, for the tests of programs that use the `fencepost` library: the real one, in memory, on free ports of the
-//! loopback.
+//! A Fencepost server inside the test process, for tests of programs that use the `fencepost` library. It is the real server, with its
+//! state in memory, on free ports of the loopback.
 //!
-//! A crate of its own, so that the library does not depend on the server.
+//! This is a crate of its own, so that the library does not depend on the server.
 //!
 //! ```
 //! use fencepost_testing::TestServer;
@@ -15,6 +15,12 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Files
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `lib.rs` | the test server: its start, its address, its clients and its end |
 
 use std::net::SocketAddr;
 use std::sync::mpsc;
@@ -42,7 +48,7 @@ impl TestServer {
         let (end, ended) = oneshot::channel::<()>();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.expect("this machine has room for a runtime").block_on(async {
+            runtime.expect("this machine has the resources for a runtime").block_on(async {
                 let free = SocketAddr::from(([127, 0, 0, 1], 0));
                 let config = Config {
                     name: "test".to_owned(),
@@ -52,7 +58,7 @@ impl TestServer {
                     peer_listen: free,
                     ..Config::default()
                 };
-                let server = Server::start(config).await.expect("loopback can be listened on");
+                let server = Server::start(config).await.expect("this machine allows listening on the loopback");
                 server.wait_until_ready().await;
                 server.wait_until_member().await;
                 // `TestServer::start` waits for this.
@@ -61,7 +67,7 @@ impl TestServer {
                     // Ends at once, without a graceful shutdown: the test waits for this.
                     _ = ended => {}
                     stopped = server.run_until(std::future::pending()) => {
-                        stopped.expect("a node in memory has nothing to stop for");
+                        stopped.expect("a node without a disk has no reason to stop");
                     }
                 }
             });
