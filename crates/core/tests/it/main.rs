@@ -6,6 +6,7 @@ mod exhaustive;
 mod format_versions;
 mod golden;
 mod model;
+mod picture;
 mod planted;
 mod scenario;
 mod scenarios;
