@@ -1,7 +1,7 @@
-//! The `fencepost` command: runs nodes, runs commands under a lock, looks on and administers.
+//! The `fencepost` command: runs nodes, runs commands under a lock, shows locks and administers them.
 //!
-//! A thin layer: it reads what was typed, asks the server library or the client library, and prints what came of it. It
-//! decides nothing about locks. One file a command, in `command/`.
+//! A thin layer: it parses the arguments, calls the server library or the client library, and prints the result. It
+//! decides nothing about locks. Each command has its own file in `command/`.
 
 mod command;
 mod connect;
@@ -71,7 +71,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // Wrong usage ends here, with exit code 2.
+    // Exits with code 2 on wrong usage.
     let arguments = Arguments::parse();
     match carry_out(arguments.command) {
         Ok(code) => ExitCode::from(code),
@@ -84,12 +84,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Gives the exit code.
+/// Runs the command. Returns the exit code.
 fn carry_out(command: Command) -> Result<u8> {
     if let Command::Exec(args) = &command {
         return exec::run(args).map(|()| 0);
     }
-    // One thread is what the server means to have, and all that a client needs.
+    // One thread: the server is designed for one, and a client needs no more.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         match command {
@@ -120,7 +120,7 @@ fn carry_out(command: Command) -> Result<u8> {
             Command::Config(args) => config::run(args),
             Command::Completion(args) => completion::run(&args),
             Command::DemoWorker(args) => demo::worker::run(args).await,
-            Command::Exec(_) => unreachable!("it needs no runtime, and was carried out before one was made"),
+            Command::Exec(_) => unreachable!("it ran before the runtime was created"),
         }?;
         Ok(0)
     })
