@@ -5,7 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::history::{Answer, Asked, Attempt, End, History, Hold, Kind, Lease, LogEvent, Mode, Request, Taken, What};
+use super::history::{
+    Answer, Attempt, End, History, Hold, Kind, Lease, LockOperation, LogEvent, Mode, Request, Taken, What,
+};
 
 /// How late a lease may end, in logical time.
 // Rule: bounded-late
@@ -294,7 +296,7 @@ fn check_answers(history: &History, log: &Log<'_>, report: &mut Report) {
     let mut conversions_unexplained: Vec<(u64, Mode, u64)> = of_ours().flat_map(conversions).collect();
     for ask in &history.asks {
         match (&ask.what, &ask.answer) {
-            (Asked::Acquire(taken), Answer::Granted { grant, token }) => {
+            (LockOperation::Acquire(taken), Answer::Granted { grant, token }) => {
                 let Some(granted) = log.get(grant) else {
                     report.found("I3", format!("an acknowledged grant is not in the log: {ask:?}"));
                     continue;
@@ -312,13 +314,13 @@ fn check_answers(history: &History, log: &Log<'_>, report: &mut Report) {
                     None => report.found("I12", format!("one grant answered two requests: {ask:?}")),
                 }
             }
-            (Asked::Convert { grant, mode }, Answer::Granted { token, .. }) => {
+            (LockOperation::Convert { grant, mode }, Answer::Granted { token, .. }) => {
                 match conversions_unexplained.iter().position(|it| *it == (*grant, *mode, *token)) {
                     Some(at) => _ = conversions_unexplained.swap_remove(at),
                     None => report.found("I3", format!("an acknowledged conversion is not in the log: {ask:?}")),
                 }
             }
-            (Asked::Release { grant }, Answer::Released) => {
+            (LockOperation::Release { grant }, Answer::Released) => {
                 // Only acknowledged releases are checked: the SDK may release a lost lock in the background.
                 let end = log.get(grant).and_then(|granted| granted.end);
                 if !matches!(end, Some((_, End::Released))) {
@@ -332,13 +334,13 @@ fn check_answers(history: &History, log: &Log<'_>, report: &mut Report) {
     let mut open: BTreeMap<(u128, &Taken), usize> = BTreeMap::new();
     for ask in history.asks.iter().filter(|ask| matches!(ask.answer, Answer::Unknown(_) | Answer::TooLate)) {
         match &ask.what {
-            Asked::Acquire(taken) => *open.entry((ask.session, taken)).or_default() += 1,
-            Asked::Convert { grant, mode } => {
+            LockOperation::Acquire(taken) => *open.entry((ask.session, taken)).or_default() += 1,
+            LockOperation::Convert { grant, mode } => {
                 if let Some(at) = conversions_unexplained.iter().position(|it| (it.0, it.1) == (*grant, *mode)) {
                     conversions_unexplained.swap_remove(at);
                 }
             }
-            Asked::Release { .. } => {}
+            LockOperation::Release { .. } => {}
         }
     }
     for ((session, taken), grants) in unexplained {
@@ -500,7 +502,7 @@ mod tests {
         event(index, What::Ended { grant, session, how })
     }
 
-    fn ask(session: u128, what: Asked, at: u64, answer: Answer) -> Ask {
+    fn ask(session: u128, what: LockOperation, at: u64, answer: Answer) -> Ask {
         Ask { client: format!("{session:x}"), session, what, asked_at: at, answered_at: at + 10, answer }
     }
 
@@ -513,8 +515,8 @@ mod tests {
         Attempt { resource: "r".to_owned(), token, kind, accepted }
     }
 
-    fn acquire() -> Asked {
-        Asked::Acquire(names(&[("r", Exclusive)]))
+    fn acquire() -> LockOperation {
+        LockOperation::Acquire(names(&[("r", Exclusive)]))
     }
 
     /// A holds the lock and releases it. B holds it, stands still until its session expires, and writes too late. Then A holds it again.
@@ -534,10 +536,10 @@ mod tests {
             ],
             asks: vec![
                 ask(A, acquire(), 2_900, Answer::Granted { grant: 1, token: 1 }),
-                ask(A, Asked::Release { grant: 1 }, 4_900, Answer::Released),
+                ask(A, LockOperation::Release { grant: 1 }, 4_900, Answer::Released),
                 ask(B, acquire(), 3_900, Answer::Granted { grant: 2, token: 2 }),
                 ask(A, acquire(), 9_100, Answer::Granted { grant: 3, token: 3 }),
-                ask(A, Asked::Release { grant: 3 }, 10_900, Answer::Released),
+                ask(A, LockOperation::Release { grant: 3 }, 10_900, Answer::Released),
                 ask(A, acquire(), 11_900, Answer::Refused("busy".into())),
             ],
             holds: vec![
@@ -645,13 +647,13 @@ mod tests {
         let expired =
             Hold { gave_up_at: None, believed_until: 16_900, ..hold(B, "d", Exclusive, 7, 7, 15_010, 16_900) };
         let convert = |mode, at, token| {
-            let what = Asked::Convert { grant: 2, mode };
+            let what = LockOperation::Convert { grant: 2, mode };
             ask(A, what, at, Answer::Granted { grant: 2, token })
         };
         let taken = |taken: &[(&str, Mode)], session, at, grant| {
-            ask(session, Asked::Acquire(names(taken)), at, Answer::Granted { grant, token: grant })
+            ask(session, LockOperation::Acquire(names(taken)), at, Answer::Granted { grant, token: grant })
         };
-        let release = |session, grant, at| ask(session, Asked::Release { grant }, at, Answer::Released);
+        let release = |session, grant, at| ask(session, LockOperation::Release { grant }, at, Answer::Released);
         let mut history = History {
             events: vec![
                 event(1, What::SessionOpened { session: A }),

@@ -14,7 +14,7 @@ use fencepost::{
     Shared, Update,
 };
 
-use super::history::{Answer, Ask, Asked, Attempt, History, Hold, Instant, Mode, Stall, Taken};
+use super::history::{Answer, Ask, Attempt, History, Hold, Instant, LockOperation, Mode, Stall, Taken};
 use super::store::Store;
 
 /// The locks that all clients want. The sleepers want only the first two.
@@ -351,7 +351,7 @@ impl Worker {
         }
         let (resource, before) = (hold.resource.clone(), hold.mode);
         self.recorder.with(|history| history.holds.push(hold));
-        self.asked(session, Asked::Convert { grant, mode }, asked_at, answer);
+        self.asked(session, LockOperation::Convert { grant, mode }, asked_at, answer);
         match converted {
             Ok(guard) => {
                 let hold = self.begin_hold(&guard, &resource, mode);
@@ -482,7 +482,7 @@ impl Worker {
             Ok(_) => Answer::Released,
             Err(error) => answer(&error),
         };
-        self.asked(session, Asked::Release { grant }, asked_at, answer);
+        self.asked(session, LockOperation::Release { grant }, asked_at, answer);
     }
 
     fn acquired<M>(
@@ -499,11 +499,11 @@ impl Worker {
             Ok(guard) => (Answer::Granted { grant: guard.grant().0, token: guard.number() }, Some(guard)),
             Err(answer) => (answer, None),
         };
-        self.asked(session.id().0, Asked::Acquire(taken), asked_at, answer);
+        self.asked(session.id().0, LockOperation::Acquire(taken), asked_at, answer);
         guard
     }
 
-    fn asked(&self, session: u128, what: Asked, asked_at: Instant, answer: Answer) {
+    fn asked(&self, session: u128, what: LockOperation, asked_at: Instant, answer: Answer) {
         let (client, answered_at) = (self.name.clone(), self.recorder.now());
         let ask = Ask { client, session, what, asked_at, answered_at, answer };
         self.recorder.with(|history| history.asks.push(ask));

@@ -96,14 +96,15 @@ pub(crate) enum End {
 pub(crate) struct Ask {
     pub(crate) client: String,
     pub(crate) session: u128,
-    pub(crate) what: Asked,
+    pub(crate) what: LockOperation,
     pub(crate) asked_at: Instant,
     pub(crate) answered_at: Instant,
     pub(crate) answer: Answer,
 }
 
+/// What a client asks the cluster for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum LockOperation {
     Acquire(Taken),
     /// To a stronger mode, or to a weaker one.
     Convert {

@@ -56,10 +56,10 @@ fn soak(store_name: &str, store: &str) {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let pauses = std::env::var("FENCEPOST_SOAK_PAUSES").map_or(200, |text| text.parse().expect("a whole number"));
     let cluster = Cluster::start_on(3, None);
-    let place = Place { server: cluster.endpoints().join(","), store: store.to_owned() };
+    let addresses = WorkerAddresses { server: cluster.endpoints().join(","), store: store.to_owned() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let began = Instant::now();
-    let [with, without] = runtime.block_on(both(place, pauses)).expect("the workers do not fail");
+    let [with, without] = runtime.block_on(both(addresses, pauses)).expect("the workers do not fail");
     say(&format!(
         "{store_name}: {} pauses with the guard: {} late writes refused, {} accepted, {} of {} accounts wrong; {} pauses \
          without: {} got through, {} of {} accounts wrong; {:.1} s",
@@ -84,12 +84,12 @@ fn soak(store_name: &str, store: &str) {
 
 /// The addresses that a worker needs.
 #[derive(Clone)]
-struct Place {
+struct WorkerAddresses {
     server: String,
     store: String,
 }
 
-impl Place {
+impl WorkerAddresses {
     fn worker(&self) -> Result<Actor> {
         let program = env!("CARGO_BIN_EXE_fencepost");
         let mut command = Command::new(program);
@@ -110,15 +110,15 @@ struct Counts {
 }
 
 /// Runs the pauses with the guard and without, at the same time.
-async fn both(place: Place, pauses: usize) -> Result<[Counts; 2]> {
-    let mut opens = place.worker()?;
+async fn both(addresses: WorkerAddresses, pauses: usize) -> Result<[Counts; 2]> {
+    let mut opens = addresses.worker()?;
     let mut pairs = JoinSet::new();
     let left = [true, false].map(|guarded| (guarded, Arc::new(AtomicUsize::new(pauses))));
     for (guarded, left) in &left {
         for pair in 0..PAIRS {
             let account = format!("wallet:{pair}:{}", if *guarded { "guarded" } else { "bare" });
             opens.open(&account, BALANCE).await?;
-            let workers = [place.worker()?, place.worker()?];
+            let workers = [addresses.worker()?, addresses.worker()?];
             let pair = Pair { workers, account, guarded: *guarded, balance: BALANCE, counts: Counts::default() };
             pairs.spawn(pair.run(left.clone()));
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::checker;
 use super::clients::{Clients, Recorder};
 use super::cluster::{Cluster, say};
-use super::history::{Answer, Ask, Asked, History, Instant, Mode};
+use super::history::{Answer, Ask, History, Instant, LockOperation, Mode};
 use super::store::Store;
 use super::watcher::Watcher;
 use crate::patience::wait_until;
@@ -179,11 +179,11 @@ impl Run {
 /// Whether each kind of request has succeeded.
 fn has_everything(history: &History) -> bool {
     let granted = |ask: &&Ask| matches!(ask.answer, Answer::Granted { .. });
-    let some = |kind: fn(&Asked) -> bool| history.asks.iter().filter(granted).any(|ask| kind(&ask.what));
-    some(|what| matches!(what, Asked::Acquire(taken) if taken.len() > 1))
-        && some(|what| matches!(what, Asked::Acquire(taken) if taken[0].1.permits() > 0))
-        && some(|what| matches!(what, Asked::Convert { mode: Mode::Exclusive, .. }))
-        && some(|what| matches!(what, Asked::Convert { mode: Mode::Shared | Mode::Update, .. }))
+    let some = |kind: fn(&LockOperation) -> bool| history.asks.iter().filter(granted).any(|ask| kind(&ask.what));
+    some(|what| matches!(what, LockOperation::Acquire(taken) if taken.len() > 1))
+        && some(|what| matches!(what, LockOperation::Acquire(taken) if taken[0].1.permits() > 0))
+        && some(|what| matches!(what, LockOperation::Convert { mode: Mode::Exclusive, .. }))
+        && some(|what| matches!(what, LockOperation::Convert { mode: Mode::Shared | Mode::Update, .. }))
 }
 
 impl Figures {
