@@ -2,6 +2,40 @@
 //!
 //! A thin layer: it parses the arguments, calls the server library or the client library, and prints the result. It
 //! decides nothing about locks. Each command has its own file in `command/`.
+//!
+//! # Files
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `main.rs` | the list of commands, and the start of the one that the user typed |
+//! | `command/mod.rs` | the list of the command modules |
+//! | `command/dev.rs` | `dev`: a node or a small cluster in this process, to try things out |
+//! | `command/serve.rs` | `serve`: one node of a cluster |
+//! | `command/run.rs` | `run`: a command that runs only while a lock is held |
+//! | `command/exec.rs` | `become-command`: starts a command that dies with its parent; for `run` and `demo` |
+//! | `command/locks.rs`, `command/sessions.rs` | `locks`, `sessions`: lists of locks and sessions |
+//! | `command/describe.rs`, `command/why.rs` | `describe`, `why`: one lock, in tables and in sentences |
+//! | `command/watch.rs`, `command/top.rs` | `watch`, `top`: events as they happen, and a live screen |
+//! | `command/administer.rs` | `break`, `evict`, `freeze`, `freezes`, `thaw`, `limit`: what an administrator changes |
+//! | `command/members.rs`, `command/transfer.rs` | `members`, `member`, `transfer`: the nodes, and which of them leads |
+//! | `command/backup.rs` | `backup`, `restore`: the state of a cluster as a file |
+//! | `command/fence.rs` | `fence`: prepares a store to check tokens, shows and tidies its marks |
+//! | `command/backends.rs` | `backends`: the supported lock systems, and what each promises |
+//! | `command/bench.rs` | `bench`: measures a running cluster |
+//! | `command/config.rs`, `command/completion.rs` | `config`, `completion`: the settings in force, and scripts for shells |
+//! | `demo/` | `demo`: nodes, workers and a bank account that show why a lock needs a guard |
+//! | `stores/` | the stores that `fence` connects to, one file each |
+//! | `settings.rs` | every setting: its flag, variable, key in the file and default |
+//! | `connect.rs` | the connection to the cluster, and the exit code for each error of the client library |
+//! | `failure.rs` | exit codes and error messages |
+//! | `output.rs` | tables, JSON, messages and colours |
+//! | `shown.rs` | how ids, modes, ages and clients are written |
+//! | `duration.rs` | durations as people type and read them |
+//! | `listing.rs` | lists that are longer than one page |
+//! | `logs.rs` | the log on standard error |
+//! | `nesting.rs` | `run` inside `run`: refuses a command that would wait for itself |
+//! | `terminal.rs` | gives the terminal to the command of `run`, and takes it back |
+//! | `own.rs` | starts this program again as a child, and waits for signals that ask to stop |
 
 mod command;
 mod connect;
