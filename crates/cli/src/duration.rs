@@ -1,4 +1,6 @@
 //! Durations as people type and read them: a number and a unit.
+//!
+//! A unit is required: `5` could mean seconds or milliseconds. JSON output does not use this; it has milliseconds.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
-//! Reads whole listings, page by page, and the clients behind the sessions in them. How they are shown is up to `shown.rs`.
+//! Reads whole listings, page by page, and the clients behind the sessions in them.
+//!
+//! The pages are read one after the other, so a listing is not a snapshot of one moment. `shown.rs` decides how it is shown.
 
 use std::collections::BTreeSet;
 

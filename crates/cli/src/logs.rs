@@ -1,4 +1,6 @@
-//! Logs on standard error, as text or as JSON.
+//! Starts the log on standard error, as text or as JSON.
+//!
+//! Messages for the user do not go through it: those are in `output.rs`. Client commands log only if `FENCEPOST_LOG_LEVEL` is set.
 
 use std::io::IsTerminal;
 

@@ -1,4 +1,6 @@
 //! `fencepost config view`: every value in force, and where it came from.
+//!
+//! It prints the paths of keys, never their content. `settings.rs` owns the values; this file only prints and checks them.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,6 @@
 //! `fencepost locks`: lists the held locks, their holders, and how many requests wait.
+//!
+//! Also the JSON of a grant and of a waiting request. For one lock with all details there is `describe`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

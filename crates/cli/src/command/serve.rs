@@ -1,4 +1,6 @@
 //! `fencepost serve`: runs one node of a cluster until SIGTERM or SIGINT.
+//!
+//! It reads the settings and logs them, starts the server library, and prints `ready: ...` when the node listens.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `fencepost transfer`: transfers leadership to another node.
+//! `fencepost transfer`: transfers leadership to another node, for example before maintenance of the leader.
 
 use crate::command::members;
 use crate::connect::ServerArgs;

@@ -1,4 +1,6 @@
 //! `fencepost watch`: prints events as they happen, one line each.
+//!
+//! The watch is ordered and without gaps; the client library resumes it after a leader change. This file only prints.
 
 use fencepost::{Event, GrantEnd, Held, Name, Position, PositionedEvent, SessionEnd, SessionId};
 use fencepost_core::{ActFacts, OwnerName, RequestFacts};

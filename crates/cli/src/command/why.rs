@@ -1,4 +1,6 @@
 //! `fencepost why LOCK`: explains in sentences who holds a lock, who waits, and what blocks it.
+//!
+//! The cluster computes the explanation; this file turns it into sentences. `describe` shows the same facts in tables.
 
 use fencepost::{AsOf, BlockedBy, Cycle, Explanation, Holder, LogicalMs, Name};
 

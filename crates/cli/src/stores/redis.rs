@@ -1,4 +1,4 @@
-//! Redis, for efficiency only: `redis://HOST/`.
+//! The guard in Redis, for efficiency only: `redis://HOST/`. A fail-over can lose its marks, so `fence` prints a caution.
 
 use std::fmt;
 use std::sync::Arc;

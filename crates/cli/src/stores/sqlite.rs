@@ -1,4 +1,4 @@
-//! A SQLite database: `sqlite:FILE`.
+//! The guard in an SQLite database: `sqlite:FILE`. It never creates the database.
 
 use std::path::PathBuf;
 
