@@ -1,4 +1,6 @@
-//! The way to the cluster: which nodes, and what its answers mean for the exit code.
+//! Connects to the cluster: nodes and TLS files from the settings, and the exit code for each error of the client library.
+//!
+//! Retries are decided in the client library, not here. One file, so that every command reports an unreachable cluster alike.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,21 +11,21 @@ use fencepost_core::Name;
 use crate::failure::{Failure, Result};
 use crate::settings::{self, ClientFlags, NodeFlags, Settings};
 
-/// How long to look for a node that answers. People wait for it.
+/// How long to look for the leader. Short, because a person waits.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The options that every command that asks a cluster has.
+/// The options of every command that talks to a cluster.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ServerArgs {
     #[command(flatten)]
     flags: ClientFlags,
-    /// A TOML file with settings, `server` among them [env: FENCEPOST_CONFIG]
+    /// A TOML file with settings such as `server` [env: FENCEPOST_CONFIG]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
 impl ServerArgs {
-    /// A client to be.
+    /// The builder of a client, and the addresses of the nodes for messages.
     pub(crate) fn builder(&self) -> Result<(ClientBuilder, String)> {
         let settings = Settings::gather(&NodeFlags::default(), &self.flags, self.config.as_deref())?;
         if std::env::var_os("FENCEPOST_LOG_LEVEL").is_some() {
@@ -51,21 +53,21 @@ impl ServerArgs {
         Ok((builder, nodes.join(",")))
     }
 
-    /// A client that has found the leader.
+    /// Connects. Returns when the leader is found.
     pub(crate) async fn connect(&self) -> Result<Client> {
         let (builder, nodes) = self.builder()?;
         builder.connect().await.map_err(|error| unreachable(&nodes, error))
     }
 }
 
-/// Nobody answers.
+/// The failure of a command that found no leader.
 pub(crate) fn unreachable(nodes: &str, error: Error) -> Failure {
     match error {
-        // A node answered, and says what is wrong.
+        // These errors already say what is wrong and what to do.
         Error::Failed(Failed::BadTls(_) | Failed::NoLeader { .. }) => error.into(),
         Error::Failed(_) => Failure::failed(format!(
-            "no leader was found at {nodes}: {error}. `fencepost dev` starts a node to try things out; --server or \
-             FENCEPOST_SERVER name another cluster; --ca, --cert and --key are for TLS"
+            "no leader was found at {nodes}: {error}. To try things out, start a node with `fencepost dev`. To use another cluster, \
+             set --server or FENCEPOST_SERVER. If the nodes use TLS, give --ca, --cert and --key"
         )),
         other => other.into(),
     }
@@ -83,7 +85,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Reads the name of a lock.
+/// Parses the name of a lock.
 pub(crate) fn name(text: &str) -> std::result::Result<Name, String> {
-    Name::new(text).map_err(|why| format!("{why}; write another name"))
+    Name::new(text).map_err(|why| format!("{why}; choose another name"))
 }

@@ -1,4 +1,6 @@
-//! Durations as people type them: a number and a unit.
+//! Durations as people type and read them: a number and a unit.
+//!
+//! A unit is required: `5` could mean seconds or milliseconds. JSON output does not use this; it has milliseconds.
 
 use std::time::Duration;
 
@@ -6,12 +8,12 @@ use fencepost_core::bounds::DURATION_MS_MAX;
 
 const EXAMPLES: &str = "write a number and a unit, like 500ms, 5s, 2m or 1h";
 
-/// Reads `500ms`, `5s`, `1.5m`, `2h`.
+/// Parses `500ms`, `5s`, `1.5m`, `2h`.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let unit_at = text.find(|it: char| it.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(unit_at);
     if number.starts_with('-') {
-        return Err(format!("a duration is not negative: {EXAMPLES}"));
+        return Err(format!("a duration cannot be negative: {EXAMPLES}"));
     }
     let unit_ms = match unit {
         "ms" => 1.0,
@@ -20,18 +22,18 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         "h" => 3_600_000.0,
         "d" => 86_400_000.0,
         "" => return Err(format!("the unit is missing: {EXAMPLES}")),
-        _ => return Err(format!("{unit:?} is no unit: {EXAMPLES}")),
+        _ => return Err(format!("unknown unit {unit:?}: {EXAMPLES}")),
     };
-    // What f64 reads besides digits (`inf`, `1e9`, `+1`) nobody means.
+    // Only digits and a point: `f64` would also accept `inf`, `1e9` and `+1`.
     if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
-        return Err(format!("{number:?} is no number: {EXAMPLES}"));
+        return Err(format!("{number:?} is not a number: {EXAMPLES}"));
     }
-    let number: f64 = number.parse().map_err(|_| format!("{number:?} is no number: {EXAMPLES}"))?;
+    let number: f64 = number.parse().map_err(|_| format!("{number:?} is not a number: {EXAMPLES}"))?;
     let ms = (number * unit_ms).round();
     if ms > DURATION_MS_MAX as f64 {
-        return Err("that is longer than a year, which is the most: write a shorter one".to_owned());
+        return Err("longer than a year, which is the maximum: write a shorter duration".to_owned());
     }
-    // Exact: at most a year of milliseconds.
+    // Exact: `f64` represents every whole number up to a year in milliseconds.
     Ok(Duration::from_millis(ms as u64))
 }
 
@@ -73,13 +75,13 @@ mod tests {
         let refused = [
             ("", "unit is missing"),
             ("5", "unit is missing"),
-            ("-5s", "not negative"),
-            ("s", "no number"),
-            ("5 s", "no number"),
-            ("1e9s", "no unit"),
-            ("infs", "no unit"),
-            ("1.2.3s", "no number"),
-            ("5parsec", "no unit"),
+            ("-5s", "cannot be negative"),
+            ("s", "not a number"),
+            ("5 s", "not a number"),
+            ("1e9s", "unknown unit"),
+            ("infs", "unknown unit"),
+            ("1.2.3s", "not a number"),
+            ("5parsec", "unknown unit"),
             ("366d", "longer than a year"),
             ("99999999999999999999999999h", "longer than a year"),
         ];

@@ -1,23 +1,23 @@
-//! How a command ends when it does not end well, and the exit code that says so.
+//! How a command fails: an exit code and a message.
 //!
-//! Three kinds, by who must act: whoever typed it, whoever holds what is in the way, whoever runs the cluster. Every text says
-//! what to do next.
+//! Three kinds, by who must act: the user who typed the command (`usage`), the holder of a lock or an administrator (`refused`), the
+//! operator of the cluster or of this machine (`failed`). Every message says what to do next.
 
 use std::fmt::Display;
 
-/// Refused, or not found.
+/// The cluster refused, or the named thing was not found.
 pub(crate) const REFUSED: u8 = 1;
-/// What was typed cannot be understood.
+/// Wrong usage: an argument or a setting is not valid.
 pub(crate) const USAGE: u8 = 2;
 /// `run`: the lock was lost while the command ran.
 pub(crate) const LOST: u8 = 123;
 /// `run`: the lock was not acquired.
 pub(crate) const NOT_ACQUIRED: u8 = 124;
-/// The cluster cannot be reached, a file cannot be written, and the like.
+/// For example, the cluster cannot be reached or a file cannot be written.
 pub(crate) const FAILED: u8 = 125;
-/// `run`: the command was found and cannot be executed.
+/// `run`: the command was found, but cannot be executed.
 pub(crate) const CANNOT_EXECUTE: u8 = 126;
-/// `run`: there is no such command.
+/// `run`: the command was not found.
 pub(crate) const NOT_FOUND: u8 = 127;
 
 /// What `--help` says about exit codes.
@@ -25,32 +25,32 @@ pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
   0    done
   1    refused, or not found
-  2    what was typed cannot be understood
-  125  failed: the cluster cannot be reached, a file cannot be written, and the like
-`fencepost run` has more of them: see `fencepost run --help`.";
+  2    wrong usage: fix the arguments or the settings
+  125  failed: for example, the cluster cannot be reached or a file cannot be written
+`fencepost run` has more exit codes: see `fencepost run --help`.";
 
-/// A command did not end well.
+/// Why a command failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: u8,
-    /// Empty if all has been said.
+    /// Empty if there is nothing to print.
     pub(crate) message: String,
 }
 
 pub(crate) type Result<Done = ()> = std::result::Result<Done, Failure>;
 
 impl Failure {
-    /// Another value or another spelling helps.
+    /// The user must change an argument or a setting.
     pub(crate) fn usage(message: impl Display) -> Failure {
         Failure { code: USAGE, message: message.to_string() }
     }
 
-    /// The cluster said no, or there is no such thing.
+    /// The cluster refused, or the named thing does not exist.
     pub(crate) fn refused(message: impl Display) -> Failure {
         Failure { code: REFUSED, message: message.to_string() }
     }
 
-    /// Something around us does not work.
+    /// Something outside of this program failed: the network, a disk, a process.
     pub(crate) fn failed(message: impl Display) -> Failure {
         Failure { code: FAILED, message: message.to_string() }
     }
@@ -62,7 +62,7 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-/// Standard output was closed by who read it, as `| head` does: nothing is wrong, and nobody listens any more.
+/// A closed standard output, as with `| head`, is not a failure: the command ends silently with code 0.
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Failure {
         match error.kind() {

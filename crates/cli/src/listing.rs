@@ -1,4 +1,6 @@
-//! Whole listings, page by page, and who the sessions in them are.
+//! Reads whole listings, page by page, and the clients behind the sessions in them.
+//!
+//! The pages are read one after the other, so a listing is not a snapshot of one moment. `shown.rs` decides how it is shown.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +9,7 @@ use fencepost::{Client, GrantView, LogicalMs, SessionId, SessionView, WaiterReco
 use crate::failure::Result;
 use crate::shown::People;
 
-/// Sessions that are asked about one by one; with more of them people read ids.
+/// How many sessions are looked up, with one request each. The others are shown by id only.
 const PEOPLE_MAX: usize = 200;
 
 /// Every grant that holds a name with this prefix, and the stamp of the last page.
@@ -23,7 +25,7 @@ pub(crate) async fn grants(client: &Client, prefix: &str) -> Result<(Vec<GrantVi
     }
 }
 
-/// Every request that waits for a name with this prefix, from at most so many pages.
+/// The requests that wait for a name with this prefix, from at most `pages_max` pages.
 pub(crate) async fn waiters(client: &Client, prefix: &str, pages_max: usize) -> Result<Vec<WaiterRecord>> {
     let (mut rows, mut after) = (Vec::new(), None);
     for _ in 0..pages_max {
@@ -50,7 +52,7 @@ pub(crate) async fn sessions(client: &Client) -> Result<(Vec<SessionView>, Logic
     }
 }
 
-/// Who these sessions are.
+/// Looks up the clients behind these sessions.
 pub(crate) async fn people(client: &Client, sessions: impl IntoIterator<Item = SessionId>) -> Result<People> {
     let sessions: BTreeSet<SessionId> = sessions.into_iter().collect();
     let mut people = People::default();

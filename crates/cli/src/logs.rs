@@ -1,4 +1,6 @@
-//! Logs on standard error, as text or as JSON.
+//! Starts the log on standard error, as text or as JSON.
+//!
+//! Messages for the user do not go through it: those are in `output.rs`. Client commands log only if `FENCEPOST_LOG_LEVEL` is set.
 
 use std::io::IsTerminal;
 
@@ -7,10 +9,10 @@ use tracing_subscriber::EnvFilter;
 use crate::failure::{Failure, Result};
 use crate::settings::{Settings, Source};
 
-/// Begins to log as the settings say. `quiet` is the level if nobody said one.
+/// Starts logging as the settings say. `quiet` is the level if it is not set.
 ///
 /// # Errors
-/// A format or level that is none.
+/// An unknown format or level.
 pub(crate) fn begin(settings: &Settings, quiet: Option<&str>) -> Result {
     let level = settings.get("log-level");
     let words = match quiet {
@@ -18,13 +20,13 @@ pub(crate) fn begin(settings: &Settings, quiet: Option<&str>) -> Result {
         _ => &level.value,
     };
     let filter = EnvFilter::builder().parse(words).map_err(|_| {
-        settings.refuse("log-level", "this is no level: write error, warn, info, debug or trace, or MODULE=LEVEL,...")
+        settings.refuse("log-level", "unknown level: write error, warn, info, debug or trace, or MODULE=LEVEL,...")
     })?;
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let begun = match settings.get("log-format").value.as_str() {
         "text" => logs.with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()).try_init(),
         "json" => logs.json().flatten_event(true).try_init(),
-        _ => return Err(settings.refuse("log-format", "this is no format: write text or json")),
+        _ => return Err(settings.refuse("log-format", "unknown format: write text or json")),
     };
-    begun.map_err(|error| Failure::failed(format!("cannot begin to log: {error}")))
+    begun.map_err(|error| Failure::failed(format!("cannot start logging: {error}")))
 }

@@ -1,7 +1,41 @@
-//! The `fencepost` command: runs nodes, runs commands under a lock, looks on and administers.
+//! The `fencepost` command: runs nodes, runs commands under a lock, shows locks and administers them.
 //!
-//! A thin layer: it reads what was typed, asks the server library or the client library, and prints what came of it. It
-//! decides nothing about locks. One file a command, in `command/`.
+//! A thin layer: it parses the arguments, calls the server library or the client library, and prints the result. It
+//! decides nothing about locks. Each command has its own file in `command/`.
+//!
+//! # Files
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `main.rs` | the list of commands, and the start of the one that the user typed |
+//! | `command/mod.rs` | the list of the command modules |
+//! | `command/dev.rs` | `dev`: a node or a small cluster in this process, to try things out |
+//! | `command/serve.rs` | `serve`: one node of a cluster |
+//! | `command/run.rs` | `run`: a command that runs only while a lock is held |
+//! | `command/exec.rs` | `become-command`: starts a command that dies with its parent; for `run` and `demo` |
+//! | `command/locks.rs`, `command/sessions.rs` | `locks`, `sessions`: lists of locks and sessions |
+//! | `command/describe.rs`, `command/why.rs` | `describe`, `why`: one lock, in tables and in sentences |
+//! | `command/watch.rs`, `command/top.rs` | `watch`, `top`: events as they happen, and a live screen |
+//! | `command/administer.rs` | `break`, `evict`, `freeze`, `freezes`, `thaw`, `limit`: what an administrator changes |
+//! | `command/members.rs`, `command/transfer.rs` | `members`, `member`, `transfer`: the nodes, and which of them leads |
+//! | `command/backup.rs` | `backup`, `restore`: the state of a cluster as a file |
+//! | `command/fence.rs` | `fence`: prepares a store to check tokens, shows and tidies its marks |
+//! | `command/backends.rs` | `backends`: the supported lock systems, and what each promises |
+//! | `command/bench.rs` | `bench`: measures a running cluster |
+//! | `command/config.rs`, `command/completion.rs` | `config`, `completion`: the settings in force, and scripts for shells |
+//! | `demo/` | `demo`: nodes, workers and a bank account that show why a lock needs a guard |
+//! | `stores/` | the stores that `fence` connects to, one file each |
+//! | `settings.rs` | every setting: its flag, variable, key in the file and default |
+//! | `connect.rs` | the connection to the cluster, and the exit code for each error of the client library |
+//! | `failure.rs` | exit codes and error messages |
+//! | `output.rs` | tables, JSON, messages and colours |
+//! | `shown.rs` | how ids, modes, ages and clients are written |
+//! | `duration.rs` | durations as people type and read them |
+//! | `listing.rs` | lists that are longer than one page |
+//! | `logs.rs` | the log on standard error |
+//! | `nesting.rs` | `run` inside `run`: refuses a command that would wait for itself |
+//! | `terminal.rs` | gives the terminal to the command of `run`, and takes it back |
+//! | `own.rs` | starts this program again as a child, and waits for signals that ask to stop |
 
 mod command;
 mod connect;
@@ -71,7 +105,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // Wrong usage ends here, with exit code 2.
+    // Exits with code 2 on wrong usage.
     let arguments = Arguments::parse();
     match carry_out(arguments.command) {
         Ok(code) => ExitCode::from(code),
@@ -84,12 +118,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Gives the exit code.
+/// Runs the command. Returns the exit code.
 fn carry_out(command: Command) -> Result<u8> {
     if let Command::Exec(args) = &command {
         return exec::run(args).map(|()| 0);
     }
-    // One thread is what the server means to have, and all that a client needs.
+    // One thread: the server is designed for one, and a client needs no more.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         match command {
@@ -120,7 +154,7 @@ fn carry_out(command: Command) -> Result<u8> {
             Command::Config(args) => config::run(args),
             Command::Completion(args) => completion::run(&args),
             Command::DemoWorker(args) => demo::worker::run(args).await,
-            Command::Exec(_) => unreachable!("it needs no runtime, and was carried out before one was made"),
+            Command::Exec(_) => unreachable!("it ran before the runtime was created"),
         }?;
         Ok(0)
     })

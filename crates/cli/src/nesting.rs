@@ -1,15 +1,15 @@
-//! `fencepost run` inside `fencepost run`: a command that asks for the very lock that it runs under would wait for itself for ever.
+//! `fencepost run` inside `fencepost run`: a command that asks for the lock that it runs under would wait for itself for ever.
 //!
-//! Each `run` tells its command under which grants it runs. An inner `run` that finds one of them in its way is refused at once: the
-//! outer `run` keeps its lock until its command has ended. A grant's id never comes back, so a command that was left in the
-//! background, and whose outer `run` has ended, is in no way of itself.
+//! Each `run` tells its command the grants that it runs under. If one of them blocks an inner `run`, that is refused at once, because
+//! the outer `run` keeps its lock until its command ends. Grant ids are never used again. So a command in the background, whose
+//! outer `run` has ended, does not block itself.
 
 use fencepost::{Busy, BusyWhy, Client, Error, GrantId};
 
 /// The variable that holds the grants, outermost first: `CLUSTER:GRANT,CLUSTER:GRANT`.
 pub(crate) const VARIABLE: &str = "FENCEPOST_GRANTS";
 
-/// Grants that are passed on at most, the innermost ones: the environment has a limited size, and no script nests this deep on purpose.
+/// How many grants are passed on: the innermost ones. The environment has a limited size, and no script nests this deep on purpose.
 const GRANTS_MAX: usize = 64;
 
 /// The grants that this process runs under.
@@ -21,7 +21,7 @@ impl Outer {
         Outer::read(&std::env::var(VARIABLE).unwrap_or_default())
     }
 
-    /// What is no grant is left out: the variable may have been set by hand.
+    /// Skips parts that are not a grant: the variable may have been set by hand.
     fn read(text: &str) -> Outer {
         let grant = |part: &str| {
             let (cluster, grant) = part.split_once(':')?;
@@ -34,14 +34,14 @@ impl Outer {
         self.0.is_empty()
     }
 
-    /// What a command is told that runs under one more.
+    /// The variable's value for a command that runs under one more grant.
     pub(crate) fn and(&self, cluster: u128, grant: GrantId) -> String {
         let kept = &self.0[self.0.len().saturating_sub(GRANTS_MAX - 1)..];
         let all = kept.iter().copied().chain([(cluster, grant)]);
         all.map(|(cluster, grant)| format!("{cluster:032x}:{}", grant.0)).collect::<Vec<_>>().join(",")
     }
 
-    /// The grant among them that keeps this request from passing, if one does.
+    /// The grant among them that blocks this request, if there is one.
     ///
     /// # Errors
     /// [`Error`] if the cluster could not be asked who holds the name.
@@ -54,7 +54,7 @@ impl Outer {
         if let Some(holder) = busy.holders.iter().find(|holder| is_ours(&holder.grant)) {
             return Ok(Some(holder.grant));
         }
-        // Not all are listed; and a request that is in the way only because it came earlier waits for those who hold the name.
+        // The answer may list only some holders, or this request is behind an earlier one, which waits for the holders of the name.
         let is_listed = busy.why == BusyWhy::Held && busy.holders.len() as u64 >= u64::from(busy.holder_count);
         if is_listed {
             return Ok(None);
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grants_are_passed_on_and_what_is_none_is_left_out() {
+    fn grants_are_passed_on_and_other_text_is_skipped() {
         let (one, two) = ((0xA, GrantId(7)), (u128::MAX, GrantId(u64::MAX)));
         let told = Outer::default().and(one.0, one.1);
         let told = Outer::read(&told).and(two.0, two.1);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn however_deep_the_nesting_the_innermost_grants_are_passed_on() {
+    fn deep_nesting_passes_on_the_innermost_grants() {
         let mut told = String::new();
         for grant in 1..=1_000 {
             told = Outer::read(&told).and(0xA, GrantId(grant));

@@ -1,6 +1,7 @@
-//! What people and programs read: columns or JSON on standard output, talk on standard error.
+//! Output: tables or JSON on standard output, messages for people on standard error.
 //!
-//! Plain when piped, so that `cut` and `grep` see no colours; `NO_COLOR` is respected on a terminal, too.
+//! Plain text when piped, so that `cut` and `grep` see no colours. `NO_COLOR` turns colours off on a terminal, too.
+//! `printable` escapes text that other users chose, so that it cannot control the terminal.
 
 use std::io::{IsTerminal, Write};
 
@@ -9,7 +10,7 @@ use serde::Serialize;
 
 use crate::failure::Result;
 
-/// How to print.
+/// The output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// Columns, for people.
@@ -19,10 +20,10 @@ pub(crate) enum Format {
     Json,
 }
 
-/// The option that every command that prints something has.
+/// The `--output` option of every command that prints results.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct OutputArgs {
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value = "table", value_name = "FORMAT")]
     pub(crate) output: Format,
 }
@@ -44,12 +45,12 @@ pub(crate) fn line(text: &str) -> Result {
     Ok(writeln!(std::io::stdout(), "{text}")?)
 }
 
-/// Says something to whoever sits there. Standard error may be closed, and that is nobody's fault.
+/// Prints a message on standard error. Ignores a closed standard error: there is no other place to report it.
 pub(crate) fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// Prints rows under a heading. Nothing to show is said on standard error, and nothing is printed.
+/// Prints rows under a heading. Without rows it prints only `if_empty`, on standard error.
 pub(crate) fn table<const COLUMNS: usize>(
     heading: [&str; COLUMNS],
     rows: &[[String; COLUMNS]],
@@ -89,7 +90,7 @@ fn join<const COLUMNS: usize>(row: &[String; COLUMNS], widths: &[usize; COLUMNS]
     text.trim_end().to_owned()
 }
 
-/// What others wrote must not steer a terminal, nor break a row: control characters are shown as `\u{1b}`.
+/// Shows control characters as escapes such as `\u{1b}`: text from other users must not control the terminal or break a row.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut shown, it| {
         if it.is_control() {
@@ -101,7 +102,7 @@ pub(crate) fn printable(text: &str) -> String {
     })
 }
 
-/// Whether standard output is a terminal whose user has not asked for no colours.
+/// Whether to use colours: standard output is a terminal, and `NO_COLOR` is not set.
 pub(crate) fn colours() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty())
 }

@@ -1,4 +1,6 @@
-//! This program, started once more by itself, and the signals that mean to stop it: for commands that run nodes of their own.
+//! Starts this program again as a child process, and waits for the signals that ask to stop.
+//!
+//! For `demo`, which runs nodes and workers, and for `bench`, which only needs the signals.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -8,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::command::exec;
 use crate::failure::Result;
 
-/// The exit code for the first signal that means to stop.
+/// Waits for INT, TERM or HUP. Returns the exit code for the first of them.
 pub(crate) fn interrupted() -> Result<impl Future<Output = u8>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -22,7 +24,7 @@ pub(crate) fn interrupted() -> Result<impl Future<Output = u8>> {
     })
 }
 
-/// A command of this program that dies with this process, and hears nothing of this shell: neither Ctrl-C nor its settings.
+/// A command of this program as a child that dies with this process. It gets neither Ctrl-C nor `FENCEPOST_*` settings from this shell.
 pub(crate) fn own_command(name: &str) -> std::io::Result<Command> {
     let program = exec::own_path()?;
     let mut command = Command::new(&program);

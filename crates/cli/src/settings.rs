@@ -1,7 +1,7 @@
-//! Where a value comes from: a flag, else the environment, else the file, else the default.
+//! The settings. Each value comes from a flag, else from the environment, else from the file, else from the default.
 //!
-//! One table names every key; the flag, the variable and the key of the file follow from the name. All four say a value in the
-//! same words, so a value is read in one place, and whoever wrote a wrong one hears where it stands.
+//! One table names every key; the flag, the variable and the key of the file follow from the name. All four give a value as the
+//! same text, so it is parsed in one place, and an error says where the wrong value comes from.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,20 +13,20 @@ use fencepost_server::{Begin, Config, TlsFiles};
 
 use crate::failure::{Failure, Result};
 
-/// What a variable of the environment holds.
+/// Whether an environment variable holds a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holds {
-    /// What may be seen: an address, a number, the path of a file, though a secret may be in the file.
+    /// Not a secret: an address, a number, or the path of a file, even if the file holds a secret.
     Plain,
-    /// A secret itself. The command of `run` does not inherit it.
+    /// The value is a secret. The command of `run` does not inherit it.
     Secret,
 }
 
-/// Something that can be set.
+/// A setting.
 pub(crate) struct Key {
     /// `--name` as a flag, `FENCEPOST_NAME` in the environment, `name = ...` in the file.
     pub(crate) name: &'static str,
-    /// What stands for the value in `--help`; none for a yes or no.
+    /// The placeholder of the value in `--help`. `None` for a switch.
     value: Option<&'static str>,
     holds: Holds,
     help: &'static str,
@@ -40,44 +40,44 @@ const fn switch(name: &'static str, help: &'static str) -> Key {
     Key { name, value: None, holds: Holds::Plain, help }
 }
 
-/// What a node can be told.
+/// The settings of a node.
 const NODE: &[Key] = &[
-    key("name", "NAME", "What people call this node; no two members have the same [default: the host's name]"),
-    key("data", "DIR", "Where the node keeps its log [default: fencepost-data]"),
-    switch("new-cluster", "Found a new cluster here; refused where there is a log already"),
-    key("join", "ADDR,...", "Join the cluster that one of these client addresses belongs to"),
-    key("listen-client", "IP:PORT", "Where clients connect [default: 127.0.0.1:7420]"),
-    key("listen-http", "IP:PORT", "Where health, readiness and metrics are [default: 127.0.0.1:7421]"),
-    key("listen-peer", "IP:PORT", "Where peers connect [default: 127.0.0.1:7422]"),
-    key("advertise-client", "HOST:PORT", "What clients are told to connect to [default: where this node listens]"),
-    key("advertise-peer", "HOST:PORT", "What peers are told to connect to [default: where this node listens]"),
+    key("name", "NAME", "The name of this node, unique in the cluster [default: the host name]"),
+    key("data", "DIR", "The directory for the node's log and snapshots [default: fencepost-data]"),
+    switch("new-cluster", "Found a new cluster with this node; refused if the directory has a log already"),
+    key("join", "ADDR,...", "Join the cluster of these nodes, given by their client addresses"),
+    key("listen-client", "IP:PORT", "Listen here for clients [default: 127.0.0.1:7420]"),
+    key("listen-http", "IP:PORT", "Listen here for HTTP: health, readiness and metrics [default: 127.0.0.1:7421]"),
+    key("listen-peer", "IP:PORT", "Listen here for the other nodes [default: 127.0.0.1:7422]"),
+    key("advertise-client", "HOST:PORT", "The address of this node that clients get [default: the listen address]"),
+    key("advertise-peer", "HOST:PORT", "The address of this node that other nodes get [default: the listen address]"),
     key("tls-cert", "FILE", "TLS for clients and HTTP: the certificate, in PEM"),
-    key("tls-key", "FILE", "Its private key, in PEM"),
-    key("tls-client-ca", "FILE", "Serve only clients with a certificate of these authorities, in PEM"),
+    key("tls-key", "FILE", "The private key of tls-cert, in PEM"),
+    key("tls-client-ca", "FILE", "Serve only clients with a certificate from these authorities, in PEM"),
     key("peer-cert", "FILE", "TLS among nodes: the certificate with this node's name, in PEM"),
-    key("peer-key", "FILE", "Its private key, in PEM"),
+    key("peer-key", "FILE", "The private key of peer-cert, in PEM"),
     key("peer-ca", "FILE", "The authorities that sign the nodes' certificates, in PEM"),
-    key("join-ca", "FILE", "The authorities that sign what other nodes show to clients [default: peer-ca]"),
-    switch("insecure", "Listen without TLS where others can hear it"),
-    key("snapshot-every-entries", "N", "Make a snapshot after so many log entries [default: 100000]"),
-    key("snapshot-every-bytes", "N", "Make a snapshot after so many bytes of log [default: 67108864]"),
+    key("join-ca", "FILE", "For --join: the authorities that sign the nodes' tls-cert, in PEM [default: peer-ca]"),
+    switch("insecure", "Allow addresses without TLS that other machines can reach"),
+    key("snapshot-every-entries", "N", "Make a snapshot after this many log entries [default: 100000]"),
+    key("snapshot-every-bytes", "N", "Make a snapshot after this many bytes of log [default: 67108864]"),
     key("log-format", "FORMAT", "Logs on standard error: text or json [default: text]"),
-    key("log-level", "LEVEL", "error, warn, info, debug, trace, or per module [default: info]"),
+    key("log-level", "LEVEL", "Log level: error, warn, info, debug or trace, also per module [default: info]"),
 ];
 
-/// What every client command can be told, and not a node.
+/// The settings of every client command.
 const CLIENT: &[Key] = &[
     key("server", "HOST:PORT,...", "Nodes of the cluster; one is enough to find the others [default: 127.0.0.1:7420]"),
-    key("ca", "FILE", "Speak TLS, and believe nodes with a certificate of these authorities, in PEM"),
-    key("cert", "FILE", "The certificate to show to nodes that want one, in PEM"),
-    key("key", "FILE", "Its private key, in PEM"),
-    key("server-name", "NAME", "The name that the nodes' certificates bear [default: the host in the node's address]"),
+    key("ca", "FILE", "Use TLS, and trust nodes with a certificate from these authorities, in PEM"),
+    key("cert", "FILE", "The client's certificate, for nodes that ask for one, in PEM"),
+    key("key", "FILE", "The private key of cert, in PEM"),
+    key("server-name", "NAME", "The name in the nodes' certificates [default: the host in the node's address]"),
 ];
 
-/// The password of a store, where a list of processes does not show it.
+/// The password of a store. Not a flag, because a list of processes shows flags.
 pub(crate) const STORE_PASSWORD: &str = "FENCEPOST_STORE_PASSWORD";
 
-/// `FENCEPOST_*` variables that are no settings: where the file is, what `run` tells its command (a fencing token is no secret), and
+/// `FENCEPOST_*` variables that are not settings: the path of the file, what `run` tells its command (a fencing token is not a secret), and
 /// the password of a store.
 const OTHER_VARIABLES: &[(&str, Holds)] = &[
     ("FENCEPOST_CONFIG", Holds::Plain),
@@ -114,7 +114,7 @@ impl Key {
             "snapshot-every-bytes" => node.snapshot_every_bytes.to_string(),
             "log-format" => "text".to_owned(),
             "log-level" => "info".to_owned(),
-            // Not said.
+            // No default.
             _ => String::new(),
         }
     }
@@ -125,7 +125,7 @@ pub(crate) fn host_name() -> String {
     name.filter(|name| !name.is_empty()).unwrap_or_else(|| "node".to_owned())
 }
 
-/// What was said by flags.
+/// The values from flags.
 type Flags = BTreeMap<&'static str, String>;
 
 fn read_flags(keys: &'static [Key], matches: &ArgMatches) -> Flags {
@@ -136,15 +136,15 @@ fn read_flags(keys: &'static [Key], matches: &ArgMatches) -> Flags {
     keys.iter().filter_map(|key| Some((key.name, value(key)?))).collect()
 }
 
-/// The flags of a node, made from the table.
+/// The flags of a node, generated from the table.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeFlags(Flags);
 
-/// The flags of every client command, made from the table.
+/// The flags of every client command, generated from the table.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClientFlags(Flags);
 
-/// What clap asks of flags that it did not make itself.
+/// The traits that clap needs for flags that are not derived.
 macro_rules! flags_of {
     ($flags:ident, $keys:ident) => {
         impl clap::FromArgMatches for $flags {
@@ -193,7 +193,7 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// A value in words, and where it came from.
+/// A value as text, and where it came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Setting {
     pub(crate) name: &'static str,
@@ -208,10 +208,10 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Puts flags, environment, file and defaults together. Besides, variables that look like settings and are none.
+    /// Merges flags, environment, file and defaults.
     ///
     /// # Errors
-    /// The file cannot be read or has a key that is not known, or a variable is not UTF-8.
+    /// The file cannot be read or has an unknown key, or a variable is not UTF-8.
     pub(crate) fn gather(node: &NodeFlags, client: &ClientFlags, file: Option<&Path>) -> Result<Settings> {
         let file_path = file.map(Path::to_owned).or_else(|| std::env::var_os("FENCEPOST_CONFIG").map(PathBuf::from));
         let from_file = file_path.as_deref().map(read_file).transpose()?.unwrap_or_default();
@@ -223,7 +223,7 @@ impl Settings {
                 (value.clone(), Source::Flag(key.name))
             } else if let Some(value) = std::env::var_os(&variable) {
                 let value = value.into_string().map_err(|value| {
-                    Failure::usage(format!("{variable} is {value:?}, which is not UTF-8: set it anew, or unset it"))
+                    Failure::usage(format!("{variable} is {value:?}, which is not UTF-8: change or unset it"))
                 })?;
                 (value, Source::Variable(variable))
             } else if let (Some(value), Some(path)) = (from_file.get(key.name), &file_path) {
@@ -240,20 +240,20 @@ impl Settings {
         self.all.iter().find(|setting| setting.name == name).expect("every key of the table was gathered")
     }
 
-    /// Those that a node goes by.
+    /// The settings of a node.
     pub(crate) fn of_node(&self) -> impl Iterator<Item = &Setting> {
         self.all.iter().filter(|setting| NODE.iter().any(|key| key.name == setting.name))
     }
 
-    /// A value, if there is one.
+    /// A value, unless it is empty.
     fn text(&self, name: &str) -> Option<String> {
         Some(self.get(name).value.clone()).filter(|text| !text.is_empty())
     }
 
-    /// What the server library is told.
+    /// The configuration for the server library.
     ///
     /// # Errors
-    /// A value that cannot be read, with where it stands and what to write instead.
+    /// A value is not valid. The message says where it comes from and what to write instead.
     pub(crate) fn node_config(&self) -> Result<Config> {
         let text = |name| self.text(name);
         let join = list(&self.get("join").value);
@@ -263,7 +263,7 @@ impl Settings {
         let begin = match (self.switch("new-cluster")?, join.is_empty()) {
             (true, false) => {
                 return Err(Failure::usage(
-                    "--new-cluster founds a cluster and --join joins one: say one of them, not both",
+                    "--new-cluster founds a cluster and --join joins one: use one of them, not both",
                 ));
             }
             (true, true) => Begin::Found,
@@ -275,9 +275,9 @@ impl Settings {
                 check_host_port(&address).map_err(|why| self.refuse(name, &why))?;
             }
         }
-        let directory = text("data").ok_or_else(|| self.refuse("data", "empty: say a directory"))?;
+        let directory = text("data").ok_or_else(|| self.refuse("data", "empty: give a directory"))?;
         Ok(Config {
-            name: text("name").ok_or_else(|| self.refuse("name", "empty: say a name"))?,
+            name: text("name").ok_or_else(|| self.refuse("name", "empty: give a name"))?,
             directory: Some(PathBuf::from(directory)),
             begin,
             client_listen: self.address("listen-client")?,
@@ -294,7 +294,7 @@ impl Settings {
         })
     }
 
-    /// The files of a port, if it has TLS. Some of them are of no use without the others.
+    /// The TLS files of a port, if it uses TLS. The files in `together` must all be given, or none.
     fn tls_files(&self, together: impl AsRef<[&'static str]>, authority: &str) -> Result<Option<TlsFiles>> {
         let together = together.as_ref();
         if together.iter().all(|name| self.text(name).is_none()) {
@@ -310,24 +310,24 @@ impl Settings {
         Ok(Some(TlsFiles { certificate: path(together[0]), key: path(together[1]), authority }))
     }
 
-    /// A file that means nothing without another.
+    /// The path of a file, which needs the setting `needs`.
     fn path(&self, name: &str, needs: &str) -> Result<Option<PathBuf>> {
         match self.text(name) {
             Some(_) if self.text(needs).is_none() => {
-                Err(self.refuse(name, &format!("it means nothing without TLS: give --{needs}, too")))
+                Err(self.refuse(name, &format!("it has no effect without TLS: give --{needs}, too")))
             }
             path => Ok(path.map(PathBuf::from)),
         }
     }
 
-    /// How a client speaks TLS, if it does.
+    /// The TLS settings of a client, if it uses TLS.
     ///
     /// # Errors
-    /// A file that cannot be read, or one that means nothing without another.
+    /// A file cannot be read, or a setting that it needs is missing.
     pub(crate) fn client_tls(&self) -> Result<Option<Tls>> {
         let read = |name: &str| match self.path(name, "ca")? {
             Some(path) => std::fs::read(path).map(Some).map_err(|error| {
-                self.refuse(name, &format!("cannot be read: {error}; say a file that this user may read"))
+                self.refuse(name, &format!("cannot be read: {error}; give a file that this user can read"))
             }),
             None => Ok(None),
         };
@@ -346,41 +346,41 @@ impl Settings {
     }
 
     fn address(&self, name: &str) -> Result<SocketAddr> {
-        let no_address = |_| self.refuse(name, "this is no IP:PORT: write one like 127.0.0.1:7420 or [::1]:7420");
+        let no_address = |_| self.refuse(name, "not an IP:PORT: write one like 127.0.0.1:7420 or [::1]:7420");
         self.get(name).value.parse().map_err(no_address)
     }
 
     fn number(&self, name: &str) -> Result<u64> {
-        self.get(name).value.parse().map_err(|_| self.refuse(name, "this is no whole number: write one like 100000"))
+        self.get(name).value.parse().map_err(|_| self.refuse(name, "not a whole number: write one like 100000"))
     }
 
     fn switch(&self, name: &str) -> Result<bool> {
         match self.get(name).value.as_str() {
             "true" | "1" | "yes" => Ok(true),
             "false" | "0" | "no" | "" => Ok(false),
-            _ => Err(self.refuse(name, "this is neither true nor false: write one of them")),
+            _ => Err(self.refuse(name, "neither true nor false: write one of them")),
         }
     }
 
-    /// A value that cannot be, where it stands, and why.
+    /// The failure for a wrong value: the value, where it comes from, and what is wrong.
     pub(crate) fn refuse(&self, name: &str, why: &str) -> Failure {
         let Setting { value, source, .. } = self.get(name);
         Failure::usage(format!("{name} = {value:?} ({source}): {why}"))
     }
 }
 
-/// The parts of a list with commas between them.
+/// The parts of a comma-separated list.
 pub(crate) fn list(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }
 
-/// Whether this is `HOST:PORT`.
+/// Checks that this is `HOST:PORT`.
 pub(crate) fn check_host_port(text: &str) -> std::result::Result<(), String> {
     let is_good = text.rsplit_once(':').is_some_and(|(host, port)| {
         let is_plain = !host.is_empty() && !host.contains(|it: char| it.is_whitespace() || "/@?#".contains(it));
         is_plain && port.parse::<u16>().is_ok()
     });
-    if is_good { Ok(()) } else { Err(format!("{text:?} is no HOST:PORT: write one like 127.0.0.1:7420")) }
+    if is_good { Ok(()) } else { Err(format!("{text:?} is not HOST:PORT: write one like 127.0.0.1:7420")) }
 }
 
 /// Every variable that this program reads or sets, and what it holds.
@@ -389,12 +389,12 @@ fn variables() -> impl Iterator<Item = (String, Holds)> {
     keys.chain(OTHER_VARIABLES.iter().map(|(name, holds)| ((*name).to_owned(), *holds)))
 }
 
-/// The variables that hold a secret themselves.
+/// The variables whose value is a secret.
 pub(crate) fn secret_variables() -> impl Iterator<Item = String> {
     variables().filter(|(_, holds)| *holds == Holds::Secret).map(|(name, _)| name)
 }
 
-/// Variables that begin like ours and set nothing: most likely a slip of the pen.
+/// `FENCEPOST_*` variables that are unknown, probably because of a typing error.
 pub(crate) fn unknown_variables() -> Vec<String> {
     let known = |name: &str| variables().any(|(known, _)| known == name);
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
@@ -406,14 +406,14 @@ pub(crate) fn unknown_variables() -> Vec<String> {
 fn read_file(path: &Path) -> Result<BTreeMap<String, String>> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::usage(format!("cannot read {shown}: {error}; say another file with --config or FENCEPOST_CONFIG"))
+        Failure::usage(format!("cannot read {shown}: {error}; give another file with --config or FENCEPOST_CONFIG"))
     })?;
     parse_file(&text).map_err(|why| Failure::usage(format!("{shown}: {why}")))
 }
 
 fn parse_file(text: &str) -> std::result::Result<BTreeMap<String, String>, String> {
     let table: toml::Table =
-        text.parse().map_err(|error: toml::de::Error| format!("this is no TOML: {}", error.to_string().trim_end()))?;
+        text.parse().map_err(|error: toml::de::Error| format!("not valid TOML: {}", error.to_string().trim_end()))?;
     let mut found = BTreeMap::new();
     for (name, value) in table {
         if !NODE.iter().chain(CLIENT).any(|key| key.name == name) {
@@ -421,17 +421,20 @@ fn parse_file(text: &str) -> std::result::Result<BTreeMap<String, String>, Strin
             let close =
                 known.iter().find(|known| known.replace('-', "") == name.replace(['-', '_'], "").to_lowercase());
             let hint = close.map(|close| format!("; do you mean `{close}`?")).unwrap_or_default();
-            return Err(format!("there is no key `{name}`{hint}; there are: {}", known.join(", ")));
+            return Err(format!("unknown key `{name}`{hint}; the keys are: {}", known.join(", ")));
         }
         let value = words(&value).ok_or_else(|| {
-            format!("`{name}` is a {}: write a string, a number, true or false, or a list of strings", value.type_str())
+            format!(
+                "`{name}` has the type {}: write a string, a number, true or false, or a list of strings",
+                value.type_str()
+            )
         })?;
         found.insert(name, value);
     }
     Ok(found)
 }
 
-/// A value of the file as a flag would say it.
+/// A value of the file, as the text that a flag would have.
 fn words(value: &toml::Value) -> Option<String> {
     match value {
         toml::Value::String(text) => Some(text.clone()),
@@ -450,7 +453,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_key_of_the_file_is_read_in_the_words_of_the_flag() {
+    fn every_key_of_the_file_is_read_as_the_text_of_its_flag() {
         let text = "name = 'n1'\nnew-cluster = true\njoin = ['a:1', 'b:2']\nsnapshot-every-entries = 5\n";
         let read = parse_file(text).unwrap();
         let words: Vec<(&str, &str)> = read.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
@@ -461,11 +464,11 @@ mod tests {
     #[test]
     fn a_wrong_file_is_refused_with_what_to_write() {
         let table = [
-            ("listen_client = 'x'", "no key `listen_client`; do you mean `listen-client`?"),
-            ("colour = 'red'", "there are: name, data, new-cluster"),
-            ("name = 1.5", "`name` is a float: write"),
-            ("join = [1]", "`join` is a array: write"),
-            ("name = ", "no TOML"),
+            ("listen_client = 'x'", "unknown key `listen_client`; do you mean `listen-client`?"),
+            ("colour = 'red'", "the keys are: name, data, new-cluster"),
+            ("name = 1.5", "`name` has the type float: write"),
+            ("join = [1]", "`join` has the type array: write"),
+            ("name = ", "not valid TOML"),
         ];
         for (text, part) in table {
             let message = parse_file(text).expect_err(text);
@@ -473,9 +476,9 @@ mod tests {
         }
     }
 
-    /// A path is no secret: a command that is a client itself goes by it.
+    /// A path is not a secret, and a command that is itself a client needs it.
     #[test]
-    fn secrets_are_told_from_paths() {
+    fn a_password_is_a_secret_and_a_path_is_not() {
         let secrets: Vec<String> = secret_variables().collect();
         assert_eq!(secrets, [STORE_PASSWORD]);
         for path in ["FENCEPOST_CA", "FENCEPOST_CERT", "FENCEPOST_KEY", "FENCEPOST_TLS_KEY", "FENCEPOST_PEER_KEY"] {

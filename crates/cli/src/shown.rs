@@ -1,7 +1,7 @@
-//! The words of the locks as people and programs read them: ids, modes, ages, who somebody is.
+//! How values are shown: ids, modes, ages, and the client behind a session.
 //!
-//! People get short ids and ages; programs get whole ids and milliseconds. What others chose (names, owners, metadata) goes
-//! through `output::printable` before a terminal sees it.
+//! People get short ids and ages; programs get whole ids and milliseconds. Text that other users chose (names, owners, metadata)
+//! is not escaped here: the caller passes it through `output::printable` before it prints it.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::duration;
 
-/// Hex digits of an id that people see: enough to tell ten thousand apart.
+/// Hex digits of a short id: enough to tell ten thousand apart.
 const SHORT_ID_DIGITS: usize = 12;
 
 pub(crate) fn session_id(id: SessionId) -> String {
@@ -59,7 +59,7 @@ pub(crate) fn takes(takes: Takes) -> String {
     }
 }
 
-/// The names of what is held or wanted, and how.
+/// The names that are held or wanted, and their modes.
 pub(crate) fn held(held: &Held) -> (String, String) {
     match held {
         Held::Permits { name, permits } => (name.to_string(), format!("permits: {}", permits.get())),
@@ -106,13 +106,14 @@ pub(crate) fn left(until: LogicalMs, now: LogicalMs) -> String {
     duration::show(until.0.saturating_sub(now.0))
 }
 
-/// What a session says about itself: lines `key=value`, as our client libraries write them. Others may write anything.
+/// The metadata of a session: `key=value` lines, as our client libraries write them. Other clients may write
+/// anything; lines of another form are skipped.
 pub(crate) fn metadata(bytes: &[u8]) -> BTreeMap<String, String> {
     let text = String::from_utf8_lossy(bytes);
     text.lines().filter_map(|line| line.split_once('=')).map(|(key, value)| (key.into(), value.into())).collect()
 }
 
-/// `backup.sh, pid 17 on db-1`: whatever of it is known.
+/// `backup.sh, pid 17 on db-1`: the parts that are known.
 pub(crate) fn client(bytes: &[u8]) -> String {
     let known = metadata(bytes);
     let mut text = String::new();
@@ -132,7 +133,7 @@ pub(crate) fn client(bytes: &[u8]) -> String {
     text.trim().to_owned()
 }
 
-/// Who the sessions are, for those who read about them.
+/// The clients behind sessions.
 #[derive(Default)]
 pub(crate) struct People {
     clients: BTreeMap<SessionId, String>,
@@ -161,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_a_session_is_is_said_as_far_as_it_is_known() {
+    fn a_session_is_shown_with_what_is_known_of_its_client() {
         assert_eq!(
             client(b"host=db-1\npid=17\nname=fencepost\ncommand=backup.sh"),
             "fencepost backup.sh, pid 17 on db-1"

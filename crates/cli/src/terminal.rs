@@ -1,8 +1,7 @@
-//! Who may read the terminal.
+//! Gives the terminal to the command of `fencepost run`, and takes it back.
 //!
-//! A command in its own process group could neither read the terminal nor hear Ctrl-C, so it becomes the foreground, and the
-//! terminal comes back when it has ended. Ctrl-Z is undone at once: a command that stands still while its lock runs out
-//! would go on after it.
+//! A command in its own process group can read the terminal and receive Ctrl-C only as the foreground group, so it becomes
+//! that. Ctrl-Z is undone at once: a stopped command would outlive its lock, and continue without it.
 
 use std::io::{IsTerminal, stdin};
 
@@ -13,19 +12,19 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::output;
 
-/// The terminal is another group's until this is dropped.
+/// While this lives, another process group is the foreground of the terminal.
 pub(crate) struct Foreground {
     watching: tokio::task::JoinHandle<()>,
 }
 
 impl Foreground {
-    /// Gives the terminal to a process group, if there is one and it is ours.
+    /// Makes a process group the foreground. `None` without a terminal, or if this process is not in the foreground.
     pub(crate) fn give_to(group: Pid) -> Option<Foreground> {
         if !stdin().is_terminal() || tcgetpgrp(stdin()) != Ok(getpgrp()) {
             return None;
         }
         tcsetpgrp(stdin(), group).ok()?;
-        // It may have tried to read before the terminal was its own.
+        // It may have been stopped for reading the terminal too early.
         let _ = killpg(group, Signal::SIGCONT);
         Some(Foreground { watching: tokio::spawn(keep_going(group)) })
     }
@@ -34,7 +33,7 @@ impl Foreground {
 impl Drop for Foreground {
     fn drop(&mut self) {
         self.watching.abort();
-        // Whoever is not the foreground is stopped for changing it, unless the signal is blocked.
+        // A background process that changes the foreground gets SIGTTOU and stops, unless it blocks the signal.
         let blocked = SigSet::from(Signal::SIGTTOU);
         if blocked.thread_block().is_ok() {
             let _ = tcsetpgrp(stdin(), getpgrp());
@@ -48,7 +47,7 @@ async fn keep_going(group: Pid) {
     while children.recv().await.is_some() {
         let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         if let Ok(WaitStatus::Stopped(..)) = waitid(Id::Pid(group), flags) {
-            output::say("fencepost: goes on: a command under a lock cannot stand still (Ctrl-C ends it)");
+            output::say("fencepost: resumed: a command under a lock cannot be suspended (Ctrl-C ends it)");
             let _ = killpg(group, Signal::SIGCONT);
         }
     }

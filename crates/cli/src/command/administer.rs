@@ -1,4 +1,6 @@
-//! What an administrator does to locks: break, evict, freeze, thaw, limit. Each says why, and that goes to the audit log.
+//! What an administrator does to locks: `break`, `evict`, `freeze`, `freezes`, `thaw` and `limit`.
+//!
+//! Every change carries a reason, which goes to the audit log. `break` and `evict` show what they will end, and ask before they do it.
 
 use std::io::{IsTerminal, Write};
 
@@ -13,48 +15,48 @@ use crate::failure::{Failure, Result};
 use crate::output::{self, Format, OutputArgs};
 use crate::{listing, shown};
 
-/// End a held lock, whoever holds it
+/// Take a lock away from its holder
 ///
-/// The old holder is told, and not stopped: a holder that was paused in the middle of a write may still finish it. Only a store
-/// that checks fencing tokens refuses it. Shows what it will break and asks, unless --yes.
+/// The holder is told, but not stopped: a holder that is paused in the middle of a write may still finish it. Only a store
+/// that checks fencing tokens refuses that write. Shows what it will break and asks first, unless you pass --yes.
 #[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("what").required(true).args(["lock", "grant"]))]
 pub(crate) struct BreakArgs {
-    /// The lock: everybody who holds it loses it
+    /// The lock; all its holders lose it
     #[arg(value_parser = connect::name)]
     lock: Option<Name>,
-    /// Only this grant: `fencepost describe` shows their ids
+    /// Only this grant; `fencepost describe` shows the ids
     #[arg(long, value_name = "ID")]
     grant: Option<u64>,
-    /// End a rest (lock delay) instead, so that the next one gets the lock at once
+    /// End the rest (lock delay) instead, so that the next waiter gets the lock at once
     #[arg(long)]
     waive_rest: bool,
     #[command(flatten)]
     act: ActArgs,
 }
 
-/// End a session with all that it holds and waits for
+/// End a session: its locks are taken away, and its waits end
 #[derive(Debug, clap::Args)]
 pub(crate) struct EvictArgs {
-    /// The session's id, or the beginning of it
+    /// The session's id, or its first digits
     session: String,
     #[command(flatten)]
     act: ActArgs,
 }
 
-/// Let new requests for a name, or for all with a prefix, wait
+/// Make new requests for a name, or for all names with a prefix, wait
 ///
-/// Those who hold it keep it. Prints the id of the freeze, which `fencepost thaw` takes.
+/// Holders keep their locks. Prints the id of the freeze, for `fencepost thaw`.
 #[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("what").required(true).args(["name", "prefix"]))]
 pub(crate) struct FreezeArgs {
     /// The name
     #[arg(value_parser = connect::name)]
     name: Option<Name>,
-    /// Every name that begins so; the empty one is every name
+    /// Every name with this prefix; the empty prefix means every name
     #[arg(long)]
     prefix: Option<String>,
-    /// Why; it goes to the audit log
+    /// The reason, for the audit log
     #[arg(long, value_name = "TEXT")]
     reason: String,
     #[command(flatten)]
@@ -63,7 +65,7 @@ pub(crate) struct FreezeArgs {
     output: OutputArgs,
 }
 
-/// List what is frozen
+/// List the freezes
 #[derive(Debug, clap::Args)]
 pub(crate) struct FreezesArgs {
     #[command(flatten)]
@@ -76,7 +78,7 @@ pub(crate) struct FreezesArgs {
 #[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("what").required(true).args(["freeze", "name", "prefix"]))]
 pub(crate) struct ThawArgs {
-    /// The freeze's id, or the beginning of it
+    /// The freeze's id, or its first digits
     freeze: Option<String>,
     /// All freezes of exactly this name
     #[arg(long, value_parser = connect::name)]
@@ -84,27 +86,27 @@ pub(crate) struct ThawArgs {
     /// All freezes of exactly this prefix
     #[arg(long)]
     prefix: Option<String>,
-    /// Why; it goes to the audit log
+    /// The reason, for the audit log
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     reason: String,
     #[command(flatten)]
     server: ServerArgs,
 }
 
-/// Say how many permits a semaphore has
+/// Set how many permits a semaphore has
 #[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("what").required(true).args(["permits", "none"]))]
 pub(crate) struct LimitArgs {
     /// The semaphore
     #[arg(value_parser = connect::name)]
     name: Name,
-    /// How many may be out at a time
+    /// How many permits may be held at a time
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     permits: Option<u32>,
-    /// Take the limit away
+    /// Remove the limit
     #[arg(long)]
     none: bool,
-    /// Why; it goes to the audit log
+    /// The reason, for the audit log
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     reason: String,
     #[command(flatten)]
@@ -113,10 +115,10 @@ pub(crate) struct LimitArgs {
 
 #[derive(Debug, clap::Args)]
 struct ActArgs {
-    /// Why; it goes to the audit log and to whom it hits
+    /// The reason, for the audit log and for the clients concerned
     #[arg(long, value_name = "TEXT")]
     reason: String,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
     #[command(flatten)]
@@ -130,7 +132,7 @@ pub(crate) async fn break_lock(args: BreakArgs) -> Result {
         (Some(lock), _) => targets_of(&client, lock, args.waive_rest).await?,
         (None, Some(grant)) if args.waive_rest => vec![(GrantId(grant), format!("the rest of grant {grant}"))],
         (None, Some(grant)) => vec![grant_target(&client, GrantId(grant)).await?],
-        (None, None) => return Err(Failure::usage("say a lock, or a grant with --grant")),
+        (None, None) => return Err(Failure::usage("name a lock, or a grant with --grant")),
     };
     let shown: Vec<String> = targets.iter().map(|(_, shown)| format!("  {shown}")).collect();
     let verb = if args.waive_rest { "waive" } else { "break" };
@@ -145,7 +147,7 @@ pub(crate) async fn break_lock(args: BreakArgs) -> Result {
     Ok(())
 }
 
-/// What holds the lock, or rests on it, in words.
+/// The grants that hold the lock, or that rest on it, each with a description.
 async fn targets_of(client: &Client, lock: &Name, rests: bool) -> Result<Vec<(GrantId, String)>> {
     let explained = client.explain(lock.as_str()).await?;
     let (now, what) = (explained.at.stamp, &explained.what);
@@ -154,12 +156,15 @@ async fn targets_of(client: &Client, lock: &Name, rests: bool) -> Result<Vec<(Gr
             (it.grant, format!("the rest of grant {}, {} left", it.grant.0, shown::left(it.until, now)))
         };
         let found: Vec<_> = what.rests.iter().map(rest).collect();
-        return if found.is_empty() { Err(Failure::refused(format!("{lock} does not rest"))) } else { Ok(found) };
+        return if found.is_empty() { Err(Failure::refused(format!("{lock} is not resting"))) } else { Ok(found) };
     }
     let holders: Vec<_> = holders_of_the_name(what).collect();
     let people = listing::people(client, holders.iter().filter_map(|it| it.holder.session)).await?;
     let target = |it: &&fencepost::HolderView| {
-        let who = it.holder.session.map_or("nobody".to_owned(), |id| people.who(id, it.holder.owner.as_ref()));
+        let who = it
+            .holder
+            .session
+            .map_or("a session that has ended".to_owned(), |id| people.who(id, it.holder.owner.as_ref()));
         let (token, takes) = (it.holder.token.0, shown::takes(it.holder.takes));
         let age = shown::age(it.holder.since, now);
         (
@@ -171,11 +176,11 @@ async fn targets_of(client: &Client, lock: &Name, rests: bool) -> Result<Vec<(Gr
     if found.is_empty() {
         let above = what.holders.iter().find_map(|it| it.covers_from.as_ref());
         let hint = match (above, what.rests.is_empty()) {
-            (Some(above), _) => format!("it is covered by {above}: break that"),
-            (None, false) => "it rests: --waive-rest ends that".to_owned(),
+            (Some(above), _) => format!("it is covered by {above}: break that lock"),
+            (None, false) => "it is resting: --waive-rest ends the rest".to_owned(),
             (None, true) => "there is nothing to break".to_owned(),
         };
-        return Err(Failure::refused(format!("nobody holds {lock}; {hint}")));
+        return Err(Failure::refused(format!("{lock} is not held; {hint}")));
     }
     Ok(found)
 }
@@ -186,7 +191,7 @@ async fn grant_target(client: &Client, grant: GrantId) -> Result<(GrantId, Strin
     let found = page.what.rows.iter().find(|row| row.record.id == grant);
     let Some(GrantView { record, .. }) = found else {
         return Err(Failure::refused(format!(
-            "there is no grant {}: it has ended, or never was; `fencepost locks` lists what is held",
+            "there is no grant {}: it has ended or never existed; `fencepost locks` lists the held locks",
             grant.0
         )));
     };
@@ -202,11 +207,14 @@ pub(crate) async fn evict(args: EvictArgs) -> Result {
     let (sessions, _) = listing::sessions(&client).await?;
     let ids = sessions.iter().map(|session| (session.id, shown::session_id(session.id)));
     let id: SessionId = by_beginning("session", &args.session, ids, "fencepost sessions")?;
-    let session = sessions.iter().find(|session| session.id == id).expect("it was found among them");
+    let session =
+        sessions.iter().find(|session| session.id == id).expect("`by_beginning` returns an id from this list");
     let who = shown::client(session.metadata.as_bytes());
     let (grants, waits) = (session.grants, session.waits);
-    let shown =
-        format!("session {} ({who}), which holds {grants} and waits for {waits}", shown::short_session(session.id));
+    let shown = format!(
+        "session {} ({who}), which holds {grants} locks and waits for {waits}",
+        shown::short_session(session.id)
+    );
     confirm(&format!("This will evict:\n  {shown}"), args.act.yes)?;
     client.admin().reason(&args.act.reason).evict(id).await?;
     output::say(&format!("fencepost: evicted: {}", output::printable(&shown)));
@@ -219,7 +227,7 @@ pub(crate) async fn freeze(args: FreezeArgs) -> Result {
     let id = match (&args.name, &args.prefix) {
         (Some(name), _) => admin.freeze_name(name.as_str()).await?,
         (None, Some(prefix)) => admin.freeze_prefix(prefix).await?,
-        (None, None) => return Err(Failure::usage("say a name, or a prefix with --prefix")),
+        (None, None) => return Err(Failure::usage("give a name, or a prefix with --prefix")),
     };
     match args.output.output {
         Format::Table => output::line(&shown::freeze_id(id)),
@@ -265,7 +273,7 @@ pub(crate) async fn thaw(args: ThawArgs) -> Result {
             vec![by_beginning("freeze", id, ids, "fencepost freezes")?]
         }
         (None, Some(scope)) => freezes.iter().filter(|it| it.scope == scope).map(|it| it.id).collect(),
-        (None, None) => return Err(Failure::usage("say the id of a freeze, --name or --prefix")),
+        (None, None) => return Err(Failure::usage("give the id of a freeze, --name or --prefix")),
     };
     if found.is_empty() {
         return Err(Failure::refused("there is no such freeze: `fencepost freezes` lists them"));
@@ -282,28 +290,28 @@ pub(crate) async fn limit(args: LimitArgs) -> Result {
     client.admin().reason(&args.reason).set_limit(args.name.as_str(), args.permits).await?;
     output::say(&match args.permits {
         Some(permits) => format!("fencepost: {} has {permits} permits", args.name),
-        None => format!("fencepost: {} has no limit any more", args.name),
+        None => format!("fencepost: {} has no limit now", args.name),
     });
     Ok(())
 }
 
-/// The one thing whose id begins so.
+/// The only item whose id starts with `beginning`.
 fn by_beginning<Id>(what: &str, beginning: &str, ids: impl Iterator<Item = (Id, String)>, lister: &str) -> Result<Id> {
     let wanted = beginning.to_lowercase();
     if wanted.is_empty() || wanted.len() > 32 || !wanted.bytes().all(|it| it.is_ascii_hexdigit()) {
-        return Err(Failure::usage(format!("{beginning:?} is no id: `{lister}` lists them, in hex")));
+        return Err(Failure::usage(format!("{beginning:?} is not an id: `{lister}` lists the ids, in hex")));
     }
     let mut found: Vec<Id> = ids.filter(|(_, id)| id.starts_with(&wanted)).map(|(id, _)| id).collect();
     match (found.pop(), found.is_empty()) {
         (Some(id), true) => Ok(id),
         (Some(_), false) => {
-            Err(Failure::refused(format!("more than one {what} begins with {beginning}: say more of it")))
+            Err(Failure::refused(format!("more than one {what} starts with {beginning}: give more digits")))
         }
         (None, _) => Err(Failure::refused(format!("there is no {what} {beginning}: `{lister}` lists them"))),
     }
 }
 
-/// Asks whoever sits there.
+/// Asks the user at the terminal. `Ok` means yes.
 fn confirm(what: &str, yes: bool) -> Result {
     if yes {
         return Ok(());
@@ -311,7 +319,7 @@ fn confirm(what: &str, yes: bool) -> Result {
     let lines: Vec<String> = what.lines().map(output::printable).collect();
     output::say(&lines.join("\n"));
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::usage("there is no terminal to ask at: say --yes if you mean it"));
+        return Err(Failure::usage("cannot ask for confirmation without a terminal: pass --yes to do it"));
     }
     let _ = write!(std::io::stderr(), "Go on? [y/N] ");
     let mut answer = String::new();

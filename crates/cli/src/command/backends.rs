@@ -1,4 +1,4 @@
-//! `fencepost backends`: the lock systems that the library speaks to, and what each of them promises.
+//! `fencepost backends`: lists the lock systems that the library supports, and what each promises. It connects to none of them.
 
 use fencepost_backends::table::{self, Row, word};
 use fencepost_backends::{Kept, Promise, System};
@@ -8,19 +8,19 @@ use crate::output::{self, Format, OutputArgs};
 
 const AFTER_HELP: &str = "\
 yes  the promise is kept
-if   it is kept on a condition: `fencepost backends NAME` says on which
-no   it is not kept, and asking for it is refused: `fencepost backends NAME` says why
+if   the promise is kept on a condition: `fencepost backends NAME` shows it
+no   the promise is not kept, and a request for it is refused: `fencepost backends NAME` says why
 
 Examples:
   fencepost backends                 all systems, in one table
   fencepost backends redis           one of them, with conditions and reasons
   fencepost backends -o json         for programs";
 
-/// Show which lock systems the library speaks to, and what each promises
+/// List the lock systems that the library supports, and what each promises
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// Only this system: redis, etcd, postgres and so on
+    /// Only this system, such as redis, etcd or postgres
     system: Option<String>,
     #[command(flatten)]
     output: OutputArgs,
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &Args) -> Result {
         let mut known: Vec<&str> = System::ALL.into_iter().map(scheme).collect();
         known.dedup();
         let said = args.system.as_deref().unwrap_or_default();
-        return Err(Failure::usage(format!("{said:?} is no lock system: known are {}", known.join(", "))));
+        return Err(Failure::usage(format!("unknown lock system {said:?}: write one of {}", known.join(", "))));
     }
     match (args.output.output, args.system.is_some()) {
         (Format::Json, _) => output::json(&systems.into_iter().map(table::row).collect::<Vec<Row>>()),
@@ -60,12 +60,12 @@ pub(crate) fn run(args: &Args) -> Result {
     }
 }
 
-/// Whether somebody means this system by what was said.
+/// Whether the user means this system: by its scheme, or by the start of its name.
 fn is_called(system: System, said: &str) -> bool {
     scheme(system).eq_ignore_ascii_case(said) || system.name().to_lowercase().starts_with(&said.to_lowercase())
 }
 
-/// How its addresses begin.
+/// The scheme of its addresses.
 fn scheme(system: System) -> &'static str {
     system.address().split("://").next().unwrap_or_default()
 }

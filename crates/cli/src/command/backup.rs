@@ -1,4 +1,4 @@
-//! `fencepost backup` and `fencepost restore`: the whole state as one file, and a new cluster from it.
+//! `fencepost backup` and `fencepost restore`: write the whole state to one file, and make a new cluster from it.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{IsTerminal, Write};
@@ -13,30 +13,31 @@ use crate::connect::ServerArgs;
 use crate::failure::{Failure, Result};
 use crate::output;
 
-/// Write the state of the cluster to a file, while it serves
+/// Write the state of the running cluster to a file
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The file; it appears when it is whole and on disk
+    /// The file; it appears only when it is complete and on disk
     file: PathBuf,
-    /// Replace the file if there is one
+    /// Replace the file if it exists
     #[arg(long)]
     force: bool,
     #[command(flatten)]
     server: ServerArgs,
 }
 
-/// Make the directory of a new cluster's first node from a backup
+/// Make the data directory of a new cluster's first node from a backup
 ///
-/// Sessions do not come along: whoever held a lock must ask again. Tokens go on far above those of the backup, so that none
-/// that was given since can come again. Then start the node with `fencepost serve --data DIR`, and let others join it.
+/// Sessions are not restored: clients must acquire their locks again. Tokens continue far above those of the backup, so that no
+/// token that was given after the backup is given again. Then start the node with `fencepost serve --data DIR`, and let other
+/// nodes join it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RestoreArgs {
     /// The backup
     file: PathBuf,
-    /// The directory to make
+    /// The directory to create
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// How far tokens jump: more than could have been given since the backup
+    /// How far tokens jump; it must be more than were given since the backup
     #[arg(long, value_name = "N", default_value_t = RESTORE_TOKEN_JUMP,
         value_parser = clap::value_parser!(u64).range(RESTORE_TOKEN_JUMP..TOKEN_MAX))]
     token_jump: u64,
@@ -45,16 +46,18 @@ pub(crate) struct RestoreArgs {
 pub(crate) async fn run(args: Args) -> Result {
     let shown = args.file.display();
     if args.file.exists() && !args.force {
-        return Err(Failure::usage(format!("{shown} exists: say another file, or --force to replace it")));
+        return Err(Failure::usage(format!("{shown} exists: name another file, or pass --force to replace it")));
     }
-    let name =
-        args.file.file_name().ok_or_else(|| Failure::usage(format!("{shown} is no file: say one to write to")))?;
+    let name = args
+        .file
+        .file_name()
+        .ok_or_else(|| Failure::usage(format!("{shown} is not the name of a file: name one to write to")))?;
     let mut aside = name.to_owned();
     aside.push(format!(".partial-{}", std::process::id()));
     let aside = args.file.with_file_name(aside);
-    // It holds what the cluster knows: other users of this machine are not to read it.
+    // It holds the state of the cluster: other users of this machine must not read it.
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside).with_context(|| {
-        format!("cannot write {}; say a file in a directory that exists and is yours", aside.display())
+        format!("cannot write {}; name a file in a directory that exists and is yours", aside.display())
     })?;
     let client = args.server.connect().await;
     let written = match client {
@@ -63,16 +66,18 @@ pub(crate) async fn run(args: Args) -> Result {
     };
     let moved = written.and_then(|bytes| {
         std::fs::rename(&aside, &args.file).with_context(|| format!("cannot write {shown}"))?;
-        sync_directory(&args.file).with_context(|| format!("cannot make {shown} durable; try again"))?;
+        sync_directory(&args.file).with_context(|| format!("cannot sync {shown} to disk; try again"))?;
         Ok(bytes)
     });
     match moved {
         Ok(bytes) => {
-            output::say(&format!("fencepost: {bytes} bytes in {shown}; `fencepost restore` makes a new cluster of it"));
+            output::say(&format!(
+                "fencepost: wrote {bytes} bytes to {shown}; `fencepost restore` makes a new cluster from it"
+            ));
             Ok(())
         }
         Err(failure) => {
-            // If it cannot be removed it is in nobody's way.
+            // A partial file that stays behind does no harm.
             let _ = std::fs::remove_file(&aside);
             Err(failure)
         }
@@ -84,7 +89,7 @@ async fn write(client: &Client, mut file: File) -> Result<u64> {
     let mut bytes = 0;
     let is_seen = std::io::stderr().is_terminal();
     while let Some(piece) = backup.next().await? {
-        file.write_all(&piece).context("cannot write the backup; make room, or say another file")?;
+        file.write_all(&piece).context("cannot write the backup; free disk space, or name another file")?;
         bytes += piece.len() as u64;
         if is_seen {
             let _ = write!(std::io::stderr(), "\r{:.1} MiB", bytes as f64 / f64::from(1 << 20));
@@ -96,7 +101,7 @@ async fn write(client: &Client, mut file: File) -> Result<u64> {
     if bytes == 0 {
         return Err(Failure::failed("the cluster sent an empty backup: try again"));
     }
-    file.sync_all().context("cannot make the backup durable; see whether the disk is well")?;
+    file.sync_all().context("cannot sync the backup to disk; check the disk")?;
     Ok(bytes)
 }
 
@@ -107,24 +112,27 @@ fn sync_directory(file: &Path) -> std::io::Result<()> {
 
 pub(crate) fn restore(args: &RestoreArgs) -> Result {
     let shown = args.file.display();
-    let backup = std::fs::read(&args.file).with_context(|| format!("cannot read {shown}; say the file of a backup"))?;
+    let backup =
+        std::fs::read(&args.file).with_context(|| format!("cannot read {shown}; name the file of a backup"))?;
     let data = args.data.display();
     let is_empty = match std::fs::read_dir(&args.data) {
         Ok(mut entries) => entries.next().is_none(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
-        Err(error) => return Err(Failure::failed(format!("cannot look into {data}: {error}; say another directory"))),
+        Err(error) => return Err(Failure::failed(format!("cannot read {data}: {error}; name another directory"))),
     };
     if !is_empty {
-        return Err(Failure::usage(format!("{data} is not empty: say a directory that is, or is not there yet")));
+        return Err(Failure::usage(format!("{data} is not empty: name an empty or a new directory")));
     }
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(&args.data)
-        .with_context(|| format!("cannot make {data}; say another directory"))?;
+        .with_context(|| format!("cannot create {data}; name another directory"))?;
     let made = fencepost_server::restore(&backup, &args.data, args.token_jump)
         .map_err(|error| Failure::failed(format!("{shown} cannot be restored: {error}")))?;
     output::line(&format!("cluster {:032x}, node {:012x}", made.cluster, made.node))?;
-    output::say(&format!("fencepost: start it with `fencepost serve --data {data}`, then let others join it"));
+    output::say(&format!(
+        "fencepost: start the node with `fencepost serve --data {data}`, then let other nodes join it"
+    ));
     Ok(())
 }

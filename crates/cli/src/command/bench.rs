@@ -1,4 +1,4 @@
-//! `fencepost bench`: loads a running cluster, and prints pairs a second and latencies. The load itself is `fencepost-load`'s.
+//! `fencepost bench`: puts load on a running cluster, and prints throughput and latencies. `fencepost-load` makes the load.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use crate::own::interrupted;
 use crate::settings;
 
 const AFTER_HELP: &str = "\
-Every contender takes a lock, gives it back, and takes the next; the names begin with fencepost-bench/, and nobody else's \
-locks are touched. Ctrl-C ends it early, with what was measured until then.
+Every contender takes a lock, gives it back, and takes the next. All names begin with fencepost-bench/, so other locks \
+are not touched. Ctrl-C ends it early, and prints what was measured until then.
 
 Examples:
   fencepost bench                              64 contenders for 10 s
@@ -21,17 +21,17 @@ Examples:
 
 bench/compare in the source tree measures Fencepost beside etcd, ZooKeeper, Redis and Postgres.";
 
-/// Load a running cluster and see how fast it is
+/// Measure how fast a running cluster is
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// How many take locks at a time
+    /// How many contenders take locks at the same time
     #[arg(long, short, default_value_t = 64, value_name = "N", value_parser = contenders)]
     contenders: usize,
-    /// For how long
+    /// How long to measure, in seconds
     #[arg(long, short, default_value_t = 10, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
-    /// All want the same eight locks, and wait for each other
+    /// All contenders want the same eight locks, and wait for each other
     #[arg(long)]
     shared_names: bool,
     /// Each contender has a connection of its own, as programs on many machines do
@@ -49,11 +49,11 @@ pub(crate) struct Args {
 fn contenders(text: &str) -> std::result::Result<usize, String> {
     match text.parse() {
         Ok(many @ 1..=100_000) => Ok(many),
-        _ => Err("say how many take locks at a time: from 1 to 100000".to_owned()),
+        _ => Err("write a number from 1 to 100000".to_owned()),
     }
 }
 
-/// Gives the exit code.
+/// Returns the exit code.
 pub(crate) async fn run(args: Args) -> Result<u8> {
     let (builder, nodes) = args.server.builder()?;
     let builder = builder.name("fencepost bench");
@@ -68,7 +68,7 @@ pub(crate) async fn run(args: Args) -> Result<u8> {
         shared_names: args.shared_names,
         separate_connections: args.separate_connections,
         efficiency: args.efficiency,
-        // Two who do this at a time do not stand in each other's way.
+        // Unique, so that two benchmarks at the same time do not block each other.
         prefix: format!("fencepost-bench/{}-{}", settings::host_name(), std::process::id()),
     };
     let mut code = 0;

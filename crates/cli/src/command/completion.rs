@@ -1,11 +1,11 @@
-//! `fencepost completion SHELL`: what a shell needs to complete our words.
+//! `fencepost completion SHELL`: prints the script with which a shell completes commands and flags.
 
 use clap::CommandFactory;
 use clap_complete::Shell;
 
 use crate::failure::Result;
 
-/// Print the completions for a shell
+/// Print the completion script for a shell
 ///
 /// For example: `fencepost completion bash > ~/.local/share/bash-completion/completions/fencepost`
 #[derive(Debug, clap::Args)]

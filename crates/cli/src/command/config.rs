@@ -1,4 +1,6 @@
 //! `fencepost config view`: every value in force, and where it came from.
+//!
+//! It prints the paths of keys, never their content. `settings.rs` owns the values; this file only prints and checks them.
 
 use std::path::PathBuf;
 
@@ -8,7 +10,7 @@ use crate::failure::Result;
 use crate::output::{self, Format, OutputArgs};
 use crate::settings::{self, ClientFlags, NodeFlags, Settings};
 
-/// Look at the configuration
+/// Show the configuration
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -44,7 +46,7 @@ struct Row<'a> {
 pub(crate) fn run(Args { what: What::View(args) }: Args) -> Result {
     let settings = Settings::gather(&args.flags, &args.client, args.config.as_deref())?;
     for name in settings::unknown_variables() {
-        output::say(&format!("fencepost: {name} is set and is no setting"));
+        output::say(&format!("fencepost: {name} is set, but there is no such setting"));
     }
     let rows = settings.all.iter();
     match args.output.output {
@@ -60,7 +62,7 @@ pub(crate) fn run(Args { what: What::View(args) }: Args) -> Result {
             output::table(["KEY", "VALUE", "FROM"], &rows, "")?;
         }
     }
-    // Shown first, so that one sees what is wrong.
+    // Checked after printing, so that the user sees the wrong value in the table.
     settings.node_config()?;
     settings.client_tls().map(drop)
 }

@@ -1,4 +1,4 @@
-//! `fencepost describe LOCK`: everything about one lock, in tables or as JSON.
+//! `fencepost describe LOCK`: everything about one lock, in tables or as JSON. `why` uses the same JSON.
 
 use fencepost::{AsOf, BlockedBy, Blocker, CycleLink, Explanation, HolderView, Name, QueueView, SessionId};
 use serde_json::{Value, json};
@@ -30,8 +30,9 @@ pub(crate) async fn run(args: Args) -> Result {
     output::line(&format!("lock      {}", output::printable(what.name.as_str())))?;
     output::line(&format!("as of     entry {} of term {}", explained.at.index, explained.at.term))?;
     if let Some((semaphore, out)) = &what.semaphore {
-        let kind = if semaphore.administered { "set by an administrator" } else { "while it is in use" };
-        output::line(&format!("permits   {out} of {} are out ({kind})", semaphore.limit.get()))?;
+        let kind =
+            if semaphore.administered { "limit set by an administrator" } else { "limit lasts while it is in use" };
+        output::line(&format!("permits   {out} of {} are held ({kind})", semaphore.limit.get()))?;
     }
     for freeze in &what.freezes {
         let (scope, age) = (output::printable(&shown::scope(&freeze.scope)), shown::age(freeze.since, now));
@@ -41,7 +42,7 @@ pub(crate) async fn run(args: Args) -> Result {
     }
     for rest in &what.rests {
         let left = shown::left(rest.until, now);
-        output::line(&format!("rests     for {left} more, since grant {} was lost", rest.grant.0))?;
+        output::line(&format!("rests     for {left} more, because grant {} was lost", rest.grant.0))?;
     }
     output::line("")?;
     let row = |HolderView { holder, covers_from, deadline, .. }: &HolderView| {
@@ -57,7 +58,7 @@ pub(crate) async fn run(args: Args) -> Result {
         ]
     };
     let rows: Vec<[String; 6]> = what.holders.iter().map(row).collect();
-    output::table(["GRANT", "TOKEN", "MODE", "HELD BY", "SINCE", "ENDS IN"], &rows, "fencepost: nobody holds it")?;
+    output::table(["GRANT", "TOKEN", "MODE", "HELD BY", "SINCE", "ENDS IN"], &rows, "fencepost: it is not held")?;
     if what.queue_len == 0 {
         return Ok(());
     }
@@ -74,12 +75,12 @@ pub(crate) async fn run(args: Args) -> Result {
     let rows: Vec<[String; 5]> = what.queue.iter().map(row).collect();
     output::table(["PLACE", "WANTS", "WAITING", "SINCE", "GIVES UP IN"], &rows, "")?;
     if what.queue_len > what.queue.len() {
-        output::say(&format!("fencepost: {} more wait", what.queue_len - what.queue.len()));
+        output::say(&format!("fencepost: {} more requests wait", what.queue_len - what.queue.len()));
     }
     Ok(())
 }
 
-/// Everybody who is named in an explanation.
+/// The sessions that an explanation names.
 pub(crate) fn sessions_of(what: &Explanation) -> impl Iterator<Item = SessionId> {
     let holders = what.holders.iter().filter_map(|it| it.holder.session);
     let waiters = what.queue.iter().map(|it| it.waiter.session);
@@ -94,7 +95,7 @@ pub(crate) fn sessions_of(what: &Explanation) -> impl Iterator<Item = SessionId>
     holders.chain(waiters).chain(chain).chain(suspected)
 }
 
-/// Who holds the name itself, by having asked for it: neither locks above it nor the intentions of those below.
+/// The holders that asked for this name itself. Without locks on a path above it, and without the intention modes of locks below it.
 pub(crate) fn holders_of_the_name(what: &Explanation) -> impl Iterator<Item = &HolderView> {
     use fencepost_core::{Mode, Takes};
     let asked = |takes| !matches!(takes, Takes::Mode(Mode::IS | Mode::IX));

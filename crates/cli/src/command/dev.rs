@@ -1,4 +1,6 @@
-//! `fencepost dev`: a node, or a small cluster, in this process, with nothing to configure.
+//! `fencepost dev`: runs a node, or a small cluster, in this process, with nothing to configure.
+//!
+//! For trying things out. It listens on loopback only, since it has no TLS.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,13 +12,13 @@ use crate::failure::{Failure, Result};
 use crate::settings::{ClientFlags, NodeFlags, Settings};
 use crate::{logs, output};
 
-/// The ports of the next node are so much higher: 7420, 7430, 7440.
+/// How much higher the ports of the next node are: 7420, 7430, 7440.
 const PORTS_APART: u16 = 10;
 
-/// Try things out: a node, or a local cluster, with nothing to configure
+/// Try things out: run a node, or a local cluster, with nothing to configure
 ///
-/// Everything is forgotten when it ends, unless --data says where to keep it. The nodes n1, n2, ... run in this one process;
-/// for a cluster that survives anything, run one `fencepost serve` on each machine.
+/// Everything is lost when it ends, unless --data names a directory. The nodes n1, n2, ... run in this one process. For a
+/// cluster that survives failures, run one `fencepost serve` on each machine.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// How many nodes: 1, 3, 5 or 7
@@ -25,8 +27,8 @@ pub(crate) struct Args {
     /// Keep the logs in this directory [default: in memory]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Where clients of the first node connect; HTTP and peers are on the next two ports, the next node is 10 ports further.
-    /// Port 0 takes free ports
+    /// Where the first node listens for clients. HTTP and peers use the next two ports; the ports of the next node are 10
+    /// higher. Port 0 picks free ports
     #[arg(long, value_name = "IP:PORT", default_value_t = SocketAddr::from(([127, 0, 0, 1], CLIENT_PORT)))]
     listen: SocketAddr,
 }
@@ -35,9 +37,9 @@ fn nodes(text: &str) -> std::result::Result<u16, String> {
     match text.parse() {
         Ok(nodes @ (1 | 3 | 5 | 7)) => Ok(nodes),
         Ok(nodes @ (2 | 4 | 6)) => {
-            Err(format!("{nodes} nodes survive no more failures than {}: say 1, 3, 5 or 7", nodes - 1))
+            Err(format!("{nodes} nodes survive no more failures than {}: choose 1, 3, 5 or 7", nodes - 1))
         }
-        _ => Err("say 1, 3, 5 or 7".to_owned()),
+        _ => Err("choose 1, 3, 5 or 7".to_owned()),
     }
 }
 
@@ -56,7 +58,7 @@ pub(crate) async fn run(args: Args) -> Result {
     for server in &servers {
         server.wait_until_ready().await;
     }
-    // All are joined before anybody is told to begin: a cluster that looks like three and votes like one would be no cluster.
+    // All nodes join before the user is told to start. Before that, three nodes run but fewer vote.
     for server in &servers {
         server.wait_until_member().await;
     }
@@ -64,24 +66,23 @@ pub(crate) async fn run(args: Args) -> Result {
     end_together(servers, end).await
 }
 
-/// What is in the directory must be of a cluster of as many nodes.
+/// Checks that the directory is new, or holds a cluster of as many nodes.
 fn check_data(data: &Path, args: &Args) -> Result {
     let shown = data.display();
     if data.join("IDENTITY").exists() {
         return Err(Failure::failed(format!(
-            "{shown} is the directory of one node of `fencepost serve`: start that with --data {shown}, or say another directory"
+            "{shown} is the directory of a `fencepost serve` node: run `fencepost serve --data {shown}`, or name another directory"
         )));
     }
     let found = (1..=u16::MAX).take_while(|place| data.join(format!("n{place}")).join("IDENTITY").exists()).count();
     if found != 0 && found != usize::from(args.nodes) {
         return Err(Failure::failed(format!(
-            "{shown} holds a cluster of {found}: say --nodes {found} to go on with it, or another directory"
+            "{shown} holds a cluster of {found}: pass --nodes {found} to start it, or name another directory"
         )));
     }
     if args.nodes > 1 && args.listen.port() == 0 {
         return Err(Failure::usage(
-            "nodes that are started again must find each other where they were: with --data and several --nodes, \
-             say a port other than 0",
+            "nodes that start again must keep their addresses: with --data and several --nodes, give a port other than 0",
         ));
     }
     Ok(())
@@ -94,7 +95,7 @@ async fn start(args: &Args, place: u16, first: Option<String>) -> Result<Server>
             port => port.checked_add(place * PORTS_APART + offset),
         };
         let port =
-            port.ok_or_else(|| Failure::usage("there are no ports left above this one: say a lower --listen"))?;
+            port.ok_or_else(|| Failure::usage("there are not enough ports above this one: give a lower --listen"))?;
         Ok(SocketAddr::new(args.listen.ip(), port))
     };
     let name = format!("n{}", place + 1);
@@ -114,22 +115,24 @@ async fn start(args: &Args, place: u16, first: Option<String>) -> Result<Server>
         ..Config::default()
     };
     Server::start(config).await.map_err(|error| match &error {
-        StartError::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => Failure::failed(format!(
-            "{error}: `--listen 127.0.0.1:0` takes free ports. Perhaps a `fencepost dev` runs already; then use that one"
-        )),
+        StartError::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
+            Failure::failed(format!(
+                "{error}: `--listen 127.0.0.1:0` picks free ports. If a `fencepost dev` already runs, use that one"
+            ))
+        }
         StartError::Config { .. } if !args.listen.ip().is_loopback() => Failure::usage(
-            "`fencepost dev` listens on loopback only, since it speaks plain text: for other machines use `fencepost serve`",
+            "`fencepost dev` listens on loopback only, since it has no TLS: for other machines use `fencepost serve`",
         ),
         _ => start_failure(error),
     })
 }
 
-/// The addresses, and what to try next.
+/// Prints the addresses, and what to try next.
 fn introduce(args: &Args, servers: &[Server]) -> Result {
     let clients: Vec<String> = servers.iter().map(|server| server.client_address().to_string()).collect();
     let kept = match &args.data {
         Some(data) => format!("kept in {}", data.display()),
-        None => "in memory: everything is forgotten when it ends".to_owned(),
+        None => "in memory: everything is lost when it ends".to_owned(),
     };
     let clients = clients.join(",");
     output::line(&format!("ready: {} ({kept})", clients))?;
@@ -147,7 +150,7 @@ fn introduce(args: &Args, servers: &[Server]) -> Result {
     ))
 }
 
-/// Ends every node in good order when asked to, and all of them if one had to stop.
+/// Runs the nodes. Ends all of them gracefully when `end` is ready, or when one of them had to stop.
 async fn end_together(servers: Vec<Server>, end: impl Future<Output = ()>) -> Result {
     let (ending, _) = tokio::sync::watch::channel(false);
     let mut nodes = tokio::task::JoinSet::new();

@@ -1,6 +1,7 @@
-//! What `fencepost run` starts: it asks the kernel to kill the command if `fencepost run` dies, and becomes the command.
+//! `fencepost become-command`: asks the kernel to kill this process if its parent dies, then becomes the command.
 //!
-//! A process of its own, because between fork and exec only unsafe code could ask for it. Users never type it.
+//! `fencepost run` starts its command through it, and `demo` its processes. A separate process, because between fork and exec
+//! only unsafe code could ask the kernel. Users never type it.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -13,13 +14,13 @@ pub(crate) const NAME: &str = "become-command";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Who started it.
+    /// The process id of the parent.
     parent: u32,
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
 }
 
-/// This program, even if its file was replaced since it began.
+/// The path of this program, also if its file was replaced after the start.
 pub(crate) fn own_path() -> std::io::Result<PathBuf> {
     if cfg!(target_os = "linux") { Ok(PathBuf::from("/proc/self/exe")) } else { std::env::current_exe() }
 }
@@ -30,10 +31,12 @@ pub(crate) fn run(args: &Args) -> Result {
     let command = args.command[0].to_string_lossy();
     let (code, advice) = match error.kind() {
         std::io::ErrorKind::NotFound => {
-            (failure::NOT_FOUND, "see whether it is spelt right and on the PATH (a shell's own words need `sh -c`)")
+            (failure::NOT_FOUND, "check the spelling and the PATH (builtins of a shell need `sh -c`)")
         }
-        std::io::ErrorKind::PermissionDenied => (failure::CANNOT_EXECUTE, "see whether it is a program: chmod +x"),
-        _ => (failure::CANNOT_EXECUTE, "see whether it is a program for this machine"),
+        std::io::ErrorKind::PermissionDenied => {
+            (failure::CANNOT_EXECUTE, "check that it is a program, and executable: chmod +x")
+        }
+        _ => (failure::CANNOT_EXECUTE, "check that it is a program for this machine"),
     };
     Err(Failure { code, message: format!("cannot execute {command}: {error}; {advice}") })
 }
@@ -42,8 +45,9 @@ pub(crate) fn run(args: &Args) -> Result {
 fn die_with(parent: u32) -> Result {
     use nix::sys::prctl::set_pdeathsig;
     use nix::sys::signal::Signal;
-    set_pdeathsig(Signal::SIGKILL).map_err(|error| Failure::failed(format!("cannot be tied to the lock: {error}")))?;
-    // It may have died before it was asked for.
+    set_pdeathsig(Signal::SIGKILL)
+        .map_err(|error| Failure::failed(format!("cannot tie the command to its lock: {error}")))?;
+    // The parent may have died before the call above.
     if u32::try_from(nix::unistd::getppid().as_raw()) != Ok(parent) {
         return Err(Failure::failed("`fencepost run` has died: the command is not started"));
     }

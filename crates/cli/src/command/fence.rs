@@ -1,7 +1,7 @@
-//! `fencepost fence`: prepares a store so that it checks tokens, looks at its marks, and tidies them up.
+//! `fencepost fence`: prepares a store to check tokens, shows its marks, and forgets old ones.
 //!
-//! What the marks mean and how they are kept is the business of the guards (`fencepost_fence`), and how a store is reached that of
-//! `stores.rs`. Here it is said what was done.
+//! The guards (`fencepost_fence`) define and keep the marks; `stores/` connects to the stores. This file calls them and prints the
+//! result.
 
 use fencepost_fence::{Forgotten, Installed};
 use serde_json::json;
@@ -38,30 +38,30 @@ enum What {
 #[derive(Debug, clap::Args)]
 #[command(after_help = STORES)]
 struct InitArgs {
-    /// Which store
+    /// The address of the store
     #[arg(value_parser = stores::parse)]
     store: StoreAddress,
-    /// Print the SQL instead, for whoever may run it
+    /// Only print the SQL, for an administrator to run
     #[arg(long)]
     print: bool,
 }
 
-/// Say what a store's marks say
+/// Show the guard's version, how many marks it has, and the highest token
 #[derive(Debug, clap::Args)]
 #[command(after_help = STORES)]
 struct StatusArgs {
-    /// Which store
+    /// The address of the store
     #[arg(value_parser = stores::parse)]
     store: StoreAddress,
     #[command(flatten)]
     output: OutputArgs,
 }
 
-/// Forget marks that are older than every living lock of the cluster
+/// Forget marks that are older than every live lock of the cluster
 #[derive(Debug, clap::Args)]
 #[command(after_help = STORES)]
 struct GcArgs {
-    /// Which store
+    /// The address of the store
     #[arg(value_parser = stores::parse)]
     store: StoreAddress,
     #[command(flatten)]
@@ -80,16 +80,15 @@ pub(crate) async fn run(args: Args) -> Result {
 
 async fn init(args: &InitArgs) -> Result {
     if args.print {
-        let script =
-            args.store.script().ok_or_else(|| Failure::usage("this store needs no SQL: leave --print away"))?;
+        let script = args.store.script().ok_or_else(|| Failure::usage("this store needs no SQL: leave out --print"))?;
         return output::line(script.trim_end());
     }
     let said = match args.store.connect().await?.install().await? {
         Installed::New => format!("created {}", args.store.creates()),
         Installed::Upgraded { from, to } => {
-            format!("upgraded {} from version {from} to {to}; the marks stay", args.store.creates())
+            format!("upgraded {} from version {from} to {to}; the marks are kept", args.store.creates())
         }
-        Installed::AlreadyThere => "this version was there already, nothing was changed".to_owned(),
+        Installed::AlreadyThere => "this version is already installed; nothing was changed".to_owned(),
     };
     output::say(&format!("fencepost: {}: {said}", args.store.shown()));
     say_caution(&args.store);
@@ -127,20 +126,20 @@ async fn gc(args: &GcArgs) -> Result {
     let given = cluster.counts.last_token;
     if seen.highest > given {
         return Err(Failure::refused(format!(
-            "{} has seen token {} and this cluster has given none above {}: it belongs to another cluster. Name that one with \
-             --server",
+            "{} has seen token {}, but this cluster has given no token above {}: the store belongs to another cluster. Name that \
+             cluster with --server",
             args.store.shown(),
             seen.highest.0,
             given.0
         )));
     }
-    // No token below the oldest living one can come from somebody who holds a lock.
+    // No holder of a lock has a token below the oldest live one.
     let Forgotten { names, base } = store.forget_below(cluster.oldest_live_token).await?;
     if args.output.output == Format::Json {
         return output::json(&json!({ "names_forgotten": names, "base_floor": base.0 }));
     }
     output::say(&format!(
-        "fencepost: {}: the marks of {names} names are forgotten, and no token below {} is let in under any name",
+        "fencepost: {}: forgot the marks of {names} names; tokens below {} are now refused for every name",
         args.store.shown(),
         base.0
     ));

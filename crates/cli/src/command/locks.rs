@@ -1,4 +1,6 @@
-//! `fencepost locks`: what is held, by whom, and how many wait for it.
+//! `fencepost locks`: lists the held locks, their holders, and how many requests wait.
+//!
+//! Also the JSON of a grant and of a waiting request. For one lock with all details there is `describe`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +12,10 @@ use crate::failure::Result;
 use crate::output::{self, Format, OutputArgs};
 use crate::{listing, shown};
 
-/// List what is held and what is waited for
+/// List the locks that are held or waited for
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only names that begin so
+    /// Only names with this prefix
     #[arg(default_value = "", hide_default_value = true)]
     prefix: String,
     #[command(flatten)]
@@ -54,10 +56,10 @@ pub(crate) async fn run(args: Args) -> Result {
             count.to_string(),
         ]);
     }
-    // Frozen, resting, or held on an ancestor: nobody holds the name itself.
+    // Names with waiters but without a holder: frozen, resting, or covered by a lock on a path above.
     for (name, count) in waiting.iter().filter(|(name, _)| !held_names.contains(*name)) {
         let dash = || "-".to_owned();
-        rows.push([name.clone(), dash(), dash(), "nobody".to_owned(), dash(), dash(), count.to_string()]);
+        rows.push([name.clone(), dash(), dash(), dash(), dash(), dash(), count.to_string()]);
     }
     rows.sort();
     let heading = ["LOCK", "MODE", "TOKEN", "HELD BY", "SINCE", "ENDS IN", "WAITING"];
@@ -71,7 +73,7 @@ fn nothing(prefix: &str) -> String {
     }
 }
 
-/// A grant for programs.
+/// A grant as JSON.
 pub(crate) fn grant_json(GrantView { record, deadline }: &GrantView, now: fencepost::LogicalMs) -> Value {
     json!({
         "grant": record.id.0,
@@ -85,7 +87,7 @@ pub(crate) fn grant_json(GrantView { record, deadline }: &GrantView, now: fencep
     })
 }
 
-/// A request that waits, for programs.
+/// A waiting request as JSON.
 pub(crate) fn waiter_json(waiter: &WaiterRecord, now: fencepost::LogicalMs) -> Value {
     json!({
         "arrival": waiter.arrival.0,

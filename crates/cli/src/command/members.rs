@@ -1,4 +1,4 @@
-//! `fencepost members` and `fencepost member ...`: the nodes of the cluster, and changing which they are.
+//! `fencepost members` and `fencepost member ...`: list, add, promote and remove nodes of the cluster.
 
 use std::time::Duration;
 
@@ -30,35 +30,35 @@ pub(crate) struct Args {
 enum What {
     /// List the nodes of the cluster
     List(ListArgs),
-    /// Add a node as a learner; a node that is started with `serve --join` does that by itself
+    /// Add a node as a learner; `fencepost serve --join` does this by itself
     Add {
-        /// The node's id, in hex: it is in the log of its start
+        /// The node's id, in hex; the node logs it when it starts
         node: String,
-        /// What people call it
+        /// The node's name
         #[arg(long)]
         name: String,
-        /// Where its peers reach it
+        /// The node's address for other nodes
         #[arg(long, value_name = "HOST:PORT")]
         peer: String,
-        /// Where clients reach it
+        /// The node's address for clients
         #[arg(long, value_name = "HOST:PORT")]
         client: String,
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Give a learner that has caught up a vote
+    /// Make a voter of a learner that has caught up
     Promote {
-        /// Its name, or its id in hex
+        /// The node's name, or its id in hex
         node: String,
-        /// The node that loses its vote in the same step
+        /// A node that loses its vote in the same step
         #[arg(long, value_name = "NODE")]
         replaces: Option<String>,
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Take a node out for good; its id never comes back
+    /// Remove a node for good; its id cannot be used again
     Remove {
-        /// Its name, or its id in hex
+        /// The node's name, or its id in hex
         node: String,
         #[command(flatten)]
         server: ServerArgs,
@@ -67,7 +67,7 @@ enum What {
 
 pub(crate) async fn list(args: ListArgs) -> Result {
     let (builder, nodes) = args.server.builder()?;
-    // Not waited for: a cluster without a leader can be looked at, too, as one of its nodes sees it.
+    // Does not wait for a leader: without one, a node still reports its own view.
     let client = builder.connect_in_background()?;
     let status = client.status().await.map_err(|error| crate::connect::unreachable(&nodes, error))?;
     match args.output.output {
@@ -95,8 +95,8 @@ pub(crate) async fn list(args: ListArgs) -> Result {
                 let asked = status.members.iter().find(|it| it.node == status.node);
                 let asked = asked.map_or_else(|| shown::node_id(status.node), call);
                 output::say(&format!(
-                    "fencepost: this is what {asked} sees: the leader, which knows more, does not answer; see whether it can be reached \
-                     from here"
+                    "fencepost: this is only the view of {asked}, because the leader does not answer; check that it can be \
+                     reached from here"
                 ));
             }
             Ok(())
@@ -109,12 +109,12 @@ pub(crate) async fn run(Args { what }: Args) -> Result {
         What::List(args) => list(args).await,
         What::Add { node, name, peer, client, server } => {
             let node = u64::from_str_radix(&node, 16).map_err(|_| {
-                Failure::usage(format!("{node:?} is no id of a node: write it in hex, as its log says"))
+                Failure::usage(format!("{node:?} is not a node's id: write it in hex, as in the node's log"))
             })?;
             let member = NewMember { node, name, peer_address: peer, client_address: client };
             server.connect().await?.admin().add_member(member).await?;
             output::say(&format!(
-                "fencepost: node {} is a learner: `fencepost member promote` gives it a vote when it has caught up",
+                "fencepost: node {} is a learner: when it has caught up, `fencepost member promote` makes it a voter",
                 shown::node_id(node)
             ));
             Ok(())
@@ -127,14 +127,14 @@ pub(crate) async fn run(Args { what }: Args) -> Result {
                 None => None,
             };
             client.admin().promote_member(promoted.node, replaced).await?;
-            output::say(&format!("fencepost: {} votes", call(&promoted)));
+            output::say(&format!("fencepost: {} is a voter now", call(&promoted)));
             Ok(())
         }
         What::Remove { node, server } => {
             let client = server.connect().await?;
             let removed = find(&client, &node).await?;
             client.admin().remove_member(removed.node).await?;
-            output::say(&format!("fencepost: {} is out; stop it and delete its directory", call(&removed)));
+            output::say(&format!("fencepost: {} is removed; stop it and delete its data directory", call(&removed)));
             Ok(())
         }
     }
@@ -147,10 +147,11 @@ pub(crate) async fn find(client: &Client, node: &str) -> Result<MemberStatus> {
     let found = members.iter().find(|it| it.name == node).or_else(|| members.iter().find(|it| Some(it.node) == id));
     found.cloned().ok_or_else(|| {
         let known: Vec<String> = members.iter().map(call).collect();
-        Failure::refused(format!("there is no member {node:?}: there are {}", known.join(", ")))
+        Failure::refused(format!("there is no member {node:?}: the members are {}", known.join(", ")))
     })
 }
 
+/// How messages name a member: `n1 (00000000002a)`, or the id alone.
 pub(crate) fn call(member: &MemberStatus) -> String {
     match member.name.as_str() {
         "" => shown::node_id(member.node),

@@ -1,4 +1,4 @@
-//! One file a command: what it can be told, and what it does.
+//! The commands, one file each: the arguments, and what the command does.
 
 pub(crate) mod administer;
 pub(crate) mod backends;

@@ -1,8 +1,8 @@
-//! `fencepost run`: a command that runs only while a lock is held.
+//! `fencepost run`: runs a command only while a lock is held.
 //!
-//! The command is a process group of its own. When the lock nears its deadline the group gets TERM, and KILL at the deadline or
-//! when the lock is lost, so that it is gone before the next holder starts. A third process stands between: `exec.rs` makes
-//! the kernel kill the command if this process is killed, since nobody would be left to watch the deadline.
+//! The command gets its own process group. When the lock nears its deadline the group gets TERM, and KILL at the deadline or
+//! when the lock is lost, so that it is gone before the next holder starts. The command starts through `exec.rs`, which makes
+//! the kernel kill it if this process is killed: then no process would watch the deadline.
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -23,34 +23,35 @@ use crate::failure::{self, Failure, Result};
 use crate::nesting::{self, Outer};
 use crate::{duration, output, settings, terminal};
 
-/// A clock that stood still during a suspend is looked at again so soon.
+/// How often the remaining time is checked: a timer may stand still while the machine is suspended.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// How long to wait for the answer to a release. The lock ends with its deadline at the latest.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(3);
-/// After so long without the lock, somebody at a terminal hears what is going on.
+/// After this time without the lock, a user at a terminal is told that it waits.
 const SAY_AFTER: Duration = Duration::from_secs(1);
 
 const AFTER_HELP: &str = "\
-The command finds in its environment:
+The command gets these environment variables:
   FENCEPOST_LOCK      the name of the lock
-  FENCEPOST_TOKEN     the fencing token: show it to the store with every write (with -s: for reads only)
-  FENCEPOST_DEADLINE  until when the lock was certain as the command began, in unix milliseconds by the wall clock:
-                      a hint, for renewals move it
-  FENCEPOST_GRANTS    the grants that it runs under, for a `fencepost run` inside of it: one that asks for the same lock
-                      would wait for itself, and is refused at once (-s inside -s is granted)
-It does not find FENCEPOST_STORE_PASSWORD there, which is a secret. Paths such as FENCEPOST_KEY stay.
+  FENCEPOST_TOKEN     the fencing token: send it to the store with every write (with -s: for reads only)
+  FENCEPOST_DEADLINE  the end of the lease when the command started, in unix milliseconds of the wall clock: only a
+                      hint, because renewals extend the lease
+  FENCEPOST_GRANTS    the grants that the command runs under. A `fencepost run` inside of it that asks for the same lock
+                      would wait for itself, so it is refused at once (-s inside -s is granted)
+It does not get FENCEPOST_STORE_PASSWORD, which is a secret. Paths such as FENCEPOST_KEY are passed on.
 
 It runs in its own process group. Before the lock's deadline the group gets TERM, and KILL at the deadline or when the lock
-is lost, so that it is gone before the next holder starts. INT, TERM, HUP, QUIT, USR1, USR2 and WINCH are passed on. What the
-command leaves running in the background is not waited for. If `fencepost run` itself is killed, so is the command (on Linux).
+is lost, so that it is gone before the next holder starts. INT, TERM, HUP, QUIT, USR1, USR2 and WINCH are passed on.
+`fencepost run` does not wait for processes that the command leaves in the background. If `fencepost run` itself is killed,
+so is the command (on Linux).
 
-Exit codes: the command's own (128+N if signal N ended it), else
+Exit codes: the command's own (128+N if signal N ended it), or
+  2    wrong usage: fix the arguments or the settings
   123  the lock was lost, and the command was stopped
-  124  the lock was not acquired (another with -E)
-  125  fencepost failed: the cluster cannot be reached, and the like
+  124  the lock was not acquired (-E sets another code)
+  125  fencepost failed: for example, the cluster cannot be reached
   126  the command cannot be executed
-  127  there is no such command
-  2    what was typed cannot be understood
+  127  the command was not found
 
 Examples:
   fencepost run nightly -- ./backup.sh              wait for the lock, then run
@@ -61,25 +62,25 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// The lock; a name that begins with / is a path and covers everything below
+    /// The lock; a name that begins with / is a path and covers everything below it
     #[arg(value_parser = connect::name)]
     lock: Name,
-    /// Do not wait: if it is not free, exit with 124
+    /// Do not wait: exit with 124 if the lock is not free
     #[arg(short = 'n', long, conflicts_with = "wait")]
     nonblock: bool,
-    /// Wait at most so long [default: for ever]
+    /// Wait at most this long [default: for ever]
     #[arg(short, long, value_name = "DURATION", value_parser = duration::parse)]
     wait: Option<Duration>,
-    /// Hold it together with others who say -s
+    /// Share the lock with other holders that use -s
     #[arg(short, long)]
     shared: bool,
     /// Exit with this code if the lock was not acquired
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = failure::NOT_ACQUIRED)]
     conflict_exit_code: u8,
-    /// The lock is free so long after this machine died [default: 30s]
+    /// How long the lock stays held if this machine dies [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = ttl)]
     ttl: Option<Duration>,
-    /// Stop the command so long after the lock was granted
+    /// Stop the command this long after the lock was granted
     #[arg(long, value_name = "DURATION", value_parser = max_hold)]
     max_hold: Option<Duration>,
     #[command(flatten)]
@@ -100,12 +101,12 @@ fn ttl(text: &str) -> std::result::Result<Duration, String> {
 fn max_hold(text: &str) -> std::result::Result<Duration, String> {
     let max_hold = duration::parse(text)?;
     if max_hold.is_zero() {
-        return Err("a command that may run for no time at all cannot run: write 1s or more".to_owned());
+        return Err("the command needs time to run: write 1s or more".to_owned());
     }
     Ok(max_hold)
 }
 
-/// Gives the exit code.
+/// Returns the exit code.
 pub(crate) async fn run(args: Args) -> Result<u8> {
     let mut signals = signals()?;
     let (builder, nodes) = args.server.builder()?;
@@ -123,7 +124,7 @@ pub(crate) async fn run(args: Args) -> Result<u8> {
     } else {
         hold_and_run(&args, &client, signals, asked(&args, request), ttl).await
     };
-    // What has been given back is given back; this is for a wait that was broken off.
+    // Ends a wait that a signal broke off. A lock that was held is already released.
     let _ = tokio::time::timeout(RELEASE_PATIENCE, client.close()).await;
     code
 }
@@ -139,10 +140,10 @@ fn asked<M>(args: &Args, mut request: LockRequest<M>) -> LockRequest<M> {
     }
 }
 
-/// What came of asking for the lock.
+/// The outcome of the acquire.
 enum Acquired<M> {
     Yes(Guard<M>),
-    /// The command that this one runs inside of holds it, and waits for this one to end.
+    /// An outer `run` holds the lock, and waits for this process to end.
     ByOuter(GrantId),
 }
 
@@ -173,21 +174,21 @@ where
     let acquired = tokio::select! {
         acquired = acquiring => acquired,
         signal = stopping(&mut signals) => return Ok(128 + signal as u8),
-        () = say_that_it_waits(&args.lock) => unreachable!("it says so and waits for ever"),
+        () = say_that_it_waits(&args.lock) => unreachable!("it never returns"),
     };
     let guard = match acquired {
         Ok(Acquired::Yes(guard)) => guard,
         Ok(Acquired::ByOuter(grant)) => {
             output::say(&format!(
-                "fencepost: {} was not acquired: the `fencepost run` that this command runs inside of holds it (grant {}) until this command \
-                 has ended, so it would wait for itself for ever. Leave the inner `run` out, or take another lock there",
+                "fencepost: {} was not acquired: an outer `fencepost run` holds it (grant {}) until this command ends, so it would wait \
+                 for itself for ever. Remove the inner `run`, or use another lock there",
                 args.lock, grant.0
             ));
             return Ok(args.conflict_exit_code);
         }
         Err(Error::Refused(Refused::Busy(_) | Refused::TimedOut { .. })) => {
             output::say(&format!(
-                "fencepost: {} was not acquired: `fencepost why {0}` says who is in the way",
+                "fencepost: {} was not acquired: `fencepost why {0}` shows what blocks it",
                 args.lock
             ));
             return Ok(args.conflict_exit_code);
@@ -203,7 +204,7 @@ where
     supervise(args, guard, told, &mut signals, least / 6).await
 }
 
-/// Runs the command under the lock, and gives the lock back.
+/// Runs the command under the lock, then releases the lock.
 async fn supervise<M>(
     args: &Args,
     guard: Guard<M>,
@@ -224,12 +225,13 @@ where
             )));
         }
     };
-    let group = Pid::from_raw(child.id().and_then(|id| i32::try_from(id).ok()).expect("it was not waited for yet"));
+    let group =
+        Pid::from_raw(child.id().and_then(|id| i32::try_from(id).ok()).expect("the child was not waited for yet"));
     let foreground = terminal::Foreground::give_to(group);
     let (status, stopped) = watch_over(&mut child, group, &hold, signals, grace).await?;
     drop(foreground);
     if stopped.is_some() {
-        // Whatever of the group has outlived the command must not see the next holder.
+        // Processes of the group that outlived the command must be gone before the next holder starts.
         let _ = killpg(group, Signal::SIGKILL);
     }
     let released = tokio::time::timeout(RELEASE_PATIENCE, guard.release()).await;
@@ -247,7 +249,7 @@ where
     }
 }
 
-/// Waits for the command to end, and sees to it that it does when the lock does. Says why it was stopped, if it was.
+/// Waits for the command to end, and stops it when the lock ends. Returns its status, and why it was stopped, if it was.
 async fn watch_over<M>(
     child: &mut Child,
     group: Pid,
@@ -269,7 +271,7 @@ async fn watch_over<M>(
             }
             status = child.wait() => return Ok((status?, stopped)),
             Some(signal) = signals.recv() => {
-                // It may have ended this moment.
+                // It may just have ended.
                 let _ = killpg(group, signal);
             }
             () = tokio::time::sleep(until.min(LOOK_AGAIN)), if !is_killed => {
@@ -279,9 +281,9 @@ async fn watch_over<M>(
                     is_killed = true;
                 } else if remaining <= grace && stopped.is_none() {
                     let _ = killpg(group, Signal::SIGTERM);
-                    // A stopped process hears nothing else.
+                    // A stopped process receives TERM only after CONT.
                     let _ = killpg(group, Signal::SIGCONT);
-                    stopped = Some("its deadline came near, and the command was told to end".to_owned());
+                    stopped = Some("its deadline was near, so the command was told to end".to_owned());
                 }
             }
         }
@@ -304,14 +306,14 @@ where
         .env("FENCEPOST_DEADLINE", deadline_ms.to_string())
         .env(nesting::VARIABLE, grants)
         .process_group(0);
-    // What this program was trusted with is not the command's, nor that of all which the command starts.
+    // Secrets are for this program only: neither the command nor anything that it starts may have them.
     for secret in settings::secret_variables() {
         command.env_remove(secret);
     }
     command.spawn()
 }
 
-/// What the command is told as its token.
+/// The token that the command gets.
 pub(crate) trait ShowsToken {
     fn shown_token(&self) -> u64;
 }
@@ -333,7 +335,7 @@ fn code_of(status: ExitStatus) -> u8 {
     u8::try_from(status.code().or_else(by_signal).unwrap_or(i32::from(failure::FAILED))).unwrap_or(failure::FAILED)
 }
 
-/// What is passed on, as it comes.
+/// The signals that are passed on to the command.
 fn signals() -> Result<mpsc::Receiver<Signal>> {
     let (sender, receiver) = mpsc::channel(16);
     let passed_on = [
@@ -353,13 +355,13 @@ fn signals() -> Result<mpsc::Receiver<Signal>> {
     Ok(receiver)
 }
 
-/// The next signal that means to stop. There is nobody yet to pass the others on to.
+/// Waits for a signal that asks to stop. Drops the others: there is no command yet to pass them on to.
 async fn stopping(signals: &mut mpsc::Receiver<Signal>) -> Signal {
     loop {
         match signals.recv().await {
             Some(Signal::SIGWINCH | Signal::SIGUSR1 | Signal::SIGUSR2) => {}
             Some(signal) => return signal,
-            // The tasks that send live as long as the runtime.
+            // Cannot happen: the sending tasks live as long as the runtime.
             None => std::future::pending().await,
         }
     }
@@ -368,7 +370,7 @@ async fn stopping(signals: &mut mpsc::Receiver<Signal>) -> Signal {
 async fn say_that_it_waits(lock: &Name) {
     tokio::time::sleep(SAY_AFTER).await;
     if std::io::stderr().is_terminal() {
-        output::say(&format!("fencepost: waiting for {lock}; `fencepost why {lock}` says for whom"));
+        output::say(&format!("fencepost: waiting for {lock}; `fencepost why {lock}` shows what blocks it"));
     }
     std::future::pending().await
 }

@@ -1,4 +1,6 @@
-//! `fencepost serve`: one node of a cluster, until it is told to end.
+//! `fencepost serve`: runs one node of a cluster until SIGTERM or SIGINT.
+//!
+//! It reads the settings and logs them, starts the server library, and prints `ready: ...` when the node listens.
 
 use std::path::PathBuf;
 
@@ -11,9 +13,9 @@ use crate::{logs, output, settings};
 
 /// Run one node of a cluster
 ///
-/// Values come from flags, else from FENCEPOST_* variables, else from the file, else they are the default;
-/// `fencepost config view` says which. SIGTERM and SIGINT end the node in good order: it hands the lead over and lets calls
-/// end; a second one ends it at once.
+/// Each value comes from a flag, else from a FENCEPOST_* variable, else from the file, else from the default;
+/// `fencepost config view` shows which. SIGTERM and SIGINT end the node gracefully: it transfers leadership and finishes its
+/// calls. A second signal ends it at once.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A TOML file with the same keys as the flags [env: FENCEPOST_CONFIG]
@@ -28,13 +30,13 @@ pub(crate) async fn run(args: Args) -> Result {
     let config = settings.node_config()?;
     logs::begin(&settings, None)?;
     for name in settings::unknown_variables() {
-        tracing::warn!("{name} is set and is no setting: see `fencepost config view` for those there are");
+        tracing::warn!("{name} is set, but there is no such setting: `fencepost config view` lists the settings");
     }
     for setting in settings.of_node() {
         tracing::info!(value = setting.value, from = %setting.source, "{}", setting.name);
     }
     let server = Server::start(config).await.map_err(start_failure)?;
-    // Before the line: a supervisor that has read it may ask the node to end at once.
+    // Before the `ready` line: a supervisor that has read it may send SIGTERM at once.
     let asked_to_end = asked_to_end()?;
     output::line(&format!(
         "ready: {} listens for clients on {}, http on {}, peers on {}",
@@ -46,7 +48,7 @@ pub(crate) async fn run(args: Args) -> Result {
     server.run_until(asked_to_end).await.map_err(|stop| Failure::failed(format!("the node had to stop: {stop}")))
 }
 
-/// Done at the first SIGTERM or SIGINT. A second one ends the process at once.
+/// Ready at the first SIGTERM or SIGINT. A second one ends the process at once.
 pub(crate) fn asked_to_end() -> Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -66,7 +68,7 @@ pub(crate) fn asked_to_end() -> Result<impl Future<Output = ()>> {
     })
 }
 
-/// What to do about a node that does not start.
+/// The failure of a node that does not start. A wrong configuration is wrong usage.
 pub(crate) fn start_failure(error: StartError) -> Failure {
     match error {
         StartError::Config { .. } => Failure::usage(error),

@@ -1,4 +1,4 @@
-//! `fencepost sessions`: the clients that are alive.
+//! `fencepost sessions`: lists the live sessions and their clients.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::failure::Result;
 use crate::output::{self, Format, OutputArgs};
 use crate::{duration, listing, shown};
 
-/// List the living sessions
+/// List the live sessions
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]

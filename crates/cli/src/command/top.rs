@@ -1,4 +1,4 @@
-//! `fencepost top`: the cluster at a glance, anew every second.
+//! `fencepost top`: shows the cluster on one screen, refreshed every second.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -17,14 +17,14 @@ use crate::failure::{Failure, Result};
 use crate::{listing, output, shown};
 
 const REFRESH: Duration = Duration::from_secs(1);
-/// Pages of those who wait that are counted: a state of a million waiters is not read every second.
+/// How many pages of waiters are counted. A bound, so that a million waiters are not read every second.
 const WAITER_PAGES_MAX: usize = 10;
 const HOT_LOCKS_MAX: usize = 100;
 const HOT_HEADER: [&str; 5] = ["LOCK", "WAITING", "MODE", "TOKEN", "HELD BY"];
-/// The modes of a lock on many names must not push its name off the screen.
+/// The widest cell beside the name: the modes of a lock on many names must not push its name off the screen.
 const HOT_CELL_CHARS_MAX: usize = 26;
 
-/// Watch the cluster: who leads, how much happens, which locks are wanted most (q quits)
+/// Watch the cluster: the leader, the rates, and the locks that are wanted most (q quits)
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -34,12 +34,12 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> Result {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         return Err(Failure::usage(
-            "top draws on a terminal, and this is none: use `fencepost locks`, `members` or `watch` with -o json",
+            "top needs a terminal: without one, use `fencepost locks`, `members` or `watch` with -o json",
         ));
     }
     let (builder, nodes) = args.server.builder()?;
     let client = builder.connect().await.map_err(|error| connect::unreachable(&nodes, error))?;
-    // Puts the terminal back, also if something here panics.
+    // It also restores the terminal if this code panics.
     let mut terminal = ratatui::init();
     let outcome = draw_until_quit(&client, &mut terminal).await;
     ratatui::restore();
@@ -56,7 +56,7 @@ async fn draw_until_quit(client: &Client, terminal: &mut ratatui::DefaultTermina
                 view = View::of(&seen, before.as_ref());
                 before = Some(seen);
             }
-            // The last picture stays, and says that it is old.
+            // Keep the last picture, marked as old.
             Err(failure) => view.problem = Some(failure.message),
         }
         let next = Instant::now() + REFRESH;
@@ -78,7 +78,7 @@ enum Key {
     Redraw,
 }
 
-/// The keys, read on a thread of their own: reading them waits.
+/// Reads the keys on a separate thread, because reading blocks.
 fn keys() -> tokio::sync::mpsc::Receiver<Key> {
     let (sender, receiver) = tokio::sync::mpsc::channel(8);
     std::thread::spawn(move || {
@@ -119,7 +119,7 @@ async fn look(client: &Client) -> Result<Seen> {
     Ok(Seen { at: Instant::now(), status, waiting, grants: page.what.rows, now: page.at.stamp })
 }
 
-/// The picture, in words.
+/// The text on the screen.
 #[derive(Default)]
 struct View {
     head: Vec<String>,
@@ -131,7 +131,7 @@ impl View {
     fn of(seen: &Seen, before: Option<&Seen>) -> View {
         let Seen { status, waiting, grants, now, .. } = seen;
         let leader = status.members.iter().find(|member| member.leads);
-        let leader = leader.map_or("nobody".to_owned(), crate::command::members::call);
+        let leader = leader.map_or("none".to_owned(), crate::command::members::call);
         let rate = |of: fn(&ClusterStatus) -> u64| match before {
             Some(before) => {
                 let seconds = (seen.at - before.at).as_secs_f64().max(0.001);
@@ -166,7 +166,7 @@ impl View {
     }
 }
 
-/// Those that most wait for, then those that have been held longest.
+/// The locks with the most waiters first, then those that have been held longest.
 fn hot_locks(waiting: &BTreeMap<String, usize>, grants: &[GrantView], now: LogicalMs) -> Vec<[String; 5]> {
     let mut hot = Vec::new();
     for GrantView { record, .. } in grants {
@@ -184,7 +184,7 @@ fn hot_locks(waiting: &BTreeMap<String, usize>, grants: &[GrantView], now: Logic
     let is_held = |name: &str| grants.iter().any(|it| it.record.held.names().any(|held| held.as_str() == name));
     for (name, count) in waiting.iter().filter(|(name, _)| !is_held(name)) {
         let dash = || "-".to_owned();
-        hot.push((*count, now, [name.clone(), count.to_string(), dash(), dash(), "nobody".to_owned()]));
+        hot.push((*count, now, [name.clone(), count.to_string(), dash(), dash(), dash()]));
     }
     hot.sort_by(|(a_count, a_since, _), (b_count, b_since, _)| (b_count, a_since).cmp(&(a_count, b_since)));
     hot.into_iter().take(HOT_LOCKS_MAX).map(|(_, _, cells)| cells.map(|cell| output::printable(&cell))).collect()
@@ -198,7 +198,7 @@ fn draw(frame: &mut Frame<'_>, view: &View) {
     let lines: Vec<Line<'_>> = view.head.iter().map(|line| Line::from(line.as_str())).collect();
     frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(" fencepost ")), head);
     let bold = Style::new().add_modifier(Modifier::BOLD);
-    // As wide as what stands there. The lock's name gets the rest.
+    // Each column is as wide as its content. The lock's name gets the rest.
     let width = |column: usize| {
         let cells = view.hot.iter().map(|cells| cells[column].chars().count());
         let widest = cells.chain([HOT_HEADER[column].len()]).max().unwrap_or_default();
@@ -279,7 +279,7 @@ mod tests {
         Held::Locks(Locks::from_iter([Lock { name: Name::new(name).unwrap(), mode }]))
     }
 
-    /// A quiet second before, and now.
+    /// Two looks at the cluster, two seconds apart: idle, then busy.
     fn seen() -> (Seen, Seen) {
         let at = Instant::now();
         let before =
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_picture_shows_who_leads_how_much_happens_and_what_is_wanted_most() {
+    fn the_screen_shows_the_leader_the_rates_and_the_most_wanted_locks() {
         let (before, now) = seen();
         let shown = screen(&View::of(&now, Some(&before)));
         let expected = [
@@ -319,7 +319,7 @@ mod tests {
             "┌ most wanted ───────────────────────────────────────────────────────────────────────────┐",
             "│LOCK                                      WAITING MODE       TOKEN HELD BY              │",
             "│nightly                                   3       exclusive  42    3fa2b71c0000 for 5.0s│",
-            "│frozen                                    2       -          -     nobody               │",
+            "│frozen                                    2       -          -     -                    │",
             "│stock                                     1       shared     17    3fa2b71c0000 for 1.0s│",
             "│licences                                  0       permits: 2 12    3fa2b71c0000 for 1m  │",
             "│                                                                                        │",
@@ -330,15 +330,14 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_that_is_old_or_of_a_full_disk_says_so() {
+    fn the_screen_says_that_it_is_old_or_that_the_disk_is_full() {
         let (_, mut now) = seen();
         now.status.disk_short = true;
         now.status.members[2].state = MemberState::Silent(Duration::from_secs(8));
         now.status.members.iter_mut().for_each(|member| member.leads = false);
         let view = View { problem: Some("no answer".to_owned()), ..View::of(&now, None) };
         let shown = screen(&view).join("\n");
-        for part in ["leader nobody", "log 1000 (-)", "disk is nearly full", "silent: n3 (", "old: no answer (q quits)"]
-        {
+        for part in ["leader none", "log 1000 (-)", "disk is nearly full", "silent: n3 (", "old: no answer (q quits)"] {
             assert!(shown.contains(part), "{part} is not in\n{shown}");
         }
     }

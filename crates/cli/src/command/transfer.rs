@@ -1,14 +1,14 @@
-//! `fencepost transfer`: lets another node lead.
+//! `fencepost transfer`: transfers leadership to another node, for example before maintenance of the leader.
 
 use crate::command::members;
 use crate::connect::ServerArgs;
 use crate::failure::Result;
 use crate::{output, shown};
 
-/// Let another node lead
+/// Transfer leadership to another node
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Its name, or its id in hex [default: whoever has the most of the log]
+    /// The node's name, or its id in hex [default: the node with the most of the log]
     node: Option<String>,
     #[command(flatten)]
     server: ServerArgs,
@@ -23,6 +23,6 @@ pub(crate) async fn run(args: Args) -> Result {
     let leader = client.admin().transfer_lead(node).await?;
     let known = members::find(&client, &shown::node_id(leader)).await;
     let name = known.map_or_else(|_| shown::node_id(leader), |member| members::call(&member));
-    output::say(&format!("fencepost: {name} leads"));
+    output::say(&format!("fencepost: {name} is the leader now"));
     Ok(())
 }

@@ -1,4 +1,6 @@
-//! `fencepost watch`: what happens, one line an event.
+//! `fencepost watch`: prints events as they happen, one line each.
+//!
+//! The watch is ordered and without gaps; the client library resumes it after a leader change. This file only prints.
 
 use fencepost::{Event, GrantEnd, Held, Name, Position, PositionedEvent, SessionEnd, SessionId};
 use fencepost_core::{ActFacts, OwnerName, RequestFacts};
@@ -9,17 +11,17 @@ use crate::failure::{Failure, Result};
 use crate::output::{self, Format, OutputArgs};
 use crate::shown;
 
-/// Print what happens, as it happens: one line an event
+/// Print events as they happen, one line each
 ///
-/// The first column is the event's position: `--after` it gives everything since, without a gap or a repeat, or says that the
-/// events are no longer kept. Events about sessions come whatever the prefix. For looking on, not for deciding: a lock is held
-/// by who has it, not by whom an event names.
+/// The first column is the event's position. `--after POSITION` prints every later event, without a gap or a repeat, or fails if
+/// the events are no longer kept. Events about sessions come with every prefix. Use it to observe, not to decide: when you
+/// read an event, the lock may already have another holder.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only names that begin so
+    /// Only names with this prefix
     #[arg(default_value = "", hide_default_value = true)]
     prefix: String,
-    /// Everything after this position [default: from now on]
+    /// Only events after this position [default: from now on]
     #[arg(long, value_name = "INDEX.ORDINAL", value_parser = position)]
     after: Option<Position>,
     #[command(flatten)]
@@ -30,7 +32,7 @@ pub(crate) struct Args {
 
 fn position(text: &str) -> std::result::Result<Position, String> {
     let parts = text.split_once('.').and_then(|(index, ordinal)| Some((index.parse().ok()?, ordinal.parse().ok()?)));
-    let (index, ordinal) = parts.ok_or("this is no position: write one from the first column, like 17.0")?;
+    let (index, ordinal) = parts.ok_or("not a position: write one from the first column, like 17.0")?;
     Ok(Position { index, ordinal })
 }
 
@@ -42,7 +44,7 @@ pub(crate) async fn run(args: Args) -> Result {
     }
     let mut watch = request.start().await?;
     let Position { index, .. } = watch.position();
-    output::say(&format!("fencepost: watching what happens after entry {index}"));
+    output::say(&format!("fencepost: watching events after entry {index}"));
     while let Some(event) = watch.next().await {
         let event = event?;
         match args.output.output {
@@ -50,10 +52,10 @@ pub(crate) async fn run(args: Args) -> Result {
             Format::Json => output::json_line(&event_json(&event))?,
         }
     }
-    Err(Failure::failed("the watch ended: begin again with --after the last position"))
+    Err(Failure::failed("the watch ended: start again with --after and the last position"))
 }
 
-/// What an event is about, in words that are the same for people and programs.
+/// The facts of an event, with the same words for people and programs.
 #[derive(Default)]
 struct Facts<'a> {
     names: Vec<&'a Name>,
@@ -62,7 +64,7 @@ struct Facts<'a> {
     owner: Option<&'a OwnerName>,
     grant: Option<u64>,
     token: Option<u64>,
-    /// Anything else worth knowing.
+    /// Facts that only this kind of event has.
     more: Vec<(&'static str, String)>,
 }
 

@@ -1,4 +1,6 @@
-//! `fencepost why LOCK`: who is in the way, in sentences.
+//! `fencepost why LOCK`: explains in sentences who holds a lock, who waits, and what blocks it.
+//!
+//! The cluster computes the explanation; this file turns it into sentences. `describe` shows the same facts in tables.
 
 use fencepost::{AsOf, BlockedBy, Cycle, Explanation, Holder, LogicalMs, Name};
 
@@ -8,10 +10,10 @@ use crate::failure::Result;
 use crate::output::{self, Format, OutputArgs};
 use crate::shown::{self, People};
 
-/// So many of those who wait are named one by one.
+/// How many waiters are named one by one.
 const NAMED_MAX: usize = 5;
 
-/// Say in sentences who holds a lock, who waits, and what is in the way
+/// Explain in sentences who holds a lock, who waits, and what blocks it
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[arg(value_parser = connect::name)]
@@ -49,7 +51,7 @@ fn sentences(AsOf { at, what }: &AsOf<Explanation>, people: &People) -> Vec<Stri
         let (scope, age) = (shown::scope(&freeze.scope), shown::age(freeze.since, now));
         let why = if freeze.reason.as_str().is_empty() { "no reason given" } else { freeze.reason.as_str() };
         said.push(format!(
-            "{scope} was frozen {age} ago by {by} ({why}): nobody new gets {name} until `fencepost thaw {}`.",
+            "{scope} was frozen {age} ago by {by} ({why}): new requests for {name} wait until `fencepost thaw {}`.",
             shown::short_freeze(freeze.id)
         ));
     }
@@ -74,10 +76,10 @@ fn sentences(AsOf { at, what }: &AsOf<Explanation>, people: &People) -> Vec<Stri
         ));
     }
     if what.holders.is_empty() && what.rests.is_empty() {
-        said.push(format!("Nobody holds {name}."));
+        said.push(format!("{name} is not held."));
     }
     match what.queue_len {
-        0 => said.push(format!("Nobody waits for {name}.")),
+        0 => said.push(format!("No request waits for {name}.")),
         1 => said.push("One request waits:".to_owned()),
         waiting => said.push(format!("{waiting} requests wait:")),
     }
@@ -87,25 +89,25 @@ fn sentences(AsOf { at, what }: &AsOf<Explanation>, people: &People) -> Vec<Stri
             None => String::new(),
         };
         said.push(format!(
-            "  {}. {} wants it ({}) since {}{gives_up}.",
+            "  {}. {} has waited {} for it ({}){gives_up}.",
             it.position,
             people.who(it.waiter.session, it.waiter.owner.as_ref()),
-            shown::takes(it.wants),
-            shown::age(it.waiter.queued_at, now)
+            shown::age(it.waiter.queued_at, now),
+            shown::takes(it.wants)
         ));
     }
     if what.queue_len > NAMED_MAX {
         said.push(format!("  ... and {} more: see `fencepost describe {name}`.", what.queue_len - NAMED_MAX));
     }
     if what.chain.len() > 1 {
-        said.push("What is in the way of the first, down to the root:".to_owned());
+        said.push("What blocks the first request, down to the root:".to_owned());
         for blocker in &what.chain {
             let who = people.who(blocker.session, blocker.owner.as_ref());
             said.push(format!("  {who} waits for {}, {}.", blocker.name, in_the_way(&blocker.by, people, now)));
         }
     }
     if let Some(Cycle { links }) = &what.suspected {
-        said.push("A deadlock is suspected. These sessions wait for each other, unless one of them does several things at once:".to_owned());
+        said.push("A deadlock is suspected. These sessions wait for each other, unless one of them runs several tasks at once:".to_owned());
         for (link, next) in links.iter().zip(links.iter().cycle().skip(1)).take(NAMED_MAX) {
             let who = people.who(link.session, link.owner.as_ref());
             let how = if link.blocked_by.is_some() { "held by" } else { "behind an earlier request of" };
@@ -119,8 +121,8 @@ fn sentences(AsOf { at, what }: &AsOf<Explanation>, people: &People) -> Vec<Stri
             said.push(format!("  ... and {} more: see `-o json`.", links.len() - NAMED_MAX));
         }
         said.push(
-            "Waiting longer does not help. Break one of the locks; and let the program ask for all its locks in one request, or give each \
-             unit of work an owner, so that a deadlock is refused at once."
+            "Waiting longer does not help: break one of the locks. To prevent it, let the program ask for all its locks in one request, or \
+             give each unit of work an owner, so that a deadlock is refused at once."
                 .to_owned(),
         );
     }
@@ -138,6 +140,8 @@ fn in_the_way(by: &BlockedBy, people: &People, now: LogicalMs) -> String {
 }
 
 fn holder_of(holder: &Holder, people: &People, now: LogicalMs) -> String {
-    let who = holder.session.map_or("nobody any more".to_owned(), |session| people.who(session, holder.owner.as_ref()));
-    format!("{who} since {} with token {}", shown::age(holder.since, now), holder.token.0)
+    let who = holder
+        .session
+        .map_or("a session that has ended".to_owned(), |session| people.who(session, holder.owner.as_ref()));
+    format!("{who} for {} with token {}", shown::age(holder.since, now), holder.token.0)
 }

@@ -1,4 +1,4 @@
-//! A worker as the stage sees it: orders go in, answers come out, and it can be paused anywhere in between.
+//! A worker process, as the demo sees it: sends orders, reads answers, and pauses the worker between them.
 
 use std::io::Write;
 use std::process::Command;
@@ -10,7 +10,7 @@ use super::process::Process;
 
 pub(crate) struct Actor(Process);
 
-/// What came of a write.
+/// The outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wrote {
     /// The account holds this now.
@@ -19,7 +19,7 @@ pub(crate) enum Wrote {
     Stale { token: u64, highest: u64 },
 }
 
-/// What a worker has decided from.
+/// What a worker bases its write on: the lock's token, and the balance that it read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decided {
     pub(crate) token: u64,
@@ -31,18 +31,18 @@ impl Actor {
         Ok(Actor(Process::start(command)?))
     }
 
-    /// Gives an order, and does not wait for what comes of it.
+    /// Sends an order, and does not wait for the answer.
     pub(crate) fn tell(&mut self, order: &Order) -> Result<()> {
         let mut line = serde_json::to_string(order)?;
         line.push('\n');
-        // Nobody may read it for a while; the pipe has room for many lines.
+        // Does not block while the worker is paused: the pipe has room for many lines.
         Ok(self.0.input.write_all(line.as_bytes())?)
     }
 
-    /// What came of the oldest order that was not answered yet.
+    /// The answer to the oldest order that is not answered yet.
     pub(crate) async fn answer(&mut self) -> Result<Answer> {
         match serde_json::from_str(&self.0.line().await?)? {
-            Answer::Failed { why } => bail!("a worker cannot go on: {why}"),
+            Answer::Failed { why } => bail!("a worker failed: {why}"),
             answer => Ok(answer),
         }
     }
@@ -62,7 +62,7 @@ impl Actor {
         }
     }
 
-    /// Whether it still holds the lock, as far as it can know.
+    /// Whether the worker still holds the lock, as far as it can know.
     pub(crate) async fn looks(&mut self) -> Result<bool> {
         self.tell(&Order::Look)?;
         match self.answer().await? {
@@ -101,17 +101,17 @@ impl Actor {
         }
     }
 
-    /// SIGSTOP. It stands still when this returns.
+    /// Sends SIGSTOP. The worker is stopped when this returns.
     pub(crate) fn pause(&self) -> Result<()> {
         self.0.pause()
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub(crate) fn wake(&self) -> Result<()> {
         self.0.wake()
     }
 }
 
 fn unexpected<T>(answer: &Answer) -> Result<T> {
-    bail!("a worker said {answer:?}, which is no answer to what it was told")
+    bail!("a worker gave an unexpected answer: {answer:?}")
 }

@@ -1,4 +1,4 @@
-//! Three nodes of our own: `fencepost serve` processes on free ports of the loopback, in a temporary directory.
+//! The three nodes of the demo: `fencepost serve` processes on free loopback ports, in a temporary directory.
 
 use std::fs::File;
 use std::path::Path;
@@ -9,11 +9,11 @@ use fencepost::{Client, ClusterStatus, MemberRole};
 
 use super::process::Process;
 
-/// How many there are: the fewest that go on without one of them.
+/// The smallest cluster that survives the loss of a node.
 const NODES: usize = 3;
-/// So long the nodes may take to find together on a busy machine, at the start and after a leader's end.
+/// How long the nodes may take on a busy machine to form a cluster, or to elect a new leader.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two looks at the cluster.
+/// Delay between two looks at the cluster.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 pub(crate) struct Cluster {
@@ -40,17 +40,17 @@ impl Cluster {
         let votes = |status: &ClusterStatus| {
             status.members.iter().filter(|member| member.role == MemberRole::Voter).count() == NODES
         };
-        cluster.wait_for("three nodes that vote", |status| votes(status).then_some(())).await?;
+        cluster.wait_for("three voters", |status| votes(status).then_some(())).await?;
         Ok(cluster)
     }
 
-    /// Where clients find it: `host:port,host:port,host:port`.
+    /// The client addresses: `host:port,host:port,host:port`.
     pub(crate) fn addresses(&self) -> String {
         let addresses: Vec<&str> = self.nodes.iter().map(|node| node.address.as_str()).collect();
         addresses.join(",")
     }
 
-    /// The name of the node that leads, among those that run.
+    /// Waits until a running node leads. Returns its name.
     pub(crate) async fn leader(&self) -> Result<String> {
         self.wait_for("a leader", |status| {
             let leader = status.members.iter().find(|member| Some(member.node) == status.leader)?;
@@ -59,7 +59,7 @@ impl Cluster {
         .await
     }
 
-    /// kill -9.
+    /// Kills a node with SIGKILL.
     pub(crate) fn kill(&mut self, name: &str) -> Result<()> {
         let index = self.nodes.iter().position(|node| node.name == name).context("there is no such node")?;
         self.nodes.remove(index).process.kill()
@@ -68,18 +68,18 @@ impl Cluster {
     async fn wait_for<T>(&self, what: &str, find: impl Fn(&ClusterStatus) -> Option<T>) -> Result<T> {
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
-            // While nobody leads there may be no answer; the next look has one.
+            // Without a leader there may be no answer: look again.
             if let Some(found) = self.control.status().await.ok().as_ref().and_then(&find) {
                 return Ok(found);
             }
             tokio::time::sleep(LOOK_AGAIN).await;
         }
-        bail!("there was no {what} for a minute: see whether this machine has processor time and memory to spare")
+        bail!("waited a minute for {what}: check that this machine has free processor time and memory")
     }
 }
 
 impl Node {
-    /// Starts it, and waits until it listens. The first founds the cluster, the others join it.
+    /// Starts a node, and waits until it listens. The first node founds the cluster, the others join it.
     async fn start(directory: &Path, number: usize, first: Option<&str>) -> Result<Node> {
         let name = format!("n{number}");
         let log = directory.join(format!("{name}.log"));
@@ -95,7 +95,7 @@ impl Node {
         let mut process = Process::start(command.stderr(File::create(&log)?))?;
         let ready = process.line().await.with_context(|| not_started(&name, &log))?;
         let address = ready.split_once("clients on ").and_then(|(_, rest)| rest.split(',').next());
-        let address = address.with_context(|| format!("{name} said {ready:?} instead of where it listens"))?.to_owned();
+        let address = address.with_context(|| format!("{name} printed {ready:?} instead of its addresses"))?.to_owned();
         Ok(Node { name, address, process })
     }
 }

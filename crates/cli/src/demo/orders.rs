@@ -1,29 +1,29 @@
-//! What the stage and its workers say to each other: an order a line on a worker's standard input, an answer a line on its
-//! standard output, both as JSON.
+//! The protocol between the demo and its workers: orders on a worker's standard input, answers on its standard output, one line
+//! of JSON each.
 //!
-//! A worker does nothing unless it is told to. So whoever tells it decides where it stands when it is paused.
+//! A worker does nothing without an order. So the sender of the orders decides at which step a worker is paused.
 
 use serde::{Deserialize, Serialize};
 
-/// What a worker is told to do.
+/// What a worker must do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Order {
-    /// Make an account with this balance; the table and the marks of the guard as well, if they are not there.
+    /// Create an account with this balance, and also the table and the guard's marks if they are missing.
     Open { account: String, balance: i64 },
     /// Acquire the lock on an account and read its balance. With the guard: claim first.
     Decide { account: String, ttl_ms: u64, guarded: bool },
-    /// Look whether the lock is still held, as a careful program does before it writes.
+    /// Check whether the lock is still held, as a careful program does before it writes.
     Look,
-    /// Write the balance that was read, less this amount. It does not look again: this is the write that was on its way.
+    /// Write the balance that was read, less this amount. Without another check: this is the write that was on its way.
     Write { amount: i64 },
-    /// Give the lock back.
+    /// Release the lock.
     Release,
-    /// Say what an account holds.
+    /// Read the balance of an account.
     Peek { account: String },
 }
 
-/// What came of it.
+/// The answer to an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Answer {
@@ -46,7 +46,7 @@ pub(crate) enum Answer {
     Holds {
         balance: i64,
     },
-    /// Something around it does not work.
+    /// The order failed, for example because a node or the store cannot be reached.
     Failed {
         why: String,
     },

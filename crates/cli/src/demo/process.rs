@@ -1,6 +1,6 @@
-//! A process of ours: its lines, its signals, its end.
+//! A child process: reads its lines, sends it signals, and kills it when dropped.
 //!
-//! It is dead when this is dropped, whether it ran, was paused or had ended by itself.
+//! After the drop it is dead, whether it ran, was paused or had ended by itself.
 
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::ChildStdout;
 
-/// Nothing that works takes so long, even on a busy machine.
+/// How long to wait for a line. A process that works is faster, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Process {
@@ -22,7 +22,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts it, with its input and its output in our hands.
+    /// Starts it, with pipes for its input and its output.
     pub(crate) fn start(command: &mut Command) -> Result<Process> {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start a process")?;
@@ -31,29 +31,29 @@ impl Process {
         Ok(Process { child, input, lines: BufReader::new(output).lines() })
     }
 
-    /// Its next line.
+    /// Waits for its next line.
     pub(crate) async fn line(&mut self) -> Result<String> {
         let line = tokio::time::timeout(PATIENCE, self.lines.next_line()).await;
-        line.context("a process of ours has said nothing for a minute")??.context("a process of ours has ended")
+        line.context("a child process printed nothing for a minute")??.context("a child process has ended")
     }
 
-    /// Stops it where it is, and sees to it that it stands still.
+    /// Sends SIGSTOP, and waits until the process is stopped.
     pub(crate) fn pause(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)?;
-        // The signal is on its way when `kill` returns; it has arrived when the process is seen to be stopped.
+        // When `kill` returns, the signal may still be on its way. `waitid` returns when the process is stopped.
         let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
         match waitid(Id::Pid(self.id()), flags)? {
             WaitStatus::Stopped(..) => Ok(()),
-            other => bail!("a process of ours was to be paused, and instead: {other:?}"),
+            other => bail!("a child process did not pause: {other:?}"),
         }
     }
 
-    /// Lets it go on.
+    /// Sends SIGCONT.
     pub(crate) fn wake(&self) -> Result<()> {
         self.signal(Signal::SIGCONT)
     }
 
-    /// kill -9.
+    /// Sends SIGKILL, and waits for the end.
     pub(crate) fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
@@ -61,11 +61,11 @@ impl Process {
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
-        kill(self.id(), signal).with_context(|| format!("cannot send {signal} to a process of ours"))
+        kill(self.id(), signal).with_context(|| format!("cannot send {signal} to a child process"))
     }
 
     fn id(&self) -> Pid {
-        Pid::from_raw(i32::try_from(self.child.id()).expect("ids of processes are small"))
+        Pid::from_raw(i32::try_from(self.child.id()).expect("process ids fit into an i32"))
     }
 }
 

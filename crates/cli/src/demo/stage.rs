@@ -1,6 +1,6 @@
-//! How the story looks: a time line with a lane for each worker, at most a hundred columns wide, in plain letters.
+//! Prints the demo: a time line with a lane for each worker, at most 100 columns wide, in ASCII.
 //!
-//! Colours and a reading pace on a terminal; neither in a pipe. It knows nothing about locks.
+//! On a terminal it uses colours and pauses for reading; in a pipe neither. It knows nothing about locks.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use crate::failure::Result;
 use crate::output;
 
-/// Where the lanes begin, left of them the time.
+/// The column where the lanes begin. The time is left of it.
 const MARGIN: usize = 10;
-/// How wide the lane of A is.
+/// The width of A's lane.
 const LANE: usize = 45;
-/// A line of the story is read in so long.
+/// How long a person needs to read a line.
 const BEAT: Duration = Duration::from_millis(330);
 
-/// Who does something.
+/// The worker that a line is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
     A,
@@ -26,7 +26,7 @@ pub(crate) enum Lane {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tone {
     Plain,
-    /// Not to be looked at first.
+    /// Less important.
     Quiet,
     Bold,
     Good,
@@ -48,9 +48,9 @@ impl Tone {
 pub(crate) struct Stage {
     began: Instant,
     coloured: bool,
-    /// Somebody reads along.
+    /// Whether a person reads along at a terminal.
     paced: bool,
-    /// A stands still: its lane is dotted.
+    /// Whether A is paused. Then its lane is dotted.
     pub(crate) a_is_paused: bool,
 }
 
@@ -60,7 +60,7 @@ impl Stage {
         Stage { began: Instant::now(), coloured: output::colours(), paced, a_is_paused: false }
     }
 
-    /// Something that a worker does now.
+    /// Prints what a worker does now.
     pub(crate) fn does(&self, lane: Lane, tone: Tone, text: &str) -> Result {
         let (a, b) = match lane {
             Lane::A => (text, ""),
@@ -73,29 +73,29 @@ impl Stage {
         self.timed(line.trim_end())
     }
 
-    /// Something that happens to the nodes now.
+    /// Prints what happens to the nodes now.
     pub(crate) fn happens(&self, tone: Tone, text: &str) -> Result {
         self.timed(&self.paint(tone, text))
     }
 
-    /// The title of an act, what it is about, and the heads of the lanes.
+    /// Prints the title of an act, what it is about, and the heads of the lanes.
     pub(crate) fn act(&self, title: &str, about: &str) -> Result {
         output::line(&format!("\n{}\n{:MARGIN$}{about}\n", self.paint(Tone::Bold, title), ""))?;
         let (a, b) = (self.paint_as("1;36", "worker A"), self.paint_as("1;33", "worker B"));
         output::line(&format!("{:MARGIN$}{a}{:gap$}{b}", "", "", gap = LANE - "worker A".len()))
     }
 
-    /// What follows from it.
+    /// Prints a conclusion.
     pub(crate) fn moral(&self, tone: Tone, text: &str) -> Result {
         output::line(&format!("{:MARGIN$}{}", "", self.paint(tone, text)))
     }
 
-    /// A line without a time.
+    /// Prints a line without a time.
     pub(crate) fn line(&self, tone: Tone, text: &str) -> Result {
         output::line(&self.paint(tone, text))
     }
 
-    /// Gives a reader on a terminal time to read. Nothing waits for anything here.
+    /// Gives a reader at a terminal time to read. The outcome never depends on it.
     pub(crate) async fn beat(&self) {
         if self.paced {
             tokio::time::sleep(BEAT).await;

@@ -1,7 +1,7 @@
 //! The accounts, in a store that the workers reach by its address: `sqlite:FILE` or `postgres://...`.
 //!
-//! Every access comes in two forms: with a token, and then the guard decides in the same transaction; or without, and then
-//! whoever comes last wins. One more store is one more variant, and nobody else learns of it.
+//! Every access has two forms. With a token, the guard decides in the same transaction. Without a token, the last writer wins.
+//! A new kind of store is a new variant here; no other file changes.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 #[cfg(feature = "stores")]
 use tokio_postgres::{Client, NoTls};
 
-/// So long a worker waits for others who write to the same file.
+/// How long a worker waits for other writers of the same file.
 const BUSY_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A connection to the accounts.
@@ -34,14 +34,14 @@ impl Store {
         #[cfg(feature = "stores")]
         if address.starts_with("postgres://") {
             let (client, connection) = tokio_postgres::connect(address, NoTls).await?;
-            // If it fails, so does whatever is asked next.
+            // If the connection fails, the next query fails.
             tokio::spawn(connection);
             return Ok(Store::Postgres(client));
         }
-        bail!("{address} is no store that the workers know: say sqlite:FILE or postgres://...")
+        bail!("the workers cannot use the store {address}: give sqlite:FILE or postgres://...")
     }
 
-    /// Makes what is not there yet, and gives the account its balance.
+    /// Creates what is missing, and sets the account's balance.
     pub(crate) async fn open(&mut self, account: &str, balance: i64) -> Result<()> {
         match self {
             Store::Sqlite(connection) => sqlite_open(connection, account, balance),
@@ -50,7 +50,7 @@ impl Store {
         }
     }
 
-    /// Reads the balance. With a token: claims first, so that nobody older writes what this read did not see.
+    /// Reads the balance. With a token: claims first, so that no older token can write after this read.
     // Rule: claim-before-read
     pub(crate) async fn read(&mut self, account: &str, token: Option<FencingToken>) -> Result<i64, Error> {
         match self {
@@ -60,7 +60,7 @@ impl Store {
         }
     }
 
-    /// Writes the balance. With a token: if nobody newer has been there.
+    /// Writes the balance. With a token: only if the store has seen no newer token.
     // Rule: same-transaction
     pub(crate) async fn write(
         &mut self,

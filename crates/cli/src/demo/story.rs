@@ -1,4 +1,4 @@
-//! The three acts. Each plays, tells, and says whether the story held.
+//! The three acts of the demo. Each runs the workers, prints what they do, and checks the outcome.
 
 use std::path::Path;
 use std::time::Instant;
@@ -18,14 +18,14 @@ const BALANCE: i64 = 500;
 /// What A takes, and what B takes.
 const AMOUNT_A: i64 = 100;
 const AMOUNT_B: i64 = 50;
-/// The shortest lease there is, so that nobody waits long for its end.
+/// The shortest possible lease, so that its end comes soon.
 const LEASE_MS: u64 = 1_000;
 /// Long enough to outlive an election.
 const LONG_LEASE_MS: u64 = 10_000;
-/// A worker that loses its lock before it is paused, since the machine is busy, begins again.
+/// How often a worker starts again if it loses its lock before the pause, because the machine is busy.
 const TRIES: u32 = 10;
 
-/// What is worth taking along.
+/// Examples for the reader.
 const TO_COPY: &str = r#"
 To copy, with `fencepost dev` in another terminal:
 
@@ -45,19 +45,19 @@ To copy, with `fencepost dev` in another terminal:
     UPDATE wallet SET balance = balance - 100 WHERE id = 7;
     COMMIT;"#;
 
-/// What an act came to.
+/// The outcome of an act.
 struct Outcome {
     title: &'static str,
     expected: i64,
     actual: i64,
-    /// In a few words how it went; or why the story did not hold.
+    /// `Ok`: a summary. `Err`: why the outcome is not as expected.
     verdict: std::result::Result<String, String>,
 }
 
-/// Plays it all.
+/// Runs the demo.
 ///
 /// # Errors
-/// If the story did not hold, or could not be played.
+/// An act did not go as expected, or the demo could not run.
 pub(crate) async fn tell(directory: &Path, guarded: bool) -> Result {
     let stage = Stage::new();
     stage.line(Tone::Bold, "A lock alone does not keep two workers apart. This shows why, and what does.")?;
@@ -71,13 +71,13 @@ pub(crate) async fn tell(directory: &Path, guarded: bool) -> Result {
     sum_up(&play.stage, &outcomes)?;
     for Outcome { title, verdict, .. } in &outcomes {
         if let Err(why) = verdict {
-            return Err(Failure::refused(format!("the story did not hold. {title}: {why}")));
+            return Err(Failure::refused(format!("the demo did not go as expected. {title}: {why}")));
         }
     }
     play.stage.line(Tone::Plain, TO_COPY)
 }
 
-/// The balances side by side.
+/// Prints the balances of all acts.
 fn sum_up(stage: &Stage, outcomes: &[Outcome]) -> Result {
     stage.line(Tone::Bold, &format!("\n{:<32}{:>8}  {:>6}", "", "expected", "actual"))?;
     for Outcome { title, expected, actual, verdict } in outcomes {
@@ -89,7 +89,7 @@ fn sum_up(stage: &Stage, outcomes: &[Outcome]) -> Result {
     Ok(())
 }
 
-/// Everybody who plays, and where.
+/// The cluster and the two workers, and where to print.
 struct Play {
     stage: Stage,
     cluster: Cluster,
@@ -101,7 +101,8 @@ struct Play {
 impl Play {
     fn begin(stage: Stage, cluster: Cluster, database: &Path) -> anyhow::Result<Play> {
         let server = cluster.addresses();
-        let store = format!("sqlite:{}", database.to_str().context("TMPDIR is not in UTF-8: set it to another one")?);
+        let store =
+            format!("sqlite:{}", database.to_str().context("TMPDIR is not in UTF-8: set it to another directory")?);
         let start = || {
             let mut command = crate::own::own_command(worker::NAME)?;
             Actor::start(command.args(["--server", &server, "--store", &store]))
@@ -113,24 +114,24 @@ impl Play {
     async fn lock_alone(&mut self) -> Result<Outcome> {
         let title = "Act 1. The lock alone";
         let takes = format!("A takes {AMOUNT_A} from an account of {BALANCE}, B takes {AMOUNT_B}");
-        self.stage.act(title, &format!("{takes}. A lease is over after a silent second."))?;
+        self.stage.act(title, &format!("{takes}. A lease ends after 1 s without renewal."))?;
         let (old, new) = self.pause_and_overtake(false).await?;
         let late = self.wake_and_write().await?;
         let looks =
-            if self.a.looks().await? { "looks: it holds the lock" } else { "looks: the lock is lost. Too late" };
+            if self.a.looks().await? { "checks: it holds the lock" } else { "checks: the lock is lost. Too late" };
         self.stage.does(A, Tone::Plain, looks)?;
         self.a.release().await?;
         self.stage.beat().await;
         let expected = BALANCE - AMOUNT_A - AMOUNT_B;
         let actual = self.balance(expected).await?;
-        let honest = "A did look before it wrote. No client can do better: the pause came after the look.";
+        let honest = "A did check before it wrote. No client can do better: the pause came after the check.";
         self.stage.moral(Tone::Quiet, honest)?;
         self.stage.beat().await;
         let verdict = match late {
             Wrote::Done { .. } if actual != expected => {
                 Ok(format!("wrong: token {} wrote after token {}", old.token, new.token))
             }
-            _ => Err("the late write did no harm, and nothing guards the account".to_owned()),
+            _ => Err("the late write did no harm, although nothing guards the account".to_owned()),
         };
         Ok(Outcome { title, expected, actual, verdict })
     }
@@ -198,28 +199,28 @@ impl Play {
     }
 }
 
-/// What the acts are made of.
+/// The steps of the acts.
 impl Play {
     /// A decides and is paused; its lease runs out; B is granted the lock, and withdraws.
     async fn pause_and_overtake(&mut self, guarded: bool) -> Result<(Decided, Decided)> {
         self.a.open(ACCOUNT, BALANCE).await?;
         let old = self.decide_and_look(guarded).await?;
         self.a.pause()?;
-        self.stage.does(A, Tone::Plain, "looks: it holds the lock, so it writes")?;
+        self.stage.does(A, Tone::Plain, "checks: it holds the lock, so it writes")?;
         self.stage.a_is_paused = true;
         self.stage.does(A, Tone::Bold, "is paused (SIGSTOP), its write on the way")?;
         self.b.tell(&decide(LEASE_MS, guarded))?;
         self.stage.does(B, Tone::Plain, "asks for the lock, and waits")?;
-        // The pause lasts until the lease has really been lost: B could not be granted the lock before.
+        // The pause lasts until A has really lost its lease: before that, B cannot be granted the lock.
         let new = self.b.decided().await?;
-        self.stage.does(A, Tone::Quiet, "its lease is over")?;
+        self.stage.does(A, Tone::Quiet, "its lease has ended")?;
         self.tell_decision(B, &new, guarded).await?;
         self.write(B, AMOUNT_B).await?;
         self.b.release().await?;
         Ok((old, new))
     }
 
-    /// Up to A's last look before its write. The caller pauses it at once.
+    /// Runs A up to the last check before its write. The caller pauses it at once.
     async fn decide_and_look(&mut self, guarded: bool) -> Result<Decided> {
         for _ in 0..TRIES {
             self.a.tell(&decide(LEASE_MS, guarded))?;
@@ -228,10 +229,12 @@ impl Play {
             if self.a.looks().await? {
                 return Ok(decided);
             }
-            self.stage.does(A, Tone::Quiet, "has lost it: the machine is busy. Again")?;
+            self.stage.does(A, Tone::Quiet, "has lost it (busy machine), tries again")?;
             self.a.release().await?;
         }
-        Err(Failure::failed("a worker lost its lock again and again before it was paused: this machine is too busy"))
+        Err(Failure::failed(
+            "a worker lost its lock several times before its pause: this machine is too busy; try again later",
+        ))
     }
 
     /// A writes what it had decided before it was paused.
@@ -252,7 +255,7 @@ impl Play {
         Ok(late)
     }
 
-    /// A whole turn with the guard, from the lock to its release.
+    /// One withdrawal with the guard, from the lock to its release.
     async fn withdraw(&mut self, lane: Lane, amount: i64) -> Result<Decided> {
         self.actor(lane).tell(&decide(LONG_LEASE_MS, true))?;
         let decided = self.actor(lane).decided().await?;
@@ -262,7 +265,7 @@ impl Play {
         Ok(decided)
     }
 
-    /// A write that nobody has overtaken.
+    /// A write with the newest token.
     async fn write(&mut self, lane: Lane, amount: i64) -> Result {
         match self.actor(lane).write(amount).await? {
             Wrote::Done { balance } => {
@@ -271,7 +274,7 @@ impl Play {
                 Ok(())
             }
             Wrote::Stale { token, highest } => Err(Failure::refused(format!(
-                "the story did not hold: the newest token is {token}, and it was refused because of {highest}"
+                "the demo did not go as expected: the newest token {token} was refused because of {highest}"
             ))),
         }
     }
@@ -285,7 +288,7 @@ impl Play {
         Ok(())
     }
 
-    /// What the account holds, told.
+    /// Reads the balance of the account, and prints it.
     async fn balance(&mut self, expected: i64) -> Result<i64> {
         let actual = self.a.peek(ACCOUNT).await?;
         let (tone, verdict) =

@@ -1,8 +1,8 @@
-//! `fencepost demo-worker`: withdraws from accounts under a lock, one step at a time, as it is told. Users never type it.
+//! `fencepost demo-worker`: withdraws from accounts under a lock, one step per order. Users never type it.
 //!
-//! It does what a careful program does: acquire, read, decide, look whether the lock is still held, write. Between any two
-//! steps it waits for its next order, which stands for whatever may take time there: a page that is read back from disk, a
-//! garbage collection, a busy machine. That is where it is paused.
+//! It does what a careful program does: acquire, read, decide, check that the lock is still held, write. Between any two steps
+//! it waits for its next order. In a real program, a page fault, a garbage collection or a busy machine may take that time.
+//! That is where it is paused.
 
 use std::time::Duration;
 
@@ -18,20 +18,20 @@ use crate::{failure, output};
 /// The name of this command.
 pub(crate) const NAME: &str = "demo-worker";
 
-/// The lock is what ends when the worker is paused, and its TTL is told with each order. The session outlives it.
+/// Longer than a pause: when the worker is paused, the lock ends at its own TTL, which comes with the order. The session lives on.
 const SESSION_TTL: Duration = Duration::from_secs(30);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Nodes of the cluster, with commas between them.
+    /// Nodes of the cluster, separated by commas.
     #[arg(long)]
     server: String,
-    /// Where the accounts are.
+    /// The address of the store with the accounts.
     #[arg(long)]
     store: String,
 }
 
-/// Works until its input ends: whoever gave the orders is gone then.
+/// Works until its input ends: then the sender of the orders is gone.
 pub(crate) async fn run(args: Args) -> failure::Result {
     let mut orders = orders();
     let client = args.server.split(',').fold(Client::builder(), |builder, node| builder.endpoint(node));
@@ -44,7 +44,7 @@ pub(crate) async fn run(args: Args) -> failure::Result {
     Ok(())
 }
 
-/// The lines of standard input. A thread of its own reads them, so that the locks are renewed meanwhile.
+/// The lines of standard input. A separate thread reads them, so that the runtime can renew the locks.
 fn orders() -> mpsc::UnboundedReceiver<String> {
     let (sender, receiver) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
@@ -64,7 +64,7 @@ struct Worker {
 struct Turn {
     lock: Guard<Exclusive>,
     account: String,
-    /// As it was read.
+    /// The balance as it was read.
     balance: i64,
     guarded: bool,
 }
@@ -82,7 +82,7 @@ impl Worker {
             Order::Look => Ok(if self.turn()?.lock.is_held() { Answer::Held } else { Answer::Lost }),
             Order::Write { amount } => self.write(amount).await,
             Order::Release => {
-                let turn = self.turn.take().context("it holds nothing")?;
+                let turn = self.turn.take().context("the worker holds no lock")?;
                 match turn.lock.release().await {
                     Err(error) if error.lost().is_none() => Err(error.into()),
                     _ => Ok(Answer::Released),
@@ -95,7 +95,7 @@ impl Worker {
     async fn decide(&mut self, account: String, ttl: Duration, guarded: bool) -> Result<Answer> {
         loop {
             let lock = match self.client.lock(&account).ttl(ttl).wait_forever().acquire().await {
-                // The machine was so busy that the lock was over before it was here.
+                // On a busy machine the lock may end before the answer arrives.
                 Err(fencepost::Error::Failed(fencepost::Failed::GrantedTooLate)) => continue,
                 granted => granted?,
             };
@@ -105,7 +105,7 @@ impl Worker {
                     self.turn = Some(Turn { lock, account, balance, guarded });
                     return Ok(Answer::Decided { token: token.get(), balance });
                 }
-                // Or that it was lost before anything was read.
+                // Or it may end before the read.
                 Err(Error::Stale(_)) => drop(lock),
                 Err(error) => return Err(error.into()),
             }
@@ -113,7 +113,7 @@ impl Worker {
     }
 
     async fn write(&mut self, amount: i64) -> Result<Answer> {
-        let Turn { lock, account, balance, guarded } = self.turn.as_ref().context("it has decided nothing")?;
+        let Turn { lock, account, balance, guarded } = self.turn.as_ref().context("the worker holds no lock")?;
         let balance = balance - amount;
         match self.store.write(account, balance, guarded.then_some(lock.token())).await {
             Ok(()) => Ok(Answer::Written { balance }),
@@ -123,6 +123,6 @@ impl Worker {
     }
 
     fn turn(&self) -> Result<&Turn> {
-        self.turn.as_ref().context("it holds nothing")
+        self.turn.as_ref().context("the worker holds no lock")
     }
 }

@@ -1,4 +1,4 @@
-//! Files on this host, with their marks in a directory: `file:DIRECTORY`.
+//! The guard for files on this host, with its marks in a directory: `file:DIRECTORY`.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
-//! Stores that check fencing tokens, by their address: how each is reached, and what an operator does with it.
+//! Stores that check fencing tokens: parses their addresses, connects, and installs, inspects and tidies the guard.
 //!
-//! One file for each store. The clients of database servers are large, so they are compiled in with the feature `stores` alone; without
-//! it an address of such a store is refused with what to install.
+//! One file for each store. The clients of database servers are large, so only the feature `stores` compiles them in. Without it,
+//! an address of such a store is refused, and the message says what to install.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ mod sqlite;
 const ADDRESSES: &str =
     "write postgres://USER@HOST/DATABASE, mysql://USER@HOST/DATABASE, sqlite:FILE, file:DIRECTORY or redis://HOST/";
 
-/// An address of a store, as an argument of a command.
+/// The address of a store, as an argument of a command.
 pub(crate) type StoreAddress = Arc<dyn Address>;
 
-/// Where a store is, and what can be said of it without a connection. No implementation shows a password in its `Debug`.
+/// The address of a store, and what is known without a connection. Invariant: `Debug` shows no password.
 #[async_trait]
 pub(crate) trait Address: Debug + Send + Sync {
     async fn connect(&self) -> Result<Box<dyn Store>>;
@@ -35,10 +35,10 @@ pub(crate) trait Address: Debug + Send + Sync {
     /// The address without secrets.
     fn shown(&self) -> String;
 
-    /// What installing creates there.
+    /// What `install` creates in the store, for messages.
     fn creates(&self) -> &'static str;
 
-    /// The SQL that installing runs. `None` if the store needs no SQL.
+    /// The SQL that `install` runs. `None` if the store needs no SQL.
     fn script(&self) -> Option<&'static str> {
         None
     }
@@ -84,7 +84,7 @@ fn server(scheme: &str, address: &str) -> std::result::Result<StoreAddress, Stri
 #[cfg(not(feature = "stores"))]
 fn server(scheme: &str, _: &str) -> std::result::Result<StoreAddress, String> {
     Err(format!(
-        "this `fencepost` was built without the clients of database servers, so it cannot reach {scheme}://. Install it with them: \
+        "this `fencepost` was built without clients for database servers, so it cannot reach {scheme}://. Install it with them: \
          cargo install --path crates/cli --features stores"
     ))
 }
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_without_a_store_is_refused_with_the_forms_that_there_are() {
+    fn an_unknown_address_is_refused_with_the_known_forms() {
         for address in ["", "shop", "file:", "sqlite://", "oracle://db"] {
             assert_eq!(parse(address).err().as_deref(), Some(ADDRESSES), "{address}");
         }

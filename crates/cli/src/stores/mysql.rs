@@ -1,4 +1,4 @@
-//! MySQL and MariaDB: `mysql://USER@HOST/DATABASE`.
+//! The guard in MySQL and MariaDB: `mysql://USER@HOST/DATABASE`. Its `Debug` shows no password.
 
 use std::fmt;
 use std::sync::Arc;

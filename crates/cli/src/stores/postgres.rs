@@ -1,4 +1,4 @@
-//! Postgres: `postgres://USER@HOST/DATABASE`.
+//! The guard in Postgres: `postgres://USER@HOST/DATABASE`. Its `Debug` shows no password.
 
 use std::fmt;
 use std::sync::Arc;

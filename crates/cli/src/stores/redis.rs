@@ -1,4 +1,4 @@
-//! Redis, for efficiency only: `redis://HOST/`.
+//! The guard in Redis, for efficiency only: `redis://HOST/`. A fail-over can lose its marks, so `fence` prints a caution.
 
 use std::fmt;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Address for Server {
     }
 
     fn creates(&self) -> &'static str {
-        "nothing: the marks come with the first access"
+        "nothing: the first access creates the marks"
     }
 
     fn caution(&self) -> Option<&'static str> {
@@ -53,7 +53,7 @@ impl Address for Server {
 #[async_trait]
 impl Store for MultiplexedConnection {
     async fn install(&mut self) -> Result<Installed> {
-        // There is nothing to create, but marks of a newer version may be there.
+        // Nothing to create. `status` fails if a newer version wrote the marks.
         Guard::default().status(self).await?;
         Ok(Installed::New)
     }

@@ -1,4 +1,4 @@
-//! A SQLite database: `sqlite:FILE`.
+//! The guard in an SQLite database: `sqlite:FILE`. It never creates the database.
 
 use std::path::PathBuf;
 
@@ -16,10 +16,10 @@ pub(super) struct File(pub(super) PathBuf);
 #[async_trait]
 impl Address for File {
     async fn connect(&self) -> Result<Box<dyn Store>> {
-        // The guard goes into the database of a program, so a missing file is a typing error: it is not created.
+        // The guard goes into the database of a program. So a missing file is probably a typing error, and is not created.
         let opened = Connection::open_with_flags(&self.0, OpenFlags::SQLITE_OPEN_READ_WRITE);
         let opened = opened.with_context(|| {
-            let advice = "the guard goes into the database of a program, so name a file that is there";
+            let advice = "the guard goes into the database of a program, so name an existing file";
             format!("{} cannot be opened: {advice}", self.shown())
         })?;
         Ok(Box::new(opened))

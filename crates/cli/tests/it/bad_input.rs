@@ -1,4 +1,4 @@
-//! What was typed wrongly is refused with what to write instead. A table: the arguments, the exit code, what must be said.
+//! Wrong input is refused, and the message says what to write instead. Tables: the arguments, the exit code, a part of the message.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use crate::harness::{Dev, Process, command, fencepost};
 
 #[test]
-fn wrong_words_are_refused_with_what_to_write() {
+fn wrong_arguments_are_refused_with_what_to_write() {
     let long = "n".repeat(513);
     let deep = "/n".repeat(17);
     let table: &[(&[&str], i32, &str)] = &[
@@ -20,15 +20,15 @@ fn wrong_words_are_refused_with_what_to_write() {
         (&["freeze", &long, "--reason", "x"], 2, "at most 512 bytes"),
         (&["run", "a"], 2, "COMMAND"),
         (&["run", "-w", "5", "a", "--", "true"], 2, "the unit is missing"),
-        (&["run", "-w=-5s", "a", "--", "true"], 2, "not negative"),
+        (&["run", "-w=-5s", "a", "--", "true"], 2, "cannot be negative"),
         (&["run", "-w", "99999999h", "a", "--", "true"], 2, "longer than a year"),
         (&["run", "-w", "soon", "a", "--", "true"], 2, "like 500ms"),
         (&["run", "--ttl", "10ms", "a", "--", "true"], 2, "1s or more"),
         (&["run", "--max-hold", "0s", "a", "--", "true"], 2, "1s or more"),
         (&["run", "-n", "-w", "1s", "a", "--", "true"], 2, "cannot be used with"),
         (&["run", "-E", "256", "a", "--", "true"], 2, "256"),
-        (&["locks", "--server", "nonsense"], 2, "no HOST:PORT: write one like"),
-        (&["locks", "--server", "host:99999"], 2, "no HOST:PORT: write one like"),
+        (&["locks", "--server", "nonsense"], 2, "not HOST:PORT: write one like"),
+        (&["locks", "--server", "host:99999"], 2, "not HOST:PORT: write one like"),
         (&["locks", "--server", ","], 2, "no node is named"),
         (&["locks", "-o", "xml"], 2, "table"),
         (&["watch", "--after", "soon"], 2, "like 17.0"),
@@ -36,19 +36,19 @@ fn wrong_words_are_refused_with_what_to_write() {
         (&["break", "--reason", "x"], 2, "--grant"),
         (&["evict", "zz", "--reason", "x", "--server", "127.0.0.1:1"], 125, "fencepost dev"),
         (&["limit", "a", "0"], 2, "0"),
-        (&["dev", "--nodes", "2"], 2, "say 1, 3, 5 or 7"),
+        (&["dev", "--nodes", "2"], 2, "choose 1, 3, 5 or 7"),
         (&["dev", "--listen", "192.0.2.1:7420"], 2, "loopback only"),
-        (&["serve", "--new-cluster", "--join", "a:1"], 2, "say one of them"),
-        (&["serve", "--join", "a"], 2, "no HOST:PORT"),
-        (&["serve", "--listen-client", "here"], 2, "no IP:PORT"),
+        (&["serve", "--new-cluster", "--join", "a:1"], 2, "use one of them"),
+        (&["serve", "--join", "a"], 2, "not HOST:PORT"),
+        (&["serve", "--listen-client", "here"], 2, "not an IP:PORT"),
         (&["serve", "--listen-client", "0.0.0.0:7420"], 2, "--insecure"),
         (&["serve", "--listen-client", "0.0.0.0:7420", "--insecure"], 2, "--advertise-client"),
-        (&["serve", "--snapshot-every-entries", "many"], 2, "no whole number"),
+        (&["serve", "--snapshot-every-entries", "many"], 2, "not a whole number"),
         (&["serve", "--snapshot-every-entries", "0"], 2, "at least 1"),
         (&["serve", "--log-format", "xml"], 2, "write text or json"),
         (&["serve", "--log-level", "=loud="], 2, "write error, warn"),
         (&["serve", "--config", "no-such-file.toml"], 2, "FENCEPOST_CONFIG"),
-        (&["restore", "no-such-file", "--data", "d"], 125, "say the file of a backup"),
+        (&["restore", "no-such-file", "--data", "d"], 125, "name the file of a backup"),
         (&["backup", "no-such-directory/file", "--server", "127.0.0.1:1"], 125, "a directory that exists"),
         (&["fence", "init", "oracle://db/shop"], 2, "sqlite:FILE"),
         (&["fence", "init", "sqlite:"], 2, "sqlite:FILE"),
@@ -56,7 +56,7 @@ fn wrong_words_are_refused_with_what_to_write() {
         (&["fence", "init", "mysql://root@host/"], 2, "no database is named"),
         (&["fence", "init", "--print", "redis://host/"], 2, "needs no SQL"),
         (&["fence", "status", "postgres://u@127.0.0.1:1/shop"], 125, "FENCEPOST_STORE_PASSWORD"),
-        (&["fence", "gc", "sqlite:no-such-file"], 125, "name a file that is there"),
+        (&["fence", "gc", "sqlite:no-such-file"], 125, "name an existing file"),
         (&["bench", "--contenders", "0"], 2, "from 1 to 100000"),
         (&["bench", "--contenders", "many"], 2, "from 1 to 100000"),
         (&["bench", "--seconds", "0"], 2, "1..=86400"),
@@ -73,7 +73,7 @@ fn wrong_words_are_refused_with_what_to_write() {
 }
 
 #[test]
-fn what_is_not_utf_8_is_refused_where_it_must_be() {
+fn text_that_is_not_utf_8_is_refused_where_it_must_be() {
     let strange = OsStr::from_bytes(b"\xff\xfe");
     let mut name = command(&["why"]);
     name.arg(strange);
@@ -81,7 +81,7 @@ fn what_is_not_utf_8_is_refused_where_it_must_be() {
     let mut variable = command(&["config", "view"]);
     variable.env("FENCEPOST_NAME", strange);
     Process::start(variable).finish().with_code(2).says("FENCEPOST_NAME").says("not UTF-8");
-    // What is only handed on need not be.
+    // Arguments that are only passed on to the command may be any bytes.
     let dev = Dev::start();
     let mut handed_on = dev.command(&["run", "a", "--", "test"]);
     handed_on.arg(strange).arg("=").arg(strange);
@@ -89,21 +89,21 @@ fn what_is_not_utf_8_is_refused_where_it_must_be() {
 }
 
 #[test]
-fn a_wrong_configuration_is_refused_with_where_it_stands() {
+fn a_wrong_configuration_is_refused_with_its_source() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("fencepost.toml");
     let table = [
-        ("colour = 'red'", "no key `colour`; there are: name, data"),
+        ("colour = 'red'", "unknown key `colour`; the keys are: name, data"),
         ("listen_client = 'x'", "do you mean `listen-client`?"),
-        ("listen-client = 'x'", "no IP:PORT"),
+        ("listen-client = 'x'", "not an IP:PORT"),
         ("insecure = 'perhaps'", "neither true nor false"),
-        ("name = ", "no TOML"),
+        ("name = ", "not valid TOML"),
     ];
     for (text, said) in table {
         std::fs::write(&file, text).unwrap();
         let shown = file.to_str().unwrap();
         for args in [["serve", "--config", shown], ["locks", "--config", shown]] {
-            // What only a node needs does not trouble a client.
+            // A client does not check the settings of a node.
             let is_for_nodes = said.contains("IP:PORT") || said.contains("neither");
             if !(is_for_nodes && args[0] == "locks") {
                 fencepost(&args).with_code(2).says(said).says(shown);
@@ -112,14 +112,14 @@ fn a_wrong_configuration_is_refused_with_where_it_stands() {
     }
     let mut unknown = command(&["config", "view"]);
     unknown.env("FENCEPOST_COLOUR", "red");
-    Process::start(unknown).finish().ok().says("FENCEPOST_COLOUR is set and is no setting");
+    Process::start(unknown).finish().ok().says("FENCEPOST_COLOUR is set, but there is no such setting");
 }
 
 #[test]
-fn a_backup_that_is_none_is_refused_and_nothing_is_left() {
+fn a_file_that_is_not_a_backup_is_refused_and_nothing_is_left() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
-    std::fs::write(path("noise"), b"this is no backup").unwrap();
+    std::fs::write(path("noise"), b"not a backup").unwrap();
     fencepost(&["restore", &path("noise"), "--data", &path("data")]).with_code(125).says("cannot be restored");
     fencepost(&["backup", &path("file"), "--server", "127.0.0.1:1"]).with_code(125);
     let left = std::fs::read_dir(&directory).unwrap().map(|it| it.unwrap().file_name()).collect::<Vec<_>>();

@@ -28,7 +28,9 @@ fn a_running_cluster_is_loaded_and_nothing_is_left_behind() {
 fn an_interrupted_run_prints_what_was_measured_until_then() {
     let dev = Dev::start();
     let bench = dev.start_client(&["bench", "--seconds", "600"]);
-    wait_until("it has begun", || dev.fencepost(&["sessions"]).ok().stdout.contains("fencepost bench").then_some(()));
+    wait_until("the benchmark has begun", || {
+        dev.fencepost(&["sessions"]).ok().stdout.contains("fencepost bench").then_some(())
+    });
     bench.signal(Signal::SIGINT);
     bench.finish().with_code(130).says("by 64 contenders").says("P99.9");
 }

@@ -1,4 +1,4 @@
-//! `fencepost demo`: the story holds, is told without a terminal, and leaves nothing behind, however it ends.
+//! `fencepost demo`: it goes as expected, needs no terminal, and leaves nothing behind, however it ends.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use crate::harness::{Finished, Process, wait_until};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-/// A demo with a temporary place of its own, so that what it leaves behind is seen.
+/// A demo with its own temporary directory, so that the test sees what it leaves behind.
 fn start(args: &[&str]) -> (Process, TempDir) {
     let place = tempfile::tempdir().expect("a temporary directory");
     let mut command = crate::harness::command(&[&["demo"], args].concat());
@@ -14,7 +14,7 @@ fn start(args: &[&str]) -> (Process, TempDir) {
     (Process::start(command), place)
 }
 
-/// Processes that were told of this place: every node and every worker is.
+/// How many processes have this directory in their arguments: every node and every worker has.
 fn processes(place: &Path) -> usize {
     let place = place.to_str().expect("a name in UTF-8");
     let all = std::fs::read_dir("/proc").expect("Linux has it").flatten();
@@ -28,12 +28,12 @@ fn wait_until_gone(place: &Path) {
 
 fn assert_nothing_left(place: &TempDir) {
     assert_eq!(processes(place.path()), 0, "no process is left behind");
-    let left: Vec<_> = std::fs::read_dir(place).expect("it is there").flatten().map(|it| it.path()).collect();
+    let left: Vec<_> = std::fs::read_dir(place).expect("the directory exists").flatten().map(|it| it.path()).collect();
     assert!(left.is_empty(), "nothing is left behind: {left:?}");
 }
 
 #[test]
-fn the_story_holds_and_leaves_nothing_behind() {
+fn the_demo_goes_as_expected_and_leaves_nothing_behind() {
     let (demo, place) = start(&[]);
     let told = demo.finish().ok();
     for part in [
@@ -47,7 +47,7 @@ fn the_story_holds_and_leaves_nothing_behind() {
         "sqlite::admit(",
         "SELECT fencepost.write(",
     ] {
-        assert!(told.stdout.contains(part), "{part:?} was not told:\n{}", told.stdout);
+        assert!(told.stdout.contains(part), "{part:?} was not printed:\n{}", told.stdout);
     }
     let Finished { stdout, stderr, .. } = told;
     let (token, rest) =
@@ -56,23 +56,23 @@ fn the_story_holds_and_leaves_nothing_behind() {
     let number = |text: &str| text.parse::<u64>().expect("a token is a number");
     assert!(number(token) < number(highest), "the refused token is older than {highest}: {token}");
     assert_eq!(stderr, "", "nothing went wrong");
-    assert!(stdout.is_ascii() && !stdout.contains('\x1b'), "plain letters in a pipe:\n{stdout}");
+    assert!(stdout.is_ascii() && !stdout.contains('\x1b'), "only ASCII in a pipe:\n{stdout}");
     let widest = stdout.lines().map(str::len).max();
     assert!(widest <= Some(100), "a line has {widest:?} columns:\n{stdout}");
     assert_nothing_left(&place);
 }
 
 #[test]
-fn a_story_that_does_not_hold_ends_with_one_and_says_why() {
+fn a_demo_that_does_not_go_as_expected_exits_with_one_and_says_why() {
     let (demo, place) = start(&["--without-guard"]);
-    demo.finish().with_code(1).says("the story did not hold").says("the late write with token");
+    demo.finish().with_code(1).says("the demo did not go as expected").says("the late write with token");
     assert_nothing_left(&place);
 }
 
 #[test]
-fn an_interrupted_story_leaves_nothing_behind() {
+fn an_interrupted_demo_leaves_nothing_behind() {
     let (mut demo, place) = start(&[]);
-    // A worker stands still at this moment.
+    // A worker is paused at this moment.
     demo.wait_for_line("is paused (SIGSTOP)");
     assert_eq!(processes(place.path()), 5, "three nodes and two workers");
     demo.signal(Signal::SIGINT);
@@ -81,7 +81,7 @@ fn an_interrupted_story_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_killed_story_takes_its_processes_with_it() {
+fn a_killed_demo_takes_its_processes_with_it() {
     let (mut demo, place) = start(&[]);
     demo.wait_for_line("is paused (SIGSTOP)");
     demo.signal(Signal::SIGKILL);

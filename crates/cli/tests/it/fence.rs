@@ -1,12 +1,12 @@
-//! `fencepost fence` with each real store: prepares it, says so, looks at it, and forgets what the cluster has forgotten.
+//! `fencepost fence` with each real store: `init`, `status` and `gc`, and what they print.
 
 use crate::harness::{Dev, fencepost};
 use fencepost_testbed::{Kind, shared};
 
-/// The whole way, with the marks that somebody's write leaves behind.
-fn prepares_looks_and_tidies(address: &str, created: &str, write_with_token_3: impl FnOnce()) {
+/// Runs `init`, `status` and `gc`, with the marks of one write.
+fn check_init_status_and_gc(address: &str, created: &str, write_with_token_3: impl FnOnce()) {
     fencepost(&["fence", "init", address]).ok().says(created);
-    fencepost(&["fence", "init", address]).ok().says("was there already, nothing was changed");
+    fencepost(&["fence", "init", address]).ok().says("is already installed; nothing was changed");
     write_with_token_3();
     fencepost(&["fence", "status", address]).ok().says("HIGHEST TOKEN");
     let status = fencepost(&["fence", "status", address, "-o", "json"]).ok().json();
@@ -16,24 +16,24 @@ fn prepares_looks_and_tidies(address: &str, created: &str, write_with_token_3: i
     let dev = Dev::start();
     let early = dev.fencepost(&["fence", "gc", address]).with_code(1).says("has seen token 3");
     assert!(early.stderr.contains("another cluster"), "{}", early.stderr);
-    // Three tokens are given, then a fourth that lives.
+    // The cluster gives three tokens, then a fourth to a lock that stays held.
     (0..3).for_each(|_| drop(dev.fencepost(&["run", "other", "--", "true"]).ok()));
     let _holder = dev.hold("wallet:7");
-    dev.fencepost(&["fence", "gc", address]).ok().says("the marks of 1 names are forgotten").says("below 4");
+    dev.fencepost(&["fence", "gc", address]).ok().says("forgot the marks of 1 names").says("below 4");
     let again = dev.fencepost(&["fence", "gc", address, "-o", "json"]).ok().json();
     assert_eq!((&again["names_forgotten"], &again["base_floor"]), (&0.into(), &4.into()), "{again}");
 }
 
 #[test]
-fn sqlite_is_prepared_looked_at_and_tidied() {
+fn init_status_and_gc_with_sqlite() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("shop.db");
     let address = format!("sqlite:{}", file.display());
-    fencepost(&["fence", "init", &address]).with_code(125).says("name a file that is there");
+    fencepost(&["fence", "init", &address]).with_code(125).says("name an existing file");
     let mut database = rusqlite::Connection::open(&file).unwrap();
     database.execute_batch("CREATE TABLE wallet (id INTEGER)").unwrap();
     fencepost(&["fence", "status", &address]).with_code(1).says("run `fencepost fence init sqlite:FILE`");
-    prepares_looks_and_tidies(&address, "created the tables fencepost_base and fencepost_marks", || {
+    check_init_status_and_gc(&address, "created the tables fencepost_base and fencepost_marks", || {
         let access = fencepost_fence::Access::write("wallet:7", "3".parse().unwrap());
         let transaction = database.transaction().unwrap();
         fencepost_fence::sqlite::admit(&transaction, &access).unwrap();
@@ -42,23 +42,23 @@ fn sqlite_is_prepared_looked_at_and_tidied() {
 }
 
 #[test]
-fn a_directory_of_files_is_prepared_looked_at_and_tidied() {
+fn init_status_and_gc_with_a_directory_of_files() {
     let directory = tempfile::tempdir().unwrap();
     let marks = directory.path().join("marks");
-    prepares_looks_and_tidies(&format!("file:{}", marks.display()), "created the file fencepost-marks", || {
+    check_init_status_and_gc(&format!("file:{}", marks.display()), "created the file fencepost-marks", || {
         let access = fencepost_fence::Access::write("wallet:7", "3".parse().unwrap());
         fencepost_fence::file::Guard::open(&marks).unwrap().admit(&access, || ()).unwrap();
     });
 }
 
-/// What the script prints is what is installed; another program writes, with nothing but SQL.
+/// `--print` prints the script that `init` runs. Another program writes, with SQL alone.
 #[test]
-fn postgres_is_prepared_looked_at_and_tidied() {
+fn init_status_and_gc_with_postgres() {
     let Some(server) = shared(Kind::Postgres) else { return };
     fencepost(&["fence", "status", &server.url()]).with_code(1).says("run `fencepost fence init postgres://...`");
     let script = fencepost(&["fence", "init", "--print", &server.url()]).ok().stdout;
     assert!(script.contains("CREATE OR REPLACE FUNCTION fencepost.write"), "{script}");
-    prepares_looks_and_tidies(&server.url(), "created the schema fencepost", || {
+    check_init_status_and_gc(&server.url(), "created the schema fencepost", || {
         on_a_runtime(async {
             let (client, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
             tokio::spawn(connection);
@@ -67,9 +67,9 @@ fn postgres_is_prepared_looked_at_and_tidied() {
     });
 }
 
-/// The way of a database whose guard was installed by an older program.
+/// An older program installed the guard.
 #[test]
-fn an_older_guard_in_postgres_is_upgraded_and_it_is_said() {
+fn an_older_guard_in_postgres_is_upgraded_with_a_message() {
     let Some(server) = shared(Kind::Postgres) else { return };
     let address = format!("{}/old_guard", server.url().trim_end_matches("/postgres"));
     on_a_runtime(async {
@@ -83,12 +83,13 @@ fn an_older_guard_in_postgres_is_upgraded_and_it_is_said() {
     });
     fencepost(&["fence", "status", &address]).with_code(1).says("run `fencepost fence init postgres://...`");
     fencepost(&["fence", "init", &address]).ok().says("upgraded the schema fencepost").says("from version 1 to 2");
-    fencepost(&["fence", "init", &address]).ok().says("was there already, nothing was changed");
+    fencepost(&["fence", "init", &address]).ok().says("is already installed; nothing was changed");
     let status = fencepost(&["fence", "status", &address, "-o", "json"]).ok().json();
     assert_eq!((&status["version"], &status["highest_token"]), (&2.into(), &3.into()), "{status}");
 }
 
-/// Statements as root of the MariaDB that the tests share, in a database of the test's own, with an account that may install.
+/// Runs statements as root of the shared MariaDB, in a separate database with an account that may install the guard. Returns the
+/// account's address.
 fn in_mariadb(server: &fencepost_testbed::Server, database: &str, statements: &[&str]) -> String {
     use mysql_async::prelude::Queryable;
     on_a_runtime(async {
@@ -114,18 +115,18 @@ fn in_mariadb(server: &fencepost_testbed::Server, database: &str, statements: &[
 const WRITE_WITH_TOKEN_3: [&str; 3] = ["START TRANSACTION", "CALL fencepost_write('wallet:7', 3)", "COMMIT"];
 
 #[test]
-fn mariadb_is_prepared_looked_at_and_tidied() {
+fn init_status_and_gc_with_mariadb() {
     let Some(server) = shared(Kind::MariaDb) else { return };
     let address = in_mariadb(server, "shop", &[]);
     fencepost(&["fence", "status", &address]).with_code(1).says("run `fencepost fence init mysql://...`");
     fencepost(&["fence", "init", &server.url()]).with_code(1).says("as an account of its own").says("CREATE USER");
-    prepares_looks_and_tidies(&address, "created the tables fencepost_base and fencepost_marks", || {
+    check_init_status_and_gc(&address, "created the tables fencepost_base and fencepost_marks", || {
         in_mariadb(server, "shop", &WRITE_WITH_TOKEN_3);
     });
 }
 
 #[test]
-fn an_older_guard_in_mariadb_is_upgraded_and_it_is_said() {
+fn an_older_guard_in_mariadb_is_upgraded_with_a_message() {
     let Some(server) = shared(Kind::MariaDb) else { return };
     let script = include_str!("../../../fence/tests/fixtures/mysql-version-1.sql");
     let (_, statements) = script.split_once("\nDELIMITER //\n").unwrap();
@@ -138,7 +139,7 @@ fn an_older_guard_in_mariadb_is_upgraded_and_it_is_said() {
 }
 
 #[test]
-fn redis_needs_nothing_and_is_said_to_be_for_efficiency_only() {
+fn redis_needs_nothing_and_a_message_says_that_it_is_for_efficiency_only() {
     let Some(server) = shared(Kind::Redis) else { return };
     fencepost(&["fence", "init", &server.url()]).ok().says("created nothing").says("for efficiency only");
     fencepost(&["fence", "status", &server.url()]).ok().says("for efficiency only");

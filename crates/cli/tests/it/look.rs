@@ -1,4 +1,4 @@
-//! Looking on and administering: each command once, for people and for programs.
+//! The commands that show and administer locks: each once, for people and for programs.
 
 use crate::harness::{Dev, Process, fencepost};
 
@@ -7,7 +7,7 @@ fn listings_and_explanations_name_who_holds_and_who_waits() {
     let dev = Dev::start();
     dev.fencepost(&["locks"]).ok().says("nothing is held");
     dev.fencepost(&["sessions"]).ok().says("there are no sessions");
-    dev.fencepost(&["why", "jobs/a"]).ok().says("Nobody holds jobs/a.").says("Nobody waits");
+    dev.fencepost(&["why", "jobs/a"]).ok().says("jobs/a is not held.").says("No request waits");
     let holder = dev.hold("jobs/a");
     let _waiter = dev.start_client(&["run", "-w", "60s", "jobs/a", "--", "true"]);
     dev.wait_until_waiting("jobs/a", 1);
@@ -36,21 +36,21 @@ fn listings_and_explanations_name_who_holds_and_who_waits() {
     dev.fencepost(&["members"]).ok().says("n1").says("voter").says("yes");
     let members = dev.fencepost(&["member", "list", "-o", "json"]).ok().json();
     assert_eq!(members["members"][0]["name"], "n1");
-    dev.fencepost(&["top"]).with_code(2).says("this is none");
+    dev.fencepost(&["top"]).with_code(2).says("top needs a terminal");
 }
 
 #[test]
-fn what_is_piped_is_plain() {
+fn piped_output_has_no_colours() {
     let dev = Dev::start();
     let _holder = dev.hold("a");
     assert!(!dev.fencepost(&["locks"]).ok().stdout.contains('\x1b'), "no colours in a pipe");
 }
 
 #[test]
-fn a_watch_says_what_happens_and_goes_on_after_a_position() {
+fn a_watch_prints_events_and_continues_after_a_position() {
     let dev = Dev::start();
     let mut watch = dev.start_client(&["watch", "a"]);
-    // It says on standard error when it has begun, so something is done until it has seen it.
+    // The watch reports its start on standard error only. So act until it prints an event.
     let first = crate::harness::wait_until("the watch sees something", || {
         dev.fencepost(&["run", "a", "--", "true"]).ok();
         watch.line_if_any("granted")
@@ -70,16 +70,16 @@ fn a_watch_says_what_happens_and_goes_on_after_a_position() {
 fn administrators_break_evict_freeze_thaw_and_limit() {
     let dev = Dev::start();
     let holder = dev.hold("a");
-    dev.fencepost(&["break", "a", "--reason", "x"]).with_code(2).says("grant 1 of a").says("say --yes");
+    dev.fencepost(&["break", "a", "--reason", "x"]).with_code(2).says("grant 1 of a").says("pass --yes");
     dev.fencepost(&["break", "--grant", "1", "--yes", "--reason", "x"]).ok().says("grant 1 of a");
     holder.finish().with_code(123);
     dev.fencepost(&["break", "--grant", "1", "--yes", "--reason", "x"]).with_code(1).says("fencepost locks");
-    dev.fencepost(&["break", "a", "--yes", "--reason", "x"]).with_code(1).says("nobody holds a");
+    dev.fencepost(&["break", "a", "--yes", "--reason", "x"]).with_code(1).says("a is not held");
 
     let holder = dev.hold("a");
     let sessions = dev.fencepost(&["sessions", "-o", "json"]).ok().json();
     let session = sessions[0]["session"].as_str().unwrap();
-    dev.fencepost(&["evict", &session[..8], "--reason", "x"]).with_code(2).says("say --yes");
+    dev.fencepost(&["evict", &session[..8], "--reason", "x"]).with_code(2).says("pass --yes");
     dev.fencepost(&["evict", &session[..8], "--yes", "--reason", "x"]).ok().says("which holds 1");
     holder.finish().with_code(123).says("evicted");
     dev.fencepost(&["evict", session, "--yes", "--reason", "x"]).with_code(1).says("fencepost sessions");
@@ -103,7 +103,7 @@ fn administrators_break_evict_freeze_thaw_and_limit() {
 }
 
 #[test]
-fn systems_are_listed_with_what_they_promise_and_why_not() {
+fn systems_are_listed_with_their_promises_and_reasons() {
     fencepost(&["backends"]).ok().says("redlock").says("zookeeper").says("FAIL-OVER").says("correctness");
     fencepost(&["backends", "redis"]).ok().says("redis://host:6379/").says("no   fencing token").says("fail-over");
     fencepost(&["backends", "postgres"]).ok().says("advisory").says("postgres+row://").says("if there is one primary");
@@ -111,18 +111,18 @@ fn systems_are_listed_with_what_they_promise_and_why_not() {
     let etcd = systems.as_array().unwrap().iter().find(|system| system["system"] == "etcd").expect("it is listed");
     assert_eq!(etcd["tier"], "correctness");
     assert!(etcd["promises"].as_array().unwrap().iter().any(|it| it["promise"] == "shared" && it["kept"] == "yes"));
-    fencepost(&["backends", "memcached"]).with_code(2).says("known are fencepost").says("etcd");
+    fencepost(&["backends", "memcached"]).with_code(2).says("write one of fencepost").says("etcd");
 }
 
 #[test]
-fn every_shell_gets_its_completions() {
+fn every_shell_gets_its_completion_script() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         crate::harness::fencepost(&["completion", shell]).ok().says("fencepost");
     }
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn a_closed_standard_output_is_not_a_failure() {
     let mut command = crate::harness::command(&["completion", "bash"]);
     command.stdout(std::process::Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -132,7 +132,7 @@ fn a_reader_that_goes_away_is_no_failure() {
 }
 
 #[test]
-fn names_cannot_steer_a_terminal() {
+fn text_of_users_cannot_control_a_terminal() {
     let dev = Dev::start();
     let mut command = dev.command(&["freeze", "a", "--reason", "\x1b[2J"]);
     command.env("NO_COLOR", "1");
@@ -146,7 +146,7 @@ fn why_shows_a_suspected_deadlock_between_sessions() {
     let dev = Dev::start();
     let address = format!("fencepost://{}", dev.server);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    // Two programs that take two locks crosswise, and name no owners.
+    // Two programs take two locks in opposite order, without owners.
     let programs = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! The integration tests of the command line, in one program: each program costs a link and a start.
+//! The integration tests of the command line, in one program, because each program costs a link and a start.
 
 mod bad_input;
 mod bench;

@@ -1,4 +1,4 @@
-//! Members that come and go by hand, and a rest that is waived, as an operator types it.
+//! An operator adds, promotes and removes members, and waives a rest.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use crate::harness::{Dev, Finished, Process, command, wait_until};
 
-/// A way to a server that lets one connection through, and no other.
+/// A proxy to a server that passes on one connection, and accepts but drops all others.
 fn lets_one_through(server: String) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there are free ports");
     let address = listener.local_addr().expect("a listener has an address");
     std::thread::spawn(move || {
         let mut connections = listener.incoming().flatten();
         let Some(client) = connections.next() else { return };
-        let upstream = TcpStream::connect(server).expect("it listens");
+        let upstream = TcpStream::connect(server).expect("the server listens");
         for (mut from, mut to) in [(client.try_clone().unwrap(), upstream.try_clone().unwrap()), (upstream, client)] {
-            // It ends with either side.
+            // Ends when either side closes.
             std::thread::spawn(move || std::io::copy(&mut from, &mut to));
         }
         connections.for_each(drop);
@@ -35,11 +35,11 @@ fn between<'a>(line: &'a str, before: &str, after: &str) -> &'a str {
     line.split(before).nth(1).and_then(|rest| rest.split(after).next()).unwrap_or_else(|| panic!("{before} in {line}"))
 }
 
-/// A node of `serve` on free ports, where its clients connect and where its peers do.
+/// A `serve` node on free ports, with its client address and its peer address.
 fn serve(directory: &std::path::Path, name: &str, more: &[&str]) -> (Process, String, String) {
     let free = "127.0.0.1:0";
     let mut command = Command::new("sh");
-    // Its log is read while it runs.
+    // The log goes to a file, because the test reads it while the node runs.
     command.args(["-c", "exec \"$@\" 2>\"$0\""]).arg(directory.join(format!("{name}.log")));
     command.arg(env!("CARGO_BIN_EXE_fencepost")).args(["serve", "--log-format", "json", "--name", name]);
     command.arg("--data").arg(directory.join(name)).args(["--listen-http", free, "--listen-peer", free]).args(more);
@@ -58,7 +58,7 @@ fn roles(server: &str) -> Vec<(String, String)> {
     seen["members"].as_array().unwrap().iter().map(|it| (text(&it["name"]), text(&it["role"]))).collect()
 }
 
-/// A node that joins asks for all this by itself. Here it finds the cluster and then cannot reach it, so an operator does it.
+/// A node that joins does all this by itself. Here it finds the cluster but then cannot reach it, so an operator does it.
 #[test]
 fn a_node_is_added_and_promoted_by_hand() {
     let directory = tempfile::tempdir().unwrap();
@@ -69,12 +69,12 @@ fn a_node_is_added_and_promoted_by_hand() {
     let found = ["--new-cluster", "--listen-client", &client, "--advertise-client", &door];
     let (_first, first, _) = serve(directory.path(), "n1", &found);
     assert_eq!(first, client);
-    wait_until("it leads", || (ask(&client, &["members"]).code == 0).then_some(()));
+    wait_until("the first node leads", || (ask(&client, &["members"]).code == 0).then_some(()));
     let (_second, its_client, its_peer) =
         serve(directory.path(), "n2", &["--listen-client", "127.0.0.1:0", "--join", &door]);
     let mut log = String::new();
     std::fs::File::open(directory.path().join("n2.log")).unwrap().read_to_string(&mut log).unwrap();
-    let up = log.lines().find(|line| line.contains("the node is up")).expect("its log says so");
+    let up = log.lines().find(|line| line.contains("the node is up")).expect("the log says that the node is up");
     let id = between(up, "\"node\":\"", "\"");
 
     ask(&client, &["member", "promote", "n2"]).with_code(1).says("there is no member \"n2\"");
@@ -87,7 +87,7 @@ fn a_node_is_added_and_promoted_by_hand() {
     let mut seen = roles(&client);
     seen.sort();
     assert_eq!(seen, [member("n1", "voter"), member("n2", "learner")]);
-    // Refused until it has the log.
+    // Refused until the learner has caught up.
     let promoted = wait_until("it has caught up", || {
         let promoted = ask(&client, &["member", "promote", "n2"]);
         if promoted.code != 0 {
@@ -96,7 +96,7 @@ fn a_node_is_added_and_promoted_by_hand() {
         }
         Some(promoted)
     });
-    promoted.says("n2 (").says("votes");
+    promoted.says("n2 (").says("is a voter now");
     assert!(roles(&client).contains(&member("n2", "voter")));
 }
 
@@ -116,21 +116,21 @@ fn members_shows_the_format_version_and_which_versions_each_member_knows() {
 }
 
 #[test]
-fn a_leader_is_removed_and_the_others_go_on() {
+fn a_leader_is_removed_and_the_others_keep_serving() {
     let dev = Dev::with(&["--nodes", "3"]);
     let seen = dev.fencepost(&["members", "-o", "json"]).ok().json();
     let leader = seen["members"].as_array().unwrap().iter().find(|it| it["leads"] == true).unwrap().clone();
     let (name, address) = (leader["name"].as_str().unwrap(), leader["client_address"].as_str().unwrap());
     let _holder = dev.hold("a");
-    dev.fencepost(&["member", "remove", name]).ok().says("is out; stop it and delete its directory");
+    dev.fencepost(&["member", "remove", name]).ok().says("is removed; stop it and delete its data directory");
     let left = dev.fencepost(&["members", "-o", "json"]).ok().json();
     let left = left["members"].as_array().unwrap();
     assert_eq!(left.len(), 2, "{left:?}");
     assert!(left.iter().any(|it| it["leads"] == true) && left.iter().all(|it| it["name"] != name), "{left:?}");
-    // A lock outlives it, and new ones are given.
+    // The lock is still held, and new locks are granted.
     dev.fencepost(&["run", "-n", "a", "--", "true"]).with_code(124);
     dev.fencepost(&["run", "b", "--", "true"]).ok();
-    // Whoever asks the one that went hears why it knows nothing.
+    // The removed node tells a client why it cannot answer.
     ask(address, &["members"]).with_code(125).says("removed from the cluster");
     dev.fencepost(&["member", "remove", name]).with_code(1).says("there is no member");
 }
@@ -145,10 +145,10 @@ fn a_rest_is_waived() {
     });
     let break_it =
         |more: &[&str]| dev.fencepost(&[&["break", "machine", "--reason", "the host is gone", "--yes"], more].concat());
-    break_it(&["--waive-rest"]).with_code(1).says("does not rest");
+    break_it(&["--waive-rest"]).with_code(1).says("is not resting");
     break_it(&[]).ok().says("break: grant");
     dev.fencepost(&["run", "-n", "machine", "--", "true"]).with_code(124);
-    break_it(&[]).with_code(1).says("it rests: --waive-rest ends that");
+    break_it(&[]).with_code(1).says("it is resting: --waive-rest ends the rest");
     break_it(&["--waive-rest"]).ok().says("waive: the rest of grant");
     dev.fencepost(&["run", "-n", "machine", "--", "true"]).ok();
     drop(held);

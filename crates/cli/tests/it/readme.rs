@@ -1,4 +1,4 @@
-//! The first session of the README, run line by line in a shell, against a `fencepost dev` of its own.
+//! Runs the first session of the README line by line in a shell, against its own `fencepost dev`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use crate::harness::{Dev, PATIENCE};
 
-/// The lines of the first session: what stands in the block behind its mark.
+/// The lines of the first session: the block after the mark `<!-- first_session -->`.
 fn lines() -> Vec<String> {
     let readme =
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).expect("the README");
     let block = readme.split("<!-- first_session -->").nth(1).expect("the README has a first session");
-    let block = block.split("```").nth(1).expect("it stands in a block");
+    let block = block.split("```").nth(1).expect("the first session is a code block");
     block.lines().skip(1).map(|line| line.split(" #").next().unwrap_or(line).trim().to_owned()).collect()
 }
 
@@ -34,7 +34,7 @@ fn the_first_session_of_the_readme_works_line_by_line() {
     assert!(lines.len() == 7, "seven lines: {lines:?}");
     let mut all_said = String::new();
     for line in &lines {
-        // This one runs already, on ports of its own.
+        // The test has already started one, on free ports.
         if line == "fencepost dev &" {
             continue;
         }
@@ -54,11 +54,11 @@ fn the_first_session_of_the_readme_works_line_by_line() {
         all_said += &said;
     }
     for expected in ["my token is 1", "124", "nightly is held (exclusive)"] {
-        assert!(all_said.contains(expected), "{expected:?} was not said:\n{all_said}");
+        assert!(all_said.contains(expected), "{expected:?} was not printed:\n{all_said}");
     }
     for mut child in background {
-        // Its lock was broken, so it has ended by itself, or is about to.
+        // Its lock was broken, so it ends by itself.
         let _ = child.wait();
     }
-    std::fs::remove_dir_all(&place).expect("it was made here");
+    std::fs::remove_dir_all(&place).expect("the test created it");
 }

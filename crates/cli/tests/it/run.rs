@@ -1,4 +1,4 @@
-//! `fencepost run`: exit codes, environment, signals, and that the command is gone before the next holder starts.
+//! `fencepost run`: exit codes, environment and signals, and that the command is gone before the next holder starts.
 
 use crate::harness::{Dev, Link, Process, wait_until};
 use nix::sys::signal::{Signal, kill};
@@ -18,12 +18,12 @@ fn the_command_gets_the_lock_and_its_exit_code_comes_back() {
     let now_ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
     let deadline_ms: u128 = second[2].parse().unwrap();
     assert!(deadline_ms > now_ms && deadline_ms < now_ms + 31_000, "{deadline_ms} is within the TTL of {now_ms}");
-    // It was given back.
+    // The lock was released, and the session closed.
     dev.fencepost(&["run", "-n", "job", "--", "true"]).ok();
     assert_eq!(dev.fencepost(&["sessions", "-o", "json"]).ok().json().as_array().unwrap().len(), 0);
 }
 
-/// What `run` was trusted with is not the command's. What is no secret, or not ours, comes through.
+/// The command does not inherit the secrets of `run`. Other variables are passed on.
 #[test]
 fn the_command_does_not_inherit_a_secret() {
     let dev = Dev::start();
@@ -35,12 +35,12 @@ fn the_command_does_not_inherit_a_secret() {
 }
 
 #[test]
-fn every_way_to_end_has_its_code() {
+fn every_outcome_has_its_exit_code() {
     let dev = Dev::start();
     dev.fencepost(&["run", "a", "--", "sh", "-c", "kill -KILL $$"]).with_code(128 + 9);
     dev.fencepost(&["run", "a", "--", "sh", "-c", "kill -TERM $$"]).with_code(128 + 15);
     dev.fencepost(&["run", "a", "--", "no-such-command"]).with_code(127).says("PATH");
-    dev.fencepost(&["run", "a", "--", "/"]).with_code(126).says("see whether it is a program");
+    dev.fencepost(&["run", "a", "--", "/"]).with_code(126).says("check that it is a program");
     let holder = dev.hold("a");
     dev.fencepost(&["run", "-n", "a", "--", "true"]).with_code(124).says("fencepost why a");
     dev.fencepost(&["run", "-n", "-E", "9", "a", "--", "true"]).with_code(9);
@@ -96,7 +96,7 @@ fn a_signal_while_it_waits_takes_it_out_of_the_queue() {
 }
 
 #[test]
-fn at_the_longest_hold_the_command_is_told_and_then_killed() {
+fn at_the_max_hold_the_command_gets_term_and_then_kill() {
     let dev = Dev::start();
     let polite = "trap 'echo told; exit 0' TERM; while :; do sleep 0.02; done";
     dev.fencepost(&["run", "--max-hold", "1s", "a", "--", "sh", "-c", polite]).with_code(123).says("told");
@@ -110,7 +110,7 @@ fn a_command_whose_network_is_cut_is_gone_before_the_next_holder_starts() {
     let link = Link::to(&dev.server);
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
-    // It does not listen to TERM, and neither does what it starts.
+    // The command ignores TERM, and so do its children.
     let stubborn = "trap '' TERM; echo held; while :; do date +%s%N >> first; done";
     let mut command = crate::harness::command(&["run", "--ttl", "1s", "a", "--", "sh", "-c", stubborn]);
     command.env("FENCEPOST_SERVER", link.address.to_string()).current_dir(&directory);
@@ -130,20 +130,20 @@ fn a_command_whose_network_is_cut_is_gone_before_the_next_holder_starts() {
 }
 
 #[test]
-fn a_command_whose_watcher_is_killed_dies_with_it() {
+fn a_command_dies_when_its_fencepost_run_is_killed() {
     let dev = Dev::start();
     let mut run = dev.start_client(&["run", "a", "--", "sh", "-c", "echo pid $$; exec sleep 600"]);
     let line = run.wait_for_line("pid ");
     let child = Pid::from_raw(line.strip_prefix("pid ").unwrap().parse().unwrap());
     run.signal(Signal::SIGKILL);
-    // It is our grandchild no longer, so that somebody else reaps it: then there is no such process.
+    // It is not our child, so another process reaps it. Until then it is a zombie (Z).
     wait_until("the command is gone", || {
         let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
         (kill(child, None).is_err() || stat.contains(") Z ")).then_some(())
     });
 }
 
-/// Waits for itself, if nothing stops it: that shows as a test that runs out of patience.
+/// Without the check it would wait for itself, and this test would time out.
 #[test]
 fn a_run_inside_a_run_of_the_same_lock_is_refused_at_once() {
     let dev = Dev::start();
@@ -156,7 +156,7 @@ fn a_run_inside_a_run_of_the_same_lock_is_refused_at_once() {
     nested(&["nightly"], &inner(&["-n", "nightly", "--", "true"]))
         .with_code(124)
         .says("would wait for itself for ever");
-    // In whatever mode and at whatever depth, on paths, too.
+    // In every mode, at every depth, and on paths.
     nested(&["-s", "nightly"], &inner(&["nightly", "--", "true"])).with_code(124).says("wait for itself");
     nested(&["nightly"], &inner(&["-s", "nightly", "--", "true"])).with_code(124).says("wait for itself");
     nested(&["/a"], &inner(&["/a/b", "--", "true"])).with_code(124).says("wait for itself");
@@ -164,7 +164,7 @@ fn a_run_inside_a_run_of_the_same_lock_is_refused_at_once() {
     let deep = inner(&["nightly", "--", "true"]);
     let middle = [&inner(&["other", "--"])[..], &deep].concat();
     nested(&["nightly"], &middle).with_code(124).says("wait for itself");
-    // Another lock, and readers among themselves.
+    // Another lock is granted, and so is a shared lock inside a shared lock.
     nested(&["nightly"], &inner(&["other", "--", "true"])).ok();
     nested(&["-s", "nightly"], &inner(&["-s", "nightly", "--", "true"])).ok();
 }
@@ -172,7 +172,7 @@ fn a_run_inside_a_run_of_the_same_lock_is_refused_at_once() {
 #[test]
 fn a_reader_inside_a_reader_is_refused_when_a_writer_waits_between_them() {
     let dev = Dev::start();
-    // It goes on when the writer waits.
+    // The inner `run` starts after the writer waits.
     let script = "echo held; read go; exec \"$0\" run -s a -- true";
     let mut command = dev.command(&["run", "-s", "a", "--", "sh", "-c", script, env!("CARGO_BIN_EXE_fencepost")]);
     let (reader, mut go) = std::io::pipe().unwrap();
@@ -182,7 +182,7 @@ fn a_reader_inside_a_reader_is_refused_when_a_writer_waits_between_them() {
     let writer = dev.start_client(&["run", "a", "--", "true"]);
     dev.wait_until_waiting("a", 1);
     std::io::Write::write_all(&mut go, b"\n").unwrap();
-    // The inner reader may not pass the writer, which waits for the outer one.
+    // The inner reader must not pass the writer, which waits for the outer reader.
     outer.finish().with_code(124).says("wait for itself");
     writer.finish().ok();
 }
@@ -193,12 +193,12 @@ fn a_command_left_in_the_background_gets_the_lock_that_it_once_ran_under() {
     let own = env!("CARGO_BIN_EXE_fencepost");
     let directory = tempfile::tempdir().unwrap();
     let (go, done) = (directory.path().join("go"), directory.path().join("done"));
-    // It waits until the lock of its parent is gone, and holds no pipe of the test open.
+    // It waits until its parent has released the lock, and keeps no pipe of the test open.
     let script =
         "(until test -e \"$1\"; do sleep 0.05; done; \"$0\" run -w 30s a -- touch \"$2\") </dev/null >/dev/null 2>&1 &";
     let (go_at, done_at) = (go.display().to_string(), done.display().to_string());
     dev.fencepost(&["run", "a", "--", "sh", "-c", script, own, &go_at, &done_at]).ok();
-    // Another one holds it now, so that the first try is busy, and it must wait.
+    // Another holder has the lock now, so the first try is busy and the command must wait.
     let holder = dev.hold("a");
     std::fs::write(&go, "").unwrap();
     dev.wait_until_waiting("a", 1);

@@ -1,4 +1,4 @@
-//! Nodes: `dev` with several of them, `serve` as a cluster, where values come from, backup and restore.
+//! Nodes: `dev` with several nodes, `serve` as a cluster, the sources of settings, backup and restore.
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use crate::harness::{Dev, Process, command, fencepost, wait_until};
 use nix::sys::signal::Signal;
 
 #[test]
-fn a_local_cluster_of_three_hands_its_lead_over() {
+fn a_local_cluster_of_three_transfers_leadership() {
     let dev = Dev::with(&["--nodes", "3"]);
     assert_eq!(dev.server.split(',').count(), 3);
     let members = dev.fencepost(&["members", "-o", "json"]).ok().json();
@@ -21,7 +21,7 @@ fn a_local_cluster_of_three_hands_its_lead_over() {
     let (leader, other) = (name_of(true), name_of(false));
     let holder = dev.hold("a");
     dev.fencepost(&["transfer", &other]).ok().says(&format!("{other} ("));
-    // A lock outlives it.
+    // The lock is still held.
     dev.fencepost(&["run", "-n", "a", "--", "true"]).with_code(124);
     dev.fencepost(&["member", "remove", &leader]).ok();
     let left = dev.fencepost(&["members", "-o", "json"]).ok().json();
@@ -33,7 +33,7 @@ fn a_local_cluster_of_three_hands_its_lead_over() {
 }
 
 #[test]
-fn a_node_in_a_directory_goes_on_where_it_was() {
+fn a_node_with_a_directory_keeps_its_state_over_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().to_str().unwrap();
     let dev = Dev::with(&["--data", data]);
@@ -44,10 +44,10 @@ fn a_node_in_a_directory_goes_on_where_it_was() {
     dev.fencepost(&["describe", "pool"]).ok().says("0 of 3");
     drop(dev);
     let other = ["dev", "--nodes", "3", "--listen", "127.0.0.1:1", "--data", data];
-    fencepost(&other).with_code(125).says("a cluster of 1: say --nodes 1");
+    fencepost(&other).with_code(125).says("a cluster of 1: pass --nodes 1");
 }
 
-/// A node of `serve` on free ports, and where its clients connect.
+/// A `serve` node on free ports, with its client address.
 fn serve(directory: &std::path::Path, name: &str, more: &[&str]) -> (Process, String) {
     let data = directory.join(name);
     let free = "127.0.0.1:0";
@@ -98,7 +98,7 @@ fn nodes_join_and_a_backup_founds_a_new_cluster() {
     ask(&new_client, &["describe", "pool"]).ok().says("0 of 3");
     assert!(token_of(&new_client) > before + 1_000_000_000_000 - 1, "tokens jump");
 
-    // In good order, and the log as JSON lines.
+    // The nodes end gracefully, and the log is lines of JSON.
     for node in [third, second] {
         node.signal(Signal::SIGTERM);
         node.finish().ok();
@@ -127,7 +127,7 @@ fn other_users_read_neither_the_log_nor_a_backup() {
     drop(node);
     assert_eq!((mode(&data), mode(&data.join("IDENTITY")), mode(&backup)), (0o700, 0o600, 0o600));
 
-    // A directory from before is closed, and it is said.
+    // A directory that others could read is closed at the start, with a warning.
     set_mode(&data, 0o755);
     set_mode(&data.join("log"), 0o755);
     let (node, _) = serve(directory.path(), "n1", &[]);
@@ -135,7 +135,7 @@ fn other_users_read_neither_the_log_nor_a_backup() {
     node.signal(Signal::SIGTERM);
     node.finish().ok().says("other users could read this");
 
-    // One that others could write to is refused.
+    // A directory that others can write to is refused.
     set_mode(&data, 0o777);
     let free = "127.0.0.1:0";
     let listen = ["--listen-client", free, "--listen-http", free, "--listen-peer", free];
@@ -147,7 +147,7 @@ fn other_users_read_neither_the_log_nor_a_backup() {
     set_mode(&restored, 0o775);
     fencepost(&["restore", backup.to_str().unwrap(), "--data", restored.to_str().unwrap()]).ok();
     assert_eq!((mode(&restored), mode(&restored.join("snapshots"))), (0o700, 0o700));
-    // `dev` makes its directories as `serve` does.
+    // `dev` creates its directories like `serve`.
     let kept = directory.path().join("kept");
     drop(Dev::with(&["--data", kept.to_str().unwrap()]));
     for entry in std::fs::read_dir(&kept).unwrap() {
@@ -189,14 +189,14 @@ fn a_value_comes_from_the_flag_else_the_environment_else_the_file_else_the_defau
 }
 
 #[test]
-fn a_port_in_use_is_said_with_what_to_do() {
+fn a_port_in_use_is_reported_with_what_to_do() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     fencepost(&["dev", "--listen", &address]).with_code(125).says(&address).says("--listen 127.0.0.1:0");
 }
 
 #[test]
-fn a_directory_that_is_not_what_was_said_is_refused() {
+fn a_directory_that_does_not_fit_the_flags_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let free = "127.0.0.1:0";
     let data = directory.path().join("n1");
@@ -207,13 +207,13 @@ fn a_directory_that_is_not_what_was_said_is_refused() {
     serve_again(&[]).with_code(125).says("--new-cluster").says("--join");
     let (node, client) = serve(directory.path(), "n1", &["--new-cluster"]);
     serve_again(&[]).with_code(125).says("another process has").says("stop it first");
-    // One that joins the cluster of another goes on with its own log, and never mixes the two.
+    // A node with a log ignores --join: it stays in its own cluster, and never mixes two logs.
     let (other, other_client) = serve(directory.path(), "n2", &["--new-cluster"]);
     drop(other);
     let (_other, other_again) = serve(directory.path(), "n2", &["--join", &client]);
     assert_ne!(other_client, client);
     let cluster = |server: &str| ask(server, &["members", "-o", "json"]).ok().json()["cluster"].clone();
-    assert_ne!(cluster(&client), cluster(&other_again), "each is what it was");
+    assert_ne!(cluster(&client), cluster(&other_again), "each node stays in its cluster");
     drop(node);
     serve_again(&["--new-cluster"]).with_code(125).says("leave out --new-cluster");
     fencepost(&["dev", "--listen", free, "--data", data.to_str().unwrap()]).with_code(125).says("fencepost serve");

@@ -1,4 +1,4 @@
-//! TLS with real processes: a cluster that speaks nothing else, and what is said when something is missing.
+//! TLS with real processes: a cluster with TLS on every port, and the messages when something is missing.
 
 #[path = "../../../server/tests/it/client/authority.rs"]
 #[allow(dead_code, reason = "not all of it is used here")]
@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 
 use crate::harness::{Dev, Finished, Process, command, fencepost, wait_until};
 
-/// A directory with an authority, and the files of whoever needs some.
+/// A directory with a certificate authority, and with certificates and keys of nodes and of a client.
 struct Files {
     directory: tempfile::TempDir,
     authority: Authority,
@@ -21,7 +21,7 @@ impl Files {
     fn new() -> Files {
         let files = Files { directory: tempfile::tempdir().unwrap(), authority: Authority::new() };
         files.authority.write(files.at(), "ca.pem");
-        files.sign("somebody", &["somebody"]);
+        files.sign("client", &["client"]);
         files
     }
 
@@ -60,11 +60,11 @@ impl Files {
         std::iter::once("serve").chain(flags).map(str::to_owned).collect()
     }
 
-    /// A client command, told by the environment how to speak TLS.
+    /// A client command that gets its TLS files from the environment.
     fn ask(&self, server: &str, args: &[&str]) -> Finished {
         let mut command = command(args);
         command.env("FENCEPOST_SERVER", server).env("FENCEPOST_CA", self.path("ca.pem"));
-        command.env("FENCEPOST_CERT", self.path("somebody.pem")).env("FENCEPOST_KEY", self.path("somebody.key"));
+        command.env("FENCEPOST_CERT", self.path("client.pem")).env("FENCEPOST_KEY", self.path("client.key"));
         Process::start(command).finish()
     }
 }
@@ -94,20 +94,20 @@ fn a_cluster_with_tls_everywhere_takes_locks_and_survives_a_killed_node() {
         seen.stdout.trim().parse::<u64>().unwrap()
     };
     let before = token();
-    // A command that is a client itself finds the same files.
+    // A command that is itself a client gets the same files.
     let paths = "echo $FENCEPOST_CA $FENCEPOST_CERT $FENCEPOST_KEY";
     let seen = files.ask(&client, &["run", "a", "--", "sh", "-c", paths]).ok().stdout;
-    let expected = ["ca.pem", "somebody.pem", "somebody.key"].map(|name| files.path(name)).join(" ");
+    let expected = ["ca.pem", "client.pem", "client.key"].map(|name| files.path(name)).join(" ");
     assert_eq!(seen.trim(), expected);
 
-    // Without a word, and back where it was.
+    // A node is killed, and starts again at its old addresses.
     second.signal(Signal::SIGKILL);
     drop(second);
     let between = token();
     assert!(between > before);
     let again = files.serve("n2", &["--listen-client", &second_client, "--listen-peer", &second_peer]);
     let (second, ..) = start(&again);
-    // The other one goes for good: now the one that came back is needed.
+    // Another node goes for good: now the majority needs the node that came back.
     third.signal(Signal::SIGKILL);
     drop(third);
     assert!(token() > between);
@@ -123,9 +123,9 @@ fn a_cluster_with_tls_everywhere_takes_locks_and_survives_a_killed_node() {
     ];
     for (flags, said) in refused {
         let args = [&["locks", "--server", &client], *flags].concat();
-        fencepost(&args).with_code(125).says(said).says("--ca, --cert and --key are for TLS");
+        fencepost(&args).with_code(125).says(said).says("give --ca, --cert and --key");
     }
-    let (certificate, key) = (files.path("somebody.pem"), files.path("somebody.key"));
+    let (certificate, key) = (files.path("client.pem"), files.path("client.key"));
     let by_flags = ["--ca", &ca, "--cert", &certificate, "--key", &key];
     let https = format!("https://{client}");
     fencepost(&[&["locks", "--server", &https], &by_flags[..]].concat()).ok();
@@ -143,7 +143,7 @@ fn a_cluster_with_tls_everywhere_takes_locks_and_survives_a_killed_node() {
 }
 
 #[test]
-fn half_of_what_tls_needs_is_refused_with_the_other_half() {
+fn incomplete_tls_settings_are_refused_with_what_is_missing() {
     let files = Files::new();
     files.sign("n1", &["n1"]);
     let (pem, key, ca) = (files.path("n1.pem"), files.path("n1.key"), files.path("ca.pem"));
@@ -179,7 +179,7 @@ fn half_of_what_tls_needs_is_refused_with_the_other_half() {
 }
 
 #[test]
-fn where_keys_are_is_shown_and_what_is_in_them_is_not() {
+fn paths_of_keys_are_shown_and_their_content_is_not() {
     let files = Files::new();
     let args = files.serve("n1", &[]);
     let flags: Vec<&str> = args.iter().skip(1).map(String::as_str).collect();
@@ -189,7 +189,7 @@ fn where_keys_are_is_shown_and_what_is_in_them_is_not() {
 }
 
 #[test]
-fn tls_to_a_node_without_it_is_said_to_be_so() {
+fn tls_to_a_node_without_tls_is_reported() {
     let (files, dev) = (Files::new(), Dev::start());
     files.ask(&dev.server, &["locks"]).with_code(125).says("the node speaks plain text");
 }

@@ -1,4 +1,4 @@
-//! A runtime that goes on by itself on a thread of its own, while a test that is no future asks it for this and that.
+//! A tokio runtime on a background thread, for tests that are not async: it keeps running between their calls.
 
 use std::future::Future;
 use std::sync::mpsc::{Sender, channel};
@@ -19,8 +19,8 @@ impl Background {
         let (sender, handle): (Sender<Handle>, _) = channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            sender.send(runtime.handle().clone()).expect("it is waited for");
-            // Whether it is told or forgotten, it ends.
+            sender.send(runtime.handle().clone()).expect("`start` waits for the handle");
+            // Ends when the sender sends or is dropped.
             let _ = runtime.block_on(stopped);
         });
         Background { handle: handle.recv().expect("the thread runs"), stop: Some(stop), thread: Some(thread) }
@@ -39,7 +39,7 @@ impl Drop for Background {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say.
+            // The thread returns nothing.
             let _ = thread.join();
         }
     }

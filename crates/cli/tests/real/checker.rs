@@ -1,24 +1,25 @@
-//! Whether a history keeps the promises. Pure: a history goes in, and what is wrong with it comes out.
+//! Checks that a history keeps the promises. Pure: it takes a history and returns the violations.
 //!
-//! The log position is a witness of the order, so this is one replay of the event log and a few sorts, not a search. Beside it
-//! stand two checks that believe nothing the cluster says about positions: clients' own beliefs by one clock, and the store's
-//! record by token.
+//! The log position gives the order of events, so this is one replay of the event log and a few sorts, not a search. Two more checks
+//! do not rely on the positions that the cluster reports: the clients' own beliefs by one clock, and the store's record by token.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::history::{Answer, Asked, Attempt, End, History, Hold, Kind, Lease, LogEvent, Mode, Request, Taken, What};
+use super::history::{
+    Answer, Attempt, End, History, Hold, Kind, Lease, LockOperation, LogEvent, Mode, Request, Taken, What,
+};
 
-/// How late something may end, in logical time.
+/// How late a lease may end, in logical time.
 // Rule: bounded-late
 const LATE_MS_MAX: u64 = 500;
-/// The commit in flight when the deadline passed, on a disk that is busy with other things, too: generous, since a test must not
-/// fail because the machine is slow. How late the latest was is printed.
+/// Allowance for the commit in flight when the deadline passed, on a busy disk. Generous, since a test must not fail because the
+/// machine is slow. The run prints how late the latest end was.
 const IN_FLIGHT_MS: u64 = 5_000;
-/// What a fail-over may add.
+/// How much a fail-over may add.
 // Rule: failover-grace
 const GRACE_MS: u64 = 3_000;
 
-/// What was found, and how much was looked at.
+/// The violations, and how much was checked.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) violations: Vec<String>,
@@ -32,16 +33,16 @@ pub(crate) struct Report {
     pub(crate) conversions: usize,
     /// Sessions that expired.
     pub(crate) expiries: usize,
-    /// Locks that ended at a TTL of their own.
+    /// Locks that ended at their own TTL.
     pub(crate) lock_expiries: usize,
-    /// Those of both whose deadline was known to the millisecond.
+    /// Expiries of both kinds whose deadline was known to the millisecond.
     pub(crate) expiries_timed: usize,
-    /// How long after its deadline the latest of them ended, in logical time.
+    /// The longest time from a deadline to the end of its lease, in logical time.
     pub(crate) latest_ms: u64,
     pub(crate) attempts: usize,
-    /// With a token that the store had to refuse.
+    /// Attempts with a token that the store had to refuse.
     pub(crate) stale_attempts: usize,
-    /// Outcomes that a client could not learn.
+    /// Requests whose outcome the client does not know.
     pub(crate) unknown: usize,
 }
 
@@ -69,14 +70,14 @@ pub(crate) fn check(history: &History) -> Report {
     report
 }
 
-/// How many came to the store with a token that it must refuse.
+/// How many attempts had a token that the store must refuse.
 pub(crate) fn stale_attempts(attempts: &[Attempt]) -> usize {
     let mut report = Report::default();
     check_store(attempts, &mut report);
     report.stale_attempts
 }
 
-/// I14: the watch rose strictly, and whoever reads it later reads the same.
+/// I14: the positions of the watch rise strictly, and a later read gives the same events.
 fn check_order(history: &History, report: &mut Report) {
     for pair in history.events.windows(2) {
         let position = |event: &LogEvent| (event.index, event.ordinal);
@@ -101,17 +102,17 @@ fn check_order(history: &History, report: &mut Report) {
     }
 }
 
-/// A grant as the log tells its life.
+/// A grant, as the event log describes it.
 struct Granted<'a> {
     event: &'a LogEvent,
     request: Request,
-    /// As it was granted.
+    /// What was granted.
     first_taken: &'a Taken,
-    /// As it is now, after conversions.
+    /// What it takes now, after conversions.
     taken: Taken,
     first_token: u64,
     token: u64,
-    /// The modes that it was changed to, each with the token it has from then on.
+    /// The modes that it was converted to, each with the token that it had from then on.
     conversions: Vec<(Mode, u64)>,
     end: Option<(&'a LogEvent, End)>,
 }
@@ -122,16 +123,16 @@ impl Granted<'_> {
     }
 }
 
-/// What the event log says, by grant.
+/// The grants of the event log, by id.
 type Log<'a> = BTreeMap<u64, Granted<'a>>;
 
-/// I1, I2, I4, I7, I12: goes through the log, entry by entry.
+/// I1, I2, I4, I7, I12: replays the log, entry by entry.
 fn replay<'a>(history: &'a History, report: &mut Report) -> Log<'a> {
     let mut log: Log<'a> = BTreeMap::new();
     let mut live: BTreeSet<u64> = BTreeSet::new();
     let mut sessions: BTreeSet<u128> = BTreeSet::new();
     let mut gone: BTreeSet<u128> = BTreeSet::new();
-    // With the grant that each would change, if it is a conversion.
+    // The waiting requests. A conversion has the grant that it would change.
     let mut waits: BTreeMap<Request, Option<u64>> = BTreeMap::new();
     let mut decided: BTreeSet<Request> = BTreeSet::new();
     let mut last_token = 0;
@@ -153,7 +154,7 @@ fn replay<'a>(history: &'a History, report: &mut Report) -> Log<'a> {
                 }
                 What::Queued { request, converts } => {
                     if !sessions.contains(&request.0) || waits.insert(*request, *converts).is_some() {
-                        report.found("I12", format!("queued twice, or by the dead: {event:?}"));
+                        report.found("I12", format!("queued twice, or by a dead session: {event:?}"));
                     }
                 }
                 What::NotGranted { request } => {
@@ -171,7 +172,7 @@ fn replay<'a>(history: &'a History, report: &mut Report) -> Log<'a> {
                         report.found("I12", format!("a request was decided twice: {event:?}"));
                     }
                     if !sessions.contains(&request.0) {
-                        report.found("I4", format!("granted to a session that is dead there: {event:?}"));
+                        report.found("I4", format!("granted to a session that is already dead: {event:?}"));
                     }
                     if *token <= last_token {
                         report.found("I2", format!("token {token} came after {last_token}: {event:?}"));
@@ -190,14 +191,14 @@ fn replay<'a>(history: &'a History, report: &mut Report) -> Log<'a> {
                     check_alone(*grant, &granted, history, &log, &live, event, report);
                     live.insert(*grant);
                     if log.insert(*grant, granted).is_some() {
-                        report.found("I2", format!("a grant's id came back: {event:?}"));
+                        report.found("I2", format!("a grant's id was used again: {event:?}"));
                     }
                 }
                 What::Converted { grant, token, mode } => {
                     waits.retain(|_, converts| *converts != Some(*grant));
                     let stands = live.contains(grant);
                     let Some(mut granted) = log.remove(grant).filter(|_| stands) else {
-                        report.found("I4", format!("what does not stand was converted: {event:?}"));
+                        report.found("I4", format!("a grant that is not held was converted: {event:?}"));
                         continue;
                     };
                     report.conversions += 1;
@@ -207,7 +208,7 @@ fn replay<'a>(history: &'a History, report: &mut Report) -> Log<'a> {
                         report.found("I2", format!("token {token} came after {last_token}: {event:?}"));
                     }
                     if !is_stronger && *token != granted.token {
-                        report.found("I2", format!("weakened, and its token {} changed: {event:?}", granted.token));
+                        report.found("I2", format!("downgraded, but its token {} changed: {event:?}", granted.token));
                     }
                     last_token = last_token.max(*token);
                     granted.token = *token;
@@ -218,7 +219,7 @@ fn replay<'a>(history: &'a History, report: &mut Report) -> Log<'a> {
                 }
                 What::Ended { grant, session, how } => {
                     if !live.remove(grant) {
-                        report.found("I3", format!("what does not stand ended: {event:?}"));
+                        report.found("I3", format!("a grant that is not held ended: {event:?}"));
                     }
                     if let Some(granted) = log.get_mut(grant) {
                         granted.end = Some((event, *how));
@@ -244,12 +245,12 @@ fn replay<'a>(history: &'a History, report: &mut Report) -> Log<'a> {
     }
     let at_end: BTreeSet<u64> = history.grants_at_end.iter().copied().collect();
     if at_end != live {
-        report.found("I3", format!("by the log {live:?} stand at the end, by a read {at_end:?}"));
+        report.found("I3", format!("held at the end by the log: {live:?}, by a read: {at_end:?}"));
     }
     log
 }
 
-/// I1: nobody whose mode does not go with this one holds any of the resources, and no more permits are out than there are.
+/// I1: no other grant holds one of the resources in a conflicting mode, and no more permits are held than there are.
 fn check_alone(
     grant: u64,
     granted: &Granted<'_>,
@@ -273,15 +274,15 @@ fn check_alone(
         if let Some(limit) = history.limits.get(name)
             && permits > *limit
         {
-            report.found("I1", format!("{at:?}, and with it {permits} permits of {limit} are out"));
+            report.found("I1", format!("{at:?}, and with it {permits} permits of {limit} are held"));
         }
     }
 }
 
-/// I3, I4, I8, I11, I12: what clients were told is what the log says, and nothing else is in it.
+/// I3, I4, I8, I11, I12: the log agrees with what clients were told, and has nothing else.
 fn check_answers(history: &History, log: &Log<'_>, report: &mut Report) {
-    // Grants in the log that nobody has accounted for yet, by session and what was taken. Sessions that asked for nothing here
-    // belong to those who only look whether the cluster serves.
+    // Grants in the log without a matching answer so far, by session and what was taken. Sessions without a recorded request
+    // belong to clients that only check whether the cluster serves; they are left out.
     let mut unexplained: BTreeMap<(u128, &Taken), Vec<u64>> = BTreeMap::new();
     let ours: BTreeSet<u128> = history.asks.iter().map(|ask| ask.session).collect();
     let of_ours = || log.iter().filter(|(_, granted)| ours.contains(&granted.request.0));
@@ -295,7 +296,7 @@ fn check_answers(history: &History, log: &Log<'_>, report: &mut Report) {
     let mut conversions_unexplained: Vec<(u64, Mode, u64)> = of_ours().flat_map(conversions).collect();
     for ask in &history.asks {
         match (&ask.what, &ask.answer) {
-            (Asked::Acquire(taken), Answer::Granted { grant, token }) => {
+            (LockOperation::Acquire(taken), Answer::Granted { grant, token }) => {
                 let Some(granted) = log.get(grant) else {
                     report.found("I3", format!("an acknowledged grant is not in the log: {ask:?}"));
                     continue;
@@ -313,14 +314,14 @@ fn check_answers(history: &History, log: &Log<'_>, report: &mut Report) {
                     None => report.found("I12", format!("one grant answered two requests: {ask:?}")),
                 }
             }
-            (Asked::Convert { grant, mode }, Answer::Granted { token, .. }) => {
+            (LockOperation::Convert { grant, mode }, Answer::Granted { token, .. }) => {
                 match conversions_unexplained.iter().position(|it| *it == (*grant, *mode, *token)) {
                     Some(at) => _ = conversions_unexplained.swap_remove(at),
                     None => report.found("I3", format!("an acknowledged conversion is not in the log: {ask:?}")),
                 }
             }
-            (Asked::Release { grant }, Answer::Released) => {
-                // Otherwise the SDK lets go of a lost lock in the background: that may still be what ended it.
+            (LockOperation::Release { grant }, Answer::Released) => {
+                // Only acknowledged releases are checked: the SDK may release a lost lock in the background.
                 let end = log.get(grant).and_then(|granted| granted.end);
                 if !matches!(end, Some((_, End::Released))) {
                     report.found("I3", format!("an acknowledged release is not in the log ({end:?}): {ask:?}"));
@@ -329,17 +330,17 @@ fn check_answers(history: &History, log: &Log<'_>, report: &mut Report) {
             _ => {}
         }
     }
-    // What is left must belong to requests whose outcome the client does not know, or was told that it came too late.
+    // The rest must belong to requests whose outcome the client does not know, or that were granted too late.
     let mut open: BTreeMap<(u128, &Taken), usize> = BTreeMap::new();
     for ask in history.asks.iter().filter(|ask| matches!(ask.answer, Answer::Unknown(_) | Answer::TooLate)) {
         match &ask.what {
-            Asked::Acquire(taken) => *open.entry((ask.session, taken)).or_default() += 1,
-            Asked::Convert { grant, mode } => {
+            LockOperation::Acquire(taken) => *open.entry((ask.session, taken)).or_default() += 1,
+            LockOperation::Convert { grant, mode } => {
                 if let Some(at) = conversions_unexplained.iter().position(|it| (it.0, it.1) == (*grant, *mode)) {
                     conversions_unexplained.swap_remove(at);
                 }
             }
-            Asked::Release { .. } => {}
+            LockOperation::Release { .. } => {}
         }
     }
     for ((session, taken), grants) in unexplained {
@@ -348,20 +349,20 @@ fn check_answers(history: &History, log: &Log<'_>, report: &mut Report) {
             report.found(
                 "I11",
                 format!(
-                    "grants {grants:?} of {taken:?} to {session:x}, who was told of no such and left {allowed} open"
+                    "grants {grants:?} of {taken:?} to {session:x}, which was not told of them and has {allowed} open requests"
                 ),
             );
         }
     }
     if !conversions_unexplained.is_empty() {
-        report.found("I11", format!("conversions that nobody was told of: {conversions_unexplained:?}"));
+        report.found("I11", format!("conversions that no client was told of: {conversions_unexplained:?}"));
     }
     for hold in &history.holds {
         let Some(granted) = log.get(&hold.grant) else { continue };
         if granted.request.0 != hold.session || !granted.had_token(hold.token) {
-            report.found("I3", format!("the log knows another holder, or other tokens: {hold:?}, {:?}", granted.event));
+            report.found("I3", format!("the log has another holder, or other tokens: {hold:?}, {:?}", granted.event));
         }
-        // What was held in one mode goes on in another.
+        // After a conversion, the grant is held on in another mode.
         let goes_on = history.holds.iter().any(|other| other.grant == hold.grant && other.from > hold.from);
         if let (false, Some((end, End::Released))) = (goes_on, granted.end)
             && hold.gave_up_at.is_none_or(|gave_up| end.seen_at < gave_up)
@@ -372,13 +373,13 @@ fn check_answers(history: &History, log: &Log<'_>, report: &mut Report) {
     }
 }
 
-/// I9, by one clock: no lock ends, or goes to somebody else, while its holder is told that it is certainly held.
+/// I9, by one clock: no lock ends, or goes to another holder, while the SDK tells its holder that it is certainly held.
 fn check_beliefs(history: &History, log: &Log<'_>, report: &mut Report) {
     let mut by_resource: BTreeMap<&str, Vec<&Hold>> = BTreeMap::new();
     for hold in &history.holds {
         by_resource.entry(&hold.resource).or_default().push(hold);
         let end = log.get(&hold.grant).and_then(|granted| granted.end);
-        // The watcher saw it at that time: it had happened by then.
+        // The end happened before the watcher saw it.
         if let Some((end, End::Session | End::Ttl | End::Other)) = end
             && end.seen_at < hold.until()
         {
@@ -387,7 +388,7 @@ fn check_beliefs(history: &History, log: &Log<'_>, report: &mut Report) {
     }
     for holds in by_resource.values_mut() {
         holds.sort_by_key(|hold| hold.from);
-        // By instants alone: each against those before it that still believe.
+        // Only by instants: compares each hold with the earlier holds whose clients still believe.
         let mut believing: Vec<&Hold> = Vec::new();
         for hold in holds.iter() {
             believing.retain(|other| other.until() > hold.from);
@@ -395,19 +396,22 @@ fn check_beliefs(history: &History, log: &Log<'_>, report: &mut Report) {
             for other in believing.iter().filter(|other| other.grant != hold.grant && hold.until() > hold.from) {
                 permits += other.mode.permits();
                 if !other.mode.goes_with(hold.mode) {
-                    report.found("I9", format!("two believe to hold it at the same time: {other:?} and {hold:?}"));
+                    report.found(
+                        "I9",
+                        format!("two clients believe that they hold it at the same time: {other:?} and {hold:?}"),
+                    );
                 }
             }
             if history.limits.get(&hold.resource).is_some_and(|limit| permits > *limit) {
-                report.found("I9", format!("with it, {permits} permits are believed in: {hold:?}"));
+                report.found("I9", format!("with it, clients believe that they hold {permits} permits: {hold:?}"));
             }
             believing.push(hold);
         }
     }
 }
 
-/// I9, I10 by stamps: a session, and a lock with a TTL of its own, ends at its deadline or a little later, as the last read
-/// before its end showed it.
+/// I9, I10 by stamps: a session, or a lock with its own TTL, ends at its deadline or a little later. The deadline is that of the
+/// last read before the end.
 fn check_deadlines(history: &History, report: &mut Report) {
     for event in &history.events {
         let (lease, session) = match event.what {
@@ -424,7 +428,7 @@ fn check_deadlines(history: &History, report: &mut Report) {
         if event.stamp_ms < last.deadline_ms {
             report.found("I9", format!("expired before its deadline: {event:?}, {last:?}"));
         }
-        // Only of a client that stood still do we know that no keep-alive followed.
+        // Only a client that stood still certainly sent no keep-alive after the read.
         let stood_still = |stall: &&super::history::Stall| {
             stall.session == session && stall.from + 300_000_000 < last.asked_at && last.asked_at < stall.until
         };
@@ -435,18 +439,18 @@ fn check_deadlines(history: &History, report: &mut Report) {
         let next_term = history.samples.iter().filter(|sample| sample.asked_at > event.seen_at).map(|it| it.term).min();
         let bound = match next_term == Some(last.term) {
             true => last.deadline_ms,
-            // Rule: failover-grace. It may have been lifted after the last read.
+            // Rule: failover-grace. The deadline may have been extended after the last read.
             false => last.deadline_ms.max(last.renewed_ms + last.ttl_ms + GRACE_MS),
         };
         report.expiries_timed += 1;
         report.latest_ms = report.latest_ms.max(event.stamp_ms.saturating_sub(bound));
         if event.stamp_ms > bound + LATE_MS_MAX + IN_FLIGHT_MS {
-            report.found("I10", format!("expired too late, at most {bound} was due: {event:?}, {last:?}"));
+            report.found("I10", format!("expired too late, due at {bound} at the latest: {event:?}, {last:?}"));
         }
     }
 }
 
-/// I20: the store let in nobody with an older token than one it had seen, and no update was lost.
+/// I20: the store accepted no token older than one that it had seen, and no update was lost.
 fn check_store(attempts: &[Attempt], report: &mut Report) {
     let mut marks: BTreeMap<&str, (u64, i64)> = BTreeMap::new();
     for attempt in attempts {
@@ -498,7 +502,7 @@ mod tests {
         event(index, What::Ended { grant, session, how })
     }
 
-    fn ask(session: u128, what: Asked, at: u64, answer: Answer) -> Ask {
+    fn ask(session: u128, what: LockOperation, at: u64, answer: Answer) -> Ask {
         Ask { client: format!("{session:x}"), session, what, asked_at: at, answered_at: at + 10, answer }
     }
 
@@ -511,11 +515,11 @@ mod tests {
         Attempt { resource: "r".to_owned(), token, kind, accepted }
     }
 
-    fn acquire() -> Asked {
-        Asked::Acquire(names(&[("r", Exclusive)]))
+    fn acquire() -> LockOperation {
+        LockOperation::Acquire(names(&[("r", Exclusive)]))
     }
 
-    /// A has the lock and gives it back; B has it and stands still until its session is over, and writes too late; then A again.
+    /// A holds the lock and releases it. B holds it, stands still until its session expires, and writes too late. Then A holds it again.
     fn good() -> History {
         let mut history = History {
             events: vec![
@@ -532,10 +536,10 @@ mod tests {
             ],
             asks: vec![
                 ask(A, acquire(), 2_900, Answer::Granted { grant: 1, token: 1 }),
-                ask(A, Asked::Release { grant: 1 }, 4_900, Answer::Released),
+                ask(A, LockOperation::Release { grant: 1 }, 4_900, Answer::Released),
                 ask(B, acquire(), 3_900, Answer::Granted { grant: 2, token: 2 }),
                 ask(A, acquire(), 9_100, Answer::Granted { grant: 3, token: 3 }),
-                ask(A, Asked::Release { grant: 3 }, 10_900, Answer::Released),
+                ask(A, LockOperation::Release { grant: 3 }, 10_900, Answer::Released),
                 ask(A, acquire(), 11_900, Answer::Refused("busy".into())),
             ],
             holds: vec![
@@ -567,7 +571,7 @@ mod tests {
         history
     }
 
-    /// Changes the events, and what is read of them the second time with them.
+    /// Changes the events, and the second read of them alike.
     fn with_events(change: impl FnOnce(&mut Vec<LogEvent>)) -> History {
         let mut history = good();
         change(&mut history.events);
@@ -582,30 +586,34 @@ mod tests {
     }
 
     #[test]
-    fn a_history_that_keeps_every_promise_is_found_to() {
+    fn a_history_that_keeps_every_promise_has_no_violation() {
         let report = check(&good());
         assert_eq!(report.violations, Vec::<String>::new());
         let counted = (report.operations, report.grants, report.expiries, report.expiries_timed, report.stale_attempts);
         assert_eq!(counted, (6, 3, 1, 1, 1));
-        assert_eq!(report.latest_ms, 500, "it was due at 8,500 and ended at 9,000");
+        assert_eq!(report.latest_ms, 500, "the session was due at 8,500 and ended at 9,000");
     }
 
     #[test]
     fn every_planted_violation_is_found() {
         let planted: Vec<(&str, &str, History)> = vec![
             ("I1", "granted while another holds it", with_events(|events| drop(events.remove(4)))),
-            ("I2", "a token that came back", with_events(|events| events[8] = granted(10, A, 2, 2))),
-            ("I3", "an acknowledged grant is gone", with_events(|events| events.truncate(8))),
+            ("I2", "a token is given twice", with_events(|events| events[8] = granted(10, A, 2, 2))),
+            ("I3", "an acknowledged grant is missing", with_events(|events| events.truncate(8))),
             ("I3", "the log forgot what was watched", with(|history| history.replayed[0].truncate(8))),
-            ("I3", "a lock ended that nobody released", with(|history| history.holds[0].gave_up_at = None)),
-            ("I3", "it stands at the end, but was released", with(|history| history.grants_at_end.push(3))),
+            (
+                "I3",
+                "a lock is released without a request of its holder",
+                with(|history| history.holds[0].gave_up_at = None),
+            ),
+            ("I3", "held at the end, but was released", with(|history| history.grants_at_end.push(3))),
             ("I3", "an acknowledged release is not in the log", with_events(|events| drop(events.pop()))),
-            ("I4", "a grant to the dead", with_events(|events| events[8] = granted(10, B, 2, 3))),
+            ("I4", "a grant to a dead session", with_events(|events| events[8] = granted(10, B, 2, 3))),
             ("I7", "a grant outlives its session", with_events(|events| drop(events.remove(7)))),
             ("I7", "a wait outlives its session", with_events(|events| drop(events.remove(5)))),
             ("I9", "expired before its deadline", with(|history| history.samples[0].deadline_ms = 9_001)),
-            ("I9", "expired while it is believed in", with(|history| history.holds[1].believed_until = 9_001)),
-            ("I9", "two believe at the same time", with(|history| history.holds[0].gave_up_at = Some(5_011))),
+            ("I9", "expired while its holder believes in it", with(|history| history.holds[1].believed_until = 9_001)),
+            ("I9", "two holders believe at the same time", with(|history| history.holds[0].gave_up_at = Some(5_011))),
             ("I10", "expired much too late", with(|history| history.samples[0].deadline_ms = 400)),
             (
                 "I11",
@@ -626,9 +634,8 @@ mod tests {
         }
     }
 
-    /// What goes on beside the plain locks: A has three names at once, and then an update lock that becomes exclusive and
-    /// shared again; A and B share a semaphore of three; B holds a lock with a TTL of its own and stands still, but its session
-    /// lives on.
+    /// A history beyond plain locks. A holds three names at once, then an update lock that becomes exclusive and then shared. A and B
+    /// share a semaphore of three permits. B holds a lock with its own TTL and stands still, but its session lives on.
     fn rich() -> History {
         let three = [("a", Exclusive), ("b", Shared), ("c", Exclusive)];
         let hold = |session, resource: &str, mode, grant, token, from, until| Hold {
@@ -640,13 +647,13 @@ mod tests {
         let expired =
             Hold { gave_up_at: None, believed_until: 16_900, ..hold(B, "d", Exclusive, 7, 7, 15_010, 16_900) };
         let convert = |mode, at, token| {
-            let what = Asked::Convert { grant: 2, mode };
+            let what = LockOperation::Convert { grant: 2, mode };
             ask(A, what, at, Answer::Granted { grant: 2, token })
         };
         let taken = |taken: &[(&str, Mode)], session, at, grant| {
-            ask(session, Asked::Acquire(names(taken)), at, Answer::Granted { grant, token: grant })
+            ask(session, LockOperation::Acquire(names(taken)), at, Answer::Granted { grant, token: grant })
         };
-        let release = |session, grant, at| ask(session, Asked::Release { grant }, at, Answer::Released);
+        let release = |session, grant, at| ask(session, LockOperation::Release { grant }, at, Answer::Released);
         let mut history = History {
             events: vec![
                 event(1, What::SessionOpened { session: A }),
@@ -719,7 +726,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rich_history_that_keeps_every_promise_is_found_to() {
+    fn a_rich_history_that_keeps_every_promise_has_no_violation() {
         let report = check(&rich());
         assert_eq!(report.violations, Vec::<String>::new());
         let counted = (report.grants, report.multi_locks, report.permits, report.conversions, report.lock_expiries);
@@ -733,14 +740,14 @@ mod tests {
         let planted: Vec<(&str, &str, History)> = vec![
             (
                 "I1",
-                "a lock on three names is given while one of them is held",
+                "a lock on three names is granted while one of them is held",
                 rich_with(|history| {
                     history.events[3] = granted_as(4, B, 9, 9, &[("c", Shared)]);
                 }),
             ),
             (
                 "I1",
-                "readers are let in before a lock is weakened",
+                "a reader is granted before a lock is downgraded",
                 rich_with(|history| {
                     history.events.swap(7, 8);
                     (history.events[7].index, history.events[8].index) = (8, 9);
@@ -760,7 +767,7 @@ mod tests {
             ),
             (
                 "I9",
-                "more permits are believed in than there are",
+                "clients believe in more permits than there are",
                 rich_with(|history| history.holds[8].mode = Permits(3)),
             ),
             (
@@ -772,12 +779,12 @@ mod tests {
             ),
             (
                 "I2",
-                "a weakened lock has another token",
+                "a downgrade changes the token",
                 rich_with(|history| {
                     history.events[7] = event(8, What::Converted { grant: 2, token: 4, mode: Shared });
                 }),
             ),
-            ("I3", "an acknowledged weakening is not in the log", rich_with(|history| drop(history.events.remove(7)))),
+            ("I3", "an acknowledged downgrade is not in the log", rich_with(|history| drop(history.events.remove(7)))),
             (
                 "I8",
                 "one of the three names was not granted",
@@ -806,16 +813,20 @@ mod tests {
             ),
             (
                 "I11",
-                "a conversion that was refused was made",
+                "a refused conversion was done",
                 rich_with(|history| history.asks[3].answer = Answer::Refused("conflict".into())),
             ),
             (
                 "I9",
-                "two believe in one of the three names",
+                "two holders believe in one of the three names",
                 rich_with(|history| history.holds.push(Hold { grant: 9, ..history.holds[2].clone() })),
             ),
             ("I9", "a TTL ends early", rich_with(|history| history.samples[0].deadline_ms = 17_001)),
-            ("I9", "a TTL ends while it is believed in", rich_with(|history| history.holds[9].believed_until = 17_001)),
+            (
+                "I9",
+                "a TTL ends while the holder believes in the lock",
+                rich_with(|history| history.holds[9].believed_until = 17_001),
+            ),
             ("I10", "a TTL ends much too late", rich_with(|history| history.samples[0].deadline_ms = 4_000)),
         ];
         for (invariant, story, history) in planted {
@@ -825,7 +836,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_that_nobody_learnt_explains_one_grant_and_no_more() {
+    fn an_unknown_outcome_explains_one_grant_and_no_more() {
         let unknown = with(|history| {
             history.asks[0].answer = Answer::Unknown("no answer".into());
             history.holds.remove(0);

@@ -1,8 +1,8 @@
-//! Those who use the cluster: threads with an SDK client each, that take locks, write to the fenced store under them, and write
-//! down what they asked and were told.
+//! The clients of a run: threads with one SDK client each. They take locks, write to the fenced store under them, and record every
+//! request and answer.
 //!
-//! Each has a runtime of its own with one thread, so that a client that stands still does so as a paused process would: with its
-//! keep-alives. The polite ones stop when the lock is lost; the sleepers wake up and write as if nothing had happened.
+//! Each has its own runtime with one thread, so that a client that stands still is like a paused process: its keep-alives stop, too.
+//! Polite clients stop when the lock is lost; sleepers wake up and write as if nothing had happened.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,18 +14,18 @@ use fencepost::{
     Shared, Update,
 };
 
-use super::history::{Answer, Ask, Asked, Attempt, History, Hold, Instant, Mode, Stall, Taken};
+use super::history::{Answer, Ask, Attempt, History, Hold, Instant, LockOperation, Mode, Stall, Taken};
 use super::store::Store;
 
-/// The locks that everyone wants. The sleepers want the first two only.
+/// The locks that all clients want. The sleepers want only the first two.
 const RESOURCES: [&str; 4] = ["orders", "invoices", "stock", "wallet"];
-/// The semaphore that everyone wants, and how many permits it has.
+/// The semaphore that all clients want, and how many permits it has.
 const SEMAPHORE: (&str, u32) = ("licences", 3);
 
-/// What a sleeper outlives.
+/// The TTL that a sleeper outlives.
 const SLEEPERS_TTL: Duration = Duration::from_secs(2);
 
-/// Where everyone writes down what happened.
+/// The shared record of what happened.
 #[derive(Clone)]
 pub(crate) struct Recorder {
     began: std::time::Instant,
@@ -47,8 +47,8 @@ impl Recorder {
         act(&mut self.history.lock().unwrap())
     }
 
-    /// The first grant that was asked for after an instant, or that came so long after it that nobody from before can have
-    /// given it.
+    /// How long after an instant the first grant came. Counts requests from after the instant, and answers so late that a leader
+    /// from before it cannot have given them.
     pub(crate) fn first_grant_after(&self, instant: Instant) -> Option<Duration> {
         let election = Duration::from_millis(500).as_nanos() as u64;
         self.with(|history| {
@@ -68,20 +68,20 @@ pub(crate) struct Clients {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Manner {
-    /// Takes and gives back, in every mode.
+    /// Takes and releases locks, in every mode.
     Polite,
-    /// Stands still while it holds a lock, for longer than its session lives, and then writes.
+    /// Stands still while it holds a lock, for longer than its session's TTL, and then writes.
     Sleeper,
-    /// The same with a lock that has a TTL of its own. Its session lives on.
+    /// The same with a lock that has its own TTL. Its session lives on.
     LeaseSleeper,
-    /// Takes a lock that nobody else wants, again and again: to see when the cluster grants again.
+    /// Takes a lock that no other client wants, over and over, to see when the cluster grants again.
     Prober,
 }
 
 impl Clients {
     pub(crate) fn start(endpoints: &[String], store: &Path, recorder: &Recorder, seed: u64) -> Clients {
         let stop = Arc::new(AtomicBool::new(false));
-        // The file is made before two want to make it.
+        // Creates the file before two clients try to.
         drop(Store::open(store));
         let manners =
             [Manner::Polite, Manner::Polite, Manner::Polite, Manner::Sleeper, Manner::LeaseSleeper, Manner::Prober];
@@ -103,7 +103,7 @@ impl Clients {
         Clients { stop, threads, store: store.to_owned() }
     }
 
-    /// Lets everyone end in good order. Returns what the store has written down.
+    /// Stops the clients gracefully. Returns the store's record.
     pub(crate) fn finish(mut self) -> Vec<Attempt> {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
@@ -141,7 +141,7 @@ struct Worker {
     recorder: Recorder,
     store: Store,
     random: Random,
-    /// What it held before, to come with too late.
+    /// Tokens of earlier locks, for late writes.
     old_tokens: Vec<(String, u64)>,
 }
 
@@ -152,7 +152,7 @@ impl Worker {
     }
 
     async fn work(mut self) {
-        // The usual settings: what a user gets who changes nothing.
+        // The default settings.
         let builder = self.endpoints.iter().fold(Client::builder(), |builder, endpoint| builder.endpoint(endpoint));
         let client = builder.name(&self.name).connect_in_background().expect("valid addresses");
         // Short, so that a sleeper outlives it; but a TTL below 5 s may not survive a fail-over.
@@ -170,7 +170,7 @@ impl Worker {
             }
             tokio::time::sleep(Duration::from_millis(2 + self.random.below(8))).await;
         }
-        // Whatever comes of it is in the event log.
+        // The event log shows the outcome.
         let _ = session.close().await;
         let _ = client.close().await;
     }
@@ -196,7 +196,7 @@ impl Worker {
         match self.random.below(16) {
             0..=2 => self.take_exclusive(session, name, wait, None).await,
             3 => self.take_exclusive(session, name, Duration::ZERO, None).await,
-            // Renewed in time, so it never ends by itself here.
+            // Renewed in time, so it does not expire here.
             4 => self.take_exclusive(session, name, wait, Some(Duration::from_secs(6))).await,
             5..=7 => self.take_shared(session, name, wait).await,
             8..=9 => {
@@ -219,7 +219,7 @@ impl Worker {
         }
     }
 
-    /// Now and then one that a sleeper may sit on.
+    /// In one of four cases a resource that a sleeper may hold.
     fn a_resource(&mut self) -> &'static str {
         match self.random.below(4) {
             0 => RESOURCES[self.random.below(2) as usize],
@@ -244,7 +244,7 @@ impl Worker {
         }
     }
 
-    /// Reads; then lets go and comes back to write, or becomes exclusive where it is, or just goes.
+    /// Reads. Then upgrades, or releases and acquires again to write, or only releases.
     async fn take_shared(&mut self, session: &Session, name: &str, wait: Duration) {
         let asked_at = self.recorder.now();
         let granted = session.lock(name).shared().wait(wait).acquire().await.map_err(|error| answer(&error));
@@ -299,7 +299,7 @@ impl Worker {
         self.give_back(guard, vec![hold]).await;
     }
 
-    /// With a token of long ago: nobody holds that lock any more.
+    /// Writes with an old token, whose lock is no longer held.
     fn write_late(&mut self) {
         if self.old_tokens.is_empty() {
             return;
@@ -309,7 +309,7 @@ impl Worker {
         self.store.write_late(&resource, token);
     }
 
-    /// Becomes exclusive, if the others let it.
+    /// Upgrades to exclusive, unless other holders prevent it, and uses the lock.
     async fn upgrade<M, F>(&mut self, guard: Guard<M>, mut hold: Hold, name: &str, up: impl FnOnce(Guard<M>) -> F)
     where
         F: Future<Output = Result<Guard<Exclusive>, NotConverted<M>>>,
@@ -322,8 +322,8 @@ impl Worker {
         }
     }
 
-    /// Asks for another mode. What was held ends there, and begins anew in the mode that it has then. If the mode cannot be had,
-    /// the lock is given back.
+    /// Asks for another mode. Ends the recorded hold, and begins a new one in the new mode. If the mode is refused, the lock is
+    /// released.
     async fn convert<M, T, F>(
         &mut self,
         guard: Guard<M>,
@@ -339,19 +339,19 @@ impl Worker {
         let (session, grant) = (guard.session().0, guard.grant().0);
         let asked_at = self.recorder.now();
         let converted = convert(guard).await;
-        // Until it is known, a lock that becomes stronger is held as it was. One that becomes weaker may be weaker already.
+        // Until the answer, an upgraded lock is held in its old mode. A downgraded lock may already be weaker.
         hold.gave_up_at = Some(if mode > hold.mode { self.recorder.now() } else { asked_at });
         let (answer, left) = match &converted {
             Ok(guard) => (Answer::Granted { grant, token: guard.number() }, true),
             Err(not) => (answer(&not.error), not.guard.is_some()),
         };
-        // What became of it is not known: from the moment of asking on nothing is certain.
+        // The outcome is unknown: nothing is certain from the request on.
         if !left {
             hold.gave_up_at = Some(asked_at);
         }
         let (resource, before) = (hold.resource.clone(), hold.mode);
         self.recorder.with(|history| history.holds.push(hold));
-        self.asked(session, Asked::Convert { grant, mode }, asked_at, answer);
+        self.asked(session, LockOperation::Convert { grant, mode }, asked_at, answer);
         match converted {
             Ok(guard) => {
                 let hold = self.begin_hold(&guard, &resource, mode);
@@ -367,7 +367,7 @@ impl Worker {
         }
     }
 
-    /// Claims, works, and writes; then goes, or stays a while as a reader.
+    /// Claims, works and writes. Then releases, or downgrades and stays for a while.
     async fn use_exclusive(&mut self, guard: Guard<Exclusive>, name: &str) {
         let mut hold = self.begin_hold(&guard, name, Mode::Exclusive);
         self.write_under(&guard, &mut hold).await;
@@ -390,7 +390,7 @@ impl Worker {
         }
     }
 
-    /// Writes as often as the lock says that it is still held.
+    /// Writes once or twice, as long as the SDK says that the lock is held.
     async fn write_under<M>(&mut self, guard: &Held<M>, hold: &mut Hold) {
         let (name, token) = (hold.resource.clone(), hold.token);
         if guard.is_held()
@@ -409,7 +409,7 @@ impl Worker {
         }
     }
 
-    /// The program is paused in the middle of its work, and knows nothing of it when it goes on.
+    /// Acts like a program that is paused in the middle of its work, and does not notice.
     async fn sleep_on_it(&mut self, session: &Session) {
         let name = RESOURCES[self.number % 2];
         let asked_at = self.recorder.now();
@@ -423,15 +423,15 @@ impl Worker {
         if let Some(read) = self.store.claim(name, token) {
             self.look(&guard, &mut hold);
             let from = self.recorder.now();
-            // Not the runtime's sleep: this one keeps the whole client from running.
+            // Not the runtime's sleep: this one stops the whole client.
             std::thread::sleep(Duration::from_millis(2_800 + self.random.below(1_200)));
-            // It does not look whether it still holds the lock. This is what fencing is for.
+            // It does not check whether it still holds the lock. This is what fencing is for.
             self.store.write(name, token, read + 1);
             let stall = Stall { session: guard.session().0, from, until: self.recorder.now() };
             self.recorder.with(|history| history.stalls.push(stall));
         }
         self.give_back(guard, vec![hold]).await;
-        // Others want it, too.
+        // Leaves the lock to other clients for a while.
         let pause = Duration::from_millis(500 + self.random.below(1_500));
         tokio::time::sleep(pause).await;
     }
@@ -441,9 +441,9 @@ impl Worker {
         self.look(guard, hold);
     }
 
-    /// Writes down for how long the SDK says that the lock is certainly held.
+    /// Records how long the SDK says that the lock is certainly held.
     fn look<M>(&self, guard: &Held<M>, hold: &mut Hold) {
-        // First the time, then the rest: the sum is never later than what was promised.
+        // First the time, then the remaining time: the sum is never later than what the SDK promised.
         let now = self.recorder.now();
         let remaining = u64::try_from(guard.remaining().as_nanos()).unwrap_or(u64::MAX / 2);
         if remaining > 0 {
@@ -471,7 +471,7 @@ impl Worker {
         hold
     }
 
-    /// Gives a lock back, with all that was held by it.
+    /// Releases a lock, and records its holds.
     async fn give_back<M>(&mut self, guard: Guard<M>, mut holds: Vec<Hold>) {
         holds.iter_mut().for_each(|hold| self.look(&guard, hold));
         let (session, grant) = (guard.session().0, guard.grant().0);
@@ -482,7 +482,7 @@ impl Worker {
             Ok(_) => Answer::Released,
             Err(error) => answer(&error),
         };
-        self.asked(session, Asked::Release { grant }, asked_at, answer);
+        self.asked(session, LockOperation::Release { grant }, asked_at, answer);
     }
 
     fn acquired<M>(
@@ -499,11 +499,11 @@ impl Worker {
             Ok(guard) => (Answer::Granted { grant: guard.grant().0, token: guard.number() }, Some(guard)),
             Err(answer) => (answer, None),
         };
-        self.asked(session.id().0, Asked::Acquire(taken), asked_at, answer);
+        self.asked(session.id().0, LockOperation::Acquire(taken), asked_at, answer);
         guard
     }
 
-    fn asked(&self, session: u128, what: Asked, asked_at: Instant, answer: Answer) {
+    fn asked(&self, session: u128, what: LockOperation, asked_at: Instant, answer: Answer) {
         let (client, answered_at) = (self.name.clone(), self.recorder.now());
         let ask = Ask { client, session, what, asked_at, answered_at, answer };
         self.recorder.with(|history| history.asks.push(ask));
@@ -514,7 +514,7 @@ fn one(name: &str, mode: Mode) -> Taken {
     vec![(name.to_owned(), mode)]
 }
 
-/// The number of a guard's token, whatever it is good for.
+/// The number of a guard's token, for every kind of guard.
 trait Tokened {
     fn number(&self) -> u64;
 }
@@ -539,7 +539,7 @@ impl Tokened for Held<Mixed> {
         self.read_token().get()
     }
 }
-/// Permits show no token. In the log it is the grant's id, until a lock is upgraded.
+/// Permits have no token in the API. In the log the token equals the grant's id, except after an upgrade.
 impl Tokened for Held<Permit> {
     fn number(&self) -> u64 {
         self.grant().0
@@ -549,7 +549,7 @@ impl Tokened for Held<Permit> {
 fn answer(error: &Error) -> Answer {
     match error {
         Error::Failed(Failed::GrantedTooLate) => Answer::TooLate,
-        // It may have been granted before the session ended; then it ended with it.
+        // The lock may have been granted before the session ended, and ended with it.
         Error::Refused(Refused::SessionEnded(_)) => Answer::TooLate,
         Error::Refused(refused) => Answer::Refused(refused.to_string()),
         Error::Failed(failed) => Answer::Failed(failed.to_string()),

@@ -1,5 +1,5 @@
-//! Real nodes: `fencepost serve` processes on loopback, each with a directory of its own and a log file that is shown when a
-//! test fails. They are our children, and are ended by their own ids.
+//! Real nodes: `fencepost serve` processes on loopback, each with its own directory and a log file that is printed when a test
+//! fails. They are child processes of the test, and are ended by their own ids.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use super::background::Background;
 use super::proxy::{Link, Network};
 use crate::patience::wait_until;
 
-/// Says something that is seen even if the test passes: what goes straight to standard error is not captured.
+/// Prints a line that is seen even if the test passes: the test harness does not capture direct writes to standard error.
 pub(crate) fn say(text: &str) {
     use std::io::Write;
-    // Nobody listens: nothing is lost.
+    // A closed standard error is no reason to fail.
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
@@ -35,15 +35,15 @@ struct Node {
     client_port: u16,
     http_port: u16,
     peer_port: u16,
-    /// The port of ours that leads to `peer_port`.
+    /// The proxy's port that forwards to `peer_port`.
     proxy_port: u16,
     child: Option<Child>,
     paused: bool,
-    /// If it has a small disk of its own: its size. What is on it ends with the process.
+    /// The size of its small disk in memory, if it has one. The disk's content is lost when the process ends.
     disk_bytes: Option<u64>,
 }
 
-/// Who leads, and since when.
+/// The leader, and its term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lead {
     pub(crate) node: usize,
@@ -51,7 +51,7 @@ pub(crate) struct Lead {
 }
 
 impl Cluster {
-    /// So many nodes, all of them voters; on disks of that size, if this system lets us have such.
+    /// Starts a cluster of `nodes` voters. With `disk_bytes`, each has a small disk in memory of that size.
     pub(crate) fn start_on(nodes: usize, disk_bytes: Option<u64>) -> Cluster {
         let directory = tempfile::Builder::new().prefix("fencepost-real-").tempdir().expect("a temporary directory");
         let mut cluster = Cluster {
@@ -68,13 +68,13 @@ impl Cluster {
     }
 
     pub(crate) fn directory(&self) -> &Path {
-        self.directory.as_ref().expect("it is kept until the end").path()
+        self.directory.as_ref().expect("only `drop` takes it").path()
     }
 
-    /// Starts one more node: the first founds the cluster, the others join it. It votes when this returns.
+    /// Starts one more node. The first founds the cluster, the others join it. Returns when the node is a voter.
     pub(crate) fn add(&mut self, disk_bytes: Option<u64>) -> usize {
         let node = self.nodes.len();
-        // A port that another process took between our looking and the node's listening is not taken twice.
+        // Another process may take a port before the node listens on it: try again with other ports.
         for attempt in 0.. {
             let [client_port, http_port, peer_port] = free_ports();
             let proxy_port = self.network.lead_to(node, peer_port);
@@ -108,18 +108,18 @@ impl Cluster {
         node
     }
 
-    /// Starts the process and waits until it listens. If it ended instead: its log.
+    /// Starts the process and waits until it listens. `Err` is the log of a process that ended instead.
     fn launch(&mut self, index: usize, first: bool) -> Result<(), String> {
         let join = self.endpoints().into_iter().take(index).collect::<Vec<_>>().join(",");
         let log = self.log_path(index);
         let data = self.directory().join(&self.nodes[index].name);
-        std::fs::create_dir_all(&data).expect("a directory of our own");
+        std::fs::create_dir_all(&data).expect("the test owns the directory");
         let before = std::fs::read(&log).unwrap_or_default().len();
-        let file = File::options().create(true).append(true).open(&log).expect("a file of our own");
+        let file = File::options().create(true).append(true).open(&log).expect("the test owns the directory");
         let node = &mut self.nodes[index];
         let mut command = match node.disk_bytes {
             None => Command::new(env!("CARGO_BIN_EXE_fencepost")),
-            // The process keeps its id: each of them becomes the next.
+            // The process keeps its id: each program replaces itself with the next by exec.
             Some(bytes) => {
                 let mount = format!("mount -t tmpfs -o size={bytes} tmpfs \"$1\" && shift && exec \"$@\"");
                 let mut command = Command::new("unshare");
@@ -176,18 +176,18 @@ impl Cluster {
         self.directory().join(format!("{}.log", self.nodes[node].name))
     }
 
-    /// What a node has logged.
-    #[allow(dead_code, reason = "only the story of the silent nodes needs it")]
+    /// The log of a node.
+    #[allow(dead_code, reason = "only silent.rs uses it")]
     pub(crate) fn log(&self, node: usize) -> String {
         String::from_utf8_lossy(&std::fs::read(self.log_path(node)).unwrap_or_default()).into_owned()
     }
 
-    /// Where clients connect, of every node that there ever was.
+    /// The client addresses of all nodes, also of those that have ended.
     pub(crate) fn endpoints(&self) -> Vec<String> {
         self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.client_port)).collect()
     }
 
-    /// Those whose process runs, paused or not.
+    /// The nodes whose process runs, paused or not.
     pub(crate) fn running(&self) -> Vec<usize> {
         (0..self.nodes.len()).filter(|node| self.nodes[*node].child.is_some()).collect()
     }
@@ -198,13 +198,13 @@ impl Cluster {
         nix::sys::signal::kill(pid, signal).expect("it is our child, and has not been waited for");
     }
 
-    /// kill -9.
+    /// Sends SIGKILL, and waits for the end.
     pub(crate) fn kill(&mut self, node: usize) {
         self.signal(node, Signal::SIGKILL);
         self.reap(node);
     }
 
-    /// Waits for its end. The code that it ended with, if it did by itself.
+    /// Waits for the end. Returns the exit code, or `None` if a signal ended it.
     fn reap(&mut self, node: usize) -> Option<i32> {
         let child = self.nodes[node].child.as_mut().expect("it runs");
         let status = wait_until("the node has ended", || child.try_wait().expect("it is our child"));
@@ -215,10 +215,10 @@ impl Cluster {
     /// SIGTERM, and waits for the end.
     pub(crate) fn end_gracefully(&mut self, node: usize) {
         self.signal(node, Signal::SIGTERM);
-        assert_eq!(self.reap(node), Some(0), "a node that is asked to end does so in good order");
+        assert_eq!(self.reap(node), Some(0), "a node that gets SIGTERM ends gracefully");
     }
 
-    /// All of them at the same moment.
+    /// Sends SIGKILL to all nodes at the same moment.
     pub(crate) fn kill_all(&mut self) {
         let running = self.running();
         running.iter().for_each(|node| self.signal(*node, Signal::SIGKILL));
@@ -233,11 +233,11 @@ impl Cluster {
         }
     }
 
-    /// Starts a node that was killed, after its disk was lost. What it said, if it would not.
-    #[allow(dead_code, reason = "only the story of the forgetful node needs it")]
+    /// Starts a killed node after its disk was lost. `Err` is its log if it refuses to start.
+    #[allow(dead_code, reason = "only efficiency.rs uses it")]
     pub(crate) fn restart_without_its_disk(&mut self, node: usize) -> Result<(), String> {
         let data = self.directory().join(&self.nodes[node].name);
-        std::fs::remove_dir_all(data).expect("a directory of our own");
+        std::fs::remove_dir_all(data).expect("the test owns the directory");
         self.launch(node, false)
     }
 
@@ -255,12 +255,12 @@ impl Cluster {
         self.network.isolate(node, 0..self.nodes.len(), state);
     }
 
-    /// What this node has to say does not reach the others.
+    /// Sets the links from this node to the others.
     pub(crate) fn mute(&self, node: usize, state: Link) {
         (0..self.nodes.len()).filter(|other| *other != node).for_each(|other| self.network.set(node, other, state));
     }
 
-    /// What the others have to say does not reach this node.
+    /// Sets the links from the others to this node.
     pub(crate) fn deafen(&self, node: usize, state: Link) {
         (0..self.nodes.len()).filter(|other| *other != node).for_each(|other| self.network.set(other, node, state));
     }
@@ -269,20 +269,20 @@ impl Cluster {
         self.network.heal();
     }
 
-    /// Where this node's small disk is, seen from here.
+    /// The path of this node's small disk, as seen from the test.
     pub(crate) fn disk(&self, node: usize) -> PathBuf {
         let child = self.nodes[node].child.as_ref().expect("it runs");
         let data = self.directory().join(&self.nodes[node].name);
         PathBuf::from(format!("/proc/{}/root{}", child.id(), data.display()))
     }
 
-    /// A client that is not part of the history, on the runtime from which this is called.
+    /// A client that is not part of the history, on the runtime of the caller.
     pub(crate) fn client(&self, name: &str) -> Client {
         let builder = self.endpoints().into_iter().fold(Client::builder(), |builder, it| builder.endpoint(it));
         builder.name(name).connect_in_background().expect("valid addresses")
     }
 
-    /// Does something with a client that is not part of the history.
+    /// Runs requests with a client that is not part of the history.
     pub(crate) fn ask<T>(&self, ask: impl AsyncFnOnce(&Client) -> T) -> T {
         let control = self.control.as_ref().expect("there is a node");
         self.runtime.block_on(ask(control))
@@ -292,9 +292,9 @@ impl Cluster {
         self.ask(async |client| client.status().await.ok())
     }
 
-    /// Who leads, as a node says that is not older than this term.
+    /// Waits for a running leader of a term after `after_term`.
     pub(crate) fn leader(&self, after_term: u64) -> Lead {
-        wait_until("somebody leads", || {
+        wait_until("a node leads", || {
             let status = self.status()?;
             let leader = status.members.iter().find(|member| Some(member.node) == status.leader)?;
             let node = self.nodes.iter().position(|node| node.name == leader.name)?;
@@ -303,20 +303,20 @@ impl Cluster {
         })
     }
 
-    /// Hands the lead to this node.
+    /// Transfers leadership to this node.
     pub(crate) fn let_lead(&self, node: usize) {
         let id = self.id(node);
         wait_until("the node leads", || {
             if self.status()?.leader == Some(id) {
                 return Some(());
             }
-            // Refused while a change is under way, and the answer may be lost: the status says what came of it.
+            // It is refused during another change, and the answer may be lost. The status shows the outcome.
             let _ = self.ask(async |client| client.admin().reason("test").transfer_lead(Some(id)).await);
             None
         });
     }
 
-    /// The id that the node drew, from the list of members.
+    /// The node's id, from the list of members.
     pub(crate) fn id(&self, node: usize) -> u64 {
         wait_until("the node is a member", || {
             let members = self.status()?.members;
@@ -329,14 +329,15 @@ impl Cluster {
         self.status().map_or(0, votes)
     }
 
-    /// I19: whoever is told of one node only gets a lock, whichever node it is. Returns how long the slowest took.
+    /// I19: a client that knows only one node gets a lock, for each of these nodes. Returns how long all of them took together.
     pub(crate) fn every_node_serves(&self, nodes: &[usize]) -> Duration {
         let began = Instant::now();
         for node in nodes {
             let endpoint = format!("127.0.0.1:{}", self.nodes[*node].client_port);
             let served = self.runtime.block_on(async {
                 let limit = Duration::from_secs(30);
-                let client = Client::builder().endpoint(endpoint).call_timeout(limit).name("looks whether it serves");
+                let client =
+                    Client::builder().endpoint(endpoint).call_timeout(limit).name("checks that the node serves");
                 let client = client.connect().await.map_err(|error| error.to_string())?;
                 let lock = client.lock("every node serves").wait(limit).acquire().await;
                 let released = lock.map_err(|error| error.to_string())?.release().await;
@@ -374,8 +375,8 @@ impl Drop for Cluster {
     }
 }
 
-/// Ports that nobody listens on, and that the system gives to nobody who does not ask for them: a node that is down must find
-/// its own again.
+/// Ports that are free, and outside of the range from which the system picks ports itself: a node that restarts needs its old
+/// ports again.
 fn free_ports() -> [u16; 3] {
     use std::sync::atomic::{AtomicU16, Ordering};
     static NEXT: AtomicU16 = AtomicU16::new(0);

@@ -1,7 +1,7 @@
 //! Real binaries, real sockets, real faults (L6): three and five `fencepost serve` processes on loopback, while clients take and
-//! hand over locks and write to a fenced SQLite file. A history of everything is recorded and checked.
+//! hand over locks and write to a fenced SQLite file. The history of each run is recorded and checked.
 //!
-//! The runs go one after the other. Each prints what it checked and how long the first grant after each fault took, also when
+//! The runs go one after the other. Each prints what it checked and how long the first grant after each fault took, even if
 //! it passes: `cargo test -p fencepost-cli --test real`.
 
 use std::process::Command;
@@ -29,7 +29,7 @@ fn the_leader_is_killed_again_and_again() {
     run.finish();
 }
 
-/// A leader that was paused for longer than an election takes wakes up and believes for a moment that it still leads.
+/// A leader is paused for longer than an election takes. After it wakes up, it believes for a moment that it still leads.
 #[test]
 fn a_leader_that_slept_does_no_harm() {
     let mut run = Run::start("leader paused", 3);
@@ -70,16 +70,16 @@ fn links_are_cut_and_healed() {
         heal(&mut run);
     }
     let lead = run.cluster.leader(0);
-    let cut_at = run.fault("leader not heard");
+    let cut_at = run.fault("leader muted");
     run.cluster.mute(lead.node, Link::Frozen);
-    run.first_grant("leader not heard", cut_at);
+    run.first_grant("leader muted", cut_at);
     run.work(20);
     heal(&mut run);
 
     let lead = run.cluster.leader(0);
-    let cut_at = run.fault("leader hears nobody");
+    let cut_at = run.fault("leader deafened");
     run.cluster.deafen(lead.node, Link::Frozen);
-    run.first_grant("leader hears nobody", cut_at);
+    run.first_grant("leader deafened", cut_at);
     run.work(20);
     heal(&mut run);
     run.finish();
@@ -120,7 +120,7 @@ fn members_come_and_go_while_serving() {
     }
     assert_eq!(run.cluster.voters(), 5);
     run.every_node_serves();
-    // One that follows, then the one that leads.
+    // First a follower, then the leader.
     for leads in [false, true] {
         let lead = run.cluster.leader(0);
         let running = run.cluster.running();
@@ -129,7 +129,7 @@ fn members_come_and_go_while_serving() {
         let kind = if leads { "leader removed" } else { "follower removed" };
         let removed_at = run.fault(kind);
         wait_until("the member is removed", || {
-            // Whoever asks again after a lost answer hears that it is no member.
+            // After a lost answer, the next request fails because the node is no longer a member.
             let _ = run.cluster.ask(async |client| client.admin().reason("test").remove_member(id).await);
             (run.cluster.voters() == voters - 1).then_some(())
         });
@@ -146,7 +146,7 @@ fn members_come_and_go_while_serving() {
 fn a_restart_rolls_through_the_cluster() {
     let mut run = Run::start("rolling restart", 3);
     let lead = run.cluster.leader(0);
-    // The leader last, as an operator would; then once more, whoever leads now first.
+    // The leader last, as an operator would do it.
     let mut order: Vec<usize> = (0..3).filter(|node| *node != lead.node).collect();
     order.push(lead.node);
     for node in order {
@@ -161,36 +161,38 @@ fn a_restart_rolls_through_the_cluster() {
     run.finish();
 }
 
-/// Needs no root where users may have namespaces of their own: each node gets a small disk in memory.
+/// Each node gets a small disk in memory. Needs no root where the system allows user namespaces.
 #[test]
 fn a_disk_fills_up_and_is_freed() {
     const DISK_BYTES: u64 = 128 << 20;
     let probe = Command::new("unshare").args(["-rm", "sh", "-c", "mount -t tmpfs -o size=1m tmpfs /mnt"]).output();
     if !probe.as_ref().is_ok_and(|output| output.status.success()) {
-        say(&format!("SKIPPED a_disk_fills_up_and_is_freed: no small disk can be had without root here ({probe:?})"));
+        say(&format!(
+            "SKIPPED a_disk_fills_up_and_is_freed: this system allows no small disk without root ({probe:?})"
+        ));
         return;
     }
     let mut run = Run::start_on("disk full", 3, Some(DISK_BYTES));
     let lead = run.cluster.leader(0);
     let filler = run.cluster.disk(lead.node).join("filler");
-    // Held before the disk is full, to be given back after.
+    // Acquired before the disk is full, and released after.
     let held =
-        run.cluster.ask(async |client| client.lock("held on a full disk").acquire().await).expect("the disk is well");
-    // One whose holder dies while the disk is full, and one who waits for it.
+        run.cluster.ask(async |client| client.lock("held on a full disk").acquire().await).expect("the disk has room");
+    // A lock whose holder dies while the disk is full, and a client that waits for it.
     let (dies, waits) = (Background::start(), Background::start());
     let left = dies.block_on(async {
         let session = run.cluster.client("dies").session().ttl(Duration::from_secs(3)).open().expect("a valid TTL");
-        session.lock("left by the dead").acquire().await.expect("the disk is well")
+        session.lock("left by the dead").acquire().await.expect("the disk has room")
     });
     let wanted = waits.block_on(async { run.cluster.client("waits").lock("left by the dead") });
     let heir = waits.handle().spawn(wanted.wait(PATIENCE).acquire());
-    wait_until("it waits", || {
+    wait_until("the client waits", || {
         let waiters = run.cluster.ask(async |client| client.waiters("left by the dead", None).await.ok())?;
         (waiters.rows.len() == 1).then_some(())
     });
     run.fault("disk of the leader full");
     fill(&filler);
-    // The log has some room of its own left. Large entries use it up sooner.
+    // The log has some reserved room left. Large entries use it up sooner.
     wait_until("the leader says that its disk is short", || {
         run.cluster.ask(async |client| {
             for number in 0..64 {
@@ -204,19 +206,19 @@ fn a_disk_fills_up_and_is_freed() {
     });
     let refused =
         run.cluster.ask(async |client| client.lock("on a full disk").wait(Duration::ZERO).try_acquire().await);
-    assert!(refused.as_ref().is_err_and(Error::is_failed), "new locks are not taken on a full disk: {refused:?}");
-    run.cluster.ask(async |_| held.release().await).expect("locks can be given back on a full disk");
+    assert!(refused.as_ref().is_err_and(Error::is_failed), "new locks are refused on a full disk: {refused:?}");
+    run.cluster.ask(async |_| held.release().await).expect("locks can be released on a full disk");
     run.fault("a holder dies while the disk is full");
     let dead = left.session();
     drop(dies);
-    let heir = waits.block_on(heir).expect("it is not cancelled").expect("what the dead held is handed on");
+    let heir = waits.block_on(heir).expect("the task is not cancelled").expect("the dead holder's lock is handed on");
     let found = run.cluster.ask(async |client| client.find_session(dead).await.map(|found| found.what));
     assert!(matches!(found, Ok(None)), "the dead session has expired: {found:?}");
-    waits.block_on(heir.release()).expect("and can be given back");
-    assert!(run.cluster.status().is_some_and(|status| status.disk_short), "all of that on a full disk");
+    waits.block_on(heir.release()).expect("the new holder can release it");
+    assert!(run.cluster.status().is_some_and(|status| status.disk_short), "the disk was full all the time");
     drop(left);
     let freed_at = run.fault("disk freed");
-    std::fs::remove_file(&filler).expect("it was made above");
+    std::fs::remove_file(&filler).expect("`fill` created it");
     run.first_grant("disk freed", freed_at);
     wait_until("the disk is no longer short", || (!run.cluster.status()?.disk_short).then_some(()));
     run.work(30);
@@ -224,7 +226,7 @@ fn a_disk_fills_up_and_is_freed() {
     run.finish();
 }
 
-/// Leaves no room at all.
+/// Fills the disk to the last byte.
 fn fill(path: &std::path::Path) {
     use std::io::Write;
     let mut file = std::fs::File::create(path).expect("the disk of our own child");

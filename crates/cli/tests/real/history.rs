@@ -1,7 +1,7 @@
-//! What happened in one run: what every client asked and was told, what the cluster's own event log says, and what the fenced
-//! store decided. All instants are nanoseconds of one clock, from the start of the run.
+//! The history of one run: the requests and answers of every client, the cluster's own event log, and the decisions of the fenced
+//! store. All instants are nanoseconds of one clock, from the start of the run.
 //!
-//! These are plain words of their own, so that the checker can be tested with histories written by hand.
+//! These types do not use those of the library, so that tests of the checker can write histories by hand.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub(crate) type Instant = u64;
 pub(crate) struct History {
     /// The cluster's events, in the order in which they were watched.
     pub(crate) events: Vec<LogEvent>,
-    /// The same, read once more at the end: from each node that has it all.
+    /// The same events, read once more at the end, from each node that has them all.
     pub(crate) replayed: Vec<Vec<LogEvent>>,
     pub(crate) asks: Vec<Ask>,
     pub(crate) holds: Vec<Hold>,
@@ -21,19 +21,19 @@ pub(crate) struct History {
     pub(crate) samples: Vec<Sample>,
     /// The store's own record, in the order of its transactions.
     pub(crate) attempts: Vec<Attempt>,
-    /// The grants that stand at the end, as a linearizable read says.
+    /// The grants that are held at the end, by a linearizable read.
     pub(crate) grants_at_end: Vec<u64>,
     /// How many permits each semaphore has.
     pub(crate) limits: BTreeMap<String, u32>,
 }
 
-/// How a resource is taken. A stronger lock is the greater.
+/// The mode in which a resource is taken. A stronger mode is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Mode {
     Shared,
     Update,
     Exclusive,
-    /// So many permits. They conflict with nobody, and are counted.
+    /// This many permits. They conflict with no other mode; they are counted.
     Permits(u32),
 }
 
@@ -48,6 +48,7 @@ impl Mode {
         }
     }
 
+    /// Whether both modes can be held at the same time.
     // Rule: exclusion
     pub(crate) fn goes_with(self, other: Mode) -> bool {
         !matches!((self, other), (Mode::Exclusive, _) | (_, Mode::Exclusive) | (Mode::Update, Mode::Update))
@@ -60,12 +61,12 @@ pub(crate) struct LogEvent {
     pub(crate) index: u64,
     pub(crate) ordinal: u32,
     pub(crate) stamp_ms: u64,
-    /// When the watcher had it. It happened before.
+    /// When the watcher received it. It happened before that.
     pub(crate) seen_at: Instant,
     pub(crate) what: What,
 }
 
-/// A session and its number for a request.
+/// A request: the session, and the number that the session gave it.
 pub(crate) type Request = (u128, u64);
 
 #[derive(Clone, Debug, PartialEq)]
@@ -89,20 +90,21 @@ pub(crate) enum End {
     Other,
 }
 
-/// Something a client asked for, and what it was told.
+/// A request of a client, and the answer.
 #[derive(Clone, Debug)]
-#[allow(dead_code, reason = "the client's name is for those who read a violation")]
+#[allow(dead_code, reason = "the client's name is only printed with a violation")]
 pub(crate) struct Ask {
     pub(crate) client: String,
     pub(crate) session: u128,
-    pub(crate) what: Asked,
+    pub(crate) what: LockOperation,
     pub(crate) asked_at: Instant,
     pub(crate) answered_at: Instant,
     pub(crate) answer: Answer,
 }
 
+/// What a client asks the cluster for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum LockOperation {
     Acquire(Taken),
     /// To a stronger mode, or to a weaker one.
     Convert {
@@ -121,18 +123,18 @@ pub(crate) enum Answer {
         token: u64,
     },
     Released,
-    /// No, and nothing was changed.
+    /// Refused, and nothing was changed.
     Refused(String),
-    /// Not done, and it never will be.
+    /// Not done, and never will be.
     Failed(String),
-    /// Granted, but too late to be used: it was given back.
+    /// Granted too late to be used. The client gave it back.
     TooLate,
     Unknown(String),
 }
 
-/// What a client believed that it held: one of these for each name.
+/// What a client believed that it held. One entry for each name.
 #[derive(Clone, Debug)]
-#[allow(dead_code, reason = "the client's name is for those who read a violation")]
+#[allow(dead_code, reason = "the client's name is only printed with a violation")]
 pub(crate) struct Hold {
     pub(crate) client: String,
     pub(crate) session: u128,
@@ -140,22 +142,22 @@ pub(crate) struct Hold {
     pub(crate) mode: Mode,
     pub(crate) grant: u64,
     pub(crate) token: u64,
-    /// When it was told so.
+    /// When it learnt of the grant.
     pub(crate) from: Instant,
     /// The latest instant for which the SDK said that it is certainly held.
     pub(crate) believed_until: Instant,
-    /// When it began to give it back, if it did.
+    /// When it began to release it, if it did.
     pub(crate) gave_up_at: Option<Instant>,
 }
 
 impl Hold {
-    /// Up to here its holder would have acted on it.
+    /// The instant up to which its holder relied on it.
     pub(crate) fn until(&self) -> Instant {
         self.gave_up_at.map_or(self.believed_until, |gave_up| gave_up.min(self.believed_until))
     }
 }
 
-/// A client's whole runtime stood still, keep-alives and all.
+/// A time during which a client's whole runtime stood still, with its keep-alives.
 #[derive(Clone, Debug)]
 pub(crate) struct Stall {
     pub(crate) session: u128,
@@ -163,7 +165,7 @@ pub(crate) struct Stall {
     pub(crate) until: Instant,
 }
 
-/// What ends if nobody renews it.
+/// What ends if the client does not renew it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lease {
     Session(u128),
@@ -183,7 +185,7 @@ pub(crate) struct Sample {
     pub(crate) term: u64,
 }
 
-/// Somebody came to the store with a token.
+/// An access to the store with a token.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Attempt {
     pub(crate) resource: String,
@@ -194,10 +196,10 @@ pub(crate) struct Attempt {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Lifts the floor and reads.
+    /// Raises the floor and reads.
     Claim,
-    /// Writes this number, which is one more than what was read.
+    /// Writes this number, which is the number that was read plus one.
     Write(i64),
-    /// Writes without having read: only whether it is let in counts.
+    /// Writes without a read before. Only the store's decision counts.
     Late,
 }

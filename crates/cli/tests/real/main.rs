@@ -1,5 +1,5 @@
-//! Real binaries, real sockets, real faults (L6): `fencepost serve` processes on the loopback that are killed, stopped, cut off and filled
-//! up. A program of its own, beside `it`, because its runs load both cores for minutes.
+//! Real binaries, real sockets, real faults (L6): `fencepost serve` processes on loopback that are killed, paused, cut off, or run out of
+//! disk. A separate program from `it`, because its runs load both cores for minutes.
 
 mod background;
 mod checker;

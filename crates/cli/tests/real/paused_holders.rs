@@ -1,8 +1,7 @@
-//! Holders of a lock are paused (SIGSTOP) past their lease, again and again, and write when they wake up: real processes, real
-//! nodes, real stores. With the guard no late write is let in, and every account is right at the end. The same pauses without
-//! the guard say what it is good for.
+//! Holders of a lock are paused (SIGSTOP) past their lease, and write when they wake up: real processes, real nodes, real stores.
+//! With the guard, the store accepts no late write, and every account is right at the end. Without it, the same pauses do harm.
 //!
-//! The workers are those of `fencepost demo`. How often they are paused, with the guard and without:
+//! The workers are those of `fencepost demo`. To set the number of pauses, with the guard and without:
 //!
 //! ```sh
 //! FENCEPOST_SOAK_PAUSES=5000 cargo test -p fencepost-cli --test real paused_holders -- --nocapture
@@ -28,12 +27,12 @@ use fencepost_testbed::{Kind, shared};
 use orders::Order;
 use tokio::task::JoinSet;
 
-/// Pairs of workers that work at the same time, each on an account of its own; as many again without the guard.
+/// Pairs of workers that run at the same time, each on its own account; the same number again without the guard.
 const PAIRS: usize = 20;
-/// The shortest lease there is.
+/// The shortest possible lease.
 const LEASE_MS: u64 = 1_000;
 const BALANCE: i64 = 1_000_000;
-/// What the one who is paused takes, and what its successor takes.
+/// What the paused holder withdraws, and what its successor withdraws.
 const LATE_AMOUNT: i64 = 100;
 const AMOUNT: i64 = 7;
 
@@ -50,17 +49,17 @@ fn postgres_lets_no_late_write_in() {
     }
 }
 
-/// A store is an address that the demo's worker knows.
+/// Runs all pauses. `store` is an address that the demo's worker knows.
 fn soak(store_name: &str, store: &str) {
-    // Each has as many processes as a small machine likes to carry.
+    // One run already has as many processes as a small machine can carry.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let pauses = std::env::var("FENCEPOST_SOAK_PAUSES").map_or(200, |text| text.parse().expect("a whole number"));
     let cluster = Cluster::start_on(3, None);
-    let place = Place { server: cluster.endpoints().join(","), store: store.to_owned() };
+    let addresses = WorkerAddresses { server: cluster.endpoints().join(","), store: store.to_owned() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let began = Instant::now();
-    let [with, without] = runtime.block_on(both(place, pauses)).expect("the workers work");
+    let [with, without] = runtime.block_on(both(addresses, pauses)).expect("the workers do not fail");
     say(&format!(
         "{store_name}: {} pauses with the guard: {} late writes refused, {} accepted, {} of {} accounts wrong; {} pauses \
          without: {} got through, {} of {} accounts wrong; {:.1} s",
@@ -78,23 +77,23 @@ fn soak(store_name: &str, store: &str) {
     assert_eq!(
         (with.pauses, with.refused, with.accepted, with.wrong),
         (pauses, pauses, 0, 0),
-        "the guard lets none in"
+        "the guard refuses every late write"
     );
-    assert!(without.accepted > 0 && without.wrong > 0, "the same pauses do harm where nothing guards");
+    assert!(without.accepted > 0 && without.wrong > 0, "the same pauses do harm without the guard");
 }
 
-/// Where the workers find everything.
+/// The addresses that a worker needs.
 #[derive(Clone)]
-struct Place {
+struct WorkerAddresses {
     server: String,
     store: String,
 }
 
-impl Place {
+impl WorkerAddresses {
     fn worker(&self) -> Result<Actor> {
         let program = env!("CARGO_BIN_EXE_fencepost");
         let mut command = Command::new(program);
-        // It dies with this process, even if it is paused then.
+        // The worker dies with this process, even if it is paused.
         command.args(["become-command", &std::process::id().to_string(), program, "demo-worker"]);
         Actor::start(command.args(["--server", &self.server, "--store", &self.store]))
     }
@@ -106,20 +105,20 @@ struct Counts {
     refused: usize,
     accepted: usize,
     accounts: usize,
-    /// Accounts that do not hold what was told to the workers.
+    /// Accounts with a balance that differs from what the workers were told.
     wrong: usize,
 }
 
-/// With the guard and without, at the same time.
-async fn both(place: Place, pauses: usize) -> Result<[Counts; 2]> {
-    let mut opens = place.worker()?;
+/// Runs the pauses with the guard and without, at the same time.
+async fn both(addresses: WorkerAddresses, pauses: usize) -> Result<[Counts; 2]> {
+    let mut opens = addresses.worker()?;
     let mut pairs = JoinSet::new();
     let left = [true, false].map(|guarded| (guarded, Arc::new(AtomicUsize::new(pauses))));
     for (guarded, left) in &left {
         for pair in 0..PAIRS {
             let account = format!("wallet:{pair}:{}", if *guarded { "guarded" } else { "bare" });
             opens.open(&account, BALANCE).await?;
-            let workers = [place.worker()?, place.worker()?];
+            let workers = [addresses.worker()?, addresses.worker()?];
             let pair = Pair { workers, account, guarded: *guarded, balance: BALANCE, counts: Counts::default() };
             pairs.spawn(pair.run(left.clone()));
         }
@@ -168,16 +167,16 @@ impl Pair {
         holder.pause()?;
         successor.tell(&order)?;
         let new = successor.decided().await?;
-        ensure!(new.token > old.token, "token {} comes after {}", new.token, old.token);
-        // The late write comes after that of the successor, or between its read and its write.
+        ensure!(new.token > old.token, "token {} was granted after token {}", new.token, old.token);
+        // The late write comes after the successor's write, or between the successor's read and write.
         let comes_between = round % 4 < 2;
         if !comes_between {
-            ensure!(matches!(successor.write(AMOUNT).await?, Wrote::Done { .. }), "the newest token is let in");
+            ensure!(matches!(successor.write(AMOUNT).await?, Wrote::Done { .. }), "the store accepts the newest token");
         }
         holder.wake()?;
         let late = holder.write(LATE_AMOUNT).await?;
         if comes_between {
-            ensure!(matches!(successor.write(AMOUNT).await?, Wrote::Done { .. }), "the newest token is let in");
+            ensure!(matches!(successor.write(AMOUNT).await?, Wrote::Done { .. }), "the store accepts the newest token");
         }
         self.balance -= AMOUNT;
         match late {

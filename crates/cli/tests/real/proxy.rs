@@ -1,8 +1,7 @@
-//! The network between the nodes, as far as this process can be one: every node tells the others to find it at a port of ours,
-//! and we pass on what comes, or do not.
+//! The network between the nodes: every node advertises a port of this process, which passes the data on, or not.
 //!
-//! A link is directed: what node 1 has to say to node 2 goes over a connection that node 1 opened. Whose connection it is the
-//! system knows: the port that it comes from belongs to a socket, and the socket to one of our children.
+//! A link is directed: messages from node 1 to node 2 go over a connection that node 1 opened. `/proc` tells which node opened a
+//! connection: its source port belongs to a socket, and the socket to one of our child processes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -13,17 +12,17 @@ use tokio::sync::watch;
 
 use super::background::Background;
 
-/// What a link does.
+/// The state of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
     Open,
-    /// Nothing goes through and nobody is told: what was sent arrives when the link is open again, as with lost packets.
+    /// Nothing passes, and neither side gets an error. The data arrives when the link is open again, as with lost packets.
     Frozen,
     /// Connections end at once.
     Closed,
 }
 
-/// From, and to: by number of the node.
+/// The sending node and the receiving node.
 type Pair = (usize, usize);
 
 /// All links.
@@ -35,7 +34,7 @@ pub(crate) struct Network {
 #[derive(Default)]
 struct Shared {
     links: Mutex<BTreeMap<Pair, watch::Sender<Link>>>,
-    /// Who runs under which process id.
+    /// The process id of each node.
     processes: Mutex<BTreeMap<usize, u32>>,
 }
 
@@ -44,7 +43,7 @@ impl Network {
         Network { runtime: Background::start(), shared: Arc::default() }
     }
 
-    /// A port that leads to this node.
+    /// Opens a port that forwards to this node.
     pub(crate) fn lead_to(&self, node: usize, peer_port: u16) -> u16 {
         let listener = self.runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("there are free ports");
         let port = listener.local_addr().expect("a listener has an address").port();
@@ -53,7 +52,7 @@ impl Network {
             while let Ok((stream, from)) = listener.accept().await {
                 let shared = shared.clone();
                 tokio::spawn(async move {
-                    // A connection that nobody owns any more has been given up.
+                    // A connection without an owner was already closed by its node.
                     if let Some(owner) = shared.owner(from.port()) {
                         let state = shared.link((owner, node));
                         pass_on(stream, peer_port, state).await;
@@ -75,7 +74,7 @@ impl Network {
         }
     }
 
-    /// Both ways between this node and each of the others.
+    /// Sets the links between this node and each of the others, in both directions.
     pub(crate) fn isolate(&self, node: usize, others: impl Iterator<Item = usize>, state: Link) {
         for other in others.filter(|other| *other != node) {
             self.set(node, other, state);
@@ -95,7 +94,7 @@ impl Shared {
         self.links.lock().unwrap().entry(pair).or_insert_with(|| watch::Sender::new(Link::Open)).subscribe()
     }
 
-    /// The node whose socket has this port of loopback.
+    /// The node whose socket has this loopback port.
     fn owner(&self, port: u16) -> Option<usize> {
         let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
         let ours = format!("0100007F:{port:04X}");
@@ -115,12 +114,12 @@ impl Shared {
 }
 
 async fn pass_on(stream: TcpStream, peer_port: u16, mut state: watch::Receiver<Link>) {
-    // Somebody who dials into a frozen link waits, as for a lost packet.
+    // A connect to a frozen link waits, as with a lost packet.
     if state.wait_for(|link| *link != Link::Frozen).await.is_err() || *state.borrow() == Link::Closed {
         return;
     }
     let Ok(upstream) = TcpStream::connect(("127.0.0.1", peer_port)).await else { return };
-    // If it does not work the messages are only a little later.
+    // On failure the messages are only a little later.
     let _ = (stream.set_nodelay(true), upstream.set_nodelay(true));
     let ((from_peer, to_peer), (from_node, to_node)) = (stream.into_split(), upstream.into_split());
     tokio::select! {

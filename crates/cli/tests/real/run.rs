@@ -1,4 +1,4 @@
-//! One run: a cluster, its clients and watchers, the faults it was put to, and what came of it.
+//! One run: a cluster, its clients and watchers, the injected faults, and the checked outcome.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -7,22 +7,22 @@ use std::time::Duration;
 use super::checker;
 use super::clients::{Clients, Recorder};
 use super::cluster::{Cluster, say};
-use super::history::{Answer, Ask, Asked, History, Instant, Mode};
+use super::history::{Answer, Ask, History, Instant, LockOperation, Mode};
 use super::store::Store;
 use super::watcher::Watcher;
 use crate::patience::wait_until;
 
-/// W6 and I19: so soon after a kill or a heal there is a grant, and every node serves. It is measured and printed in every run, and
-/// asserted with `FENCEPOST_STRICT=1`: a test must not fail because the machine has other work.
+/// W6 and I19: within this time after a kill or a heal there is a grant, and every node serves. Measured and printed in every run, but
+/// asserted only with `FENCEPOST_STRICT=1`: a test must not fail because the machine has other work.
 const FIRST_GRANT_GOAL: Duration = Duration::from_secs(5);
-/// Whatever the machine does, this late is not late but never.
+/// A grant later than this is a failure, however busy the machine is.
 const FIRST_GRANT_MAX: Duration = Duration::from_secs(30);
 
 fn first_grant_max() -> Duration {
     if std::env::var_os("FENCEPOST_STRICT").is_some() { FIRST_GRANT_GOAL } else { FIRST_GRANT_MAX }
 }
 
-/// Runs go one after the other: a machine with two cores has enough to do with one.
+/// Runs go one after the other: one run is enough load for a machine with two cores.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 static TOTAL: Mutex<Figures> = Mutex::new(Figures::new());
 
@@ -48,7 +48,7 @@ pub(crate) struct Run {
     clients: Option<Clients>,
     watcher: Option<Watcher>,
     figures: Figures,
-    // Last, so that the next run begins when everything of this one has ended.
+    // The last field, so that the next run begins only after everything else of this run is dropped.
     _turn: std::sync::MutexGuard<'static, ()>,
 }
 
@@ -58,7 +58,7 @@ impl Run {
     }
 
     pub(crate) fn start_on(title: &'static str, nodes: usize, disk_bytes: Option<u64>) -> Run {
-        // Another run that failed has nothing to do with this one.
+        // A poisoned lock means that another run failed. That does not affect this run.
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let cluster = Cluster::start_on(nodes, disk_bytes);
         let recorder = Recorder::new();
@@ -71,7 +71,7 @@ impl Run {
         run
     }
 
-    /// Waits until clients were given so many locks more.
+    /// Waits until the clients were granted `grants` more locks.
     pub(crate) fn work(&self, grants: usize) {
         let given = || {
             self.recorder
@@ -81,13 +81,13 @@ impl Run {
         wait_until("clients get locks", || (given() >= wanted).then_some(()));
     }
 
-    /// Counts a fault that is done now.
+    /// Counts a fault that happens now. Returns the instant.
     pub(crate) fn fault(&mut self, kind: &'static str) -> Instant {
         *self.figures.faults.entry(kind).or_default() += 1;
         self.recorder.now()
     }
 
-    /// Waits for the first grant after an instant from which a majority was up.
+    /// Waits for the first grant after an instant, from which on a majority is up.
     pub(crate) fn first_grant(&mut self, after: &'static str, instant: Instant) -> Duration {
         let took = wait_until("the first grant", || self.recorder.first_grant_after(instant));
         self.figures.first_grants.entry(after).or_default().push(took);
@@ -99,9 +99,9 @@ impl Run {
         took
     }
 
-    /// Waits until the watcher has seen something new, twice: what came first may have been on its way.
+    /// Waits until the watcher has seen new events twice: the first ones may have been in flight before.
     pub(crate) fn watch_goes_on(&self) {
-        let watcher = self.watcher.as_ref().expect("it runs");
+        let watcher = self.watcher.as_ref().expect("the watcher runs until `finish`");
         for _ in 0..2 {
             let before = watcher.seen();
             wait_until("the watcher sees something new", || (watcher.seen() > before).then_some(()));
@@ -114,20 +114,20 @@ impl Run {
         assert!(took <= first_grant_max(), "I19: it took {took:?} until every node served");
     }
 
-    /// Lets everyone finish, and checks the history.
+    /// Ends the clients and the watcher, and checks the history.
     pub(crate) fn finish(mut self) {
-        // Without somebody who slept past its deadline and came too late, the store was not put to the test.
+        // The run tests the store only if clients slept past their deadline and then wrote with a stale token.
         let store = Store::open(&self.cluster.directory().join("store.sqlite"));
-        wait_until("two have come too late, and everything was done that clients do", || {
+        wait_until("there were two stale attempts, and clients did everything that they can do", || {
             let stale = checker::stale_attempts(&store.attempts());
             (stale >= 2 && self.recorder.with(|history| history.stalls.len() >= 2 && has_everything(history)))
                 .then_some(())
         });
-        let attempts = self.clients.take().expect("they run until here").finish();
+        let attempts = self.clients.take().expect("the clients run until `finish`").finish();
         self.every_node_serves();
-        let mut watcher = self.watcher.take().expect("it runs until here");
+        let mut watcher = self.watcher.take().expect("the watcher runs until `finish`");
         watcher.finish();
-        // Each node in turn leads, and is asked for everything that happened.
+        // Each node leads in turn, and is asked for the whole event log.
         let mut read_again = 0;
         for node in self.cluster.running() {
             self.cluster.let_lead(node);
@@ -169,21 +169,21 @@ impl Run {
         ));
         let shown = report.violations.iter().take(20).cloned().collect::<Vec<_>>().join("\n  ");
         assert!(report.violations.is_empty(), "{} violations:\n  {shown}", report.violations.len());
-        assert!(report.stale_attempts > 0, "nobody came too late: the store was not put to the test");
+        assert!(report.stale_attempts > 0, "there was no stale attempt: the run did not test the store");
         let mut total = TOTAL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         total.add(figures);
         say(&format!("so far: {total}"));
     }
 }
 
-/// Whether each kind of thing that clients do has succeeded.
+/// Whether each kind of request has succeeded.
 fn has_everything(history: &History) -> bool {
     let granted = |ask: &&Ask| matches!(ask.answer, Answer::Granted { .. });
-    let some = |kind: fn(&Asked) -> bool| history.asks.iter().filter(granted).any(|ask| kind(&ask.what));
-    some(|what| matches!(what, Asked::Acquire(taken) if taken.len() > 1))
-        && some(|what| matches!(what, Asked::Acquire(taken) if taken[0].1.permits() > 0))
-        && some(|what| matches!(what, Asked::Convert { mode: Mode::Exclusive, .. }))
-        && some(|what| matches!(what, Asked::Convert { mode: Mode::Shared | Mode::Update, .. }))
+    let some = |kind: fn(&LockOperation) -> bool| history.asks.iter().filter(granted).any(|ask| kind(&ask.what));
+    some(|what| matches!(what, LockOperation::Acquire(taken) if taken.len() > 1))
+        && some(|what| matches!(what, LockOperation::Acquire(taken) if taken[0].1.permits() > 0))
+        && some(|what| matches!(what, LockOperation::Convert { mode: Mode::Exclusive, .. }))
+        && some(|what| matches!(what, LockOperation::Convert { mode: Mode::Shared | Mode::Update, .. }))
 }
 
 impl Figures {

@@ -1,4 +1,4 @@
-//! Dead nodes as an operator sees them: real processes, killed with SIGKILL, and what the commands say meanwhile.
+//! Dead nodes as an operator sees them: nodes are killed with SIGKILL, and the commands and logs say so.
 
 use std::process::{Command, Output};
 
@@ -21,7 +21,7 @@ fn text(bytes: &[u8]) -> String {
 fn members(server: &str) -> Value {
     let output = fencepost(server, &["members", "-o", "json"]);
     assert!(output.status.success(), "{output:?}");
-    serde_json::from_slice(&output.stdout).expect("it is JSON")
+    serde_json::from_slice(&output.stdout).expect("the output is JSON")
 }
 
 fn member<'a>(seen: &'a Value, name: &str) -> &'a Value {
@@ -40,7 +40,7 @@ fn wait_until_all_are_up(servers: &[String]) {
 }
 
 #[test]
-fn a_node_that_was_killed_is_silent_and_without_a_majority_the_commands_say_whom_a_node_hears() {
+fn a_killed_node_is_shown_as_silent_and_without_a_majority_the_commands_say_which_nodes_are_heard() {
     let mut cluster = Cluster::start_on(3, None);
     let servers = cluster.endpoints();
     wait_until_all_are_up(&servers);
@@ -48,10 +48,10 @@ fn a_node_that_was_killed_is_silent_and_without_a_majority_the_commands_say_whom
     let [first, second] = (0..3).filter(|node| *node != leader).collect::<Vec<_>>()[..] else { panic!("three nodes") };
     let name = |node: usize| format!("n{}", node + 1);
 
-    // A follower is killed: every node that lives shows it, since each sends the question on to the leader.
+    // A follower is killed. Every live node reports it, since each forwards the request to the leader.
     cluster.kill(first);
     for server in [&servers[leader], &servers[second]] {
-        let seen = wait_until("it is shown as silent", || {
+        let seen = wait_until("the node is shown as silent", || {
             let seen = members(server);
             (member(&seen, &name(first))["state"] == "silent").then_some(seen)
         });
@@ -63,16 +63,16 @@ fn a_node_that_was_killed_is_silent_and_without_a_majority_the_commands_say_whom
         let shown = text(&fencepost(server, &["members"]).stdout);
         assert!(shown.contains("STATE") && shown.contains("silent for "), "{shown}");
     }
-    // The line is written at the tick after: a command may see the silence before.
+    // The log line comes with the next tick, so a command may report the silence first.
     wait_until("the leader's log names the silent peer", || {
         let told = cluster.log(leader);
         (told.contains("peers are silent") && told.contains(&format!("{} (", name(first)))).then_some(())
     });
 
-    // So is the other one: nothing is decided any more, and the node that is left says why, whatever it is asked.
+    // The other follower is killed. Now there is no majority, and the last node says why, in every answer.
     cluster.kill(second);
     let sentence = format!("no node leads: node {} hears 1 of 3: ", name(leader));
-    let said = wait_until("it says whom it hears", || {
+    let said = wait_until("the node says which nodes it hears", || {
         let output = fencepost(&servers[leader], &["members"]);
         let said = text(&output.stderr);
         assert!(output.status.success(), "{output:?}");
@@ -83,19 +83,19 @@ fn a_node_that_was_killed_is_silent_and_without_a_majority_the_commands_say_whom
         assert!(said.contains(&name(node)), "{said}");
         assert_eq!(member(&members(&servers[leader]), &name(node))["state"], "silent");
     }
-    // All nodes are named, and two of them refuse the connection: the one that answers knows more.
+    // All nodes are given, and two of them refuse the connection. The message comes from the node that answers.
     for args in [&["run", "-n", "x", "--", "true"][..], &["why", "x"]] {
         let output = fencepost(&servers.join(","), args);
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(125), "{args:?}: {output:?}");
         assert!(said.contains(&sentence) && !said.contains("fencepost dev"), "{args:?}: {said}");
     }
-    wait_until("the log says whom it hears", || cluster.log(leader).contains(&sentence).then_some(()));
+    wait_until("the log says which nodes it hears", || cluster.log(leader).contains(&sentence).then_some(()));
 
     cluster.restart(first);
     cluster.restart(second);
     wait_until_all_are_up(&servers);
-    // The node that stayed tells that its peers are back if it leads again. If it follows, it does not hear both of them.
+    // If the node that stayed leads again, it logs that its peers are back. As a follower it does not hear both of them.
     wait_until("the node that stayed hears its peers again, or follows", || {
         let lead = cluster.leader(0).node;
         (lead != leader || cluster.log(leader).contains("a peer is heard again")).then_some(())

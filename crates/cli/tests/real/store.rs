@@ -1,5 +1,5 @@
-//! The store that the locks protect: an SQLite file with the guard that users have. It writes down every attempt, accepted or not,
-//! in the transaction that decides about it.
+//! The store that the locks protect: an SQLite file with the same guard that users have. It records every attempt, accepted or not,
+//! in the transaction that decides on it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -37,19 +37,20 @@ impl Store {
         self.attempt(resource, token, Kind::Claim)
     }
 
-    /// Writes what was made of what was read. Whether it was let in.
+    /// Writes a value that is based on what was read. Returns whether the guard accepted it.
     pub(crate) fn write(&mut self, resource: &str, token: u64, value: i64) -> bool {
         self.attempt(resource, token, Kind::Write(value)).is_some()
     }
 
-    /// Writes with a token that is probably too old.
+    /// Writes with a token that is probably stale. Returns whether the guard accepted it.
     pub(crate) fn write_late(&mut self, resource: &str, token: u64) -> bool {
         self.attempt(resource, token, Kind::Late).is_some()
     }
 
     // Rule: same-transaction
     fn attempt(&mut self, resource: &str, token: u64, kind: Kind) -> Option<i64> {
-        let transaction = self.0.transaction_with_behavior(TransactionBehavior::Immediate).expect("it waits its turn");
+        let transaction =
+            self.0.transaction_with_behavior(TransactionBehavior::Immediate).expect("the busy timeout is long enough");
         let fencing = FencingToken::of_exclusive(Token(token));
         let admitted = match kind {
             Kind::Claim => sqlite::admit(&transaction, &Access::claim(resource, fencing)),
@@ -80,7 +81,7 @@ impl Store {
         accepted.then_some(value)
     }
 
-    /// Everything that was tried, in order.
+    /// All attempts, in order.
     pub(crate) fn attempts(&self) -> Vec<Attempt> {
         let mut select = self
             .0

@@ -1,5 +1,5 @@
-//! Those who look on: one follows the cluster's event log without a gap, whichever node serves it, and one asks now and then how
-//! long the sessions still live.
+//! The observers of a run: one thread follows the cluster's event log without a gap, from any node, and one regularly reads the
+//! deadlines of sessions and grants.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,21 +12,21 @@ use super::clients::Recorder;
 use super::history::{End, Lease, LogEvent, Mode, Sample, Taken, What};
 use crate::patience::wait_until;
 
-/// How often the sessions are looked at.
+/// How often the deadlines are read.
 const SAMPLE_EVERY: Duration = Duration::from_millis(150);
 
 pub(crate) struct Watcher {
     stop: Arc<AtomicBool>,
     threads: Vec<std::thread::JoinHandle<()>>,
     client: Client,
-    /// Everything after this was watched.
+    /// The watch started after this position.
     from: Position,
     runtime: Background,
     recorder: Recorder,
 }
 
 impl Watcher {
-    /// Everything that happens after this returns is watched.
+    /// Starts the threads. Every event after this returns is watched.
     pub(crate) fn start(endpoints: &[String], recorder: &Recorder) -> Watcher {
         let runtime = Background::start();
         let inside = runtime.handle().enter();
@@ -50,12 +50,12 @@ impl Watcher {
         Watcher { stop, threads, client, from, runtime, recorder }
     }
 
-    /// How much was watched.
+    /// How many events were watched.
     pub(crate) fn seen(&self) -> usize {
         self.recorder.with(|history| history.events.len())
     }
 
-    /// Waits until everything that has happened was watched.
+    /// Waits until every event was watched, and stops the threads.
     pub(crate) fn finish(&mut self) {
         // A last grant: when the watcher has seen its end, it has seen everything before it.
         let last = wait_until("a last grant", || self.runtime.block_on(last_grant(&self.client)).ok());
@@ -68,13 +68,13 @@ impl Watcher {
         let grants = wait_until("the grants were read", || self.runtime.block_on(self.client.grants("", None)).ok());
         assert!(grants.what.next.is_none(), "more grants at the end than fit into a page");
         let waiters = wait_until("the waiters were read", || self.runtime.block_on(self.client.waiters("", None)).ok());
-        assert!(waiters.what.rows.is_empty(), "I19: somebody waits though everybody has gone: {waiters:?}");
+        assert!(waiters.what.rows.is_empty(), "I19: requests wait although all clients have ended: {waiters:?}");
         let ids = grants.what.rows.iter().map(|grant| grant.record.id.0).collect();
         self.recorder.with(|history| history.grants_at_end = ids);
     }
 
-    /// Reads everything that was watched once more, from whoever leads now. Whether it has it all: a node that joined later
-    /// knows no events from before.
+    /// Reads all watched events once more, from the current leader. Returns whether it has them all: a node that joined later
+    /// does not know earlier events.
     pub(crate) fn read_again(&self) -> bool {
         let through = self.recorder.with(|history| history.events.last().map(|event| (event.index, event.ordinal)));
         let read = wait_until("the event log was read again", || {
@@ -94,12 +94,12 @@ impl Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // The runtime must outlive them. What they would say has been said.
+        // The runtime must outlive the threads. A panic of theirs was already reported.
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
 }
 
-/// Takes a lock and gives it back; it is written down nowhere but in the event log, so the checker is told of it.
+/// Takes a lock and releases it. Returns the grant, which marks the end of the event log.
 async fn last_grant(client: &Client) -> Result<u64, Error> {
     let lock = client.lock("the last").acquire().await?;
     let grant = lock.grant().0;
@@ -109,8 +109,8 @@ async fn last_grant(client: &Client) -> Result<u64, Error> {
 
 async fn follow(client: Client, from: Position, recorder: Recorder, stop: Arc<AtomicBool>) {
     let mut position = from;
-    'anew: while !stop.load(Ordering::Relaxed) {
-        // While nobody leads, nobody can be asked.
+    'restart: while !stop.load(Ordering::Relaxed) {
+        // Without a leader the watch cannot start: try again.
         let Ok(mut watch) = client.watch("").after(position).start().await else {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
@@ -124,7 +124,7 @@ async fn follow(client: Client, from: Position, recorder: Recorder, stop: Arc<At
                     recorder.with(|history| history.events.extend(translate(&event, seen_at)));
                 }
                 Ok(Some(Err(Error::Refused(refused)))) => panic!("the watch ended: {refused}"),
-                Ok(_) => continue 'anew,
+                Ok(_) => continue 'restart,
             }
         }
     }
@@ -208,7 +208,7 @@ fn translate(event: &PositionedEvent, seen_at: u64) -> Option<LogEvent> {
     Some(LogEvent { index: position.index, ordinal: position.ordinal, stamp_ms: stamp.0, seen_at, what })
 }
 
-/// In the order of the names. Only a lock on one name is converted here.
+/// What a grant takes, in the order of the names. In these runs only locks on one name are converted.
 fn taken(held: &Held) -> Taken {
     let lock = |lock: &fencepost_core::Lock| {
         let mode = match lock.mode {

@@ -1,4 +1,4 @@
-//! The real binary against a real `fencepost dev`, on free ports. Whatever a test starts ends with it, by its id.
+//! Runs the real binary against a real `fencepost dev` on free ports. Every process that a test starts is killed with the test, by its id.
 #![allow(dead_code, reason = "each test binary uses its own part of it")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,7 +15,7 @@ mod patience;
 
 pub(crate) use patience::{PATIENCE, wait_until};
 
-/// The binary, with nothing of this shell's configuration.
+/// The binary, without the `FENCEPOST_*` variables of this shell.
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fencepost"));
     for (name, _) in std::env::vars_os() {
@@ -27,7 +27,7 @@ pub(crate) fn command(args: &[&str]) -> Command {
     command
 }
 
-/// Runs it to its end.
+/// Runs the binary to its end.
 pub(crate) fn fencepost(args: &[&str]) -> Finished {
     Process::start(command(args)).finish()
 }
@@ -41,7 +41,7 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
-    /// It ended well.
+    /// Asserts the exit code 0.
     #[track_caller]
     pub(crate) fn ok(self) -> Finished {
         self.with_code(0)
@@ -53,7 +53,7 @@ impl Finished {
         self
     }
 
-    /// One of its two outputs has this in it.
+    /// Asserts that standard output or standard error contains this text.
     #[track_caller]
     pub(crate) fn says(self, part: &str) -> Finished {
         assert!(self.stdout.contains(part) || self.stderr.contains(part), "{part:?} is not in {self:?}");
@@ -66,7 +66,7 @@ impl Finished {
     }
 }
 
-/// A process that runs. It is killed when it is dropped.
+/// A running process. It is killed when it is dropped.
 pub(crate) struct Process {
     child: Child,
     lines: Receiver<String>,
@@ -90,7 +90,7 @@ impl Process {
         let mut stderr = child.stderr.take().expect("it is piped");
         let stderr = std::thread::spawn(move || {
             let mut text = Vec::new();
-            // What is there is enough.
+            // On an error, the text so far is enough.
             let _ = stderr.read_to_end(&mut text);
             String::from_utf8_lossy(&text).into_owned()
         });
@@ -105,7 +105,7 @@ impl Process {
         nix::sys::signal::kill(Pid::from_raw(self.id()), signal).expect("it runs");
     }
 
-    /// Waits for a line of its standard output that has this in it.
+    /// Waits for a line of its standard output that contains this text.
     #[track_caller]
     pub(crate) fn wait_for_line(&mut self, part: &str) -> String {
         let deadline = Instant::now() + PATIENCE;
@@ -127,7 +127,7 @@ impl Process {
         }
     }
 
-    /// A line of its standard output that has this in it, if one has come.
+    /// A line of its standard output that contains this text, if one has arrived.
     pub(crate) fn line_if_any(&mut self, part: &str) -> Option<String> {
         self.lines.try_iter().find(|line| line.contains(part))
     }
@@ -151,7 +151,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -162,7 +162,7 @@ pub(crate) struct Dev {
     pub(crate) process: Process,
     /// `host:port,host:port` of its nodes.
     pub(crate) server: String,
-    /// Where the first node's HTTP is.
+    /// The HTTP address of the first node.
     pub(crate) http: String,
 }
 
@@ -184,7 +184,7 @@ impl Dev {
         Dev { process, server, http }
     }
 
-    /// A client command that asks it.
+    /// A client command for this cluster.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = command(args);
         command.env("FENCEPOST_SERVER", &self.server);
@@ -199,14 +199,14 @@ impl Dev {
         self.start_client(args).finish()
     }
 
-    /// A command that holds a lock until it is ended; it holds it when this returns.
+    /// Starts a command that holds a lock until it ends. Returns when the lock is held.
     pub(crate) fn hold(&self, lock: &str) -> Process {
         let mut holder = self.start_client(&["run", lock, "--", "sh", "-c", "echo held; exec sleep 600"]);
         holder.wait_for_line("held");
         holder
     }
 
-    /// Waits until so many requests wait for a lock.
+    /// Waits until exactly `count` requests wait for a lock.
     pub(crate) fn wait_until_waiting(&self, lock: &str, count: u64) {
         wait_until("the requests wait", || {
             let seen = self.fencepost(&["describe", lock, "-o", "json"]).ok().json();
@@ -215,7 +215,7 @@ impl Dev {
     }
 }
 
-/// A way to a server that can be cut.
+/// A proxy to a server that a test can cut.
 pub(crate) struct Link {
     pub(crate) address: SocketAddr,
     open: Arc<Mutex<Option<Vec<TcpStream>>>>,
@@ -252,7 +252,7 @@ impl Link {
         Link { address, open }
     }
 
-    /// Nothing goes through any more.
+    /// Closes all connections, and accepts no more.
     pub(crate) fn cut(&self) {
         for stream in self.open.lock().unwrap().take().into_iter().flatten() {
             // Its other side may have closed it.

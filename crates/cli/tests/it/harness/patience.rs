@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-/// Nothing that works takes so long, even on a busy machine.
+/// How long a test waits. Code that works is faster, even on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Looks again and again until there is something.
+/// Calls `look` until it returns a value.
 #[track_caller]
 pub(crate) fn wait_until<Found>(what: &str, mut look: impl FnMut() -> Option<Found>) -> Found {
     let deadline = Instant::now() + PATIENCE;
@@ -13,7 +13,7 @@ pub(crate) fn wait_until<Found>(what: &str, mut look: impl FnMut() -> Option<Fou
         if let Some(found) = look() {
             return found;
         }
-        assert!(Instant::now() < deadline, "it took too long until {what}");
+        assert!(Instant::now() < deadline, "timed out while waiting until {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
