@@ -80,7 +80,7 @@ impl LockState {
             let session = self.sessions.get(&request.session);
             let waits = session.is_some_and(|session| matches!(session.known(target), Known::Waiting(_)));
             if waits && self.would_do(request) {
-                let (outcome, _) = self.request(request.clone());
+                let (outcome, _) = self.answer_once(request.clone());
                 answered.push((place, outcome));
             }
         }

@@ -4,9 +4,9 @@
 //! with. So the memory is bounded by what is in flight, not by how long the session lives.
 
 use crate::bounds::{self, Bound};
-use crate::command::{Action, Request, Seen};
+use crate::command::{Request, Seen};
 use crate::digest::{Digest, Term};
-use crate::outcome::{Outcome, Refusal, Repeat, SessionEnd};
+use crate::outcome::{Outcome, Refusal, Repeat};
 use crate::planted::{Bug, planted};
 use crate::record::{AnswerRecord, SessionRecord};
 use crate::session::Session;
@@ -156,29 +156,18 @@ fn covers(mark: u64, ranges: &[(u64, u64)], number: RequestNumber) -> bool {
 }
 
 impl LockState {
-    /// Answers a session's request: as before if it is a repeat, else by doing it.
+    /// Answers a session's request. A repeat gets its old answer; a new request is carried out and its answer remembered.
     // Rule: exactly-once
-    pub(crate) fn request(&mut self, request: Request) -> (Outcome, Option<Repeat>) {
+    pub(crate) fn answer_once(&mut self, request: Request) -> (Outcome, Option<Repeat>) {
         let asker = Asker { session: request.session, number: request.number };
         match self.admit(&request) {
             Err(refusal) => return (Outcome::Refused(refusal), None),
             Ok(Some((outcome, repeat))) => return (outcome, Some(repeat)),
             Ok(None) => {}
         }
-        let outcome = match request.action {
-            Action::Acquire(acquire) => self.acquire(asker, acquire),
-            Action::TakePermits(take) => self.take_permits(asker, take),
-            Action::Cancel { request, release_if_granted } => self.cancel(asker, request, release_if_granted),
-            Action::Release { grant } => self.release(asker, grant),
-            Action::Extend { grant, max_hold } => self.extend(asker, grant, max_hold),
-            Action::Convert { grant, name, mode, wait } => self.convert(asker, grant, &name, mode, wait),
-            Action::SetValue { grant, value } => self.set_value(asker, grant, value),
-            Action::Close => {
-                self.end_session(request.session, SessionEnd::Closed);
-                return (Outcome::Closed, None);
-            }
-        };
-        if !matches!(outcome, Outcome::Queued { .. }) {
+        let outcome = self.carry_out(asker, request.action);
+        // A queued request is answered when its wait ends. A closed session remembers nothing.
+        if !matches!(outcome, Outcome::Queued { .. } | Outcome::Closed) {
             self.remember(asker, outcome.clone());
         }
         (outcome, None)

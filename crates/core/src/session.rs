@@ -11,7 +11,7 @@ use crate::deadlines::Due;
 use crate::digest::{Digest, Term};
 use crate::event::Event;
 use crate::lease::{self, LockTtls};
-use crate::once::Answer;
+use crate::once::{Answer, Asker};
 use crate::outcome::{Attached, AttachedGrant, GrantEnd, Outcome, Push, Refusal, Repeat, SessionEnd, UnseenAnswer};
 use crate::planted::{Bug, planted};
 use crate::record::SessionRecord;
@@ -227,6 +227,12 @@ impl LockState {
                 .collect(),
             lost: session.record.lost.clone(),
         }
+    }
+
+    /// Ends a session at its own request.
+    pub(crate) fn close(&mut self, asker: Asker) -> Outcome {
+        self.end_session(asker.session, SessionEnd::Closed);
+        Outcome::Closed
     }
 
     /// Ends a session with all that it holds and waits for, at this one position. Who is freed by it is granted afterwards.

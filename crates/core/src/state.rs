@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::command::{Batch, Operation};
+use crate::command::{Action, Batch, Operation};
 use crate::deadlines::{Deadlines, Due};
 use crate::digest::Digest;
 use crate::format_version::FormatVersion;
@@ -13,6 +13,7 @@ use crate::freeze::Freezes;
 use crate::grant::{Grant, Rest};
 #[cfg(feature = "made-up-version")]
 use crate::made_up::Remark;
+use crate::once::Asker;
 use crate::outcome::{Effects, GrantEnd, Outcome, Refusal, Repeat, Reply, ReplyTo, SessionEnd};
 use crate::planted::{Bug, planted};
 use crate::record::Header;
@@ -192,8 +193,22 @@ impl LockState {
             #[cfg(feature = "made-up-version")]
             Operation::MadeUp(text) => (self.remark(text), None),
             Operation::Open(open) => self.open(open),
-            Operation::Request(request) => self.request(request),
+            Operation::Request(request) => self.answer_once(request),
             Operation::Admin(admin) => (self.administer(admin), None),
+        }
+    }
+
+    /// Carries out a request that is no repeat.
+    pub(crate) fn carry_out(&mut self, asker: Asker, action: Action) -> Outcome {
+        match action {
+            Action::Acquire(acquire) => self.acquire(asker, acquire),
+            Action::TakePermits(take) => self.take_permits(asker, take),
+            Action::Cancel { request, release_if_granted } => self.cancel(asker, request, release_if_granted),
+            Action::Release { grant } => self.release(asker, grant),
+            Action::Extend { grant, max_hold } => self.extend(asker, grant, max_hold),
+            Action::Convert { grant, name, mode, wait } => self.convert(asker, grant, &name, mode, wait),
+            Action::SetValue { grant, value } => self.set_value(asker, grant, value),
+            Action::Close => self.close(asker),
         }
     }
 
