@@ -6,7 +6,7 @@
 use crate::bounds::{self, Bound};
 use crate::command::{Act, Admin, Scope};
 use crate::digest::Term;
-use crate::event::{ActFacts, Event};
+use crate::event::ActFacts;
 use crate::outcome::{GrantEnd, Outcome, Refusal, SessionEnd};
 use crate::planted::{Bug, planted};
 use crate::record::FreezeRecord;
@@ -24,23 +24,22 @@ impl LockState {
 
     fn act(&mut self, admin: Admin) -> Result<(), Outcome> {
         let Admin { by, reason, act } = admin;
-        let announce = |act| Event::Administered { by: by.clone(), reason: reason.clone(), act };
         match act {
             // Rule: break
             Act::Break { grant } => {
                 let record = &self.grants.get(&grant).ok_or(Outcome::NotFound)?.record;
                 let names = record.held.cloned_names();
-                self.effects.events.push(announce(ActFacts::Broke { grant, names }));
+                self.effects.announce_act(&by, &reason, ActFacts::Broke { grant, names });
                 self.end_grant(grant, GrantEnd::Broken);
             }
             Act::Evict { session } => {
                 self.sessions.get(&session).ok_or(Outcome::NotFound)?;
-                self.effects.events.push(announce(ActFacts::Evicted(session)));
+                self.effects.announce_act(&by, &reason, ActFacts::Evicted(session));
                 self.end_session(session, SessionEnd::Evicted);
             }
             Act::WaiveRest { grant } => {
                 let names = self.rests.get(&grant).ok_or(Outcome::NotFound)?.record.held.cloned_names();
-                self.effects.events.push(announce(ActFacts::WaivedRest { grant, names }));
+                self.effects.announce_act(&by, &reason, ActFacts::WaivedRest { grant, names });
                 self.end_rest(grant, true);
             }
             // Rule: freeze
@@ -55,18 +54,18 @@ impl LockState {
                 if self.freezes.len() >= bounds::FREEZES_MAX {
                     return Err(Outcome::Refused(Refusal::Bound(Bound::Freezes)));
                 }
-                self.effects.events.push(announce(ActFacts::Froze { freeze, scope: scope.clone() }));
+                self.effects.announce_act(&by, &reason, ActFacts::Froze { freeze, scope: scope.clone() });
                 self.insert_freeze(FreezeRecord { id: freeze, scope, by, reason, since: self.stamp });
             }
             Act::Thaw { freeze } => {
                 let scope = self.freezes.get(freeze).ok_or(Outcome::NotFound)?.record.scope.clone();
-                self.effects.events.push(announce(ActFacts::Thawed { freeze, scope }));
+                self.effects.announce_act(&by, &reason, ActFacts::Thawed { freeze, scope });
                 self.thaw(freeze);
             }
             // Rule: semaphore
             Act::SetLimit { name, limit } => {
                 self.set_limit(&name, limit)?;
-                self.effects.events.push(announce(ActFacts::LimitChanged { name: name.clone(), limit }));
+                self.effects.announce_act(&by, &reason, ActFacts::LimitChanged { name: name.clone(), limit });
                 self.refuse_unservable(&name);
             }
         }

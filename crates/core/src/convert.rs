@@ -41,10 +41,11 @@ impl LockState {
             wants: Held::Locks(Locks::from_buf([Lock { name: name.clone(), mode }])),
             converts: Some(id),
         };
-        match self.upgrade(asker, id, name, current, mode, wait).unwrap_or_else(Outcome::Refused) {
-            outcome @ (Outcome::Refused(_) | Outcome::Deadlock(_)) => self.not_granted(facts, outcome),
-            outcome => outcome,
+        let outcome = self.upgrade(asker, id, name, current, mode, wait).unwrap_or_else(Outcome::Refused);
+        if let Outcome::Refused(_) | Outcome::Deadlock(_) = outcome {
+            self.effects.announce_not_granted(facts, &outcome);
         }
+        outcome
     }
 
     fn upgrade(

@@ -3,7 +3,6 @@
 use crate::acquire::is_election;
 use crate::command::{Action, Operation};
 use crate::deadlines::Due;
-use crate::event::Event;
 use crate::once::{Asker, Known};
 use crate::outcome::{Held, Late, Outcome, Refusal};
 use crate::planted::{Bug, planted};
@@ -65,7 +64,7 @@ impl LockState {
         };
         grant.record.terms.get_or_insert_default().value = Some(value.clone());
         grant.digest(&mut self.digest);
-        self.effects.events.push(Event::ValueSet { grant: id, name, value });
+        self.effects.announce_value_set(id, name, value);
         Outcome::ValueSet
     }
 

@@ -7,17 +7,17 @@ use crate::bounds;
 use crate::command::{Lock, Locks, Terms};
 use crate::deadlines::Due;
 use crate::digest::{Digest, Term};
-use crate::event::{Event, Names};
+use crate::event::Names;
 use crate::footprint::footprint;
 use crate::mode::{LockMode, Mode};
 use crate::once::Asker;
-use crate::outcome::{GrantEnd, Held, Outcome, Push};
+use crate::outcome::{GrantEnd, Held, Outcome};
 use crate::planted::{Bug, planted};
 use crate::record::{GrantRecord, RestRecord};
 use crate::session::Session;
 use crate::state::LockState;
 use crate::waiter::{Freed, OwnerId};
-use crate::words::{Arrival, GrantId, LogicalMs, Millis, Name, OwnerName, SessionId, Token};
+use crate::words::{Arrival, GrantId, Millis, Name, OwnerName, SessionId, Token};
 
 /// A held lock or permits: its record, and what follows from other records.
 #[derive(Clone, Debug)]
@@ -213,10 +213,8 @@ impl LockState {
             // Rule: no-missed-wake-up
             self.freed.push(Freed::Name(name));
         }
-        let (session, owner, token) = (record.session, record.owner.clone(), record.token);
-        let owner_id = grant.owner_id();
-        let held = grant.record.held.clone();
-        self.effects.events.push(Event::Converted { grant: id, token, session, owner, held });
+        self.effects.announce_converted(record);
+        let (token, owner_id) = (record.token, grant.owner_id());
         self.owner_holdings_changed(&owner_id);
         Outcome::Converted { grant: id, token }
     }
@@ -239,7 +237,7 @@ impl LockState {
         grant.record.count -= 1;
         grant.digest(&mut self.digest);
         let record = &grant.record;
-        self.effects.events.push(ended(record, record.count, GrantEnd::Released, None));
+        self.effects.announce_ended(record, record.count, GrantEnd::Released, None);
         record.count
     }
 
@@ -296,7 +294,7 @@ impl LockState {
             }
             None => self.vacate(id, &record.held),
         }
-        self.effects.events.push(ended(record, 0, how, rests_until));
+        self.effects.announce_ended(record, 0, how, rests_until);
         if how.involuntary() && !matches!(how, GrantEnd::Session(_)) {
             self.note_loss(session_id, id, how);
         }
@@ -353,7 +351,7 @@ impl LockState {
         self.digest.take(rest.term);
         self.deadlines.remove(rest.record.until, Due::Rest(id));
         self.vacate(id, &rest.record.held);
-        self.effects.events.push(Event::RestEnded { grant: id, names: rest.record.held.cloned_names(), waived });
+        self.effects.announce_rest_ended(&rest.record, waived);
     }
 
     /// Tells a living session that it lost a grant, now and for a late release.
@@ -366,7 +364,7 @@ impl LockState {
             lost.remove(0);
         }
         session.digest(&mut self.digest);
-        self.effects.pushes.push(Push::Lost { session: session_id, grant, how });
+        self.effects.tell_lost(session_id, grant, how);
     }
 
     /// What an owner holds decides how its waiting request stands.
@@ -377,18 +375,5 @@ impl LockState {
             let session = self.sessions.get_mut(session).expect("a grant has a living session");
             session.forget_owner_if_idle(owner);
         }
-    }
-}
-
-fn ended(record: &GrantRecord, count_left: u32, how: GrantEnd, rests_until: Option<LogicalMs>) -> Event {
-    Event::Ended {
-        grant: record.id,
-        token: record.token,
-        session: record.session,
-        owner: record.owner.clone(),
-        held: record.held.clone(),
-        count_left,
-        how,
-        rests_until,
     }
 }

@@ -42,6 +42,7 @@ mod ending;
 mod admin;
 mod freeze;
 mod deadlock;
+mod announce;
 
 // The state from outside.
 mod planted;

@@ -10,7 +10,7 @@ use crate::command::{TakePermits, Wait};
 use crate::digest::Term;
 use crate::event::RequestFacts;
 use crate::once::Asker;
-use crate::outcome::{Busy, BusyWhy, Held, Outcome, Refusal, Takes};
+use crate::outcome::{Held, Outcome, Refusal};
 use crate::planted::{Bug, planted};
 use crate::record::{SemaphoreRecord, Wants};
 use crate::state::LockState;
@@ -60,10 +60,11 @@ impl LockState {
             wants: Held::Permits { name: take.name.clone(), permits: take.permits },
             converts: None,
         };
-        match self.try_take(asker, take, &facts) {
-            Ok(outcome) => outcome,
-            Err(refusal) => self.not_granted(facts, Outcome::Refused(refusal)),
-        }
+        self.try_take(asker, take, &facts).unwrap_or_else(|refusal| {
+            let outcome = Outcome::Refused(refusal);
+            self.effects.announce_not_granted(facts, &outcome);
+            outcome
+        })
     }
 
     fn try_take(&mut self, asker: Asker, take: TakePermits, facts: &RequestFacts) -> Result<Outcome, Refusal> {
@@ -89,7 +90,7 @@ impl LockState {
         if passes {
             self.use_semaphore(&name, limit);
             let outcome = self.grant(asker, None, Held::Permits { name, permits }, terms.boxed());
-            self.announce_grant(facts.clone(), &outcome);
+            self.effects.announce_granted(facts.clone(), &outcome);
             return Ok(outcome);
         }
         let Some(wait) = wait.patience() else { return Ok(self.permits_busy(name, permits)) };
@@ -182,25 +183,6 @@ impl LockState {
         for arrival in unservable {
             self.end_wait(arrival, Outcome::Refused(Refusal::MoreThanLimit { name: name.clone(), limit }));
         }
-    }
-
-    fn permits_busy(&self, name: Name, permits: Permits) -> Outcome {
-        let semaphore = self.semaphores.get(&name);
-        let why = if self.freezes.over(&name).is_some() {
-            BusyWhy::Frozen
-        } else if semaphore.is_some_and(|semaphore| !semaphore.fits(permits)) {
-            let only_rests = semaphore.is_some_and(|it| it.holders.keys().all(|id| self.rests.contains_key(id)));
-            if only_rests { BusyWhy::Resting } else { BusyWhy::Held }
-        } else {
-            BusyWhy::Queued
-        };
-        let holders = semaphore.into_iter().flat_map(|semaphore| semaphore.holders.iter());
-        Outcome::Busy(Box::new(Busy {
-            name,
-            why,
-            holders: self.shown_holders(holders.map(|(id, permits)| (*id, Takes::Permits(*permits)))),
-            holder_count: semaphore.map_or(0, |semaphore| semaphore.holders.len() as u32),
-        }))
     }
 }
 

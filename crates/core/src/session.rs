@@ -9,10 +9,9 @@ use crate::bounds::{self, Bound};
 use crate::command::{Open, Renewal};
 use crate::deadlines::Due;
 use crate::digest::{Digest, Term};
-use crate::event::Event;
 use crate::lease::{self, LockTtls};
 use crate::once::{Answer, Asker};
-use crate::outcome::{Attached, AttachedGrant, GrantEnd, Outcome, Push, Refusal, Repeat, SessionEnd, UnseenAnswer};
+use crate::outcome::{Attached, AttachedGrant, GrantEnd, Outcome, Refusal, Repeat, SessionEnd, UnseenAnswer};
 use crate::planted::{Bug, planted};
 use crate::record::SessionRecord;
 use crate::resource::ModeCounts;
@@ -134,7 +133,7 @@ impl LockState {
         if of_principal >= bounds::SESSIONS_PER_PRINCIPAL_MAX {
             return (Outcome::Refused(Refusal::Bound(Bound::SessionsPerPrincipal)), None);
         }
-        self.effects.events.push(Event::SessionOpened { session: open.session, principal: open.principal.clone() });
+        self.effects.announce_session_opened(open.session, open.principal.clone());
         self.insert_session(SessionRecord {
             id: open.session,
             principal: open.principal,
@@ -238,7 +237,7 @@ impl LockState {
     /// Ends a session with all that it holds and waits for, at this one position. Who is freed by it is granted afterwards.
     // Rule: session-end
     pub(crate) fn end_session(&mut self, id: SessionId, how: SessionEnd) {
-        self.effects.events.push(Event::SessionEnded { session: id, how });
+        self.effects.announce_session_ended(id, how);
         let session = &self.sessions[&id];
         let mut waits: Vec<Arrival> = session.waits.iter().map(|(_, arrival)| *arrival).collect();
         waits.sort_unstable();
@@ -262,6 +261,6 @@ impl LockState {
         if *of_principal == 0 {
             self.principals.remove(&session.record.principal);
         }
-        self.effects.pushes.push(Push::SessionEnded { session: id, how });
+        self.effects.tell_session_ended(id, how);
     }
 }

@@ -5,9 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::event::{Event, RequestFacts};
 use crate::once::Asker;
-use crate::outcome::Outcome;
 use crate::record::Wants;
 use crate::resource::Stance;
 use crate::state::LockState;
@@ -85,11 +83,11 @@ impl LockState {
             Wants::Locks(_) | Wants::Permits { .. } => {
                 let terms = record.terms.take();
                 let outcome = self.grant(asker, record.owner.clone(), record.wants.held(), terms);
-                self.announce_grant(record.facts(), &outcome);
+                self.effects.announce_granted(record.facts(), &outcome);
                 outcome
             }
         };
-        self.push_ended(&record, outcome);
+        self.answer_waiter(&record, outcome);
     }
 
     fn forget_if_free(&mut self, freed: &Freed) {
@@ -97,13 +95,6 @@ impl LockState {
             Freed::Name(name) => self.resources.forget_if_free(name),
             Freed::Semaphore(name) => self.forget_semaphore_if_free(name),
             Freed::Waiter(_) => {}
-        }
-    }
-
-    /// The event of a grant.
-    pub(crate) fn announce_grant(&mut self, request: RequestFacts, outcome: &Outcome) {
-        if let Outcome::Granted { grant, token, count } = *outcome {
-            self.effects.events.push(Event::Granted { request, grant, token, count });
         }
     }
 }

@@ -10,10 +10,10 @@ use crate::bounds::{self, Bound};
 use crate::command::{Terms, Wait};
 use crate::deadlines::Due;
 use crate::digest::{Digest, Term};
-use crate::event::{Event, RequestFacts};
+use crate::event::RequestFacts;
 use crate::footprint::{Footprint, footprint};
 use crate::once::Asker;
-use crate::outcome::{Outcome, Push, Refusal};
+use crate::outcome::{Outcome, Refusal, Takes};
 use crate::planted::{Bug, planted};
 use crate::record::{WaiterRecord, Wants};
 use crate::resource::{ModeCounts, Stance};
@@ -140,6 +140,21 @@ impl LockState {
         })
     }
 
+    /// The grants and rests of other owners on a name that conflict with a stance there, oldest first.
+    pub(crate) fn conflicting_holders<'a>(
+        &'a self,
+        owner: &'a OwnerId,
+        name: &Name,
+        stance: Stance,
+    ) -> impl Iterator<Item = (GrantId, Takes)> + 'a {
+        let holders = self.resources.get(name).into_iter().flat_map(|resource| resource.holders.iter());
+        holders
+            .filter(move |(grant, mode)| {
+                !mode.compatible(stance.mode()) && self.grants.get(grant).is_none_or(|it| it.owner_id() != *owner)
+            })
+            .map(|(grant, mode)| (grant, Takes::Mode(mode)))
+    }
+
     /// The bounds on waiting.
     pub(crate) fn may_wait(&self, session: SessionId, stands: &Stands) -> Result<(), Refusal> {
         if self.sessions[&session].waits.len() >= bounds::WAITERS_PER_SESSION_MAX {
@@ -186,8 +201,8 @@ impl LockState {
             return Outcome::Deadlock(Box::new(cycle));
         }
         let record = &self.waiters[&arrival].record;
-        let (facts, unchecked) = (record.facts(), record.unchecked);
-        self.effects.events.push(Event::Queued { request: facts, arrival });
+        let unchecked = record.unchecked;
+        self.effects.announce_queued(record);
         self.tell_contended(arrival);
         Outcome::Queued { arrival, unchecked }
     }
@@ -245,14 +260,14 @@ impl LockState {
     /// Ends a wait without a grant and tells its session.
     pub(crate) fn end_wait(&mut self, arrival: Arrival, outcome: Outcome) {
         let record = self.remove_waiter(arrival);
-        self.effects.events.push(Event::NotGranted { request: record.facts(), outcome: outcome.clone() });
-        self.push_ended(&record, outcome);
+        self.effects.announce_not_granted(record.facts(), &outcome);
+        self.answer_waiter(&record, outcome);
     }
 
-    /// Tells the session of a request how its wait ended, now and for a repeat.
-    pub(crate) fn push_ended(&mut self, record: &WaiterRecord, outcome: Outcome) {
+    /// Answers a request whose wait ended: by a push now, and from memory if it is repeated.
+    pub(crate) fn answer_waiter(&mut self, record: &WaiterRecord, outcome: Outcome) {
         self.remember(Asker { session: record.session, number: record.number }, outcome.clone());
-        self.effects.pushes.push(Push::Ended { session: record.session, number: record.number, outcome });
+        self.effects.tell_wait_ended(record, outcome);
     }
 
     /// Lets a waiter stand in its queues, and parks it where it is blocked.
