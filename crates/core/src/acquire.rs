@@ -55,12 +55,12 @@ impl LockState {
             // The newest of all: nothing that exists can be its own.
             None => OwnerId::Request(Arrival(u64::MAX)),
         };
-        let stands = self.stands_for(&owner_id, &needs);
-        let Some(blocked) = self.blocked(&owner_id, &stands, None) else {
+        let stances = self.stances_for(&owner_id, &needs);
+        let Some(blocked) = self.blocked(&owner_id, &stances, None) else {
             return Ok(self.grant(asker, owner, Held::Locks(locks), terms.boxed()));
         };
         let Some(wait) = wait.patience() else { return Ok(self.busy(&owner_id, blocked)) };
-        self.may_wait(asker.session, &stands)?;
+        self.may_wait(asker.session, &stances)?;
         Ok(self.enqueue(NewWaiter { asker, owner, wants: Wants::Locks(locks), wait, terms }))
     }
 

@@ -92,7 +92,7 @@ impl LockState {
             listeners.extend(self.semaphores[name].holders.keys());
         }
         let owner = waiter.record.owner_id();
-        for (name, stance) in &waiter.stands {
+        for (name, stance) in &waiter.stances {
             if self.resources.get(name).is_some_and(|resource| resource.listeners > 0) {
                 listeners.extend(self.conflicting_holders(&owner, name, *stance).map(|(grant, _)| grant));
             }

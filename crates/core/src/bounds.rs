@@ -29,7 +29,7 @@ pub const MESSAGE_BYTES_MAX: usize = 256 * 1024;
 pub const LOCKS_PER_SESSION_MAX: usize = 10_000;
 /// Requests of one session that wait at the same time.
 pub const WAITERS_PER_SESSION_MAX: usize = 1_000;
-/// Requests that stand in the queue of one resource.
+/// Requests that wait for one resource.
 pub const WAITERS_PER_RESOURCE_MAX: usize = 100_000;
 /// Living sessions of one principal: one broken client fleet cannot fill the state.
 pub const SESSIONS_PER_PRINCIPAL_MAX: usize = 10_000;
@@ -44,7 +44,7 @@ pub const LOST_GRANTS_REMEMBERED_MAX: usize = 1_024;
 pub const REENTRIES_MAX: u32 = 1_000_000;
 /// Freezes at one time: every acquire may have to look at them.
 pub const FREEZES_MAX: usize = 1_000;
-/// Administrative limits of semaphores at one time: they are state for as long as they stand.
+/// Administrative limits of semaphores at one time: each is kept in the state until it is taken away.
 pub const LIMITS_MAX: usize = 10_000;
 /// Holders named in a busy answer; the count says how many there are in all.
 pub const BUSY_HOLDERS_SHOWN_MAX: usize = 16;

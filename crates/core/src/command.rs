@@ -11,7 +11,7 @@ use crate::words::{
     SecretHash, SessionId, Ttl, Value,
 };
 
-/// One log entry. Its parts take effect in the order in which they stand here (rule `within-an-entry`).
+/// One log entry. Its parts take effect in the order of these fields (rule `within-an-entry`).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
     /// Set by a leader that knows that every member knows this version: from here on it is the active one, unless a newer one

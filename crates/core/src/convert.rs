@@ -69,12 +69,12 @@ impl LockState {
         if current == LockMode::Shared && self.another_means_to_upgrade(&owner_id, name) {
             return Err(Refusal::UpgradeConflict(name.clone()));
         }
-        let stands = self.stands_for(&owner_id, &footprint(&grant.locks_with(name, mode)));
-        let Some(blocked) = self.blocked(&owner_id, &stands, None) else {
+        let stances = self.stances_for(&owner_id, &footprint(&grant.locks_with(name, mode)));
+        let Some(blocked) = self.blocked(&owner_id, &stances, None) else {
             return Ok(self.change_mode(id, name, mode));
         };
         let Some(wait) = wait.patience() else { return Ok(self.busy(&owner_id, blocked)) };
-        self.may_wait(asker.session, &stands)?;
+        self.may_wait(asker.session, &stances)?;
         let owner = grant.record.owner.clone();
         let wants = Wants::Conversion { grant: id, name: name.clone(), mode };
         Ok(self.enqueue(NewWaiter { asker, owner, wants, wait, terms: Terms::default() }))

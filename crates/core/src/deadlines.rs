@@ -1,6 +1,6 @@
 //! What is due when: one ordered set over everything that time can end.
 //!
-//! A session stands in it once, for itself and for all its locks with a TTL. After a fail-over its place may be too early,
+//! A session is in it once, for itself and for all its locks with a TTL. After a fail-over its place may be too early,
 //! never too late; `LockState` moves it on when it comes first, so the head of the set is exact after every entry.
 
 use std::collections::BTreeSet;

@@ -51,7 +51,7 @@ impl LockState {
         holds && self.somebody_waits_for(&owner, start)
     }
 
-    /// An owner that lets go of something while it waits can stand further back than before: behind waiters that it was
+    /// An owner that lets go of something while it waits can move further back in a queue: behind waiters that it was
     /// ahead of. If that closes a cycle, nobody on it could ever move again, so the wait that closed it ends here.
     // Rule: deadlock
     pub(crate) fn end_loosened_cycles(&mut self) {
@@ -111,12 +111,12 @@ impl LockState {
         Search::NoCycle
     }
 
-    /// Whether anybody stands in the queue of something that the owner holds. If not, no edge can lead back to it.
+    /// Whether another request waits for something that the owner holds. If not, no edge can lead back to it.
     fn somebody_waits_for(&self, owner: &OwnerId, start: Arrival) -> bool {
         let is_contended = |name: &Name| {
             let Some(queue) = self.resources.get(name).and_then(|resource| resource.queue()) else { return false };
-            let stands_here = self.waiters[&start].stands.iter().any(|(other, _)| other == name);
-            queue.len() > usize::from(stands_here)
+            let waits_here = self.waiters[&start].stances.iter().any(|(other, _)| other == name);
+            queue.len() > usize::from(waits_here)
         };
         match owner {
             OwnerId::Named(session, name) => {
@@ -139,10 +139,10 @@ impl LockState {
     pub(crate) fn edges(&self, at: Arrival) -> impl Iterator<Item = Edge> + '_ {
         let waiter = &self.waiters[&at];
         let owner = waiter.record.owner_id();
-        waiter.stands.iter().flat_map(move |(name, stance)| self.edges_at(&owner, at, name, *stance))
+        waiter.stances.iter().flat_map(move |(name, stance)| self.edges_at(&owner, at, name, *stance))
     }
 
-    /// Those of them at one name, for a request of this owner that arrived then and stands there so.
+    /// Those of them at one name, for a request of this owner with this arrival and stance.
     pub(crate) fn edges_at<'a>(
         &'a self,
         owner: &OwnerId,

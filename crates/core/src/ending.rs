@@ -112,7 +112,7 @@ impl LockState {
             }
             Known::Answered(at) => {
                 let answer = &session.answers[at];
-                let stands = self.stands(&answer.outcome);
+                let stands = self.grant_stands(&answer.outcome);
                 match answer.outcome {
                     Outcome::Granted { grant, .. } if release_if_granted && stands && !answer.given_back => {
                         let session = self.sessions.get_mut(&asker.session).expect("who cancels lives");

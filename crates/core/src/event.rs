@@ -257,7 +257,7 @@ impl Event {
     }
 }
 
-/// Where an event stands in its group: the entry's index in the log, and the event's place among that entry's events.
+/// The position of an event in its group: the entry's index in the log, and the event's place among that entry's events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Position {
     /// The index of the entry.
@@ -269,7 +269,7 @@ pub struct Position {
 /// An event with its position and the stamp of its entry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PositionedEvent {
-    /// Where it stands.
+    /// Its position.
     pub position: Position,
     /// When it happened, in logical time.
     pub stamp: LogicalMs,

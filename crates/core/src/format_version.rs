@@ -1,8 +1,8 @@
 //! The format version: one number for log entries, snapshot records and the rules of `apply`.
 //!
-//! The whole cluster uses one version at a time, the active one. It stands in the state's header, and only an entry of the
+//! The whole cluster uses one version at a time, the active one. The state's header holds it, and only an entry of the
 //! leader raises it. A rule that differs between versions asks here, in one function each, and nowhere else: replicas of
-//! different builds then decide alike. Which versions the members know is the replica's affair. Why it is cut so stands in
+//! different builds then decide alike. Which versions the members know is the replica's affair. The reasons are in
 //! `docs/decisions/0021-format-versions.md`.
 
 use std::fmt::{self, Display, Formatter};

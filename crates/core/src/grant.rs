@@ -367,10 +367,10 @@ impl LockState {
         self.effects.tell_lost(session_id, grant, how);
     }
 
-    /// What an owner holds decides how its waiting request stands.
+    /// What an owner holds decides the stances of its waiting request.
     fn owner_holdings_changed(&mut self, owner: &OwnerId) {
         if let Some(arrival) = self.waiting_request(owner) {
-            self.stand_anew(arrival);
+            self.rejoin_queues(arrival);
         } else if let OwnerId::Named(session, owner) = owner {
             let session = self.sessions.get_mut(session).expect("a grant has a living session");
             session.forget_owner_if_idle(owner);

@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(at(0, 30_000, Some(29_000)), 32_000, "at least three seconds from now");
         assert_eq!(at(0, 30_000, Some(32_500)), 33_000, "a second fail-over adds no more than the rest");
         assert_eq!(at(0, 1_000, Some(900)), 1_900, "a short TTL gets no more than itself");
-        assert_eq!(at(5_000, 1_000, Some(900)), 6_000, "a renewal after the fail-over stands by itself");
+        assert_eq!(at(5_000, 1_000, Some(900)), 6_000, "a renewal after the fail-over gets no grace");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The made-up version 2, for the tests of upgrades: a remark on the whole group, which an operation sets and a record keeps.
 //!
-//! It stands for every change of the formats to come. No release has it: the feature `made-up-version` compiles it in, and
+//! It is the example of every later change of the formats. No release has it: the feature `made-up-version` compiles it in, and
 //! then a replica knows it only if its settings say so.
 
 use crate::digest::Term;

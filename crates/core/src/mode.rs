@@ -34,7 +34,7 @@ impl LockMode {
     }
 }
 
-/// What stands on a resource: what users ask for, and the intentions that a hierarchy adds.
+/// A mode on a resource: what users ask for, and the intentions that a hierarchy adds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Mode {

@@ -200,7 +200,7 @@ impl LockState {
             Known::Answered(_) if planted(Bug::RetryIsDoneAgain) => Ok(None),
             Known::Answered(at) => {
                 let Answer { answered_at, outcome, .. } = &session.answers[at];
-                let repeat = Repeat { answered_at: *answered_at, stands: self.stands(outcome) };
+                let repeat = Repeat { answered_at: *answered_at, stands: self.grant_stands(outcome) };
                 Ok(Some((outcome.clone(), repeat)))
             }
             Known::Waiting(arrival) => {
@@ -224,7 +224,7 @@ impl LockState {
     }
 
     /// Whether the grant that an answer gave still stands.
-    pub(crate) fn stands(&self, outcome: &Outcome) -> bool {
+    pub(crate) fn grant_stands(&self, outcome: &Outcome) -> bool {
         match outcome {
             Outcome::Granted { grant, .. } | Outcome::Converted { grant, .. } => self.grants.contains_key(grant),
             _ => false,

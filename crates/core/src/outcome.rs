@@ -116,7 +116,7 @@ pub enum Outcome {
     Queued {
         /// Its place in the order of the whole group.
         arrival: Arrival,
-        /// The deadlock search gave up, so a cycle may stand here.
+        /// The deadlock search gave up, so there may be a cycle.
         unchecked: bool,
     },
     /// Not without waiting.
@@ -234,7 +234,7 @@ pub enum Refusal {
     /// A cancel named itself.
     #[error("a request cannot cancel itself")]
     CancelsItself,
-    /// A resource stands twice in a request.
+    /// A request names a resource twice.
     #[error("{0} is named twice in one request")]
     NamedTwice(Name),
     /// The owner already waits.

@@ -1,4 +1,4 @@
-//! Looking on: who holds what, who waits and why, and whether a token still stands. Nothing here changes anything.
+//! Looking on: who holds what, who waits and why, and whether the grant of a token still stands. Nothing here changes anything.
 //!
 //! A listing comes in pages that look at a bounded number of rows, whether they match or not, so that a read never stalls
 //! the entries behind it. Remaining times are for whoever has a clock; here there are deadlines and the stamp.
@@ -170,9 +170,10 @@ impl LockState {
     /// Whether the grant with this token stands and holds the name, itself or by a lock on an ancestor.
     // Rule: check
     pub fn check(&self, name: &Name, token: Token) -> TokenCheck {
-        let stands = self.covering(name).find(|(_, grant)| grant.record.token == token).map(|(_, grant)| grant);
-        match stands {
-            Some(grant) => TokenCheck::Stands { grant: grant.record.id, deadline: self.grant_deadline(&grant.record) },
+        match self.covering(name).find(|(_, grant)| grant.record.token == token) {
+            Some((_, grant)) => {
+                TokenCheck::Stands { grant: grant.record.id, deadline: self.grant_deadline(&grant.record) }
+            }
             None => TokenCheck::Gone,
         }
     }
@@ -341,11 +342,11 @@ impl LockState {
         let permits = self.semaphores.get(name).into_iter().flat_map(|semaphore| semaphore.queue.keys().copied());
         (1..).zip(converting.chain(fresh).chain(permits)).map(move |(position, arrival)| {
             let waiter = &self.waiters[&arrival];
-            let stance = waiter.stands.iter().find(|(other, _)| other == name).map(|(_, stance)| *stance);
+            let stance = waiter.stances.iter().find(|(other, _)| other == name).map(|(_, stance)| *stance);
             let wants = match (&waiter.record.wants, stance) {
                 (Wants::Permits { permits, .. }, _) => Takes::Permits(*permits),
                 (_, Some(stance)) => Takes::Mode(stance.mode()),
-                (_, None) => panic!("arrival {} is in the queue of {name} but does not stand there", arrival.0),
+                (_, None) => panic!("arrival {} is in the queue of {name} but has no stance there", arrival.0),
             };
             let converts = matches!(stance, Some(Stance::Converting(_)));
             QueueView { position, waiter: waiter.record.clone(), wants, converts }
@@ -358,7 +359,7 @@ impl LockState {
         let mut visited = BTreeSet::new();
         let mut at = Some(start);
         while let Some(arrival) = at {
-            // A search that gave up may have let a cycle stand; then the chain ends where it closes.
+            // A search that gave up may have let a cycle in; then the chain ends where it closes.
             if !visited.insert(arrival) {
                 break;
             }
@@ -390,7 +391,7 @@ impl LockState {
             return (name.clone(), by, before);
         }
         let owner: OwnerId = waiter.record.owner_id();
-        for (name, stance) in &waiter.stands {
+        for (name, stance) in &waiter.stances {
             if let Some(freeze) = frozen(name) {
                 return (name.clone(), BlockedBy::Freeze(freeze.record.clone()), None);
             }

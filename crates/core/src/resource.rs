@@ -1,7 +1,7 @@
-//! One resource in use: who holds it, who stands in its queue, and who of them is parked here.
+//! One resource in use: who holds it, who waits in its queue, and who of them is parked here.
 //!
 //! The cost of every lock operation is decided in this file. Holders are counted by mode, so that "does anybody conflict"
-//! is one comparison of bit sets; waiters stand in one ordered set a mode, so that the least arrival that bars a mode is
+//! is one comparison of bit sets; waiters are kept in one ordered set a mode, so that the least arrival that bars a mode is
 //! the first of a few sets. Nothing here knows sessions, owners' names or time.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ pub(crate) struct Resource {
     pub(crate) holders: Holders,
     /// How many of the holders want to hear when somebody begins to wait.
     pub(crate) listeners: u32,
-    /// Invariant: there is a queue exactly if somebody stands in it.
+    /// Invariant: there is a queue exactly if a request waits in it.
     queue: Option<Box<Queue>>,
 }
 
@@ -40,16 +40,16 @@ impl Resource {
 
     /// Takes a waiter out of the queue.
     pub(crate) fn leave(&mut self, arrival: Arrival, stance: Stance) {
-        let queue = self.queue.as_mut().expect("who leaves a queue stands in it");
+        let queue = self.queue.as_mut().expect("only a queued waiter leaves");
         queue.unpark(arrival, stance);
-        let stood = match stance {
+        let was_queued = match stance {
             Stance::Fresh(mode) => queue.fresh[mode as usize].remove(&arrival),
             Stance::Converting(target) => {
                 queue.targets.subtract(target);
                 queue.converting.remove(&arrival) == Some(target)
             }
         };
-        assert!(stood, "arrival {} left the queue of {} where it did not stand", arrival.0, self.name);
+        assert!(was_queued, "arrival {} left the queue of {} without being in it", arrival.0, self.name);
         if queue.len() == 0 {
             self.queue = None;
         }
@@ -67,7 +67,7 @@ impl Resource {
         firsts.min()
     }
 
-    /// The parked conversions, by arrival. They are few: whoever means to upgrade takes U, and U stands alone.
+    /// The parked conversions, by arrival. They are few: whoever means to upgrade takes U, and only one owner can hold U.
     pub(crate) fn parked_conversions(&self) -> impl Iterator<Item = Arrival> + '_ {
         self.queue().into_iter().flat_map(|queue| queue.parked_converting.iter().copied())
     }
@@ -100,7 +100,7 @@ impl Resource {
 /// What a waiting request is to one of the names that it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stance {
-    /// Its owner holds nothing here: it stands in the order of arrival.
+    /// Its owner holds nothing here: it waits in the order of arrival.
     Fresh(Mode),
     /// Its owner holds something weaker here: it goes ahead of the queue, towards this mode.
     Converting(Mode),
@@ -115,7 +115,7 @@ impl Stance {
     }
 }
 
-/// How many grants stand in each mode.
+/// How many grants have each mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ModeCounts([u32; 6]);
 
@@ -154,7 +154,7 @@ impl ModeCounts {
         modes
     }
 
-    /// All modes that are counted, merged into the one that stands for them.
+    /// All modes that are counted, merged into one.
     pub(crate) fn merged(&self) -> Option<Mode> {
         self.modes().iter().reduce(Mode::merge)
     }
@@ -227,7 +227,7 @@ impl Holders {
         }
     }
 
-    /// How many grants stand in one of these modes, less these of one owner.
+    /// How many grants have one of these modes, less these of one owner.
     pub(crate) fn count_besides(&self, own: ModeCounts, modes: ModeSet) -> u32 {
         match self {
             Holders::None => 0,
@@ -247,7 +247,7 @@ impl Holders {
     }
 }
 
-/// Those who wait for a resource. Whoever waits for several stands in every queue and is parked in at most one.
+/// Those who wait for a resource. A request for several names is in every queue and is parked in at most one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
     /// Those whose owner holds nothing here, by the mode they need, in order of arrival.
@@ -263,7 +263,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn stand(&mut self, arrival: Arrival, stance: Stance) {
+    pub(crate) fn join(&mut self, arrival: Arrival, stance: Stance) {
         match stance {
             Stance::Fresh(mode) => {
                 self.fresh[mode as usize].insert(arrival);

@@ -1,7 +1,7 @@
 //! Sessions: how they open, stay alive, move to another connection, and end.
 //!
 //! Everything that a client holds or waits for hangs on its session, so that the end of one is a walk over what it has.
-//! What a session may ask for, and that it is done only once, stands in `once.rs`.
+//! What a session may ask for, and that it is done only once, is in `once.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ pub(crate) struct Session {
     pub(crate) owners: BTreeMap<OwnerName, Box<Owner>>,
     /// Invariant: none if it is empty.
     pub(crate) ttls: Option<Box<LockTtls>>,
-    /// Where the session stands in the deadlines.
+    /// The session's entry in the deadlines.
     pub(crate) timer: LogicalMs,
     pub(crate) term: Term,
     /// The seen numbers change with every message, so they have a term of their own.
@@ -221,7 +221,7 @@ impl LockState {
                     number: answer.number,
                     answered_at: answer.answered_at,
                     outcome: answer.outcome.clone(),
-                    stands: self.stands(&answer.outcome),
+                    stands: self.grant_stands(&answer.outcome),
                 })
                 .collect(),
             lost: session.record.lost.clone(),

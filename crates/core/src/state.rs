@@ -1,7 +1,7 @@
 //! The lock state of one group, and the one function that changes it.
 //!
 //! `apply` is the order within an entry and nothing else: renewals, ends, cancels of waits, successors, operations. What
-//! each of them means stands in the file of its rule.
+//! each of them means is in the file of its rule.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +73,7 @@ pub struct LockState {
     #[cfg(feature = "made-up-version")]
     pub(crate) remark: Option<Remark>,
 
-    // From here on everything follows from what stands above, and is built again on restore.
+    // From here on everything follows from the fields above, and is built again on restore.
     pub(crate) resources: ResourceTable,
     /// How many sessions each principal has.
     pub(crate) principals: BTreeMap<Principal, usize>,

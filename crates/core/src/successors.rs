@@ -57,7 +57,8 @@ impl LockState {
 
     fn conversion_passes(&self, arrival: Arrival, name: &Name) -> bool {
         let waiter = &self.waiters[&arrival];
-        let (_, stance) = waiter.stands.iter().find(|(other, _)| other == name).expect("who is parked stands there");
+        let (_, stance) =
+            waiter.stances.iter().find(|(other, _)| other == name).expect("a parked waiter has a stance there");
         debug_assert!(matches!(stance, Stance::Converting(_)));
         let own = self.own_counts(&waiter.record.owner_id(), name);
         self.resources.get(name).is_some_and(|resource| !resource.bars(*stance, Some(arrival), own))
@@ -68,7 +69,7 @@ impl LockState {
     fn look_at(&mut self, arrival: Arrival) {
         self.unpark(arrival);
         let waiter = &self.waiters[&arrival];
-        let blocked = self.blocked(&waiter.record.owner_id(), &waiter.stands, Some(arrival));
+        let blocked = self.blocked(&waiter.record.owner_id(), &waiter.stances, Some(arrival));
         match blocked {
             Some(_) => self.park(arrival, blocked),
             None => self.grant_waiter(arrival),

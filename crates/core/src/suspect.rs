@@ -97,7 +97,7 @@ impl LockState {
 
     /// What a waiting request waits for, as links and as edges; nothing if that is more than the search may look at.
     fn waits_of(&self, arrival: Arrival, steps: &Steps) -> Vec<(CycleLink, Edge)> {
-        if !self.is_affordable(self.waiters[&arrival].stands.iter().map(|(name, _)| name), steps) {
+        if !self.is_affordable(self.waiters[&arrival].stances.iter().map(|(name, _)| name), steps) {
             return Vec::new();
         }
         self.edges(arrival).take(steps.0).map(|edge| (self.cycle_link(arrival, &edge), edge)).collect()

@@ -81,10 +81,10 @@ impl LockState {
     /// Nobody waits who could be granted, and everybody is parked where it is blocked.
     fn verify_waiters(&self) -> Result<(), String> {
         for (arrival, waiter) in &self.waiters {
-            let blocked = self.blocked(&waiter.record.owner_id(), &waiter.stands, Some(*arrival));
+            let blocked = self.blocked(&waiter.record.owner_id(), &waiter.stances, Some(*arrival));
             let needs = self.needs_of(&waiter.record.wants);
-            ensure(waiter.stands == self.stands_for(&waiter.record.owner_id(), &needs), || {
-                format!("arrival {} does not stand where it should", arrival.0)
+            ensure(waiter.stances == self.stances_for(&waiter.record.owner_id(), &needs), || {
+                format!("arrival {} is not in the queues where it should be", arrival.0)
             })?;
             if let Wants::Permits { name, permits } = &waiter.record.wants {
                 let semaphore = &self.semaphores[name];
@@ -97,13 +97,15 @@ impl LockState {
             let is_watched = match &waiter.parked {
                 Parked::Nowhere => false,
                 Parked::Freeze(freeze) => self.freezes.get(*freeze).is_some_and(|it| it.parked.contains(arrival)),
-                Parked::At(name) => waiter.stands.iter().find(|(other, _)| other == name).is_some_and(|stand| {
-                    let here = [stand.clone()].into_iter().collect();
-                    let blocked_here = self.blocked(&waiter.record.owner_id(), &here, Some(*arrival));
-                    let queue = self.resources.get(name).and_then(|resource| resource.queue());
-                    matches!(blocked_here, Some(Blocked::At(..) | Blocked::Frozen(..)))
-                        && queue.is_some_and(|queue| queue.is_parked(*arrival, stand.1))
-                }),
+                Parked::At(name) => {
+                    waiter.stances.iter().find(|(other, _)| other == name).is_some_and(|(name, stance)| {
+                        let here = [(name.clone(), *stance)].into_iter().collect();
+                        let blocked_here = self.blocked(&waiter.record.owner_id(), &here, Some(*arrival));
+                        let queue = self.resources.get(name).and_then(|resource| resource.queue());
+                        matches!(blocked_here, Some(Blocked::At(..) | Blocked::Frozen(..)))
+                            && queue.is_some_and(|queue| queue.is_parked(*arrival, *stance))
+                    })
+                }
             };
             ensure(is_watched, || {
                 format!("arrival {} is parked where nothing blocks it: {:?}", arrival.0, waiter.parked)

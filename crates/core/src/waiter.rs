@@ -1,6 +1,6 @@
-//! Waiting: how a request stands in its queues, is parked where it is blocked, and ends its wait.
+//! Waiting: how a request joins its queues, is parked where it is blocked, and ends its wait.
 //!
-//! A waiter stands in the queue of every name it needs, so that later requests see it there, but it is parked at one place
+//! A waiter is in the queue of every name it needs, so that later requests see it there, but it is parked at one place
 //! only: a name where it is blocked, or a freeze. What frees that place looks at it again; what frees any other does not.
 //! So a hand-over costs what it grants plus what it parks elsewhere, and a long queue costs nothing.
 
@@ -24,14 +24,14 @@ use crate::words::{Arrival, FreezeId, GrantId, Name, OwnerName, SessionId};
 #[derive(Clone, Debug)]
 pub(crate) struct Waiter {
     pub(crate) record: WaiterRecord,
-    /// Where it stands, in name order. Names that its owner holds strongly enough already are left out.
-    pub(crate) stands: Stands,
+    /// Its stance on each name that it waits for, in name order. Names that its owner holds strongly enough already are left out.
+    pub(crate) stances: Stances,
     pub(crate) parked: Parked,
     pub(crate) term: Term,
 }
 
-/// The names where a request stands, and how.
-pub(crate) type Stands = SmallVec<[(Name, Stance); 1]>;
+/// Names that a request needs, each with its stance there.
+pub(crate) type Stances = SmallVec<[(Name, Stance); 1]>;
 
 /// The one place where a waiter is looked at again when it is freed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,8 +116,8 @@ impl LockState {
         }
     }
 
-    /// How a request of this owner stands on each name that it needs.
-    pub(crate) fn stands_for(&self, owner: &OwnerId, needs: &Footprint) -> Stands {
+    /// The stance of a request of this owner on each name that it needs and its owner does not hold yet.
+    pub(crate) fn stances_for(&self, owner: &OwnerId, needs: &Footprint) -> Stances {
         let stance = |(name, need): &(Name, _)| match self.own_counts(owner, name).merged() {
             None => Some((name.clone(), Stance::Fresh(*need))),
             Some(held) if held.covers(*need) => None,
@@ -127,9 +127,9 @@ impl LockState {
     }
 
     /// The first name where a request cannot pass. `None` as its arrival is the newest of all.
-    pub(crate) fn blocked(&self, owner: &OwnerId, stands: &Stands, arrival: Option<Arrival>) -> Option<Blocked> {
-        let looked_at = if planted(Bug::MultiLockLooksAtOneName) { 1.min(stands.len()) } else { stands.len() };
-        stands[..looked_at].iter().find_map(|(name, stance)| {
+    pub(crate) fn blocked(&self, owner: &OwnerId, stances: &Stances, arrival: Option<Arrival>) -> Option<Blocked> {
+        let looked_at = if planted(Bug::MultiLockLooksAtOneName) { 1.min(stances.len()) } else { stances.len() };
+        stances[..looked_at].iter().find_map(|(name, stance)| {
             // Rule: freeze
             if let Some(freeze) = self.freezes.over(name) {
                 return Some(Blocked::Frozen(name.clone(), *stance, freeze));
@@ -156,7 +156,7 @@ impl LockState {
     }
 
     /// The bounds on waiting.
-    pub(crate) fn may_wait(&self, session: SessionId, stands: &Stands) -> Result<(), Refusal> {
+    pub(crate) fn may_wait(&self, session: SessionId, stances: &Stances) -> Result<(), Refusal> {
         if self.sessions[&session].waits.len() >= bounds::WAITERS_PER_SESSION_MAX {
             return Err(Refusal::Bound(Bound::WaitersPerSession));
         }
@@ -164,7 +164,7 @@ impl LockState {
             let queue = self.resources.get(name).and_then(|resource| resource.queue());
             queue.is_some_and(|queue| queue.len() >= bounds::WAITERS_PER_RESOURCE_MAX)
         };
-        if stands.iter().any(|(name, _)| is_full(name)) {
+        if stances.iter().any(|(name, _)| is_full(name)) {
             return Err(Refusal::Bound(Bound::WaitersPerResource));
         }
         Ok(())
@@ -226,15 +226,15 @@ impl LockState {
             let grant = self.grants.get_mut(grant).expect("who converts holds the grant");
             grant.converting = Some(arrival);
         }
-        let mut waiter = Waiter { record, stands: Stands::new(), parked: Parked::Nowhere, term: Term::default() };
+        let mut waiter = Waiter { record, stances: Stances::new(), parked: Parked::Nowhere, term: Term::default() };
         waiter.digest(&mut self.digest);
         self.waiters.insert(arrival, Box::new(waiter));
-        self.stand(arrival);
+        self.join_queues(arrival);
     }
 
     /// Takes a waiter out of the state, with nothing said. The names that it barred are looked at later.
     pub(crate) fn remove_waiter(&mut self, arrival: Arrival) -> WaiterRecord {
-        self.leave(arrival);
+        self.leave_queues(arrival);
         let waiter = self.waiters.remove(&arrival).expect("a wait ends once");
         let record = waiter.record;
         self.digest.take(waiter.term);
@@ -270,8 +270,8 @@ impl LockState {
         self.effects.tell_wait_ended(record, outcome);
     }
 
-    /// Lets a waiter stand in its queues, and parks it where it is blocked.
-    fn stand(&mut self, arrival: Arrival) {
+    /// Puts a waiter into its queues, and parks it where it is blocked.
+    fn join_queues(&mut self, arrival: Arrival) {
         let waiter = &self.waiters[&arrival];
         if let Wants::Permits { name, permits } = &waiter.record.wants {
             let (name, permits) = (name.clone(), *permits);
@@ -280,20 +280,20 @@ impl LockState {
             return;
         }
         let owner = waiter.record.owner_id();
-        let stands = self.stands_for(&owner, &self.needs_of(&waiter.record.wants));
-        for (name, stance) in &stands {
-            self.resources.get_or_insert(name).queue_mut().stand(arrival, *stance);
+        let stances = self.stances_for(&owner, &self.needs_of(&waiter.record.wants));
+        for (name, stance) in &stances {
+            self.resources.get_or_insert(name).queue_mut().join(arrival, *stance);
         }
-        let blocked = self.blocked(&owner, &stands, Some(arrival));
-        self.waiters.get_mut(&arrival).expect("it is there").stands = stands;
+        let blocked = self.blocked(&owner, &stances, Some(arrival));
+        self.waiters.get_mut(&arrival).expect("it is there").stances = stances;
         self.park(arrival, blocked);
     }
 
     /// Takes a waiter out of its queues; what it barred there is looked at later.
-    fn leave(&mut self, arrival: Arrival) {
+    fn leave_queues(&mut self, arrival: Arrival) {
         self.unpark(arrival);
         let waiter = self.waiters.get_mut(&arrival).expect("who leaves a queue waits");
-        let stands = std::mem::take(&mut waiter.stands);
+        let stances = std::mem::take(&mut waiter.stances);
         if let Wants::Permits { name, .. } = &waiter.record.wants {
             let name = name.clone();
             let semaphore = self.semaphores.get_mut(&name).expect("who waits for permits keeps the semaphore in use");
@@ -301,19 +301,19 @@ impl LockState {
             self.freed.push(Freed::Semaphore(name));
             return;
         }
-        for (name, stance) in stands {
-            self.resources.get_mut(&name).expect("who stands somewhere keeps it in use").leave(arrival, stance);
+        for (name, stance) in stances {
+            self.resources.get_mut(&name).expect("a queued waiter keeps the name in use").leave(arrival, stance);
             self.freed.push(Freed::Name(name));
         }
     }
 
-    /// Computes anew how a waiter stands, after its owner has let go of something.
-    pub(crate) fn stand_anew(&mut self, arrival: Arrival) {
+    /// Computes the stances of a waiter again, after its owner has let go of something.
+    pub(crate) fn rejoin_queues(&mut self, arrival: Arrival) {
         let waiter = &self.waiters[&arrival];
         let needs = self.needs_of(&waiter.record.wants);
-        if waiter.stands != self.stands_for(&waiter.record.owner_id(), &needs) {
-            self.leave(arrival);
-            self.stand(arrival);
+        if waiter.stances != self.stances_for(&waiter.record.owner_id(), &needs) {
+            self.leave_queues(arrival);
+            self.join_queues(arrival);
             self.loosened.push(arrival);
         }
     }
@@ -344,7 +344,8 @@ impl LockState {
             Parked::Nowhere => {}
             Parked::Freeze(freeze) => self.freezes.unpark(freeze, arrival),
             Parked::At(name) => {
-                let (_, stance) = waiter.stands.iter().find(|(other, _)| *other == name).expect("it stands there");
+                let (_, stance) =
+                    waiter.stances.iter().find(|(other, _)| *other == name).expect("it has a stance there");
                 let resource = self.resources.get_mut(&name).expect("where somebody is parked is in use");
                 resource.queue_mut().unpark(arrival, *stance);
             }

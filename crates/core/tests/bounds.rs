@@ -196,7 +196,7 @@ fn at_most_100_000_requests_wait_for_one_resource() {
         group.all_queued(numbers.map(|number| waiting(session, number, exclusive("/busy/below", Wait::Forever))));
     }
     assert_eq!(group.state.counts().waiters, bounds::WAITERS_PER_RESOURCE_MAX);
-    // The names above are resources, too: this request would stand in the queue of /busy.
+    // The names above are resources, too: this request would wait in the queue of /busy.
     let one_more = request(sessions + 1, 2, exclusive("/busy/other", Wait::Forever));
     assert_refused(group.one(one_more), Bound::WaitersPerResource);
     assert_granted(group.one(request(sessions + 1, 3, exclusive("elsewhere", Wait::No))));
@@ -290,7 +290,7 @@ fn there_are_at_most_10_000_limits() {
     assert!(set.iter().all(|outcome| *outcome == Outcome::Done));
     assert_refused(group.one(limit("one-more", 3)), Bound::Limits);
     assert_eq!(group.one(limit("pool0", 4)), Outcome::Done, "a change is no new limit");
-    assert_eq!(group.one(limit("pool0", 0)), Outcome::Done, "zero permits stand for no limit in this test");
+    assert_eq!(group.one(limit("pool0", 0)), Outcome::Done, "zero permits mean no limit in this test");
     assert_eq!(group.one(limit("one-more", 3)), Outcome::Done);
 }
 

@@ -27,7 +27,7 @@ struct World {
     /// Pairs of all names in one request, too.
     multi_locks: bool,
     terms: fn() -> Terms,
-    /// How far one step of time goes; none if time stands still.
+    /// How far one step of time goes; none if no time passes.
     step_ms: Option<u64>,
     /// Permits that a semaphore of the first name has; none if it is a lock.
     permits: Option<u32>,

@@ -20,7 +20,7 @@ fn directory() -> PathBuf {
 }
 
 fn files() -> Vec<PathBuf> {
-    let entries = fs::read_dir(directory()).expect("the directory of scenarios stands beside this file");
+    let entries = fs::read_dir(directory()).expect("the directory of scenarios is beside this file");
     let mut files: Vec<_> = entries.map(|entry| entry.expect("a directory entry can be read").path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "txt"));
     files.sort();

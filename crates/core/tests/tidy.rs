@@ -57,7 +57,7 @@ const RULES_FILE: &str = "docs/semantics.md";
 const CORE_SOURCE: &str = "crates/core/src/";
 const SCENARIOS: &str = "crates/core/tests/scenarios/";
 
-/// Text that must stand in no file, and what to do instead. Written in two halves so that this file may be read, too.
+/// Text that must be in no file, and what to do instead. Written in two halves so that this file may be read, too.
 const FORBIDDEN: &[(&str, &str)] = &[
     (concat!("../", "shared"), "name only what is in this repository"),
     (concat!("todo", "!("), "finish it, or leave it out"),
@@ -287,7 +287,7 @@ fn weight_problems(tree: &str) -> Vec<String> {
     tree.lines().filter(is_heavy).map(|line| format!("crates/client: brings {line} along: cut the way to it")).collect()
 }
 
-/// The numbered files of the walk: each must exist, stand once, and the text must say how many there are.
+/// The numbered files of the walk: each must exist and be named once, and the text must say how many there are.
 fn walk_problems(map: &File, exists: impl Fn(&str) -> bool) -> Vec<String> {
     let walk = lines(&map.text).skip_while(|(_, line)| *line != WALK_HEADING).skip(1);
     let walk: Vec<(usize, &str)> = walk.take_while(|(_, line)| !line.starts_with('#')).collect();
@@ -300,7 +300,7 @@ fn walk_problems(map: &File, exists: impl Fn(&str) -> bool) -> Vec<String> {
             problems.push(format!("{MAP_FILE}:{line}: there is no file {path}: follow the acquire again"));
         }
         if !seen.insert(path) {
-            problems.push(format!("{MAP_FILE}:{line}: {path} stands there twice: name each file once"));
+            problems.push(format!("{MAP_FILE}:{line}: {path} is named twice: name each file once"));
         }
         if number != seen.len().to_string() {
             problems.push(format!("{MAP_FILE}:{line}: this is file {}, not {number}", seen.len()));
@@ -348,7 +348,7 @@ fn parse_rules(file: &File) -> (Vec<Rule>, Vec<String>) {
     (rules, problems)
 }
 
-/// The rules that a file cites after `marker`, with their lines. Several stand in a row with commas between them, and a
+/// The rules that a file cites after `marker`, with their lines. Several are separated by commas, and a
 /// full stop, colon or bracket begins a remark. A marker in quotation marks speaks about citing and cites nothing.
 fn citations<'a>(text: &'a str, marker: &str) -> Vec<(usize, &'a str)> {
     let mut found = Vec::new();

@@ -1,10 +1,10 @@
-//! How the model grants: what a request stands for on each name, when it passes, and who comes next.
+//! How the model grants: what a request asks on each name, when it passes, and who comes next.
 
 use fencepost_core::*;
 
 use super::Model;
 
-/// What a request stands for on a name of which its owner does not already hold enough.
+/// What a request asks on a name of which its owner does not already hold enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stance {
     /// The owner holds nothing there.
@@ -99,7 +99,7 @@ impl Model {
         self.waiters.iter().find(|waiter| self.is_own(waiter, grant))
     }
 
-    /// What the request stands for, name by name; names of which its owner holds enough are left out.
+    /// What the request asks, name by name; names of which its owner holds enough are left out.
     pub fn stances(&self, waiter: &WaiterRecord) -> Vec<(Name, Stance)> {
         let Held::Locks(locks) = waiter.wants.held() else {
             return Vec::new();
@@ -339,10 +339,10 @@ impl Model {
             names.push(name.clone());
         }
         names.iter().any(|name| {
-            let stands = |other: &&WaiterRecord| {
+            let waits_there = |other: &&WaiterRecord| {
                 permits_at(&other.wants.held(), name).is_some() || self.stance_of_waiter_at(other, name).is_some()
             };
-            self.waiters.iter().filter(stands).count() >= bounds::WAITERS_PER_RESOURCE_MAX
+            self.waiters.iter().filter(waits_there).count() >= bounds::WAITERS_PER_RESOURCE_MAX
         })
     }
 

@@ -69,7 +69,7 @@ impl Model {
         self.loosened.extend(self.waits_for_owner_of(grant).map(|waiter| waiter.arrival));
     }
 
-    /// An owner that holds less than when it began to wait stands further back: behind waiters that it was ahead of. If
+    /// An owner that holds less than when it began to wait moves back in the queue: behind waiters that it was ahead of. If
     /// that closes a cycle, nobody on it could ever move again, so the wait that closed it ends as a deadlock.
     pub fn end_cycles_closed_by_an_end(&mut self) {
         let mut loosened = std::mem::take(&mut self.loosened);

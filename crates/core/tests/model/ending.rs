@@ -251,7 +251,7 @@ impl Model {
             self.record_answer(session, target, now, Outcome::Cancelled);
             return Outcome::Cancelled;
         };
-        let stands = self.stands(&answer.outcome);
+        let stands = self.grant_stands(&answer.outcome);
         match answer.outcome {
             Outcome::Granted { grant, .. } if release_if_granted && stands && !answer.given_back => {
                 let count_left = self.give_back(grant);

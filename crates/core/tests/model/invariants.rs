@@ -1,6 +1,6 @@
 //! The invariants that are checked after every entry, one function each, from what went in and what came out.
 //!
-//! I1 to I5, I7 and I8 hold at each event and stand in `ledger`; here are those that compare whole entries: what was
+//! I1 to I5, I7 and I8 hold at each event and are in `ledger`; here are those that compare whole entries: what was
 //! there before, what the batch asked, what was said, and what is there now. I16 and later need more than one replica.
 
 use std::collections::BTreeMap;

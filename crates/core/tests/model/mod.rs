@@ -180,7 +180,7 @@ impl Model {
     }
 
     /// Whether the grant that an answer gave is still held.
-    pub fn stands(&self, outcome: &Outcome) -> bool {
+    pub fn grant_stands(&self, outcome: &Outcome) -> bool {
         match outcome {
             Outcome::Granted { grant, .. } | Outcome::Converted { grant, .. } => self.grant(*grant).is_some(),
             _ => false,
@@ -228,7 +228,7 @@ impl Model {
                 number: answer.number,
                 answered_at: answer.answered_at,
                 outcome: answer.outcome.clone(),
-                stands: self.stands(&answer.outcome),
+                stands: self.grant_stands(&answer.outcome),
             })
             .collect();
         unseen.sort_by_key(|answer| answer.number);
@@ -320,7 +320,7 @@ impl Model {
             return refused(Refusal::AlreadySeen);
         }
         if let Some(answer) = self.answer(request.session, request.number) {
-            let repeat = Repeat { answered_at: answer.answered_at, stands: self.stands(&answer.outcome) };
+            let repeat = Repeat { answered_at: answer.answered_at, stands: self.grant_stands(&answer.outcome) };
             return Err((answer.outcome.clone(), Some(repeat)));
         }
         if let Some(waiter) = self.waiter(request.session, request.number) {

@@ -78,7 +78,7 @@ pub(crate) fn render(pieces: &[Piece]) -> String {
             Piece::Comment(comment) => {
                 text.push_str(comment);
                 text.push('\n');
-                // A comment stands on the step it speaks of; only before a reset does it need air.
+                // A comment belongs to the step below it; only before a reset is a blank line needed.
                 if matches!(pieces.get(at + 1), Some(Piece::Reset)) {
                     text.push('\n');
                 }

@@ -194,7 +194,7 @@ fn entry_line(words: &mut Words, entry: &mut Vec<Line>) -> Result<(), Bad> {
         entry.push(command(words)?);
         return Ok(());
     }
-    // Time may stand before a command on its line.
+    // Time may come before a command on the same line.
     if words.is_empty() { Ok(()) } else { entry_line(words, entry) }
 }
 

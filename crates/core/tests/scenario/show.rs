@@ -10,7 +10,7 @@ use fencepost_core::{Held, Locks, Mode, Name, Record, SessionId, SessionRecord, 
 use super::print::{Spelling, grant_end, held, token_of};
 use super::words::time;
 
-/// What stands on one name.
+/// One name, as it is drawn.
 #[derive(Default)]
 struct Picture {
     limit: Option<String>,

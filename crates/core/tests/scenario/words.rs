@@ -1,4 +1,4 @@
-//! A line of a scenario as words, and the small words that stand in many commands: numbers, times, names and modes.
+//! A line of a scenario as words, and the small words that many commands share: numbers, times, names and modes.
 //!
 //! Every method says what it expected and what it found, so that a slip in a scenario is found at its line.
 
