@@ -8,7 +8,7 @@ use crate::command::{Act, Admin, Scope};
 use crate::digest::Term;
 use crate::event::ActFacts;
 use crate::outcome::{GrantEnd, Outcome, Refusal, SessionEnd};
-use crate::planted::{Bug, planted};
+use crate::planted;
 use crate::record::FreezeRecord;
 use crate::state::LockState;
 use crate::waiter::{Freed, Parked};
@@ -85,7 +85,7 @@ impl LockState {
         for arrival in freeze.parked {
             let waiter = self.waiters.get_mut(&arrival).expect("who is parked waits");
             waiter.parked = Parked::Nowhere;
-            if !planted(Bug::ThawWakesNobody) {
+            if planted::thaw_wakes_waiters() {
                 self.freed.push(Freed::Waiter(arrival));
             }
         }

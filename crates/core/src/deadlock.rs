@@ -10,7 +10,7 @@ use crate::bounds;
 use crate::footprint::footprint;
 use crate::mode::{Mode, ModeSet};
 use crate::outcome::{Cycle, CycleLink, Held, Outcome};
-use crate::planted::{Bug, planted};
+use crate::planted;
 use crate::record::Wants;
 use crate::resource::Stance;
 use crate::state::LockState;
@@ -88,9 +88,6 @@ impl LockState {
         let mut to_visit = VecDeque::from([start]);
         let mut steps = 0;
         while let Some(at) = to_visit.pop_front() {
-            if planted(Bug::ShallowDeadlockSearch) && at != start {
-                break;
-            }
             for edge in self.edges(at) {
                 steps += 1;
                 if steps > bounds::DEADLOCK_STEPS_MAX {
@@ -102,6 +99,7 @@ impl LockState {
                 }
                 if let Some(next) = edge.next
                     && !came_by.contains_key(&next)
+                    && planted::search_goes_deeper()
                 {
                     came_by.insert(next, (at, edge));
                     to_visit.push_back(next);

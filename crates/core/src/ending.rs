@@ -5,7 +5,7 @@ use crate::command::{Action, Operation};
 use crate::deadlines::Due;
 use crate::once::{Asker, Known};
 use crate::outcome::{Held, Late, Outcome, Refusal};
-use crate::planted::{Bug, planted};
+use crate::planted;
 use crate::state::LockState;
 use crate::words::{GrantId, Millis, RequestNumber, Value};
 
@@ -18,8 +18,10 @@ impl LockState {
     pub(crate) fn check_owner(&self, asker: Asker, id: GrantId) -> Result<(), Outcome> {
         let session = &self.sessions[&asker.session].record;
         match self.grants.get(&id) {
-            Some(grant) if grant.record.session == session.id || planted(Bug::AnyoneReleases) => Ok(()),
-            Some(_) => Err(Outcome::NotOwner),
+            Some(grant) if grant.record.session != session.id && planted::only_its_session_acts() => {
+                Err(Outcome::NotOwner)
+            }
+            Some(_) => Ok(()),
             None if id.0 > self.last_token || id.0 <= session.opened_after_token => Err(Outcome::NotOwner),
             None => Err(match session.lost.binary_search_by_key(&id, |(grant, _)| *grant) {
                 Ok(at) => Outcome::Expired(session.lost[at].1),
@@ -100,9 +102,7 @@ impl LockState {
             Known::Seen => Outcome::Refused(Refusal::AlreadySeen),
             Known::Waiting(arrival) => {
                 self.end_wait(arrival, Outcome::Cancelled);
-                if planted(Bug::LostWakeUpAfterCancel) {
-                    self.freed.clear();
-                }
+                planted::keep_wake_ups(&mut self.freed);
                 Outcome::Cancelled
             }
             Known::New => {

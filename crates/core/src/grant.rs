@@ -12,7 +12,7 @@ use crate::footprint::footprint;
 use crate::mode::{LockMode, Mode};
 use crate::once::Asker;
 use crate::outcome::{GrantEnd, Held, Outcome};
-use crate::planted::{Bug, planted};
+use crate::planted;
 use crate::record::{GrantRecord, RestRecord};
 use crate::session::Session;
 use crate::state::LockState;
@@ -120,8 +120,7 @@ impl LockState {
         terms: Option<Box<Terms>>,
     ) -> Outcome {
         let drawn = self.draw_token();
-        let id = GrantId(drawn.0);
-        let token = if planted(Bug::TokenFromEnqueue) && self.last_arrival > 0 { Token(drawn.0 - 1) } else { drawn };
+        let (id, token) = (GrantId(drawn.0), planted::newest_token(drawn, self.last_arrival));
         let hold_until = terms.as_ref().and_then(|terms| terms.max_hold).map(|limit| self.stamp.after(limit));
         // Rule: no-grant-to-the-dead
         assert!(self.sessions.contains_key(&asker.session), "a grant to a session that is not alive");
@@ -192,7 +191,7 @@ impl LockState {
         let stronger = grant.asked_mode(name) < Some(mode);
         let (old_needs, new_needs) = (footprint(before), footprint(&after));
 
-        if stronger && !planted(Bug::UpgradeKeepsToken) {
+        if stronger && planted::upgrade_draws_token() {
             let token = self.draw_token();
             self.grants.get_mut(&id).expect("it is there").record.token = token;
         }
@@ -264,7 +263,7 @@ impl LockState {
         }
         // Rule: lock-delay
         let delay = record.terms.as_ref().map_or(Millis::ZERO, |terms| terms.lock_delay.millis());
-        let rests = how.involuntary() && delay.get() > 0 && !planted(Bug::NoRestAfterExpiry);
+        let rests = how.involuntary() && delay.get() > 0 && planted::involuntary_end_rests();
         let rests_until = rests.then(|| self.stamp.after(delay));
 
         if let Held::Locks(locks) = &record.held {
@@ -310,7 +309,7 @@ impl LockState {
                     resource.holders.remove(id);
                     if resource.is_free() {
                         self.resources.forget_if_free(&name);
-                    } else if !planted(Bug::LostWakeUp) {
+                    } else if planted::free_name_wakes_waiters() {
                         self.freed.push(Freed::Name(name));
                     }
                 }

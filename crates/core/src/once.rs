@@ -7,7 +7,7 @@ use crate::bounds::{self, Bound};
 use crate::command::{Request, Seen};
 use crate::digest::{Digest, Term};
 use crate::outcome::{Outcome, Refusal, Repeat};
-use crate::planted::{Bug, planted};
+use crate::planted;
 use crate::record::{AnswerRecord, SessionRecord};
 use crate::session::Session;
 use crate::state::LockState;
@@ -195,9 +195,8 @@ impl LockState {
         session.acknowledge(&request.seen, &mut self.digest)?;
 
         let session = &self.sessions[&request.session];
-        match session.known(request.number) {
+        match planted::as_remembered(session.known(request.number)) {
             Known::Seen => Err(Refusal::AlreadySeen),
-            Known::Answered(_) if planted(Bug::RetryIsDoneAgain) => Ok(None),
             Known::Answered(at) => {
                 let Answer { answered_at, outcome, .. } = &session.answers[at];
                 let repeat = Repeat { answered_at: *answered_at, stands: self.grant_stands(outcome) };

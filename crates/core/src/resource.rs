@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::mode::{Mode, ModeSet};
-use crate::planted::{Bug, planted};
+use crate::planted;
 use crate::words::{Arrival, GrantId, Name};
 
 /// A resource that somebody holds or waits for.
@@ -85,8 +85,8 @@ impl Resource {
         match stance {
             // A waiting conversion counts as an earlier waiter in its target mode, whenever it came.
             Stance::Fresh(mode) => {
-                let bar = if planted(Bug::ReaderPassesWriter) && mode == Mode::S { None } else { queue.bar(mode) };
-                queue.targets.modes().intersects(mode.conflicts()) || bar.is_some_and(is_earlier)
+                queue.targets.modes().intersects(mode.conflicts())
+                    || (queue.bar(mode).is_some_and(is_earlier) && planted::waits_behind_others(mode))
             }
             // Conversions wait for holders only; an earlier one counts among them as U.
             Stance::Converting(target) => {

@@ -11,7 +11,7 @@ use crate::digest::Term;
 use crate::event::RequestFacts;
 use crate::once::Asker;
 use crate::outcome::{Held, Outcome, Refusal};
-use crate::planted::{Bug, planted};
+use crate::planted;
 use crate::record::{SemaphoreRecord, Wants};
 use crate::state::LockState;
 use crate::waiter::{Freed, NewWaiter};
@@ -32,8 +32,7 @@ impl Semaphore {
     /// Whether so many permits are free.
     // Rule: semaphore
     pub(crate) fn fits(&self, permits: Permits) -> bool {
-        let forgotten = if planted(Bug::OnePermitTooMany) { 1.min(self.out) } else { 0 };
-        self.out - forgotten + u64::from(permits.get()) <= u64::from(self.record.limit.get())
+        planted::permits_out(self.out) + u64::from(permits.get()) <= u64::from(self.record.limit.get())
     }
 
     pub(crate) fn take(&mut self, grant: GrantId, permits: Permits) {

@@ -12,7 +12,7 @@ use crate::digest::{Digest, Term};
 use crate::lease::{self, LockTtls};
 use crate::once::{Answer, Asker};
 use crate::outcome::{Attached, AttachedGrant, GrantEnd, Outcome, Refusal, Repeat, SessionEnd, UnseenAnswer};
-use crate::planted::{Bug, planted};
+use crate::planted;
 use crate::record::SessionRecord;
 use crate::resource::ModeCounts;
 use crate::state::LockState;
@@ -90,7 +90,10 @@ impl Session {
     // Rule: attach
     pub(crate) fn check_epoch(&self, epoch: Epoch) -> Result<(), Refusal> {
         let current = self.record.epoch;
-        if epoch == current || planted(Bug::StaleEpochActs) { Ok(()) } else { Err(Refusal::WrongEpoch { current }) }
+        if epoch != current && planted::old_epoch_is_refused() {
+            return Err(Refusal::WrongEpoch { current });
+        }
+        Ok(())
     }
 
     pub(crate) fn digest(&mut self, digest: &mut Digest) {
@@ -179,7 +182,7 @@ impl LockState {
 
         session.record.renewed_at = self.stamp;
         if let Some(ttls) = &mut session.ttls
-            && !planted(Bug::KeepAliveSkipsLockTtl)
+            && planted::keep_alive_renews_locks()
         {
             ttls.renew();
         }

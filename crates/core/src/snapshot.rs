@@ -6,7 +6,7 @@ use crate::bounds;
 use crate::footprint::checked_footprint;
 use crate::once::Known;
 use crate::outcome::{Effects, Held, SessionEnd};
-use crate::planted::{Bug, planted};
+use crate::planted;
 use crate::record::{AnswerRecord, Record, Wants};
 use crate::state::LockState;
 use crate::words::{GrantId, OwnerName, RequestNumber, SessionId};
@@ -25,7 +25,7 @@ impl LockState {
             let answers = session.answers.iter().map(|answer| Record::Answer(answer.record(session.record.id)));
             std::iter::once(Record::Session(session.record.clone())).chain(answers)
         });
-        let waiters = self.waiters.values().filter(|_| !planted(Bug::SnapshotWithoutQueue));
+        let waiters = self.waiters.values().filter(planted::is_in_snapshot);
         #[cfg(feature = "made-up-version")]
         let made_up = self.remark.iter().map(|remark| Record::Remark(remark.record.clone()));
         #[cfg(not(feature = "made-up-version"))]
@@ -88,11 +88,9 @@ impl LockState {
         token_jump: u64,
     ) -> Result<LockState, BadRecords> {
         let mut state = LockState::restore(hash_seed, records)?;
-        if !planted(Bug::RestoreWithoutTokenJump) {
-            let raised = state.last_token.checked_add(token_jump).filter(|raised| *raised < bounds::TOKEN_MAX);
-            state.last_token =
-                raised.ok_or(BadRecords { what: "the tokens would leave their range of 2^53".into() })?;
-        }
+        let raised = state.last_token.checked_add(planted::token_jump(token_jump));
+        let raised = raised.filter(|raised| *raised < bounds::TOKEN_MAX);
+        state.last_token = raised.ok_or(BadRecords { what: "the tokens would leave their range of 2^53".into() })?;
         let sessions: Vec<SessionId> = state.sessions.range(..).map(|(id, _)| *id).collect();
         for session in sessions {
             state.end_session(session, SessionEnd::Restored);

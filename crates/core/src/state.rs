@@ -15,7 +15,7 @@ use crate::grant::{Grant, Rest};
 use crate::made_up::Remark;
 use crate::once::Asker;
 use crate::outcome::{Effects, GrantEnd, Outcome, Refusal, Repeat, Reply, ReplyTo, SessionEnd};
-use crate::planted::{Bug, planted};
+use crate::planted;
 use crate::record::Header;
 use crate::semaphore::Semaphore;
 use crate::table::{ResourceTable, SessionTable};
@@ -221,8 +221,7 @@ impl LockState {
     // Rule: never-early
     // Rule: bounded-late
     fn end_everything_due(&mut self) {
-        let early = if planted(Bug::ExpiresEarly) { 1 } else { 0 };
-        let stamp = LogicalMs(self.stamp.0 + early);
+        let stamp = planted::expiry_stamp(self.stamp);
         let (mut sessions, mut grants, mut waits, mut rests) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut lifted = Vec::new();
         for due in self.deadlines.up_to(stamp) {
@@ -251,9 +250,7 @@ impl LockState {
 
         for id in sessions {
             self.end_session(id, SessionEnd::Expired);
-            if planted(Bug::GrantToTheDead) {
-                self.grant_successors();
-            }
+            planted::grant_nothing_yet(self);
         }
         for (grant, how) in grants {
             if self.grants.contains_key(&grant) {

@@ -14,7 +14,7 @@ use crate::event::RequestFacts;
 use crate::footprint::{Footprint, footprint};
 use crate::once::Asker;
 use crate::outcome::{Outcome, Refusal, Takes};
-use crate::planted::{Bug, planted};
+use crate::planted;
 use crate::record::{WaiterRecord, Wants};
 use crate::resource::{ModeCounts, Stance};
 use crate::state::LockState;
@@ -128,8 +128,7 @@ impl LockState {
 
     /// The first name where a request cannot pass. `None` as its arrival is the newest of all.
     pub(crate) fn blocked(&self, owner: &OwnerId, stances: &Stances, arrival: Option<Arrival>) -> Option<Blocked> {
-        let looked_at = if planted(Bug::MultiLockLooksAtOneName) { 1.min(stances.len()) } else { stances.len() };
-        stances[..looked_at].iter().find_map(|(name, stance)| {
+        planted::every_name(stances).iter().find_map(|(name, stance)| {
             // Rule: freeze
             if let Some(freeze) = self.freezes.over(name) {
                 return Some(Blocked::Frozen(name.clone(), *stance, freeze));
