@@ -53,6 +53,9 @@ const HEAVY: &[&str] =
 const MAP_FILE: &str = "ARCHITECTURE.md";
 const WALK_HEADING: &str = "### The files that one acquire passes";
 
+/// The heading of the table of files at the top of a crate.
+const FILES_HEADING: &str = "//! # Files";
+
 const RULES_FILE: &str = "docs/semantics.md";
 const CORE_SOURCE: &str = "crates/core/src/";
 const SCENARIOS: &str = "crates/core/tests/scenarios/";
@@ -163,6 +166,22 @@ fn the_walk_of_an_acquire_names_files_that_exist() {
 #[test]
 fn every_source_file_says_what_it_is_for() {
     report(workspace_files().iter().filter_map(opening_problem).collect());
+}
+
+#[test]
+fn every_table_of_files_is_complete() {
+    let files = workspace_files();
+    let find = |path: String| files.iter().find(|file| file.path == path);
+    let mut problems = Vec::new();
+    for package in &metadata().packages {
+        let source = package.manifest_path.strip_prefix(root()).expect("a member is below the root").as_str();
+        let source = source.replace("Cargo.toml", "src/");
+        let root = find(format!("{source}lib.rs")).or_else(|| find(format!("{source}main.rs")));
+        let root = root.unwrap_or_else(|| panic!("{source} has neither lib.rs nor main.rs"));
+        let sources = files.iter().filter_map(|file| file.path.strip_prefix(&source));
+        problems.extend(table_problems(root, &sources.collect::<Vec<_>>()));
+    }
+    report(problems);
 }
 
 #[test]
@@ -421,6 +440,27 @@ fn purity_problems(lists: &[&File]) -> Vec<String> {
     problems
 }
 
+/// The table under `# Files` at the top of a crate's root file: its first column must name every file below `src/` and no other. Paths are
+/// relative to `src/` and in backticks; a directory such as `edge/` names all files below it. A root file without the heading has no table.
+fn table_problems(root: &File, sources: &[&str]) -> Vec<String> {
+    let opening = lines(&root.text).take_while(|(_, line)| line.starts_with("//!"));
+    let mut section = opening.skip_while(|(_, line)| *line != FILES_HEADING);
+    let Some((heading, _)) = section.next() else { return Vec::new() };
+    let rows =
+        section.take_while(|(_, line)| !line.starts_with("//! # ")).filter(|(_, line)| line.starts_with("//! | "));
+    let named = rows.flat_map(|(line, row)| {
+        let column = row.split('|').nth(1).unwrap_or_default();
+        column.split('`').skip(1).step_by(2).map(move |name| (line, name))
+    });
+    let named = named.collect::<Vec<_>>();
+    let covers = |name: &str, source: &str| name == source || (name.ends_with('/') && source.starts_with(name));
+    let gone = named.iter().filter(|(_, name)| !sources.iter().any(|source| covers(name, source)));
+    let gone = gone.map(|(line, name)| format!("{}:{line}: there is no file {name}: take it out", root.path));
+    let missing = sources.iter().filter(|source| !named.iter().any(|(_, name)| covers(name, source)));
+    let missing = missing.map(|source| format!("{}:{heading}: {source} is not in the table: add it", root.path));
+    gone.chain(missing).collect()
+}
+
 fn opening_problem(file: &File) -> Option<String> {
     (file.path.ends_with(".rs") && !file.text.starts_with("//! ")).then(|| {
         format!("{}:1: open the file with `//!`: what it owns, what it refuses to do, why it exists", file.path)
@@ -597,6 +637,25 @@ fn a_source_file_that_does_not_say_what_it_is_for_is_found() {
     assert_eq!(opening_problem(&file("crates/core/src/a.rs", "//! Owns a.\n")), None);
     assert_eq!(opening_problem(&file("notes.md", "Notes.\n")), None);
     assert!(opening_problem(&file("crates/core/src/a.rs", "use b;\n")).is_some_and(|found| found.contains("a.rs:1:")));
+}
+
+#[test]
+fn a_table_of_files_with_a_file_too_many_or_too_few_is_found() {
+    let root = |rows: &str| {
+        let text =
+            format!("//! A crate.\n//! | `not.rs` | x |\n{FILES_HEADING}\n//!\n//! | file | what |\n{rows}mod a;\n");
+        file("crates/a/src/lib.rs", &text)
+    };
+    let rows = "//! | `lib.rs`, `a.rs` | reads `b.rs` |\n//! | `edge/` | y |\n";
+    let sources = ["a.rs", "edge/mod.rs", "edge/door.rs", "lib.rs"];
+    assert!(table_problems(&root(rows), &sources).is_empty());
+    assert_says(&table_problems(&root(rows), &sources[1..]), &["lib.rs:6:", "no file a.rs"]);
+    assert_says(&table_problems(&root(rows), &["a.rs", "lib.rs"]), &["lib.rs:7:", "no file edge/"]);
+    let more = [&sources[..], &["b.rs"]].concat();
+    assert_says(&table_problems(&root(rows), &more), &["lib.rs:3:", "b.rs is not in the table"]);
+    let other_section = format!("{rows}//! # Else\n//! | `c.rs` | z |\n");
+    assert!(table_problems(&root(&other_section), &sources).is_empty());
+    assert!(table_problems(&file("crates/a/src/lib.rs", "//! A crate without a table.\n"), &sources).is_empty());
 }
 
 #[test]
