@@ -1,4 +1,7 @@
-//! Acquiring locks: re-entry, then the order of arrival, then waiting or busy.
+//! Requests for locks: re-entry first, then a grant if nothing is in the way, else waiting or *busy*.
+//!
+//! This file decides which of these a request gets. What is in the way is decided in `waiter.rs` and `resource.rs`, and the
+//! grant itself is made in `grant.rs`.
 
 use crate::bounds::{self, Bound};
 use crate::command::{Acquire, Lock, Locks};
@@ -52,7 +55,7 @@ impl LockState {
 
         let owner_id = match &owner {
             Some(owner) => OwnerId::Named(asker.session, owner.clone()),
-            // The newest of all: nothing that exists can be its own.
+            // Later than every arrival: no existing grant or waiter belongs to this request.
             None => OwnerId::Request(Arrival(u64::MAX)),
         };
         let stances = self.stances_for(&owner_id, &needs);
@@ -64,7 +67,7 @@ impl LockState {
         Ok(self.enqueue(NewWaiter { asker, owner, wants: Wants::Locks(locks), wait, terms }))
     }
 
-    /// What a named owner gets past any queue, because it has it already.
+    /// Re-entry: what a named owner gets ahead of any queue, because it holds the lock already. `None` if it holds none.
     // Rule: re-entry
     fn enter_held(&mut self, session: SessionId, owner: &OwnerName, locks: &Locks) -> Result<Option<Outcome>, Refusal> {
         let Some(owner) = self.sessions[&session].owners.get(owner) else { return Ok(None) };
@@ -90,7 +93,7 @@ impl LockState {
         }
     }
 
-    /// The grant in which an owner holds this very name, in whatever mode, or else the nearest one that covers it.
+    /// The owner's grant on exactly this name, in any mode; else its grant on the nearest ancestor that covers the mode.
     fn own_grant_over(&self, owner: &Owner, lock: &Lock) -> Option<(GrantId, LockMode)> {
         let asked_on = |name: &Name| {
             let grant = owner.held.get(name)?.asked?;
@@ -102,7 +105,7 @@ impl LockState {
         })
     }
 
-    /// The bound on what a session holds and waits for.
+    /// Checks the bound on what a session holds and waits for.
     pub(crate) fn may_hold_more(&self, session: SessionId, more: usize) -> Result<(), Refusal> {
         if self.sessions[&session].locks + more > bounds::LOCKS_PER_SESSION_MAX {
             return Err(Refusal::Bound(Bound::LocksPerSession));

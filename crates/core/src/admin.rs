@@ -1,7 +1,7 @@
-//! What an administrator can do: break, evict, waive a rest, freeze, thaw, and set limits.
+//! What an administrator can do: break a grant, evict a session, waive a rest, freeze, thaw, and set limits.
 //!
-//! Every act names exactly what it means, so that a repeat finds it done and cannot hit a successor. What it says about
-//! the old holder holds everywhere: it is told, not stopped; only fencing stops its writes.
+//! Every act names its target by id, so a repeat finds it done and cannot hit a successor. An act tells the old holder that
+//! its lock is lost; it does not stop the holder. Only fencing stops its writes.
 
 use crate::bounds::{self, Bound};
 use crate::command::{Act, Admin, Scope};
@@ -44,8 +44,8 @@ impl LockState {
             }
             // Rule: freeze
             Act::Freeze { freeze, scope } => {
-                if let Some(there) = self.freezes.get(freeze) {
-                    let is_same = there.record.scope == scope;
+                if let Some(existing) = self.freezes.get(freeze) {
+                    let is_same = existing.record.scope == scope;
                     return if is_same { Ok(()) } else { Err(Outcome::Refused(Refusal::FreezeExists)) };
                 }
                 if matches!(&scope, Scope::Prefix(prefix) if prefix.len() > bounds::NAME_BYTES_MAX) {
@@ -72,7 +72,8 @@ impl LockState {
         Ok(())
     }
 
-    /// Puts a freeze into the state, new or from a snapshot. Who waits already is parked here when it would pass.
+    /// Puts a freeze into the state, new or from a snapshot. Requests that wait already notice it
+    /// when they are looked at again.
     pub(crate) fn insert_freeze(&mut self, record: FreezeRecord) {
         let mut term = Term::default();
         self.digest.put(&mut term, &("freeze", &record));
@@ -83,7 +84,7 @@ impl LockState {
         let freeze = self.freezes.remove(id).expect("a freeze is thawed once");
         self.digest.take(freeze.term);
         for arrival in freeze.parked {
-            let waiter = self.waiters.get_mut(&arrival).expect("who is parked waits");
+            let waiter = self.waiters.get_mut(&arrival).expect("a parked request waits");
             waiter.parked = Parked::Nowhere;
             if planted::thaw_wakes_waiters() {
                 self.freed.push(Freed::Waiter(arrival));

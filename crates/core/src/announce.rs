@@ -1,8 +1,8 @@
 //! What others are told: busy answers with the holders in the way, pushes to sessions, and events for watchers.
 //!
-//! Every push and every event of the core is written here: `tell_*` pushes to a session, `announce_*` adds an event. Nothing
-//! here decides anything or changes the lock state; the rules call these functions at the moment when something happens, so
-//! that effects stay in the order of what happened.
+//! Every push and every event of the core is written here: `tell_*` adds a push, `announce_*` adds an event. The rules call
+//! these functions at the moment when something happens, so that the effects are in the order of what happened. Nothing
+//! here decides anything or changes the lock state.
 
 use crate::event::{ActFacts, Event, RequestFacts};
 use crate::outcome::{Busy, BusyWhy, Effects, GrantEnd, Holder, Outcome, Push, SessionEnd, Takes};
@@ -12,7 +12,7 @@ use crate::waiter::{Blocked, OwnerId};
 use crate::words::{Arrival, GrantId, LogicalMs, Name, Permits, Principal, Reason, SessionId, Value};
 
 impl LockState {
-    /// The answer to a request for locks that would not wait: who is in the way.
+    /// The answer to a request for locks that is blocked and would not wait.
     // Rule: wait
     pub(crate) fn busy(&self, owner: &OwnerId, blocked: Blocked) -> Outcome {
         let frozen = matches!(blocked, Blocked::Frozen(..));
@@ -35,7 +35,7 @@ impl LockState {
         Outcome::Busy(Box::new(Busy { name, why, holders, holder_count }))
     }
 
-    /// The answer to a request for permits that would not wait.
+    /// The answer to a request for permits that cannot be served now and would not wait.
     pub(crate) fn permits_busy(&self, name: Name, permits: Permits) -> Outcome {
         let semaphore = self.semaphores.get(&name);
         let why = if self.freezes.over(&name).is_some() {
@@ -55,12 +55,12 @@ impl LockState {
         }))
     }
 
-    /// The first few holders, for people.
+    /// The first holders, as many as a busy answer names.
     fn shown_holders(&self, holders: impl Iterator<Item = (GrantId, Takes)>) -> Vec<Holder> {
         holders.take(self.version.busy_holders_shown_max()).map(|(id, takes)| self.holder(id, takes)).collect()
     }
 
-    /// A grant or a rest, as others see it.
+    /// A grant or a rest, as other sessions see it.
     pub(crate) fn holder(&self, id: GrantId, takes: Takes) -> Holder {
         match (self.grants.get(&id), self.rests.get(&id)) {
             (Some(grant), _) => Holder {
@@ -83,7 +83,7 @@ impl LockState {
         }
     }
 
-    /// Tells the holders that asked for it that a request they conflict with began to wait.
+    /// Tells a conflicting holder that a request began to wait, if the holder asked to be told.
     // Rule: contended
     pub(crate) fn tell_contended(&mut self, arrival: Arrival) {
         let waiter = &self.waiters[&arrival];
@@ -141,7 +141,7 @@ impl Effects {
         self.events.push(Event::Queued { request: waiter.facts(), arrival: waiter.arrival });
     }
 
-    /// Announces a grant; any other outcome is no event here.
+    /// Announces a grant. Ignores any other outcome.
     pub(crate) fn announce_granted(&mut self, request: RequestFacts, outcome: &Outcome) {
         if let Outcome::Granted { grant, token, count } = *outcome {
             self.events.push(Event::Granted { request, grant, token, count });

@@ -1,4 +1,7 @@
-//! Ending by the holder's own will: release, cancel, and what else needs the attached session and the grant's id.
+//! What a session does to its own grants and requests: release, extend, set a value, cancel.
+//!
+//! Every one of these names a grant id or a request number and checks that it belongs to the session. Ends against the
+//! holder's will are elsewhere: by time in `state.rs`, by administrators in `admin.rs`.
 
 use crate::acquire::is_election;
 use crate::command::{Action, Operation};
@@ -10,10 +13,10 @@ use crate::state::LockState;
 use crate::words::{GrantId, Millis, RequestNumber, Value};
 
 impl LockState {
-    /// Whether the session holds the grant, or else what its request is told.
+    /// `Ok` if the session holds the grant, else the answer to its request.
     ///
-    /// Gone grants leave no trace but the session's own memory of its losses, so an id that was given out during the
-    /// session's life, that nobody holds and that was not lost, is taken to be one that it released.
+    /// The state keeps no trace of an ended grant, except in its session's list of losses. So a missing id that was drawn
+    /// during the session's life and is not in that list counts as released by this session.
     // Rule: owner-only
     pub(crate) fn check_owner(&self, asker: Asker, id: GrantId) -> Result<(), Outcome> {
         let session = &self.sessions[&asker.session].record;
@@ -70,8 +73,8 @@ impl LockState {
         Outcome::ValueSet
     }
 
-    /// The cancels of this entry whose request waits now: they take effect before anybody is granted, so that nobody is
-    /// granted in the entry that carries its cancel. Says what each was answered, by its place in the batch.
+    /// Carries out the cancels of this entry whose request waits now. They take effect before successors are granted, so that
+    /// no request is granted in the entry that carries its cancel. Returns each answer with its place in the batch.
     // Rule: within-an-entry
     pub(crate) fn cancel_waits(&mut self, operations: &[Operation]) -> Vec<(usize, Outcome)> {
         let mut answered = Vec::new();
@@ -80,7 +83,7 @@ impl LockState {
             let Action::Cancel { request: target, .. } = request.action else { continue };
             let session = self.sessions.get(&request.session);
             let waits = session.is_some_and(|session| matches!(session.known(target), Known::Waiting(_)));
-            if waits && self.would_do(request) {
+            if waits && self.would_carry_out(request) {
                 let (outcome, _) = self.answer_once(request.clone());
                 answered.push((place, outcome));
             }
@@ -88,7 +91,8 @@ impl LockState {
         answered
     }
 
-    /// Ends the wait of a request, or takes its number. Log order decides between a cancel and a grant.
+    /// Ends the wait of a request, or makes its number void if it has not arrived. Log order decides between a cancel and a
+    /// grant.
     // Rule: cancel
     pub(crate) fn cancel(&mut self, asker: Asker, target: RequestNumber, release_if_granted: bool) -> Outcome {
         if target == asker.number {
@@ -106,7 +110,7 @@ impl LockState {
                 Outcome::Cancelled
             }
             Known::New => {
-                // The request is void when it arrives: it will find this answer.
+                // When the request arrives, it finds this answer and is not carried out.
                 self.remember(Asker { number: target, ..asker }, Outcome::Cancelled);
                 Outcome::Cancelled
             }
@@ -115,7 +119,7 @@ impl LockState {
                 let stands = self.grant_stands(&answer.outcome);
                 match answer.outcome {
                     Outcome::Granted { grant, .. } if release_if_granted && stands && !answer.given_back => {
-                        let session = self.sessions.get_mut(&asker.session).expect("who cancels lives");
+                        let session = self.sessions.get_mut(&asker.session).expect("a session that cancels is alive");
                         let answer = &mut session.answers[at];
                         answer.given_back = true;
                         answer.digest(asker.session, &mut self.digest);

@@ -1,7 +1,8 @@
-//! Semaphores: a resource with a limit, of which requests take permits.
+//! Semaphores: names with a limit, of which requests take permits.
 //!
-//! They live beside the lock table and share nothing with it but the names, the counter and the queue's manners: no modes,
-//! no hierarchy, no owners, no fencing. Only the head of a queue is ever considered, so a large request is not starved.
+//! Semaphores are kept apart from the lock table. They share the names, the token counter and the order of arrival with it,
+//! and have no modes, no hierarchy, no owners and no fencing. Only the first request of a queue is considered for a grant,
+//! so that small requests cannot starve a large one.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,7 @@ use crate::words::{Arrival, GrantId, Name, Permits};
 #[derive(Clone, Debug)]
 pub(crate) struct Semaphore {
     pub(crate) record: SemaphoreRecord,
-    /// Permits out, rests included. May exceed the limit while it drains after a shrink.
+    /// The number of permits that are out, those of rests included. Exceeds a lowered limit until enough come back.
     pub(crate) out: u64,
     pub(crate) holders: BTreeMap<GrantId, Permits>,
     pub(crate) queue: BTreeMap<Arrival, Permits>,
@@ -29,7 +30,7 @@ pub(crate) struct Semaphore {
 }
 
 impl Semaphore {
-    /// Whether so many permits are free.
+    /// Whether this many permits are free.
     // Rule: semaphore
     pub(crate) fn fits(&self, permits: Permits) -> bool {
         planted::permits_out(self.out) + u64::from(permits.get()) <= u64::from(self.record.limit.get())
@@ -41,7 +42,7 @@ impl Semaphore {
     }
 
     pub(crate) fn put_back(&mut self, grant: GrantId) {
-        let permits = self.holders.remove(&grant).expect("permits come back once");
+        let permits = self.holders.remove(&grant).expect("permits are put back once");
         self.out -= u64::from(permits.get());
     }
 
@@ -101,7 +102,7 @@ impl LockState {
         Ok(self.enqueue(NewWaiter { asker, owner: None, wants: Wants::Permits { name, permits }, wait, terms }))
     }
 
-    /// Whether a name can be a semaphore: no path, and not in use as a lock.
+    /// Refuses a name that cannot be a semaphore: a path, or a name in use as a lock.
     pub(crate) fn may_be_semaphore(&self, name: &Name) -> Result<(), Refusal> {
         if name.is_path() {
             return Err(Refusal::PathSemaphore(name.clone()));
@@ -112,7 +113,7 @@ impl LockState {
         Ok(())
     }
 
-    /// Brings a semaphore into use with the limit that came with the request, if it is not there yet.
+    /// Creates the semaphore with the limit of the request, unless it exists.
     fn use_semaphore(&mut self, name: &Name, limit: Permits) {
         if !self.semaphores.contains_key(name) {
             self.insert_semaphore(SemaphoreRecord { name: name.clone(), limit, administered: false });
@@ -129,7 +130,7 @@ impl LockState {
         self.semaphores.insert(name, semaphore);
     }
 
-    /// A limit that came with a request lives while the name is in use; an administrator's stays.
+    /// Forgets a semaphore that is not in use. A limit that an administrator set stays.
     // Rule: free-names
     pub(crate) fn forget_semaphore_if_free(&mut self, name: &Name) {
         if let Some(semaphore) = self.semaphores.get(name)
@@ -141,7 +142,8 @@ impl LockState {
         }
     }
 
-    /// Sets, changes or takes away an administrator's limit. Shrinking revokes nothing; it drains.
+    /// Sets, changes or takes away an administrator's limit. A lower limit revokes no permits: nothing new is granted until
+    /// enough have come back.
     pub(crate) fn set_limit(&mut self, name: &Name, limit: Option<Permits>) -> Result<(), Outcome> {
         let Some(limit) = limit else {
             return match self.semaphores.get_mut(name) {
@@ -173,7 +175,7 @@ impl LockState {
         Ok(())
     }
 
-    /// Refuses the waiters that can never be served under the limit in force.
+    /// Refuses the waiters that want more permits than the limit in force.
     pub(crate) fn refuse_unservable(&mut self, name: &Name) {
         let Some(semaphore) = self.semaphores.get(name) else { return };
         let limit = semaphore.record.limit;
@@ -186,12 +188,12 @@ impl LockState {
 }
 
 impl Wait {
-    /// How long to wait, if at all: a wait of zero is a try.
+    /// How long to wait; `None` if the request would not wait. A wait of zero is no wait.
     pub(crate) fn patience(self) -> Option<Wait> {
         match self {
             Wait::No => None,
             Wait::UpTo(limit) if limit.get() == 0 => None,
-            patient => Some(patient),
+            wait => Some(wait),
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Who comes next: after anything was freed, everybody who can now pass is granted, in order of arrival.
+//! Successors: after something was freed, every waiter that now can pass is granted, in order of arrival.
 //!
-//! Whatever ends or weakens a hold, a wait, a rest or a freeze says so by a [`Freed`]; only this file answers it. So there
-//! is one place where a wake-up could be missed, and one where a waiter becomes a holder.
+//! Every rule that ends or weakens a grant, or ends a wait, a rest or a freeze, adds a [`Freed`] to the state. Only this file
+//! takes them out again. So there is one place where a wake-up could be missed, and one place where a waiter becomes a
+//! holder.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +14,7 @@ use crate::waiter::{Freed, Parked};
 use crate::words::{Arrival, Name};
 
 impl LockState {
-    /// Grants everybody who can pass since the last time, least arrival first, until nobody can.
+    /// Grants the waiters that can pass now, earliest arrival first, until no waiter can.
     // Rule: no-missed-wake-up
     pub(crate) fn grant_successors(&mut self) {
         self.end_loosened_cycles();
@@ -26,7 +27,7 @@ impl LockState {
                 }
             }
             let Some((arrival, freed)) = ready.pop_first() else { return };
-            // A grant elsewhere may have changed who comes first here, so it is asked again.
+            // Another grant may have changed who comes first at this place, so it is computed again.
             if self.candidate(&freed) == Some(arrival) {
                 self.look_at(arrival);
             }
@@ -34,7 +35,7 @@ impl LockState {
         }
     }
 
-    /// The parked waiter with the least arrival that nothing at this place keeps back.
+    /// The earliest waiter parked at this place that is no longer blocked there.
     fn candidate(&self, freed: &Freed) -> Option<Arrival> {
         match freed {
             Freed::Name(name) => {
@@ -58,13 +59,13 @@ impl LockState {
     fn conversion_passes(&self, arrival: Arrival, name: &Name) -> bool {
         let waiter = &self.waiters[&arrival];
         let (_, stance) =
-            waiter.stances.iter().find(|(other, _)| other == name).expect("a parked waiter has a stance there");
+            waiter.stances.iter().find(|(other, _)| other == name).expect("a waiter has a stance where it is parked");
         debug_assert!(matches!(stance, Stance::Converting(_)));
         let own = self.own_counts(&waiter.record.owner_id(), name);
-        self.resources.get(name).is_some_and(|resource| !resource.bars(*stance, Some(arrival), own))
+        self.resources.get(name).is_some_and(|resource| !resource.blocks(*stance, Some(arrival), own))
     }
 
-    /// Grants a waiter if it passes everywhere, or parks it where it does not.
+    /// Grants a waiter if it can pass on all its names; otherwise parks it where it is blocked.
     // Rule: single-successor
     fn look_at(&mut self, arrival: Arrival) {
         self.unpark(arrival);
