@@ -1,7 +1,7 @@
 //! Deadlock: a request that would close a cycle of owners waiting for each other is refused, and is shown the cycle.
 //!
 //! The search starts at one waiting request and follows its edges breadth first: from a request to the grants and requests
-//! that block it, and from a grant to the request that its owner waits for. A path back to the first owner is a cycle.
+//! that block it, and from a grant to the waiting request of its owner. A path back to the first owner is a cycle.
 //!
 //! Only two things can close a cycle: a request that begins to wait, and an owner that releases or weakens something while
 //! it waits. So the search runs only for these two, and the victim is always the request that waits, never a holder.
@@ -30,7 +30,7 @@ pub(crate) struct Edge {
     pub(crate) stance: Stance,
     /// The grant that blocks it; `None` if a waiting request does.
     pub(crate) grant: Option<GrantId>,
-    /// Where the search goes on: the waiting request that blocks it, or the request that the grant's owner waits for.
+    /// Where the search goes on: the waiting request that blocks it, or the waiting request of the grant's owner.
     pub(crate) next: Option<Arrival>,
 }
 
@@ -88,9 +88,9 @@ impl LockState {
 
     fn search(&self, start: Arrival) -> Search {
         let owner = self.waiters[&start].record.owner_id();
-        // Breadth first, so that the cycle shown to people is a shortest one.
         // How the search reached each request: from which one, along which edge.
         let mut reached_from: BTreeMap<Arrival, (Arrival, Edge)> = BTreeMap::new();
+        // Breadth first, so that the cycle shown to people is a shortest one.
         let mut to_visit = VecDeque::from([start]);
         let mut steps = 0;
         while let Some(at) = to_visit.pop_front() {

@@ -66,7 +66,7 @@ pub struct Explanation {
     pub freezes: Vec<FreezeRecord>,
     /// If it is a semaphore: its record, and the number of permits that are out.
     pub semaphore: Option<(SemaphoreRecord, u64)>,
-    /// The first waiters, in the order in which they will be granted, at most as many as the caller asked for.
+    /// The first waiters in queue order, at most as many as the caller asked for.
     pub queue: Vec<QueueView>,
     /// The number of all waiters.
     pub queue_len: usize,
@@ -337,7 +337,7 @@ impl LockState {
         permits.into_iter().chain(locks)
     }
 
-    /// The requests that wait for a name, in the order in which they will be granted: conversions first, then by arrival.
+    /// The requests that wait for a name, in queue order: conversions first, then by arrival.
     fn queue_order(&self, name: &Name) -> impl Iterator<Item = QueueView> {
         let queue = self.resources.get(name).and_then(|resource| resource.queue());
         let converting = queue.into_iter().flat_map(|queue| queue.converting().map(|(arrival, _)| arrival));

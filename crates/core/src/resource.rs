@@ -17,7 +17,7 @@ pub(crate) struct Resource {
     pub(crate) holders: Holders,
     /// The number of holders that want to be told when a conflicting request begins to wait.
     pub(crate) listeners: u32,
-    /// Invariant: `None` if no request waits.
+    /// Invariant: `Some` exactly while a request waits.
     queue: Option<Box<Queue>>,
 }
 
