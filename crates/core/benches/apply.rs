@@ -1,4 +1,6 @@
-//! What the core costs: `cargo bench -p fencepost-core`. The table in docs/performance.md comes from here.
+//! Measures the time of the core's operations: `cargo bench -p fencepost-core`.
+//!
+//! The table in docs/performance.md comes from here. Memory is measured in `tests/memory.rs`.
 
 #![allow(missing_docs, reason = "a program, not a library")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a benchmark reads the clock")]
@@ -13,7 +15,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fencepost_core::{Batch, GrantId, LockState, LogicalMs, Outcome, OwnerName, Record, Wait};
 use world::{World, id, name};
 
-/// The time of so many rounds, without what each round has to prepare.
+/// The time of `rounds` runs, without the preparation of each.
 fn timed<Prepared, Result>(
     rounds: u64,
     mut prepare: impl FnMut() -> Prepared,
@@ -30,7 +32,7 @@ fn timed<Prepared, Result>(
     spent
 }
 
-/// Acquire and release of free locks, in entries of so many pairs, with so many other locks held.
+/// Pairs of acquire and release of free locks: several pairs an entry, beside many held locks.
 fn uncontended(c: &mut Criterion) {
     let mut group = c.benchmark_group("uncontended");
     for (pairs, held) in [(1, 0), (64, 0), (64, 1_000_000)] {
@@ -46,7 +48,7 @@ fn uncontended(c: &mut Criterion) {
                 for _ in 0..rounds {
                     let mut operations = Vec::new();
                     for pair in 0..pairs {
-                        let name = free.next().expect("a cycle has no end");
+                        let name = free.next().expect("a cycle never ends");
                         next_grant += 1;
                         operations.push(world.acquire(pair, name, Wait::No));
                         operations.push(world.release(pair, GrantId(next_grant)));
@@ -57,12 +59,12 @@ fn uncontended(c: &mut Criterion) {
                 spent
             });
         });
-        assert_eq!(world.state.counts().grants, held, "every lock that was taken was given back");
+        assert_eq!(world.state.counts().grants, held, "every acquired lock was released");
     }
     group.finish();
 }
 
-/// One lock that everybody wants: the holder releases and queues again, the next is granted.
+/// One lock that every session wants: the holder releases it and queues again, and the next waiter is granted.
 fn hand_over(c: &mut Criterion) {
     let mut group = c.benchmark_group("hand-over");
     for waiters in [10, 1_000, 100_000] {
@@ -122,7 +124,7 @@ fn session_death(c: &mut Criterion) {
     });
 }
 
-/// A hundred owners wait in a chain; the one at its end would close the cycle.
+/// A hundred owners wait in a chain; the request of the last one would close the cycle.
 fn deadlock(c: &mut Criterion) {
     let depth = 100;
     let mut world = World::new(depth + 1);
@@ -178,7 +180,7 @@ fn keep_alive(c: &mut Criterion) {
     group.finish();
 }
 
-/// A snapshot of 1,000,000 locks, there and back.
+/// Snapshot and restore of 1,000,000 locks, and the state hash.
 fn snapshot(c: &mut Criterion) {
     let mut world = World::new(200);
     world.hold(1_000_000);

@@ -1,8 +1,8 @@
-//! The reason for fencing tokens, as a story that runs: a holder is paused past its lease, another is granted the lock,
-//! and the store refuses the late write of the first.
+//! Why fencing tokens are needed: a holder is paused past its lease, another session is granted the lock, and the store
+//! refuses the late write of the first holder.
 //!
-//! It drives the state machine by hand, entry by entry, as a replicated log would. There is no network here and no
-//! clock: each step says the stamp at which it happens.
+//! The example applies entries to the state machine one by one, as a replicated log would. There is no network and no
+//! clock: each step names its stamp.
 
 use fencepost_core::{
     Acquire, Action, Batch, Effects, Epoch, Lock, LockMode, LockState, Locks, LogicalMs, Metadata, Name, Open,
@@ -10,10 +10,10 @@ use fencepost_core::{
     Ttl, Wait,
 };
 
-const A: SessionId = SessionId(0xA);
-const B: SessionId = SessionId(0xB);
+pub(crate) const A: SessionId = SessionId(0xA);
+pub(crate) const B: SessionId = SessionId(0xB);
 
-/// A store that keeps the highest token it has seen and takes no write below it.
+/// A store that keeps the highest token it has seen and refuses writes with a lower one.
 #[derive(Default)]
 struct Wallet {
     balance: u64,
@@ -34,7 +34,7 @@ fn main() {
     let mut state = LockState::new(0);
     let mut wallet = Wallet { balance: 500, ..Wallet::default() };
 
-    say(0, "Two workers, A and B, each open a session that lives 10 s without a sign of life.");
+    say(0, "Two workers, A and B, each open a session that lives 10 s without a keep-alive.");
     apply(&mut state, 0, vec![open(A, "first"), open(B, "second")]);
 
     let effects = apply(&mut state, 0, vec![acquire(A)]);
@@ -45,9 +45,9 @@ fn main() {
     let effects = apply(&mut state, 2_000, vec![acquire(B)]);
     assert!(matches!(effects.replies[0].outcome, Outcome::Queued { .. }), "the lock is held");
     say(2_000, "B acquires wallet:7, too. It waits for A.");
-    say(3_000, "A's process is paused. It sends no more signs of life, and does not know it.");
+    say(3_000, "A's process is paused. It sends no more keep-alives, and does not know it.");
 
-    // B goes on renewing; A does not. The entry whose stamp reaches its deadline ends its session and grants B.
+    // B still renews, A does not. The entry whose stamp reaches A's deadline ends A's session and grants B.
     let alive = Renewal::KeepAlive { session: B, epoch: Epoch(1), seen: Seen::default() };
     let entry = Batch { renewals: vec![alive], ..Batch::default() };
     let effects = state.apply(LogicalMs(10_000), entry);
@@ -60,7 +60,7 @@ fn main() {
     say(10_000, "A's session expires and takes its lock with it.");
     say(10_000, &format!("B is granted wallet:7 in the same entry, with token {}.", second.0));
 
-    wallet.write(second, wallet.balance - 50).expect("nobody newer has written");
+    wallet.write(second, wallet.balance - 50).expect("no newer token has written");
     say(10_500, &format!("B takes 50 off. The wallet has seen token {} and holds {}.", second.0, wallet.balance));
 
     say(11_000, "A wakes up in the middle of its write: the balance it read, less 100.");
@@ -77,11 +77,11 @@ fn say(stamp_ms: u64, line: &str) {
     println!("{:>4}.{} s  {line}", stamp_ms / 1_000, stamp_ms % 1_000 / 100);
 }
 
-fn apply(state: &mut LockState, stamp_ms: u64, operations: Vec<Operation>) -> Effects {
+pub(crate) fn apply(state: &mut LockState, stamp_ms: u64, operations: Vec<Operation>) -> Effects {
     state.apply(LogicalMs(stamp_ms), Batch { operations, ..Batch::default() })
 }
 
-fn open(session: SessionId, principal: &str) -> Operation {
+pub(crate) fn open(session: SessionId, principal: &str) -> Operation {
     Operation::Open(Open {
         session,
         secret_hash: SecretHash([0; 32]),
@@ -91,7 +91,7 @@ fn open(session: SessionId, principal: &str) -> Operation {
     })
 }
 
-fn acquire(session: SessionId) -> Operation {
+pub(crate) fn acquire(session: SessionId) -> Operation {
     let name = Name::new("wallet:7").expect("short plain text");
     let locks = Locks::from_buf([Lock { name, mode: LockMode::Exclusive }]);
     Operation::Request(Request {

@@ -1,17 +1,19 @@
-//! Acquiring locks: re-entry, then the order of arrival, then waiting or busy.
+//! Requests for locks: re-entry first, then a grant if nothing is in the way, else waiting or *busy*.
+//!
+//! This file decides which of these a request gets. What is in the way is decided in `waiter.rs` and `resource.rs`, and the
+//! grant itself is made in `grant.rs`.
 
 use crate::bounds::{self, Bound};
 use crate::command::{Acquire, Lock, Locks};
-use crate::event::{Event, RequestFacts};
+use crate::event::RequestFacts;
 use crate::footprint::checked_footprint;
 use crate::mode::LockMode;
 use crate::once::Asker;
-use crate::outcome::{Busy, BusyWhy, Held, Holder, Outcome, Push, Refusal, Takes};
+use crate::outcome::{Held, Outcome, Refusal};
 use crate::record::Wants;
-use crate::resource::Stance;
 use crate::session::Owner;
 use crate::state::LockState;
-use crate::waiter::{Blocked, NewWaiter, OwnerId};
+use crate::waiter::{NewWaiter, OwnerId};
 use crate::words::{Arrival, GrantId, Name, OwnerName, SessionId};
 
 impl LockState {
@@ -25,8 +27,8 @@ impl LockState {
         };
         let outcome = self.try_acquire(asker, acquire).unwrap_or_else(Outcome::Refused);
         match &outcome {
-            Outcome::Granted { .. } => self.announce_grant(facts, &outcome),
-            Outcome::Refused(_) | Outcome::Deadlock(_) => return self.not_granted(facts, outcome),
+            Outcome::Granted { .. } => self.effects.announce_granted(facts, &outcome),
+            Outcome::Refused(_) | Outcome::Deadlock(_) => self.effects.announce_not_granted(facts, &outcome),
             _ => {}
         }
         outcome
@@ -53,19 +55,19 @@ impl LockState {
 
         let owner_id = match &owner {
             Some(owner) => OwnerId::Named(asker.session, owner.clone()),
-            // The newest of all: nothing that exists can be its own.
+            // Later than every arrival: no existing grant or waiter belongs to this request.
             None => OwnerId::Request(Arrival(u64::MAX)),
         };
-        let stands = self.stands_for(&owner_id, &needs);
-        let Some(blocked) = self.blocked(&owner_id, &stands, None) else {
+        let stances = self.stances_for(&owner_id, &needs);
+        let Some(blocked) = self.blocked(&owner_id, &stances, None) else {
             return Ok(self.grant(asker, owner, Held::Locks(locks), terms.boxed()));
         };
         let Some(wait) = wait.patience() else { return Ok(self.busy(&owner_id, blocked)) };
-        self.may_wait(asker.session, &stands)?;
+        self.may_wait(asker.session, &stances)?;
         Ok(self.enqueue(NewWaiter { asker, owner, wants: Wants::Locks(locks), wait, terms }))
     }
 
-    /// What a named owner gets past any queue, because it has it already.
+    /// Re-entry: what a named owner gets ahead of any queue, because it holds the lock already. `None` if it holds none.
     // Rule: re-entry
     fn enter_held(&mut self, session: SessionId, owner: &OwnerName, locks: &Locks) -> Result<Option<Outcome>, Refusal> {
         let Some(owner) = self.sessions[&session].owners.get(owner) else { return Ok(None) };
@@ -91,7 +93,7 @@ impl LockState {
         }
     }
 
-    /// The grant in which an owner holds this very name, in whatever mode, or else the nearest one that covers it.
+    /// The owner's grant on exactly this name, in any mode; else its grant on the nearest ancestor that covers the mode.
     fn own_grant_over(&self, owner: &Owner, lock: &Lock) -> Option<(GrantId, LockMode)> {
         let asked_on = |name: &Name| {
             let grant = owner.held.get(name)?.asked?;
@@ -103,108 +105,12 @@ impl LockState {
         })
     }
 
-    /// The bound on what a session holds and waits for.
+    /// Checks the bound on what a session holds and waits for.
     pub(crate) fn may_hold_more(&self, session: SessionId, more: usize) -> Result<(), Refusal> {
         if self.sessions[&session].locks + more > bounds::LOCKS_PER_SESSION_MAX {
             return Err(Refusal::Bound(Bound::LocksPerSession));
         }
         Ok(())
-    }
-
-    /// Announces that a request ended without a grant.
-    pub(crate) fn not_granted(&mut self, request: RequestFacts, outcome: Outcome) -> Outcome {
-        self.effects.events.push(Event::NotGranted { request, outcome: outcome.clone() });
-        outcome
-    }
-
-    /// Who is in the way of a request that would not wait.
-    // Rule: wait
-    pub(crate) fn busy(&self, owner: &OwnerId, blocked: Blocked) -> Outcome {
-        let frozen = matches!(blocked, Blocked::Frozen(..));
-        let (Blocked::At(name, stance) | Blocked::Frozen(name, stance, _)) = blocked;
-        let mut holders = self.conflicting_holders(owner, &name, stance).peekable();
-        let why = if frozen {
-            BusyWhy::Frozen
-        } else if holders.peek().is_none() {
-            BusyWhy::Queued
-        } else if self.conflicting_holders(owner, &name, stance).all(|(grant, _)| self.rests.contains_key(&grant)) {
-            BusyWhy::Resting
-        } else {
-            BusyWhy::Held
-        };
-        let holders = self.shown_holders(holders);
-        let own = self.own_counts(owner, &name);
-        let conflicts = stance.mode().conflicts();
-        let holder_count =
-            self.resources.get(&name).map_or(0, |resource| resource.holders.count_besides(own, conflicts));
-        Outcome::Busy(Box::new(Busy { name, why, holders, holder_count }))
-    }
-
-    /// The grants and rests of other owners on a name that conflict with a stance there, oldest first.
-    pub(crate) fn conflicting_holders<'a>(
-        &'a self,
-        owner: &'a OwnerId,
-        name: &Name,
-        stance: Stance,
-    ) -> impl Iterator<Item = (GrantId, Takes)> + 'a {
-        let holders = self.resources.get(name).into_iter().flat_map(|resource| resource.holders.iter());
-        holders
-            .filter(move |(grant, mode)| {
-                !mode.compatible(stance.mode()) && self.grants.get(grant).is_none_or(|it| it.owner_id() != *owner)
-            })
-            .map(|(grant, mode)| (grant, Takes::Mode(mode)))
-    }
-
-    /// The first few holders, for people.
-    pub(crate) fn shown_holders(&self, holders: impl Iterator<Item = (GrantId, Takes)>) -> Vec<Holder> {
-        holders.take(self.version.busy_holders_shown_max()).map(|(id, takes)| self.holder(id, takes)).collect()
-    }
-
-    /// A grant or a rest, as others see it.
-    pub(crate) fn holder(&self, id: GrantId, takes: Takes) -> Holder {
-        match (self.grants.get(&id), self.rests.get(&id)) {
-            (Some(grant), _) => Holder {
-                grant: id,
-                takes,
-                token: grant.record.token,
-                since: grant.record.granted_at,
-                session: Some(grant.record.session),
-                owner: grant.record.owner.clone(),
-            },
-            (None, Some(rest)) => Holder {
-                grant: id,
-                takes,
-                token: rest.record.token,
-                since: rest.record.since,
-                session: None,
-                owner: None,
-            },
-            (None, None) => panic!("grant {} holds a resource but is neither a grant nor a rest", id.0),
-        }
-    }
-
-    /// Tells the holders that asked for it that somebody they conflict with began to wait.
-    // Rule: contended
-    pub(crate) fn tell_contended(&mut self, arrival: Arrival) {
-        let waiter = &self.waiters[&arrival];
-        let mut listeners: Vec<GrantId> = Vec::new();
-        if let Wants::Permits { name, .. } = &waiter.record.wants {
-            listeners.extend(self.semaphores[name].holders.keys());
-        }
-        let owner = waiter.record.owner_id();
-        for (name, stance) in &waiter.stands {
-            if self.resources.get(name).is_some_and(|resource| resource.listeners > 0) {
-                listeners.extend(self.conflicting_holders(&owner, name, *stance).map(|(grant, _)| grant));
-            }
-        }
-        listeners.retain(|grant| self.grants.get(grant).is_some_and(|grant| grant.hears_contended()));
-        listeners.sort_unstable();
-        listeners.dedup();
-        for grant in listeners {
-            let record = &self.grants[&grant].record;
-            self.effects.pushes.push(Push::Contended { session: record.session, grant });
-            self.effects.events.push(Event::Contended { grant, names: record.held.cloned_names() });
-        }
     }
 }
 

@@ -1,14 +1,14 @@
-//! What an administrator can do: break, evict, waive a rest, freeze, thaw, and set limits.
+//! What an administrator can do: break a grant, evict a session, waive a rest, freeze, thaw, and set limits.
 //!
-//! Every act names exactly what it means, so that a repeat finds it done and cannot hit a successor. What it says about
-//! the old holder holds everywhere: it is told, not stopped; only fencing stops its writes.
+//! Every act names its target by id, so a repeat finds it done and cannot hit a successor. An act tells the old holder that
+//! its lock is lost; it does not stop the holder. Only fencing stops its writes.
 
 use crate::bounds::{self, Bound};
 use crate::command::{Act, Admin, Scope};
 use crate::digest::Term;
-use crate::event::{ActFacts, Event};
+use crate::event::ActFacts;
 use crate::outcome::{GrantEnd, Outcome, Refusal, SessionEnd};
-use crate::planted::{Bug, planted};
+use crate::planted;
 use crate::record::FreezeRecord;
 use crate::state::LockState;
 use crate::waiter::{Freed, Parked};
@@ -24,29 +24,28 @@ impl LockState {
 
     fn act(&mut self, admin: Admin) -> Result<(), Outcome> {
         let Admin { by, reason, act } = admin;
-        let announce = |act| Event::Administered { by: by.clone(), reason: reason.clone(), act };
         match act {
             // Rule: break
             Act::Break { grant } => {
                 let record = &self.grants.get(&grant).ok_or(Outcome::NotFound)?.record;
                 let names = record.held.cloned_names();
-                self.effects.events.push(announce(ActFacts::Broke { grant, names }));
+                self.effects.announce_act(&by, &reason, ActFacts::Broke { grant, names });
                 self.end_grant(grant, GrantEnd::Broken);
             }
             Act::Evict { session } => {
                 self.sessions.get(&session).ok_or(Outcome::NotFound)?;
-                self.effects.events.push(announce(ActFacts::Evicted(session)));
+                self.effects.announce_act(&by, &reason, ActFacts::Evicted(session));
                 self.end_session(session, SessionEnd::Evicted);
             }
             Act::WaiveRest { grant } => {
                 let names = self.rests.get(&grant).ok_or(Outcome::NotFound)?.record.held.cloned_names();
-                self.effects.events.push(announce(ActFacts::WaivedRest { grant, names }));
+                self.effects.announce_act(&by, &reason, ActFacts::WaivedRest { grant, names });
                 self.end_rest(grant, true);
             }
             // Rule: freeze
             Act::Freeze { freeze, scope } => {
-                if let Some(there) = self.freezes.get(freeze) {
-                    let is_same = there.record.scope == scope;
+                if let Some(existing) = self.freezes.get(freeze) {
+                    let is_same = existing.record.scope == scope;
                     return if is_same { Ok(()) } else { Err(Outcome::Refused(Refusal::FreezeExists)) };
                 }
                 if matches!(&scope, Scope::Prefix(prefix) if prefix.len() > bounds::NAME_BYTES_MAX) {
@@ -55,25 +54,26 @@ impl LockState {
                 if self.freezes.len() >= bounds::FREEZES_MAX {
                     return Err(Outcome::Refused(Refusal::Bound(Bound::Freezes)));
                 }
-                self.effects.events.push(announce(ActFacts::Froze { freeze, scope: scope.clone() }));
+                self.effects.announce_act(&by, &reason, ActFacts::Froze { freeze, scope: scope.clone() });
                 self.insert_freeze(FreezeRecord { id: freeze, scope, by, reason, since: self.stamp });
             }
             Act::Thaw { freeze } => {
                 let scope = self.freezes.get(freeze).ok_or(Outcome::NotFound)?.record.scope.clone();
-                self.effects.events.push(announce(ActFacts::Thawed { freeze, scope }));
+                self.effects.announce_act(&by, &reason, ActFacts::Thawed { freeze, scope });
                 self.thaw(freeze);
             }
             // Rule: semaphore
             Act::SetLimit { name, limit } => {
                 self.set_limit(&name, limit)?;
-                self.effects.events.push(announce(ActFacts::LimitChanged { name: name.clone(), limit }));
+                self.effects.announce_act(&by, &reason, ActFacts::LimitChanged { name: name.clone(), limit });
                 self.refuse_unservable(&name);
             }
         }
         Ok(())
     }
 
-    /// Puts a freeze into the state, new or from a snapshot. Who waits already is parked here when it would pass.
+    /// Puts a freeze into the state, new or from a snapshot. Requests that wait already notice it
+    /// when they are looked at again.
     pub(crate) fn insert_freeze(&mut self, record: FreezeRecord) {
         let mut term = Term::default();
         self.digest.put(&mut term, &("freeze", &record));
@@ -84,9 +84,9 @@ impl LockState {
         let freeze = self.freezes.remove(id).expect("a freeze is thawed once");
         self.digest.take(freeze.term);
         for arrival in freeze.parked {
-            let waiter = self.waiters.get_mut(&arrival).expect("who is parked waits");
+            let waiter = self.waiters.get_mut(&arrival).expect("a parked request waits");
             waiter.parked = Parked::Nowhere;
-            if !planted(Bug::ThawWakesNobody) {
+            if planted::thaw_wakes_waiters() {
                 self.freed.push(Freed::Waiter(arrival));
             }
         }

@@ -1,17 +1,17 @@
-//! Every bound on what a lock state holds and a command may ask, in one place, each with its reason.
+//! Every bound on what the lock state holds and what a command may ask for, each with its reason.
 //!
-//! A bound that is reached is a refusal that names the bound ([`crate::Refusal::Bound`]) and changes nothing.
-//! A queue, loop or payload of the core without a line here is a bug. The bounds of byte formats are `fencepost-wire`'s.
+//! A command that reaches a bound is refused with the name of the bound ([`crate::Refusal::Bound`]) and changes nothing.
+//! A queue, loop or payload of the core without a bound here is a bug. The bounds of byte formats are in `fencepost-wire`.
 
 use std::fmt;
 
 /// Bytes in a resource name: long enough for any path or URL-like key, short enough that a name is never a payload.
 pub const NAME_BYTES_MAX: usize = 512;
-/// Segments of a path name: each is one more look-up and one more intention on every acquire below it.
+/// Levels of a path: every acquire looks up each level above its name and takes an intention there.
 pub const PATH_LEVELS_MAX: usize = 16;
-/// Bytes of metadata on a session or a grant: for people who ask who holds a lock, not for data.
+/// Bytes of metadata on a session or a grant: tells people who holds a lock; not for application data.
 pub const METADATA_BYTES_MAX: usize = 4 * 1024;
-/// Bytes of an election value: an address and a few labels, replicated on every change.
+/// Bytes of an election value: an address and a few labels, which are replicated on every change.
 pub const VALUE_BYTES_MAX: usize = 4 * 1024;
 /// Bytes of an owner's name: it is stored with every grant of that owner.
 pub const OWNER_BYTES_MAX: usize = 128;
@@ -19,60 +19,62 @@ pub const OWNER_BYTES_MAX: usize = 128;
 pub const PRINCIPAL_BYTES_MAX: usize = 256;
 /// Bytes of the reason of an administrative act: a sentence and a ticket number.
 pub const REASON_BYTES_MAX: usize = 1024;
-/// Resources asked for in one request.
+/// Resources in one request: they are granted in one step.
 pub const MULTI_LOCK_MAX: usize = 64;
-/// Names one request touches, ancestors included: what one apply step may look up.
+/// Names that one request touches, ancestors included: the look-ups of one apply step.
 pub const FOOTPRINT_NAMES_MAX: usize = 256;
-/// Bytes of one message at the edge: a decoder never allocates more. Enforced where messages are read.
+/// Bytes of one message at the edge: a decoder never allocates more. Enforced where messages are read, not here.
 pub const MESSAGE_BYTES_MAX: usize = 256 * 1024;
-/// Resources a session holds and waits for together, so that its end is one bounded step.
+/// Resources that a session holds and waits for, taken together: its end is one bounded step.
 pub const LOCKS_PER_SESSION_MAX: usize = 10_000;
-/// Requests of one session that wait at the same time.
+/// Requests of one session that wait at the same time: one client cannot fill the queues.
 pub const WAITERS_PER_SESSION_MAX: usize = 1_000;
-/// Requests that stand in the queue of one resource.
+/// Requests that wait for one resource: bounds the memory of one queue.
 pub const WAITERS_PER_RESOURCE_MAX: usize = 100_000;
-/// Living sessions of one principal: one broken client fleet cannot fill the state.
+/// Living sessions of one principal: a broken fleet of clients cannot fill the state.
 pub const SESSIONS_PER_PRINCIPAL_MAX: usize = 10_000;
-/// Answers of a session that its client has not yet said to have seen.
+/// Answers that a session remembers because its client has not acknowledged them.
 pub const UNSEEN_ANSWERS_MAX: usize = 1_024;
-/// Separate ranges of seen numbers above the mark. An honest client leaves one gap for each request that waits or is
-/// unseen, so this is the sum of those two bounds, rounded up.
+/// Ranges of acknowledged numbers above the mark. An honest client leaves one gap for each request that waits or is
+/// not acknowledged, so this is the sum of those two bounds, rounded up.
 pub const SEEN_RANGES_MAX: usize = 2_048;
-/// Involuntary ends of grants that a session remembers, so that a late release still hears `expired`; the oldest go first.
+/// Lost grants that a session remembers, so that a late release is still answered `expired`; the oldest are forgotten
+/// first.
 pub const LOST_GRANTS_REMEMBERED_MAX: usize = 1_024;
-/// Re-entries into one grant: a runaway recursion is told, long before the count could overflow.
+/// Entries into one grant: a runaway recursion is refused long before the count could overflow.
 pub const REENTRIES_MAX: u32 = 1_000_000;
-/// Freezes at one time: every acquire may have to look at them.
+/// Freezes at one time: an acquire may have to look at all of them.
 pub const FREEZES_MAX: usize = 1_000;
-/// Administrative limits of semaphores at one time: they are state for as long as they stand.
+/// Semaphore limits set by administrators: each stays in the state until an administrator takes it away.
 pub const LIMITS_MAX: usize = 10_000;
-/// Holders named in a busy answer; the count says how many there are in all.
+/// Holders named in a busy answer; the answer also says how many there are in all.
 pub const BUSY_HOLDERS_SHOWN_MAX: usize = 16;
-/// Edges that one deadlock search follows before it gives up and the request waits unchecked.
+/// Edges that one deadlock search follows. Then it gives up, and the request waits unchecked.
 pub const DEADLOCK_STEPS_MAX: usize = 10_000;
-/// Edges that one search for a suspected deadlock follows before it shows none: it is part of a read, and a read never stalls apply.
+/// Edges that one search for a suspected deadlock follows. Then it gives up and shows none: it is part of a read, and a
+/// read must not stall apply.
 pub const SUSPECTED_STEPS_MAX: usize = 1_000;
-/// Waiters of one name at which such a search begins.
+/// Waiters of one name from which a search for a suspected deadlock starts.
 pub const SUSPECTED_STARTS_MAX: usize = 16;
-/// Rows that one page of a listing looks at, whether they match or not: a read never stalls apply.
+/// Rows that one page of a listing looks at, whether they match or not: a read must not stall apply.
 pub const PAGE_ROWS_MAX: usize = 10_000;
 
-/// The least time to live of a session or a lock: below it, keep-alives would cost more than the locks.
+/// The shortest time to live of a session or a lock: below it, keep-alives would cost more than the locks.
 pub const TTL_MS_MIN: u64 = 1_000;
-/// The time to live of a session that does not say another.
+/// The time to live of a session whose client chooses none.
 pub const SESSION_TTL_MS_DEFAULT: u64 = 30_000;
-/// The longest rest after an involuntary end: a rest is downtime for the resource.
+/// The longest lock delay: while a grant rests, its resource is unavailable.
 pub const LOCK_DELAY_MS_MAX: u64 = 60_000;
-/// What a fail-over adds to a deadline at most: about one election, one reconnect and one keep-alive.
+/// The most that a fail-over adds to a deadline: about one election, one reconnect and one keep-alive.
 pub const FAILOVER_GRACE_MS: u64 = 3_000;
-/// The longest duration that may be said at all (a year), so that sums of stamps and durations cannot overflow.
+/// The longest duration (a year): sums of stamps and durations cannot overflow.
 pub const DURATION_MS_MAX: u64 = 365 * 24 * 60 * 60 * 1_000;
-/// Tokens stay below 2^53, so that every language that has only doubles for numbers can carry them.
+/// The largest token: below 2^53, so that a language whose only numbers are doubles can carry every token.
 pub const TOKEN_MAX: u64 = (1 << 53) - 1;
-/// What restoring a backup adds to the token counter: more than any cluster gives out between a backup and its restore.
+/// What restoring a backup adds to the token counter: more than any cluster draws between a backup and its restore.
 pub const RESTORE_TOKEN_JUMP: u64 = 1_000_000_000_000;
 
-/// A bound that a request ran into, for a refusal that can say which.
+/// The bound that a command reached, as a refusal names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Bound {
     /// [`NAME_BYTES_MAX`]
@@ -120,7 +122,7 @@ pub enum Bound {
 }
 
 impl Bound {
-    /// The number that was reached.
+    /// The number behind the bound.
     pub fn limit(self) -> u64 {
         (match self {
             Bound::NameBytes => NAME_BYTES_MAX,

@@ -1,6 +1,7 @@
-//! What may be put in the log: one [`Batch`] an entry, and everything that it can ask for.
+//! What a log entry can hold: one [`Batch`] of commands, and everything that a command can ask for.
 //!
-//! A command is plain data, valid by type as far as types can say it. It carries no wall clock and no secret.
+//! A command is plain data. Its names, sizes and durations are valid by type, so `apply` does not check them again. A
+//! command holds no wall-clock time and no secret, because the log keeps it. Nothing here decides anything.
 
 use smallvec::SmallVec;
 
@@ -11,62 +12,62 @@ use crate::words::{
     SecretHash, SessionId, Ttl, Value,
 };
 
-/// One log entry. Its parts take effect in the order in which they stand here (rule `within-an-entry`).
+/// One log entry. Its parts take effect in the order of the fields (rule `within-an-entry`).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
-    /// Set by a leader that knows that every member knows this version: from here on it is the active one, unless a newer one
-    /// is. No client and no administrator can ask for it.
+    /// Makes this version the active one, unless a newer one is active already. Set by the leader once every member knows
+    /// the version; no client and no administrator can ask for it.
     pub raise_to: Option<FormatVersion>,
-    /// Set by a new leader in its first entry: lifts deadlines that the fail-over may have eaten.
+    /// Set by a new leader in its first entry. Lifts the deadlines of leases that could not be renewed during the fail-over.
     pub failover_grace: bool,
-    /// Signs of life.
+    /// Keep-alives and attaches.
     pub renewals: Vec<Renewal>,
-    /// Everything else, in order.
+    /// All other commands, in their order.
     pub operations: Vec<Operation>,
 }
 
-/// A sign of life from a session. Nothing else renews.
+/// What renews a session and everything that it holds. No other command renews.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Renewal {
-    /// The session lives, and all that it holds with it.
+    /// The client is alive.
     KeepAlive {
-        /// Whose sign of life.
+        /// The session to renew.
         session: SessionId,
-        /// The epoch of the connection it came from.
+        /// The epoch of the connection that sent it.
         epoch: Epoch,
-        /// Which answers the client has seen.
+        /// The answers that the client has seen.
         seen: Seen,
     },
-    /// The session goes on from another connection.
+    /// Another connection takes the session over.
     Attach {
-        /// Which session.
+        /// The session to take over.
         session: SessionId,
-        /// The SHA-256 of the secret that was presented.
+        /// The SHA-256 of the secret that the client showed.
         secret_hash: SecretHash,
-        /// Which answers the client has seen.
+        /// The answers that the client has seen.
         seen: Seen,
     },
 }
 
-/// Which answers a client has seen: every number up to the mark, and ranges above it, both ends included.
+/// The request numbers whose answers a client has seen, so that the session can forget those answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Seen {
-    /// Every number up to this one.
+    /// All numbers up to and including this one.
     pub mark: u64,
-    /// Numbers above the mark: first and last of each range.
+    /// Ranges of numbers above the mark: first and last number, both included.
     pub ranges: SmallVec<[(u64, u64); 1]>,
 }
 
-/// A command that is not a sign of life.
+/// A command that is not a renewal.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
     /// Opens a session. A repeat with the same id and secret gets the same answer.
     Open(Open),
-    /// A session's own request, applied exactly once.
+    /// A session's request, applied exactly once.
     Request(Request),
-    /// An administrator's act. Each is its own repeat: it names a grant, a session, a freeze or a number.
+    /// An administrator's act. It can be repeated safely: it names its grant, session, freeze or limit.
     Admin(Admin),
-    /// An operation of the made-up version: sets the remark.
+    /// The operation of the made-up version: sets the remark.
     #[cfg(feature = "made-up-version")]
     MadeUp(Reason),
 }
@@ -74,98 +75,99 @@ pub enum Operation {
 /// Opens a session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Open {
-    /// 128 random bits.
+    /// Its id: 128 random bits, drawn by the client.
     pub session: SessionId,
-    /// What a later attach must match.
+    /// The hash of its secret. A later attach must show the same one.
     pub secret_hash: SecretHash,
-    /// Whose session it is.
+    /// The authenticated principal that owns the session.
     pub principal: Principal,
-    /// How long it lives without a sign of life.
+    /// How long it lives without a renewal.
     pub ttl: Ttl,
-    /// Client name, host, pid, version, labels.
+    /// Text for people: client name, host, pid, version, labels.
     pub metadata: Metadata,
 }
 
-/// A changing request of a session.
+/// A request of a session that may change something.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// Who asks.
+    /// The session that asks.
     pub session: SessionId,
-    /// The epoch of the connection it came from.
+    /// The epoch of the connection that sent it.
     pub epoch: Epoch,
-    /// The session's number for it; a repeat carries the same.
+    /// The session's number for the request. A repeat carries the same number.
     pub number: RequestNumber,
-    /// Which answers the client has seen.
+    /// The answers that the client has seen.
     pub seen: Seen,
-    /// What is asked.
+    /// What the session asks for.
     pub action: Action,
 }
 
 /// What a session can ask for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Locks on one resource or several at once.
+    /// Locks on one resource, or on several at once.
     Acquire(Acquire),
     /// Permits of a semaphore.
     TakePermits(TakePermits),
-    /// Ends the wait of an earlier request, or takes its number if it has not arrived.
+    /// Ends the wait of another request of the session. If that request has not arrived, makes its number void.
     Cancel {
         /// The number of the request to cancel.
         request: RequestNumber,
-        /// If it was granted already, give that grant back (one count).
+        /// If the request was granted already, gives one count of that grant back.
         release_if_granted: bool,
     },
-    /// Gives a grant back (one count).
+    /// Gives one count of a grant back; the last count ends it.
     Release {
-        /// Which.
+        /// The grant.
         grant: GrantId,
     },
-    /// Moves the end of a grant's `max_hold` to that long from now.
+    /// Moves the end of a grant's `max_hold`.
     Extend {
-        /// Which.
+        /// The grant.
         grant: GrantId,
-        /// The new time from now.
+        /// The time from this entry to the new end.
         max_hold: Millis,
     },
-    /// Changes the mode of one resource of a grant: weaker at once, stronger when the other holders allow it.
+    /// Changes the mode of one resource of a grant. A weaker mode takes effect at once, a stronger one when no other holder
+    /// conflicts with it.
     Convert {
-        /// Which.
+        /// The grant.
         grant: GrantId,
-        /// The resource in it.
+        /// The resource.
         name: Name,
-        /// The mode it should have.
+        /// The new mode.
         mode: LockMode,
-        /// How long to wait for a stronger one.
+        /// How long to wait for a stronger mode.
         wait: Wait,
     },
     /// Sets the value of an election.
     SetValue {
-        /// The exclusive grant that is the election.
+        /// The election's grant: an exclusive lock on one resource.
         grant: GrantId,
-        /// What observers see.
+        /// The new value, for observers.
         value: Value,
     },
-    /// Ends the session by its own will.
+    /// Ends the session.
     Close,
 }
 
 /// A request for locks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Acquire {
-    /// One lock, or up to 64 of them that are granted together or not at all.
+    /// One to 64 locks, all granted together or none.
     pub locks: Locks,
-    /// The unit of work that will own them; without a name this request is an owner of its own.
+    /// The unit of work that will own the locks. A request without an owner name is an owner of its own.
     pub owner: Option<OwnerName>,
     /// How long to wait.
     pub wait: Wait,
-    /// What the grant will be like.
+    /// The terms of the grant.
     pub terms: Terms,
 }
 
-/// Resources with the modes asked for. One is the usual case and needs no allocation.
+/// Resources with their modes. One resource, the usual case, needs no allocation.
 pub type Locks = SmallVec<[Lock; 1]>;
 
-/// A resource with the mode asked for.
+/// A resource and the mode of the lock on it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lock {
     /// The resource.
@@ -179,66 +181,67 @@ pub struct Lock {
 pub struct TakePermits {
     /// The semaphore.
     pub name: Name,
-    /// How many.
+    /// How many permits.
     pub permits: Permits,
-    /// The limit that the caller believes in. Needed when no limit is known; refused when it is another than the live one.
+    /// The limit that the caller expects. Required if the semaphore has no limit yet. The request is refused if the
+    /// semaphore has another limit.
     pub limit: Option<Permits>,
     /// How long to wait.
     pub wait: Wait,
-    /// What the grant will be like.
+    /// The terms of the grant.
     pub terms: Terms,
 }
 
 /// How long a request waits, in logical time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wait {
-    /// Try: busy comes back at once.
+    /// Not at all: a request that cannot be granted is answered *busy*.
     No,
-    /// So long. Zero is the same as [`Wait::No`].
+    /// At most this long. Zero is the same as [`Wait::No`].
     UpTo(Millis),
-    /// Until it is granted, cancelled, refused, or the session ends.
+    /// Without a limit: until it is granted, cancelled or refused, or the session ends.
     Forever,
 }
 
-/// What a grant will be like, beyond who holds what. The default is what most locks have.
+/// The terms of a grant: all that a caller can choose besides locks, owner and wait. Most locks have the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Terms {
-    /// A time to live of its own, renewed by the session's keep-alives.
+    /// A time to live of its own, besides the session's. The session's keep-alives renew it, too.
     pub ttl: Option<Ttl>,
-    /// Ends the grant that long after it was granted, however alive its client is.
+    /// Ends the grant this long after it was granted, even if its client is alive.
     pub max_hold: Option<Millis>,
-    /// How long the resource rests after an involuntary end.
+    /// How long the grant rests after an involuntary end: its resources stay busy for that time.
     pub lock_delay: LockDelay,
-    /// Whether the holder wants to hear when somebody it conflicts with begins to wait.
+    /// Whether the holder is told when a conflicting request begins to wait.
     pub hear_contended: bool,
-    /// For people who ask who holds the lock.
+    /// Text for people who ask who holds the lock.
     pub metadata: Metadata,
-    /// The election's value from the first moment on.
+    /// The value of the election, set together with the grant.
     pub value: Option<Value>,
 }
 
-/// An administrator's act, with who and why for the audit.
+/// An administrator's act, with the administrator and the reason for the audit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Admin {
-    /// Who acts.
+    /// The administrator.
     pub by: Principal,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// What is done.
+    /// The act.
     pub act: Act,
 }
 
 /// What an administrator can do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Act {
-    /// Ends a grant, whole. The old holder is told, not stopped: only fencing stops its writes.
+    /// Ends a grant with all its counts. The old holder is told but not stopped: only fencing stops its writes.
     Break {
-        /// By id, so that a repeat cannot hit the successor.
+        /// The grant, by id, so that a repeat cannot hit the next holder.
         grant: GrantId,
     },
-    /// Ends a session. It may open another.
+    /// Ends a session. Its client may open another one.
     Evict {
-        /// Which.
+        /// The session.
         session: SessionId,
     },
     /// Ends a rest early.
@@ -246,32 +249,33 @@ pub enum Act {
         /// The id of the grant that rests.
         grant: GrantId,
     },
-    /// Lets new grants and upgrades wait.
+    /// Makes new grants and upgrades wait.
     Freeze {
-        /// Drawn by the caller.
+        /// The id of the freeze, drawn by the caller.
         freeze: FreezeId,
-        /// What is frozen.
+        /// The names that are frozen.
         scope: Scope,
     },
     /// Ends one freeze.
     Thaw {
-        /// Which.
+        /// The freeze.
         freeze: FreezeId,
     },
-    /// Makes a name a semaphore for good, changes its limit, or takes the limit away.
+    /// Sets, changes or takes away the limit of a semaphore. A name with such a limit stays a semaphore when it is not in
+    /// use.
     SetLimit {
         /// The semaphore.
         name: Name,
-        /// The limit, or none.
+        /// The new limit; `None` takes it away.
         limit: Option<Permits>,
     },
 }
 
-/// What a freeze covers.
+/// The names that a freeze covers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// One name.
     Name(Name),
-    /// Every name that begins with these bytes; the empty prefix is every name.
+    /// Every name that begins with these bytes. An empty prefix covers every name.
     Prefix(Box<[u8]>),
 }

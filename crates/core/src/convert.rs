@@ -1,4 +1,7 @@
-//! Conversion: a holder weakens its mode at once, or asks for a stronger one ahead of the queue.
+//! Requests to change the mode of a held lock. A weaker mode is given at once; a stronger one is an upgrade, which waits for
+//! other holders but goes ahead of the queue.
+//!
+//! This file decides whether a conversion is allowed, waits or is refused. The change itself is made in `grant.rs`.
 
 use crate::command::{Lock, Locks, Terms, Wait};
 use crate::event::RequestFacts;
@@ -28,7 +31,7 @@ impl LockState {
             return Outcome::Converted { grant: id, token: grant.record.token };
         }
         if mode < current {
-            // Whoever entered the grant again relies on the mode that it had then.
+            // Code of the owner that entered the grant again relies on the present mode.
             if grant.record.count > 1 {
                 return Outcome::Refused(Refusal::CountAboveOne);
             }
@@ -41,10 +44,11 @@ impl LockState {
             wants: Held::Locks(Locks::from_buf([Lock { name: name.clone(), mode }])),
             converts: Some(id),
         };
-        match self.upgrade(asker, id, name, current, mode, wait).unwrap_or_else(Outcome::Refused) {
-            outcome @ (Outcome::Refused(_) | Outcome::Deadlock(_)) => self.not_granted(facts, outcome),
-            outcome => outcome,
+        let outcome = self.upgrade(asker, id, name, current, mode, wait).unwrap_or_else(Outcome::Refused);
+        if let Outcome::Refused(_) | Outcome::Deadlock(_) = outcome {
+            self.effects.announce_not_granted(facts, &outcome);
         }
+        outcome
     }
 
     fn upgrade(
@@ -65,23 +69,23 @@ impl LockState {
         if self.waiting_request(&owner_id).is_some() {
             return Err(Refusal::OwnerWaits);
         }
-        if current == LockMode::Shared && self.another_means_to_upgrade(&owner_id, name) {
+        if current == LockMode::Shared && self.another_will_upgrade(&owner_id, name) {
             return Err(Refusal::UpgradeConflict(name.clone()));
         }
-        let stands = self.stands_for(&owner_id, &footprint(&grant.locks_with(name, mode)));
-        let Some(blocked) = self.blocked(&owner_id, &stands, None) else {
+        let stances = self.stances_for(&owner_id, &footprint(&grant.locks_with(name, mode)));
+        let Some(blocked) = self.blocked(&owner_id, &stances, None) else {
             return Ok(self.change_mode(id, name, mode));
         };
         let Some(wait) = wait.patience() else { return Ok(self.busy(&owner_id, blocked)) };
-        self.may_wait(asker.session, &stands)?;
+        self.may_wait(asker.session, &stances)?;
         let owner = grant.record.owner.clone();
         let wants = Wants::Conversion { grant: id, name: name.clone(), mode };
         Ok(self.enqueue(NewWaiter { asker, owner, wants, wait, terms: Terms::default() }))
     }
 
-    /// Two holders of S that both wait for X would wait for each other: the second is told at once. A rest of U is no
-    /// owner and upgrades nothing.
-    fn another_means_to_upgrade(&self, owner: &OwnerId, name: &Name) -> bool {
+    /// Whether another owner holds U on the name or waits to convert there. If so, an upgrade from S is refused: two holders
+    /// of S that both wait for X would wait for each other. A rest in mode U has no owner and will not upgrade.
+    fn another_will_upgrade(&self, owner: &OwnerId, name: &Name) -> bool {
         let Some(resource) = self.resources.get(name) else { return false };
         let others = resource.holders.modes_besides(self.own_counts(owner, name));
         let holds_update =

@@ -1,7 +1,8 @@
-//! What is due when: one ordered set over everything that time can end.
+//! The deadlines: one ordered set of everything that time can end.
 //!
-//! A session stands in it once, for itself and for all its locks with a TTL. After a fail-over its place may be too early,
-//! never too late; `LockState` moves it on when it comes first, so the head of the set is exact after every entry.
+//! A session has one entry, for itself and for all its locks with a TTL. A fail-over grace moves no entry, so a session's
+//! entry can be too early, but never too late. `LockState` moves it when it comes first, so the first entry of the set is
+//! exact after every log entry. This file decides nothing about what a deadline is; see `lease.rs`.
 
 use std::collections::BTreeSet;
 
@@ -10,13 +11,13 @@ use crate::words::{Arrival, GrantId, LogicalMs, SessionId};
 /// Something that time can end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Due {
-    /// A session, or a lock of it with a TTL of its own.
+    /// A session, or one of its locks with a TTL.
     Session(SessionId),
     /// The `max_hold` of a grant.
     Hold(GrantId),
-    /// A wait.
+    /// The time limit of a wait.
     Wait(Arrival),
-    /// A rest.
+    /// The rest of a grant.
     Rest(GrantId),
 }
 
@@ -39,7 +40,7 @@ impl Deadlines {
         self.0.first().copied()
     }
 
-    /// Everything up to a stamp, which stays in the set until it is ended or moved.
+    /// Everything due at or before a stamp. It stays in the set until it is removed or moved.
     pub(crate) fn up_to(&self, stamp: LogicalMs) -> impl Iterator<Item = Due> + '_ {
         self.0.iter().take_while(move |(at, _)| *at <= stamp).map(|(_, due)| *due)
     }

@@ -1,8 +1,10 @@
-//! Deadlock: a request that would close a cycle of owners waiting for each other is refused, with the cycle.
+//! Deadlock: a request that would close a cycle of owners waiting for each other is refused, and is shown the cycle.
 //!
-//! The search starts at the request that is about to wait and follows who keeps whom from passing, nearest first, until
-//! it comes back to the request's own owner. A cycle is closed by a request that begins to wait, or by one whose owner lets
-//! go of something while it waits, so whoever is found here is the one to refuse, and never a holder.
+//! The search starts at one waiting request and follows its edges breadth first: from a request to the grants and requests
+//! that block it, and from a grant to the waiting request of its owner. A path back to the first owner is a cycle.
+//!
+//! Only two things can close a cycle: a request that begins to wait, and an owner that releases or weakens something while
+//! it waits. So the search runs only for these two, and the victim is always the request that waits, never a holder.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,24 +12,25 @@ use crate::bounds;
 use crate::footprint::footprint;
 use crate::mode::{Mode, ModeSet};
 use crate::outcome::{Cycle, CycleLink, Held, Outcome};
-use crate::planted::{Bug, planted};
+use crate::planted;
 use crate::record::Wants;
 use crate::resource::Stance;
 use crate::state::LockState;
 use crate::waiter::OwnerId;
 use crate::words::{Arrival, GrantId, Name};
 
-/// An owner with more names than this is not asked first whether anybody waits for them: the search itself is bounded.
+/// If an owner holds more names than this, the search runs without first looking at the queue of each name: the search is
+/// bounded, that look would not be.
 const NAMES_ASKED_FIRST_MAX: usize = 64;
 
-/// Why one waiting request waits for another owner.
+/// One reason why a request waits: what blocks it on one name.
 #[derive(Clone, Debug)]
 pub(crate) struct Edge {
     pub(crate) name: Name,
     pub(crate) stance: Stance,
-    /// The grant in the way, or none if the other only waits there earlier.
+    /// The grant that blocks it; `None` if a waiting request does.
     pub(crate) grant: Option<GrantId>,
-    /// The request in the way: an earlier one, or the one that the grant's owner waits for.
+    /// Where the search goes on: the waiting request that blocks it, or the waiting request of the grant's owner.
     pub(crate) next: Option<Arrival>,
 }
 
@@ -38,7 +41,8 @@ enum Search {
 }
 
 impl LockState {
-    /// Whether a request that begins to wait can close a cycle at all: its owner holds something that somebody waits for.
+    /// Whether a request that begins to wait can close a cycle at all. It cannot unless its owner holds something that
+    /// another request waits for.
     pub(crate) fn may_close_cycle(&self, start: Arrival) -> bool {
         let waiter = &self.waiters[&start];
         let owner = waiter.record.owner_id();
@@ -48,11 +52,12 @@ impl LockState {
             (Wants::Locks(_), OwnerId::Named(session, name)) => !self.sessions[session].owners[name].held.is_empty(),
             (Wants::Locks(_), _) => false,
         };
-        holds && self.somebody_waits_for(&owner, start)
+        holds && self.is_waited_for(&owner, start)
     }
 
-    /// An owner that lets go of something while it waits can stand further back than before: behind waiters that it was
-    /// ahead of. If that closes a cycle, nobody on it could ever move again, so the wait that closed it ends here.
+    /// Ends the waits that closed a cycle because their owner released or weakened something. Such an owner can lose its
+    /// place ahead of a queue and then wait behind requests that wait for it. No request on that cycle could ever be
+    /// granted, so the owner's own wait ends.
     // Rule: deadlock
     pub(crate) fn end_loosened_cycles(&mut self) {
         let mut loosened = std::mem::take(&mut self.loosened);
@@ -66,7 +71,7 @@ impl LockState {
         }
     }
 
-    /// The cycle that a waiting request closes, if it does. A request on which the search gives up is marked unchecked.
+    /// The cycle that a waiting request closes, if any. If the search gives up, the request is marked unchecked.
     // Rule: deadlock
     pub(crate) fn closed_cycle(&mut self, start: Arrival) -> Option<Cycle> {
         match self.search(start) {
@@ -83,14 +88,12 @@ impl LockState {
 
     fn search(&self, start: Arrival) -> Search {
         let owner = self.waiters[&start].record.owner_id();
-        // Breadth first, so that the cycle that people are shown is a shortest one.
-        let mut came_by: BTreeMap<Arrival, (Arrival, Edge)> = BTreeMap::new();
+        // How the search reached each request: from which one, along which edge.
+        let mut reached_from: BTreeMap<Arrival, (Arrival, Edge)> = BTreeMap::new();
+        // Breadth first, so that the cycle shown to people is a shortest one.
         let mut to_visit = VecDeque::from([start]);
         let mut steps = 0;
         while let Some(at) = to_visit.pop_front() {
-            if planted(Bug::ShallowDeadlockSearch) && at != start {
-                break;
-            }
             for edge in self.edges(at) {
                 steps += 1;
                 if steps > bounds::DEADLOCK_STEPS_MAX {
@@ -98,12 +101,13 @@ impl LockState {
                 }
                 let grant_owner = edge.grant.and_then(|grant| self.grants.get(&grant)).map(|grant| grant.owner_id());
                 if edge.next == Some(start) || grant_owner.as_ref() == Some(&owner) {
-                    return Search::Cycle(self.cycle(start, at, edge, came_by));
+                    return Search::Cycle(self.cycle(start, at, edge, reached_from));
                 }
                 if let Some(next) = edge.next
-                    && !came_by.contains_key(&next)
+                    && !reached_from.contains_key(&next)
+                    && planted::search_goes_deeper()
                 {
-                    came_by.insert(next, (at, edge));
+                    reached_from.insert(next, (at, edge));
                     to_visit.push_back(next);
                 }
             }
@@ -111,12 +115,12 @@ impl LockState {
         Search::NoCycle
     }
 
-    /// Whether anybody stands in the queue of something that the owner holds. If not, no edge can lead back to it.
-    fn somebody_waits_for(&self, owner: &OwnerId, start: Arrival) -> bool {
+    /// Whether another request waits for something that the owner holds. If not, no edge can lead back to the owner.
+    fn is_waited_for(&self, owner: &OwnerId, start: Arrival) -> bool {
         let is_contended = |name: &Name| {
             let Some(queue) = self.resources.get(name).and_then(|resource| resource.queue()) else { return false };
-            let stands_here = self.waiters[&start].stands.iter().any(|(other, _)| other == name);
-            queue.len() > usize::from(stands_here)
+            let waits_here = self.waiters[&start].stances.iter().any(|(other, _)| other == name);
+            queue.len() > usize::from(waits_here)
         };
         match owner {
             OwnerId::Named(session, name) => {
@@ -134,15 +138,15 @@ impl LockState {
         }
     }
 
-    /// Everybody that keeps a waiting request from passing, name by name: holders by grant, waiting conversions, then
-    /// earlier waiters, each in order. Rests, freezes and permits are nobody.
+    /// What blocks a waiting request, name by name: holders by grant id, then waiting conversions, then earlier waiters by
+    /// arrival. Rests, freezes and permits are no edges: they wait for no owner.
     pub(crate) fn edges(&self, at: Arrival) -> impl Iterator<Item = Edge> + '_ {
         let waiter = &self.waiters[&at];
         let owner = waiter.record.owner_id();
-        waiter.stands.iter().flat_map(move |(name, stance)| self.edges_at(&owner, at, name, *stance))
+        waiter.stances.iter().flat_map(move |(name, stance)| self.edges_at(&owner, at, name, *stance))
     }
 
-    /// Those of them at one name, for a request of this owner that arrived then and stands there so.
+    /// The edges at one name, for a request of this owner with this arrival and stance.
     pub(crate) fn edges_at<'a>(
         &'a self,
         owner: &OwnerId,
@@ -174,7 +178,7 @@ impl LockState {
         holders.into_iter().chain(waiters)
     }
 
-    /// The request that an owner waits for.
+    /// The waiting request of an owner, if it waits.
     pub(crate) fn waiting_request(&self, owner: &OwnerId) -> Option<Arrival> {
         match owner {
             OwnerId::Named(session, name) => self.sessions.get(session)?.owners.get(name)?.waits,
@@ -188,12 +192,12 @@ impl LockState {
         start: Arrival,
         last: Arrival,
         edge: Edge,
-        mut came_by: BTreeMap<Arrival, (Arrival, Edge)>,
+        mut reached_from: BTreeMap<Arrival, (Arrival, Edge)>,
     ) -> Cycle {
         let mut links = vec![self.cycle_link(last, &edge)];
         let mut at = last;
         while at != start {
-            let (before, edge) = came_by.remove(&at).expect("every request on the way was come to from another");
+            let (before, edge) = reached_from.remove(&at).expect("the search reached each request from another one");
             links.push(self.cycle_link(before, &edge));
             at = before;
         }

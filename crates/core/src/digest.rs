@@ -1,8 +1,9 @@
-//! The state hash: a sum with one term for every record, kept up to date change by change.
+//! The state hash: a sum with one term for every record, updated with every change.
 //!
-//! Addition does not care about order, so a record that changes costs one subtraction and one addition, and two replicas
-//! compare their whole states at any position by comparing one number. Records are hashed through `derive(Hash)`, so that
-//! a new field cannot be forgotten; the byte form is fixed here, not left to the platform, and a golden test pins it.
+//! The order of a sum does not matter, so a changed record costs one subtraction and one addition. Two replicas compare
+//! their whole states at any log position by comparing one number. Records are hashed through `derive(Hash)`, so a new field
+//! cannot be forgotten. This file fixes the bytes that are hashed, because `derive(Hash)` alone differs between platforms; a
+//! golden test pins them.
 
 use std::hash::{Hash, Hasher};
 
@@ -15,12 +16,12 @@ pub(crate) struct Digest {
     scratch: ByteForm,
 }
 
-/// The term that a record adds to the sum. It is kept beside the record, so that taking it out needs no second hashing.
+/// The term that a record adds to the sum. Stored beside the record, so that removing it needs no second hashing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Term(u64);
 
 impl Digest {
-    /// Replaces a record's term (the default for a new record) by that of what the record is now.
+    /// Replaces a record's old term, which is the default for a new record, by the term of its present content.
     pub(crate) fn put(&mut self, term: &mut Term, record: &impl Hash) {
         self.scratch.0.clear();
         record.hash(&mut self.scratch);
@@ -29,12 +30,12 @@ impl Digest {
         *term = Term(new);
     }
 
-    /// Takes out the term of a record that is gone.
+    /// Removes the term of a record that was removed.
     pub(crate) fn take(&mut self, term: Term) {
         self.sum = self.sum.wrapping_sub(term.0);
     }
 
-    /// The sum, with one more record that is not kept in it.
+    /// The sum with one more record, which is not stored in it.
     pub(crate) fn with(&self, record: &impl Hash) -> u64 {
         let mut bytes = ByteForm::default();
         record.hash(&mut bytes);
@@ -42,7 +43,7 @@ impl Digest {
     }
 }
 
-/// Writes what `derive(Hash)` feeds it as bytes that are the same on every platform.
+/// The bytes that `derive(Hash)` produces, the same on every platform.
 #[derive(Clone, Debug, Default)]
 struct ByteForm(Vec<u8>);
 
@@ -71,7 +72,7 @@ impl Hasher for ByteForm {
         self.write(&n.to_le_bytes());
     }
 
-    // Lengths and the discriminants of enums arrive as the platform's own size.
+    // Lengths and enum discriminants come in the platform's size, so they are widened to 64 bits.
     fn write_usize(&mut self, n: usize) {
         self.write_u64(n as u64);
     }

@@ -1,26 +1,30 @@
-//! Ending by the holder's own will: release, cancel, and what else needs the attached session and the grant's id.
+//! What a session does to its own grants and requests: release, extend, set a value, cancel.
+//!
+//! Every one of these names a grant id or a request number and checks that it belongs to the session. Ends against the
+//! holder's will are elsewhere: by time in `state.rs`, by administrators in `admin.rs`.
 
 use crate::acquire::is_election;
 use crate::command::{Action, Operation};
 use crate::deadlines::Due;
-use crate::event::Event;
 use crate::once::{Asker, Known};
 use crate::outcome::{Held, Late, Outcome, Refusal};
-use crate::planted::{Bug, planted};
+use crate::planted;
 use crate::state::LockState;
 use crate::words::{GrantId, Millis, RequestNumber, Value};
 
 impl LockState {
-    /// Whether the session holds the grant, or else what its request is told.
+    /// `Ok` if the session holds the grant, else the answer to its request.
     ///
-    /// Gone grants leave no trace but the session's own memory of its losses, so an id that was given out during the
-    /// session's life, that nobody holds and that was not lost, is taken to be one that it released.
+    /// The state keeps no trace of an ended grant, except in its session's list of losses. So a missing id that was drawn
+    /// during the session's life and is not in that list counts as released by this session.
     // Rule: owner-only
     pub(crate) fn check_owner(&self, asker: Asker, id: GrantId) -> Result<(), Outcome> {
         let session = &self.sessions[&asker.session].record;
         match self.grants.get(&id) {
-            Some(grant) if grant.record.session == session.id || planted(Bug::AnyoneReleases) => Ok(()),
-            Some(_) => Err(Outcome::NotOwner),
+            Some(grant) if grant.record.session != session.id && planted::only_its_session_acts() => {
+                Err(Outcome::NotOwner)
+            }
+            Some(_) => Ok(()),
             None if id.0 > self.last_token || id.0 <= session.opened_after_token => Err(Outcome::NotOwner),
             None => Err(match session.lost.binary_search_by_key(&id, |(grant, _)| *grant) {
                 Ok(at) => Outcome::Expired(session.lost[at].1),
@@ -65,12 +69,12 @@ impl LockState {
         };
         grant.record.terms.get_or_insert_default().value = Some(value.clone());
         grant.digest(&mut self.digest);
-        self.effects.events.push(Event::ValueSet { grant: id, name, value });
+        self.effects.announce_value_set(id, name, value);
         Outcome::ValueSet
     }
 
-    /// The cancels of this entry whose request waits now: they take effect before anybody is granted, so that nobody is
-    /// granted in the entry that carries its cancel. Says what each was answered, by its place in the batch.
+    /// Carries out the cancels of this entry whose request waits now. They take effect before successors are granted, so that
+    /// no request is granted in the entry that carries its cancel. Returns each answer with its place in the batch.
     // Rule: within-an-entry
     pub(crate) fn cancel_waits(&mut self, operations: &[Operation]) -> Vec<(usize, Outcome)> {
         let mut answered = Vec::new();
@@ -79,15 +83,16 @@ impl LockState {
             let Action::Cancel { request: target, .. } = request.action else { continue };
             let session = self.sessions.get(&request.session);
             let waits = session.is_some_and(|session| matches!(session.known(target), Known::Waiting(_)));
-            if waits && self.would_do(request) {
-                let (outcome, _) = self.request(request.clone());
+            if waits && self.would_carry_out(request) {
+                let (outcome, _) = self.answer_once(request.clone());
                 answered.push((place, outcome));
             }
         }
         answered
     }
 
-    /// Ends the wait of a request, or takes its number. Log order decides between a cancel and a grant.
+    /// Ends the wait of a request, or makes its number void if it has not arrived. Log order decides between a cancel and a
+    /// grant.
     // Rule: cancel
     pub(crate) fn cancel(&mut self, asker: Asker, target: RequestNumber, release_if_granted: bool) -> Outcome {
         if target == asker.number {
@@ -101,22 +106,20 @@ impl LockState {
             Known::Seen => Outcome::Refused(Refusal::AlreadySeen),
             Known::Waiting(arrival) => {
                 self.end_wait(arrival, Outcome::Cancelled);
-                if planted(Bug::LostWakeUpAfterCancel) {
-                    self.freed.clear();
-                }
+                planted::keep_wake_ups(&mut self.freed);
                 Outcome::Cancelled
             }
             Known::New => {
-                // The request is void when it arrives: it will find this answer.
+                // When the request arrives, it finds this answer and is not carried out.
                 self.remember(Asker { number: target, ..asker }, Outcome::Cancelled);
                 Outcome::Cancelled
             }
             Known::Answered(at) => {
                 let answer = &session.answers[at];
-                let stands = self.stands(&answer.outcome);
+                let stands = self.grant_stands(&answer.outcome);
                 match answer.outcome {
                     Outcome::Granted { grant, .. } if release_if_granted && stands && !answer.given_back => {
-                        let session = self.sessions.get_mut(&asker.session).expect("who cancels lives");
+                        let session = self.sessions.get_mut(&asker.session).expect("a session that cancels is alive");
                         let answer = &mut session.answers[at];
                         answer.given_back = true;
                         answer.digest(asker.session, &mut self.digest);

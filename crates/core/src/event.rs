@@ -1,7 +1,7 @@
-//! The facts that watchers see, and the ring in which a node keeps the recent ones.
+//! Events: the facts that watchers see, and the ring in which a node keeps the recent ones.
 //!
-//! Events are for looking on. They are made by `apply` but are no part of the state: two nodes with rings of different
-//! length are the same replica. Nothing here decides anything.
+//! `apply` makes the events, but they are not part of the replicated state: two nodes may keep rings of different lengths.
+//! Events are for observation only. Nothing here decides anything.
 
 use std::collections::VecDeque;
 
@@ -14,44 +14,45 @@ use crate::words::{
     Token, Value,
 };
 
-/// Something that happened, at one log position.
+/// Something that happened at one log position.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A session was opened.
     SessionOpened {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// Whose.
+        /// Its principal.
         principal: Principal,
     },
-    /// A session ended; what happened to its grants and waits follows as events of their own.
+    /// A session ended. The ends of its grants and waits follow as separate events.
     SessionEnded {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// How.
+        /// How it ended.
         how: SessionEnd,
     },
     /// A request began to wait.
     Queued {
-        /// Who waits, and for what.
+        /// The request.
         request: RequestFacts,
-        /// Its place.
+        /// Its place in the order of the whole group.
         arrival: Arrival,
     },
     /// A request was granted.
     Granted {
-        /// Who asked, and for what.
+        /// The request.
         request: RequestFacts,
         /// The grant.
         grant: GrantId,
         /// Its token.
         token: Token,
-        /// How often it is entered now.
+        /// How many times the grant is entered now.
         count: u32,
     },
-    /// A request ended without a grant: timed out, cancelled, refused, deadlock, or with its session or grant.
+    /// A request ended without a grant: it timed out, was cancelled or refused, closed a deadlock, or its session or grant
+    /// ended.
     NotGranted {
-        /// Who asked, and for what.
+        /// The request.
         request: RequestFacts,
         /// How it ended.
         outcome: Outcome,
@@ -62,75 +63,75 @@ pub enum Event {
         grant: GrantId,
         /// Its token.
         token: Token,
-        /// Whose it was.
+        /// The session that held it.
         session: SessionId,
         /// The owner's name, if it has one.
         owner: Option<OwnerName>,
         /// What it held.
         held: Held,
-        /// How many counts are left; above zero the grant goes on.
+        /// The counts that are left. Above zero, the grant goes on.
         count_left: u32,
-        /// How.
+        /// How it ended.
         how: GrantEnd,
-        /// Until when it rests, if it does.
+        /// The end of its rest, if it rests.
         rests_until: Option<LogicalMs>,
     },
     /// A rest ended.
     RestEnded {
         /// The grant that rested.
         grant: GrantId,
-        /// What it kept busy.
+        /// The names that it kept busy.
         names: Names,
-        /// Whether an administrator ended it.
+        /// Whether an administrator ended it early.
         waived: bool,
     },
-    /// A grant has another mode.
+    /// A grant changed its mode.
     Converted {
-        /// Which grant.
+        /// The grant.
         grant: GrantId,
-        /// Its token, risen if the mode became stronger.
+        /// Its token: a new one if the mode became stronger.
         token: Token,
-        /// Whose.
+        /// The session that holds it.
         session: SessionId,
         /// The owner's name, if it has one.
         owner: Option<OwnerName>,
         /// What it holds now.
         held: Held,
     },
-    /// A holder that had asked for it was told that somebody waits.
+    /// A holder that asked for it was told that a conflicting request waits.
     Contended {
         /// The holder's grant.
         grant: GrantId,
-        /// What it holds.
+        /// The names that it holds.
         names: Names,
     },
     /// The value of an election was set.
     ValueSet {
         /// The election's grant.
         grant: GrantId,
-        /// The election.
+        /// The resource that is the election.
         name: Name,
-        /// The value.
+        /// The new value.
         value: Value,
     },
-    /// An administrator did something; what it caused follows as events of its own.
+    /// An administrator acted. What the act caused follows as separate events.
     Administered {
-        /// Who.
+        /// The administrator.
         by: Principal,
-        /// Why.
+        /// The reason.
         reason: Reason,
-        /// What.
+        /// The act.
         act: ActFacts,
     },
 }
 
-/// Names that an event is about.
+/// The names that an event is about.
 pub type Names = SmallVec<[Name; 1]>;
 
-/// Who asked for what.
+/// A request, as events describe it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RequestFacts {
-    /// The session.
+    /// The session that asked.
     pub session: SessionId,
     /// Its number for the request.
     pub number: RequestNumber,
@@ -138,54 +139,54 @@ pub struct RequestFacts {
     pub owner: Option<OwnerName>,
     /// What it wants to hold.
     pub wants: Held,
-    /// The grant that it would change, if it is a conversion.
+    /// The grant that it converts, if it is a conversion.
     pub converts: Option<GrantId>,
 }
 
-/// What an administrator did.
+/// An administrator's act, as events describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ActFacts {
     /// Broke a grant.
     Broke {
-        /// Which.
+        /// The grant.
         grant: GrantId,
-        /// What it held.
+        /// The names that it held.
         names: Names,
     },
     /// Evicted a session.
     Evicted(SessionId),
     /// Froze a name or a prefix.
     Froze {
-        /// Which freeze.
+        /// The freeze.
         freeze: FreezeId,
-        /// What it covers.
+        /// The names that it covers.
         scope: Scope,
     },
-    /// Thawed it.
+    /// Thawed a freeze.
     Thawed {
-        /// Which freeze.
+        /// The freeze.
         freeze: FreezeId,
-        /// What it covered.
+        /// The names that it covered.
         scope: Scope,
     },
     /// Changed a semaphore's limit.
     LimitChanged {
         /// The semaphore.
         name: Name,
-        /// The new limit, or none.
+        /// The new limit; `None` if it was taken away.
         limit: Option<Permits>,
     },
     /// Waived a rest.
     WaivedRest {
-        /// Whose.
+        /// The grant that rested.
         grant: GrantId,
-        /// What it kept busy.
+        /// The names that it kept busy.
         names: Names,
     },
 }
 
 impl Held {
-    /// The names in it.
+    /// The names that are held.
     pub fn names(&self) -> impl Iterator<Item = &Name> {
         let (locks, semaphore) = match self {
             Held::Locks(locks) => (locks.as_slice(), None),
@@ -196,7 +197,7 @@ impl Held {
 }
 
 impl Event {
-    /// The word that the specification has for it.
+    /// The kind of event, in the specification's words.
     pub fn kind(&self) -> &'static str {
         match self {
             Event::SessionOpened { .. } => "session opened",
@@ -231,7 +232,7 @@ impl Event {
         }
     }
 
-    /// Whether a watcher of this prefix sees it. Events about no name at all (sessions) are seen by everyone.
+    /// Whether a watcher of this prefix sees the event. Every watcher sees the events that are about no name (sessions).
     pub fn matches(&self, prefix: &str) -> bool {
         let under = |name: &Name| name.as_str().starts_with(prefix);
         match self {
@@ -257,7 +258,7 @@ impl Event {
     }
 }
 
-/// Where an event stands in its group: the entry's index in the log, and the event's place among that entry's events.
+/// The position of an event in its group: the index of its log entry, and its place among the events of that entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Position {
     /// The index of the entry.
@@ -269,7 +270,7 @@ pub struct Position {
 /// An event with its position and the stamp of its entry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PositionedEvent {
-    /// Where it stands.
+    /// Its position.
     pub position: Position,
     /// When it happened, in logical time.
     pub stamp: LogicalMs,
@@ -277,11 +278,11 @@ pub struct PositionedEvent {
     pub event: Event,
 }
 
-/// The events asked for are no longer kept. The watcher must read the state anew and go on from there.
+/// The ring no longer has the requested events. The watcher must read the state again and watch from there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the events after that position are compacted: read the state and watch from {oldest:?}")]
 pub struct Compacted {
-    /// Resuming after this position gives everything that is still kept.
+    /// A watch after this position gets everything that the ring still has.
     pub oldest: Position,
 }
 
@@ -295,15 +296,15 @@ pub struct EventRing {
 }
 
 impl EventRing {
-    /// An empty ring that knows nothing up to and including `complete_after`.
+    /// An empty ring. It has no event up to and including `complete_after`.
     pub fn new(events_max: usize, complete_after: Position) -> EventRing {
         EventRing { events: VecDeque::new(), events_max, complete_after }
     }
 
-    /// Takes the events of the entry at `index`; the oldest fall out when the ring is full.
+    /// Adds the events of the entry at `index`. A full ring drops its oldest events.
     ///
     /// # Panics
-    /// If the index does not rise: a repeated entry would repeat its events.
+    /// If the index is not above the last one: a repeated entry would repeat its events.
     pub fn push(&mut self, index: u64, stamp: LogicalMs, events: impl IntoIterator<Item = Event>) {
         let newest = self.events.back().map_or(self.complete_after.index, |event| event.position.index);
         assert!(index > newest, "entry {index} pushed after entry {newest}: events would repeat");
@@ -317,10 +318,10 @@ impl EventRing {
         }
     }
 
-    /// Up to `count` events after a position, those that a watcher of `prefix` sees.
+    /// The next events after a position that a watcher of `prefix` sees, at most `count` of them.
     ///
     /// # Errors
-    /// [`Compacted`] if some of them may have fallen out.
+    /// [`Compacted`] if the ring may have dropped some of them.
     // Rule: watch
     pub fn after<'a>(
         &'a self,

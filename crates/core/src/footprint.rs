@@ -1,4 +1,7 @@
-//! What a request takes name by name: the locks asked for, and the intentions that a hierarchy adds above them.
+//! The footprint of a request: every name that it needs, with the mode that it needs there.
+//!
+//! These are the names that it asks for, and for a path also its ancestors, on which it takes intentions. This file also
+//! refuses requests that are malformed. It knows nothing of who holds these names.
 
 use smallvec::SmallVec;
 
@@ -8,13 +11,14 @@ use crate::mode::Mode;
 use crate::outcome::Refusal;
 use crate::words::Name;
 
-/// Every name that is touched, once, with the mode needed there, in name order. One plain name needs no allocation.
+/// Every name that a request needs, once each, with the mode needed there, in name order. One plain name needs no
+/// allocation.
 pub(crate) type Footprint = SmallVec<[(Name, Mode); 1]>;
 
-/// The footprint of these locks.
+/// The footprint of some locks.
 // Rule: hierarchy
 pub(crate) fn footprint(locks: &[Lock]) -> Footprint {
-    // By far the most requests, and several times on the way of each: one plain name.
+    // A shortcut for one plain name: most requests are of this kind, and each computes its footprint several times.
     if let [lock] = locks
         && !lock.name.is_path()
     {
@@ -36,7 +40,7 @@ pub(crate) fn footprint(locks: &[Lock]) -> Footprint {
     needs
 }
 
-/// The footprint of a request that is well formed, or why it is not.
+/// The footprint of a request, or the refusal if the request is malformed.
 // Rule: multi-lock
 pub(crate) fn checked_footprint(locks: &Locks) -> Result<Footprint, Refusal> {
     if locks.is_empty() || locks.len() > bounds::MULTI_LOCK_MAX {

@@ -1,8 +1,8 @@
 //! The format version: one number for log entries, snapshot records and the rules of `apply`.
 //!
-//! The whole cluster uses one version at a time, the active one. It stands in the state's header, and only an entry of the
-//! leader raises it. A rule that differs between versions asks here, in one function each, and nowhere else: replicas of
-//! different builds then decide alike. Which versions the members know is the replica's affair. Why it is cut so stands in
+//! The whole cluster uses one version at a time, the active one. The state's header holds it, and only an entry of the
+//! leader raises it. Every rule that differs between versions is one function here, so that replicas of different builds
+//! decide the same. Which versions the members know is not decided here but in the replica. The reasons are in
 //! `docs/decisions/0021-format-versions.md`.
 
 use std::fmt::{self, Display, Formatter};
@@ -11,19 +11,19 @@ use std::num::NonZeroU32;
 use crate::bounds;
 use crate::command::Operation;
 
-/// A version of log entries, snapshot records and rules. They count from 1.
+/// A version of log entries, snapshot records and rules. Versions count from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FormatVersion(NonZeroU32);
 
 impl FormatVersion {
-    /// The first version. A new group begins with it, and its first leader raises it to the newest that all members know.
+    /// The first version. A new group begins with it; its first leader raises it to the newest version that all members know.
     pub const FIRST: FormatVersion = FormatVersion(NonZeroU32::MIN);
 
-    /// A version that no release has: one more record, one more operation and one changed rule. Tests upgrade nodes to it.
+    /// A version that no release has: it adds a record and an operation and changes a rule. Tests upgrade nodes to it.
     #[cfg(feature = "made-up-version")]
     pub const MADE_UP: FormatVersion = FormatVersion(NonZeroU32::new(2).expect("two is not zero"));
 
-    /// The version with this number. None for zero, which is no version.
+    /// The version with this number. `None` for zero.
     pub const fn new(number: u32) -> Option<FormatVersion> {
         match NonZeroU32::new(number) {
             Some(number) => Some(FormatVersion(number)),
@@ -31,12 +31,12 @@ impl FormatVersion {
         }
     }
 
-    /// Its number.
+    /// The number.
     pub const fn get(self) -> u32 {
         self.0.get()
     }
 
-    /// How many holders a busy answer names. The made-up version names one.
+    /// How many holders a busy answer names at most. The made-up version names one.
     pub(crate) fn busy_holders_shown_max(self) -> usize {
         #[cfg(feature = "made-up-version")]
         if self >= FormatVersion::MADE_UP {
@@ -58,7 +58,7 @@ impl Display for FormatVersion {
     }
 }
 
-/// The versions that a node knows: it reads and writes each of them, and has the rules of each.
+/// The versions that a node knows: it can read and write each of them, and has the rules of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KnownVersions {
     oldest: FormatVersion,
@@ -66,30 +66,30 @@ pub struct KnownVersions {
 }
 
 impl KnownVersions {
-    /// What this build knows.
+    /// The versions that this build knows.
     pub const THIS_BUILD: KnownVersions = KnownVersions { oldest: FormatVersion::FIRST, newest: FormatVersion::FIRST };
 
-    /// What a build would know that has the made-up version, too.
+    /// The versions of a build that also has the made-up version.
     #[cfg(feature = "made-up-version")]
     pub const WITH_MADE_UP: KnownVersions =
         KnownVersions { oldest: FormatVersion::FIRST, newest: FormatVersion::MADE_UP };
 
-    /// From the oldest to the newest, both included. None if the oldest is newer than the newest.
+    /// All versions from the oldest to the newest, both included. `None` if the oldest is newer than the newest.
     pub fn new(oldest: FormatVersion, newest: FormatVersion) -> Option<KnownVersions> {
         (oldest <= newest).then_some(KnownVersions { oldest, newest })
     }
 
-    /// The oldest of them.
+    /// The oldest known version.
     pub fn oldest(self) -> FormatVersion {
         self.oldest
     }
 
-    /// The newest of them.
+    /// The newest known version.
     pub fn newest(self) -> FormatVersion {
         self.newest
     }
 
-    /// Whether this version is one of them.
+    /// Whether this version is known.
     pub fn contains(self, version: FormatVersion) -> bool {
         self.oldest <= version && version <= self.newest
     }
@@ -104,8 +104,8 @@ impl Display for KnownVersions {
 }
 
 impl Operation {
-    /// The oldest version that has this operation. While an older one is active the operation is refused, and no entry can
-    /// hold it.
+    /// The oldest version that has this operation. While an older version is active, the operation is refused, and no log
+    /// entry holds it.
     pub fn needs(&self) -> FormatVersion {
         match self {
             #[cfg(feature = "made-up-version")]
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn known_versions_are_a_range_with_both_ends() {
         let version = |number| FormatVersion::new(number).expect("not zero");
-        let known = KnownVersions::new(version(2), version(4)).expect("upwards");
+        let known = KnownVersions::new(version(2), version(4)).expect("the newest is not older");
         let contained: Vec<u32> = (1..=5).filter(|number| known.contains(version(*number))).collect();
         assert_eq!(contained, [2, 3, 4]);
         assert_eq!(known.to_string(), "2 to 4");

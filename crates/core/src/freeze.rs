@@ -1,4 +1,7 @@
-//! Freezes: names and prefixes on which nobody new is granted anything until each freeze is thawed.
+//! Freezes: which names are frozen, and which waiters are parked at each freeze.
+//!
+//! On a frozen name nothing new is granted until every freeze that covers it is thawed. This file only stores and finds
+//! freezes; `waiter.rs` makes requests wait for them, and `admin.rs` adds and thaws them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,24 +10,25 @@ use crate::digest::Term;
 use crate::record::FreezeRecord;
 use crate::words::{Arrival, FreezeId, Name};
 
-/// All freezes, with who is parked at each.
+/// All freezes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Freezes {
     by_id: BTreeMap<FreezeId, Freeze>,
     by_name: BTreeMap<Name, BTreeSet<FreezeId>>,
-    /// By length first: a name is under a prefix freeze if one of its beginnings, of a length that occurs here, does.
+    /// Prefixes by their length, so that a name is looked up once for each length that occurs.
     by_prefix: BTreeMap<usize, BTreeMap<Box<[u8]>, BTreeSet<FreezeId>>>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Freeze {
     pub(crate) record: FreezeRecord,
+    /// The waiters to look at again after the thaw.
     pub(crate) parked: BTreeSet<Arrival>,
     pub(crate) term: Term,
 }
 
 impl Freezes {
-    /// A freeze that covers the name, if there is one.
+    /// One of the freezes that cover the name, if it is frozen.
     pub(crate) fn over(&self, name: &Name) -> Option<FreezeId> {
         if self.by_id.is_empty() {
             return None;
@@ -75,11 +79,11 @@ impl Freezes {
     }
 
     pub(crate) fn park(&mut self, id: FreezeId, arrival: Arrival) {
-        self.by_id.get_mut(&id).expect("who is parked at a freeze was blocked by it").parked.insert(arrival);
+        self.by_id.get_mut(&id).expect("a waiter is parked at a freeze that exists").parked.insert(arrival);
     }
 
     pub(crate) fn unpark(&mut self, id: FreezeId, arrival: Arrival) {
-        self.by_id.get_mut(&id).expect("a freeze is thawed after its waiters left it").parked.remove(&arrival);
+        self.by_id.get_mut(&id).expect("a thaw unparks its waiters").parked.remove(&arrival);
     }
 }
 
@@ -93,7 +97,7 @@ fn remove_from<K: Ord>(map: &mut BTreeMap<K, BTreeSet<FreezeId>>, key: &K, id: F
 }
 
 impl Scope {
-    /// Whether the name is covered.
+    /// Whether a freeze with this scope covers the name.
     pub fn covers(&self, name: &Name) -> bool {
         match self {
             Scope::Name(frozen) => frozen == name,

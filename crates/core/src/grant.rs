@@ -1,34 +1,35 @@
-//! Grants: how one comes to be, changes its mode, ends, and rests.
+//! Grants: how a grant begins, changes its mode, ends and rests.
 //!
-//! Every change of who holds what passes through this file, so that the holders of a resource, the session's grants, the
-//! owner's holdings, the deadlines and the state hash can never tell different stories.
+//! Every change of who holds what is made here, so that the holders of a resource, the session's grants, the owner's
+//! holdings, the deadlines and the state hash always agree. This file does not decide whether a grant may be given: its
+//! callers have checked that.
 
 use crate::bounds;
 use crate::command::{Lock, Locks, Terms};
 use crate::deadlines::Due;
 use crate::digest::{Digest, Term};
-use crate::event::{Event, Names};
+use crate::event::Names;
 use crate::footprint::footprint;
 use crate::mode::{LockMode, Mode};
 use crate::once::Asker;
-use crate::outcome::{GrantEnd, Held, Outcome, Push};
-use crate::planted::{Bug, planted};
+use crate::outcome::{GrantEnd, Held, Outcome};
+use crate::planted;
 use crate::record::{GrantRecord, RestRecord};
 use crate::session::Session;
 use crate::state::LockState;
 use crate::waiter::{Freed, OwnerId};
-use crate::words::{Arrival, GrantId, LogicalMs, Millis, Name, OwnerName, SessionId, Token};
+use crate::words::{Arrival, GrantId, Millis, Name, OwnerName, SessionId, Token};
 
-/// A held lock or permits: its record, and what follows from other records.
+/// A held lock or held permits: the record, and what is derived from other records.
 #[derive(Clone, Debug)]
 pub(crate) struct Grant {
     pub(crate) record: GrantRecord,
-    /// The waiting conversion of it, if there is one.
+    /// The waiting request to convert this grant, if there is one.
     pub(crate) converting: Option<Arrival>,
     pub(crate) term: Term,
 }
 
-/// A grant that ended against its holder's will and keeps its resources busy for a while, for nobody.
+/// A grant that ended against its holder's will and keeps its resources busy for the lock delay. It has no owner.
 #[derive(Clone, Debug)]
 pub(crate) struct Rest {
     pub(crate) record: RestRecord,
@@ -43,13 +44,13 @@ impl Grant {
         }
     }
 
-    /// The mode that was asked for on this very name.
+    /// The mode that the grant was asked for on exactly this name. `None` for an ancestor.
     pub(crate) fn asked_mode(&self, name: &Name) -> Option<LockMode> {
         let Held::Locks(locks) = &self.record.held else { return None };
         locks.iter().find(|lock| lock.name == *name).map(|lock| lock.mode)
     }
 
-    /// Its locks, if one of them had another mode.
+    /// Its locks, with one of them in another mode.
     pub(crate) fn locks_with(&self, name: &Name, mode: LockMode) -> Locks {
         let Held::Locks(locks) = &self.record.held else { panic!("permits have no mode") };
         let changed = |lock: &Lock| Lock { mode: if lock.name == *name { mode } else { lock.mode }, ..lock.clone() };
@@ -70,7 +71,7 @@ impl Held {
         self.names().cloned().collect()
     }
 
-    /// How many resources it counts as against the bound of its session.
+    /// How much it counts against [`bounds::LOCKS_PER_SESSION_MAX`].
     pub(crate) fn lock_count(&self) -> usize {
         match self {
             Held::Locks(locks) => locks.len(),
@@ -80,15 +81,15 @@ impl Held {
 }
 
 impl Session {
-    /// Notes what a grant of a named owner takes on a name.
+    /// Adds the mode that a grant of a named owner takes on a name.
     fn hold(&mut self, owner: &OwnerName, name: &Name, mode: Mode) {
         let owner = self.owners.entry(owner.clone()).or_default();
         owner.held.entry(name.clone()).or_default().counts.add(mode);
     }
 
-    fn let_go(&mut self, owner: &OwnerName, name: &Name, mode: Mode) {
-        let owner = self.owners.get_mut(owner).expect("who holds something is known");
-        let holding = owner.held.get_mut(name).expect("what is let go was held");
+    fn unhold(&mut self, owner: &OwnerName, name: &Name, mode: Mode) {
+        let owner = self.owners.get_mut(owner).expect("an owner that holds something is known");
+        let holding = owner.held.get_mut(name).expect("a name is removed only while it is held");
         holding.counts.subtract(mode);
         if holding.counts.is_empty() {
             owner.held.remove(name);
@@ -103,7 +104,7 @@ impl Session {
 }
 
 impl LockState {
-    /// The next number of the one counter for ids and tokens.
+    /// Draws the next number of the group's one counter for ids and tokens.
     // Rule: token-order
     pub(crate) fn draw_token(&mut self) -> Token {
         assert!(self.last_token < bounds::TOKEN_MAX, "the token counter has reached 2^53: no grant can be made");
@@ -111,7 +112,7 @@ impl LockState {
         Token(self.last_token)
     }
 
-    /// Makes a grant. Whoever calls this has found that nothing is in its way.
+    /// Makes a grant. The caller has checked that nothing is in its way.
     pub(crate) fn grant(
         &mut self,
         asker: Asker,
@@ -120,11 +121,10 @@ impl LockState {
         terms: Option<Box<Terms>>,
     ) -> Outcome {
         let drawn = self.draw_token();
-        let id = GrantId(drawn.0);
-        let token = if planted(Bug::TokenFromEnqueue) && self.last_arrival > 0 { Token(drawn.0 - 1) } else { drawn };
+        let (id, token) = (GrantId(drawn.0), planted::newest_token(drawn, self.last_arrival));
         let hold_until = terms.as_ref().and_then(|terms| terms.max_hold).map(|limit| self.stamp.after(limit));
         // Rule: no-grant-to-the-dead
-        assert!(self.sessions.contains_key(&asker.session), "a grant to a session that is not alive");
+        assert!(self.sessions.contains_key(&asker.session), "a grant to a session that has ended");
         self.insert_grant(GrantRecord {
             id,
             token,
@@ -144,7 +144,7 @@ impl LockState {
         let id = record.id;
         let mut grant = Box::new(Grant { record, converting: None, term: Term::default() });
         grant.digest(&mut self.digest);
-        let session = self.sessions.get_mut(&grant.record.session).expect("who is granted something lives");
+        let session = self.sessions.get_mut(&grant.record.session).expect("a grant has a living session");
         session.grants.insert(id);
         session.locks += grant.record.held.lock_count();
         match &grant.record.held {
@@ -158,14 +158,14 @@ impl LockState {
                     resource.listeners += u32::from(grant.hears_contended());
                 }
                 if let Some(owner) = &grant.record.owner {
-                    let owner = session.owners.get_mut(owner).expect("it holds something since just now");
+                    let owner = session.owners.get_mut(owner).expect("the loop above has added it");
                     for lock in locks {
-                        owner.held.get_mut(&lock.name).expect("it holds what it asked for").asked = Some(id);
+                        owner.held.get_mut(&lock.name).expect("the loop above has added the name").asked = Some(id);
                     }
                 }
             }
             Held::Permits { name, permits } => {
-                let semaphore = self.semaphores.get_mut(name).expect("a semaphore is there before its grants");
+                let semaphore = self.semaphores.get_mut(name).expect("a semaphore exists before its grants");
                 semaphore.take(id, *permits);
             }
         }
@@ -183,7 +183,7 @@ impl LockState {
         }
     }
 
-    /// Gives a grant the mode that was asked for. Whoever calls this has found that nothing is in its way.
+    /// Changes the mode of a grant. The caller has checked that nothing is in its way.
     // Rule: conversion
     pub(crate) fn change_mode(&mut self, id: GrantId, name: &Name, mode: LockMode) -> Outcome {
         let grant = &self.grants[&id];
@@ -192,46 +192,44 @@ impl LockState {
         let stronger = grant.asked_mode(name) < Some(mode);
         let (old_needs, new_needs) = (footprint(before), footprint(&after));
 
-        if stronger && !planted(Bug::UpgradeKeepsToken) {
+        if stronger && planted::upgrade_draws_token() {
             let token = self.draw_token();
-            self.grants.get_mut(&id).expect("it is there").record.token = token;
+            self.grants.get_mut(&id).expect("the grant was found above").record.token = token;
         }
-        let grant = self.grants.get_mut(&id).expect("it is there");
+        let grant = self.grants.get_mut(&id).expect("the grant was found above");
         grant.record.held = Held::Locks(after);
         grant.digest(&mut self.digest);
         let record = &grant.record;
         let session = self.sessions.get_mut(&record.session).expect("a grant has a living session");
         for ((name, old), (_, new)) in old_needs.into_iter().zip(new_needs) {
             if let Some(owner) = &record.owner {
-                // First in, then out, so that the holding is never forgotten in between.
+                // Added before the old mode is removed, so that the holding is not dropped in between.
                 session.hold(owner, &name, new);
-                session.let_go(owner, &name, old);
+                session.unhold(owner, &name, old);
             }
-            let resource = self.resources.get_mut(&name).expect("what is held is in use");
+            let resource = self.resources.get_mut(&name).expect("a held name is in use");
             resource.holders.remove(id);
             resource.holders.insert(id, new);
             // Rule: no-missed-wake-up
             self.freed.push(Freed::Name(name));
         }
-        let (session, owner, token) = (record.session, record.owner.clone(), record.token);
-        let owner_id = grant.owner_id();
-        let held = grant.record.held.clone();
-        self.effects.events.push(Event::Converted { grant: id, token, session, owner, held });
+        self.effects.announce_converted(record);
+        let (token, owner_id) = (record.token, grant.owner_id());
         self.owner_holdings_changed(&owner_id);
         Outcome::Converted { grant: id, token }
     }
 
-    /// One more entry into a grant of a named owner.
+    /// Re-entry: adds one count to a grant of a named owner.
     pub(crate) fn enter_again(&mut self, id: GrantId) -> Outcome {
-        let grant = self.grants.get_mut(&id).expect("who enters again holds it");
+        let grant = self.grants.get_mut(&id).expect("an owner enters again what it holds");
         grant.record.count += 1;
         grant.digest(&mut self.digest);
         Outcome::Granted { grant: id, token: grant.record.token, count: grant.record.count }
     }
 
-    /// Gives one entry back; the last one ends the grant.
+    /// Gives one count back and returns how many are left. The last one ends the grant.
     pub(crate) fn give_back(&mut self, id: GrantId) -> u32 {
-        let grant = self.grants.get_mut(&id).expect("what is given back is held");
+        let grant = self.grants.get_mut(&id).expect("a grant that is given back is held");
         if grant.record.count == 1 {
             self.end_grant(id, GrantEnd::Released);
             return 0;
@@ -239,11 +237,11 @@ impl LockState {
         grant.record.count -= 1;
         grant.digest(&mut self.digest);
         let record = &grant.record;
-        self.effects.events.push(ended(record, record.count, GrantEnd::Released, None));
+        self.effects.announce_ended(record, record.count, GrantEnd::Released, None);
         record.count
     }
 
-    /// Ends a grant whole, however often it was entered. Who is freed by it is granted afterwards.
+    /// Ends a grant with all its counts. The requests that it blocked are granted later, by `grant_successors`.
     pub(crate) fn end_grant(&mut self, id: GrantId, how: GrantEnd) {
         if let Some(arrival) = self.grants[&id].converting {
             self.end_wait(arrival, Outcome::GrantEnded(how));
@@ -266,15 +264,15 @@ impl LockState {
         }
         // Rule: lock-delay
         let delay = record.terms.as_ref().map_or(Millis::ZERO, |terms| terms.lock_delay.millis());
-        let rests = how.involuntary() && delay.get() > 0 && !planted(Bug::NoRestAfterExpiry);
+        let rests = how.involuntary() && delay.get() > 0 && planted::involuntary_end_rests();
         let rests_until = rests.then(|| self.stamp.after(delay));
 
         if let Held::Locks(locks) = &record.held {
             for (name, mode) in footprint(locks) {
                 if let Some(owner) = &record.owner {
-                    session.let_go(owner, &name, mode);
+                    session.unhold(owner, &name, mode);
                 }
-                let resource = self.resources.get_mut(&name).expect("what is held is in use");
+                let resource = self.resources.get_mut(&name).expect("a held name is in use");
                 resource.listeners -= u32::from(grant.hears_contended());
             }
             if let Some(owner) = record.owner.as_ref().and_then(|owner| session.owners.get_mut(owner)) {
@@ -296,29 +294,29 @@ impl LockState {
             }
             None => self.vacate(id, &record.held),
         }
-        self.effects.events.push(ended(record, 0, how, rests_until));
+        self.effects.announce_ended(record, 0, how, rests_until);
         if how.involuntary() && !matches!(how, GrantEnd::Session(_)) {
             self.note_loss(session_id, id, how);
         }
         self.owner_holdings_changed(&grant.owner_id());
     }
 
-    /// Takes a grant, or what rests of it, off the resources.
+    /// Removes a grant, or its rest, from the holders of its resources.
     fn vacate(&mut self, id: GrantId, held: &Held) {
         match held {
             Held::Locks(locks) => {
                 for (name, _) in footprint(locks) {
-                    let resource = self.resources.get_mut(&name).expect("what is held is in use");
+                    let resource = self.resources.get_mut(&name).expect("a held name is in use");
                     resource.holders.remove(id);
                     if resource.is_free() {
                         self.resources.forget_if_free(&name);
-                    } else if !planted(Bug::LostWakeUp) {
+                    } else if planted::free_name_wakes_waiters() {
                         self.freed.push(Freed::Name(name));
                     }
                 }
             }
             Held::Permits { name, .. } => {
-                self.semaphores.get_mut(name).expect("whose permits are out is in use").put_back(id);
+                self.semaphores.get_mut(name).expect("a semaphore with permits out is in use").put_back(id);
                 self.freed.push(Freed::Semaphore(name.clone()));
             }
         }
@@ -331,7 +329,7 @@ impl LockState {
         self.rests.insert(rest.record.grant, rest);
     }
 
-    /// Puts a rest from a snapshot into the state, with its place on the resources.
+    /// Puts a rest from a snapshot into the state, and among the holders of its resources.
     pub(crate) fn restore_rest(&mut self, record: RestRecord) {
         match &record.held {
             Held::Locks(locks) => {
@@ -340,25 +338,25 @@ impl LockState {
                 }
             }
             Held::Permits { name, permits } => {
-                let semaphore = self.semaphores.get_mut(name).expect("a semaphore is there before its rests");
+                let semaphore = self.semaphores.get_mut(name).expect("a semaphore exists before its rests");
                 semaphore.take(record.grant, *permits);
             }
         }
         self.insert_rest(record);
     }
 
-    /// Ends a rest. Who is freed by it is granted afterwards.
+    /// Ends a rest. The requests that it blocked are granted later, by `grant_successors`.
     pub(crate) fn end_rest(&mut self, id: GrantId, waived: bool) {
         let rest = self.rests.remove(&id).expect("a rest ends once");
         self.digest.take(rest.term);
         self.deadlines.remove(rest.record.until, Due::Rest(id));
         self.vacate(id, &rest.record.held);
-        self.effects.events.push(Event::RestEnded { grant: id, names: rest.record.held.cloned_names(), waived });
+        self.effects.announce_rest_ended(&rest.record, waived);
     }
 
-    /// Tells a living session that it lost a grant, now and for a late release.
+    /// Tells a living session that it lost a grant: by a push now, and from memory if it releases the grant later.
     fn note_loss(&mut self, session_id: SessionId, grant: GrantId, how: GrantEnd) {
-        let session = self.sessions.get_mut(&session_id).expect("only living sessions lose single grants");
+        let session = self.sessions.get_mut(&session_id).expect("only a living session loses a single grant");
         let lost = &mut session.record.lost;
         let at = lost.partition_point(|(other, _)| *other < grant);
         lost.insert(at, (grant, how));
@@ -366,29 +364,17 @@ impl LockState {
             lost.remove(0);
         }
         session.digest(&mut self.digest);
-        self.effects.pushes.push(Push::Lost { session: session_id, grant, how });
+        self.effects.tell_lost(session_id, grant, how);
     }
 
-    /// What an owner holds decides how its waiting request stands.
+    /// Called when an owner holds more or less than before: its waiting request may have other stances now, and an owner that
+    /// neither holds nor waits is forgotten.
     fn owner_holdings_changed(&mut self, owner: &OwnerId) {
         if let Some(arrival) = self.waiting_request(owner) {
-            self.stand_anew(arrival);
+            self.rejoin_queues(arrival);
         } else if let OwnerId::Named(session, owner) = owner {
             let session = self.sessions.get_mut(session).expect("a grant has a living session");
             session.forget_owner_if_idle(owner);
         }
-    }
-}
-
-fn ended(record: &GrantRecord, count_left: u32, how: GrantEnd, rests_until: Option<LogicalMs>) -> Event {
-    Event::Ended {
-        grant: record.id,
-        token: record.token,
-        session: record.session,
-        owner: record.owner.clone(),
-        held: record.held.clone(),
-        count_left,
-        how,
-        rests_until,
     }
 }

@@ -1,18 +1,18 @@
-//! When a lease ends: of a session, and of a lock with a TTL of its own.
+//! When a lease ends: the lease of a session, and that of a lock with a TTL of its own.
 //!
-//! A lease runs from its last renewal. A fail-over lifts every lease at once, and is kept as one number, the stamp of the
-//! new leader's first entry: the lifted deadline is computed when it is asked for, and nothing is swept. In the same way
-//! one keep-alive renews all locks of a session without touching them one by one.
+//! A lease runs from its last renewal. A fail-over lifts every lease, but is stored as one number, the stamp of the new
+//! leader's first entry: a lifted deadline is computed when it is needed, and no lease is updated. In the same way, one
+//! keep-alive renews all locks of a session without touching each of them.
 
 use std::collections::BTreeSet;
 
 use crate::bounds::FAILOVER_GRACE_MS;
 use crate::words::{GrantId, LogicalMs, Ttl};
 
-/// The deadline of a lease that was renewed last at `renewed_at`.
+/// The deadline of a lease that was last renewed at `renewed_at`.
 ///
-/// After a fail-over at `grace_at` it is at least that plus the TTL or the grace, whichever is less, and at most the grace
-/// beyond what it was.
+/// A fail-over at `grace_at` lifts it to at least `grace_at` plus the TTL or the grace, whichever is less. It never adds
+/// more than the grace to the plain deadline.
 // Rule: failover-grace
 pub(crate) fn deadline(renewed_at: LogicalMs, ttl: Ttl, grace_at: Option<LogicalMs>) -> LogicalMs {
     let ttl_ms = ttl.millis().get();
@@ -28,19 +28,21 @@ pub(crate) fn deadline(renewed_at: LogicalMs, ttl: Ttl, grace_at: Option<Logical
 
 /// The locks of one session that have a TTL of their own.
 ///
-/// A grant moves from `fresh` to `renewed` once in its life, at the first keep-alive after it was granted; from then on
-/// every keep-alive renews it without touching it.
+/// The first keep-alive after a grant moves it from `fresh` to `renewed`. Later keep-alives renew it without touching it,
+/// because all locks in `renewed` run from the session's last keep-alive.
 // Rule: ttl
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LockTtls {
-    /// Granted before the last keep-alive: all of them run from that.
+    /// Granted before the last keep-alive. Each runs from that keep-alive.
     renewed: BTreeSet<(Ttl, GrantId)>,
-    /// Granted since: each runs from its own grant. Ordered by the plain deadline, which a grace can only lift.
+    /// Granted since the last keep-alive. Each runs from its own grant. Ordered by the deadline without grace, which a grace
+    /// can only lift.
     fresh: BTreeSet<(LogicalMs, Ttl, GrantId)>,
 }
 
 impl LockTtls {
-    /// A grant of a session that was renewed last at `renewed_at`, which is later only if the grant comes from a snapshot.
+    /// Adds a grant. Its session was last renewed at `renewed_at`; that is after `granted_at` only if the grant comes from a
+    /// snapshot.
     pub(crate) fn insert(&mut self, granted_at: LogicalMs, ttl: Ttl, grant: GrantId, renewed_at: LogicalMs) {
         if renewed_at > granted_at {
             self.renewed.insert((ttl, grant));
@@ -55,7 +57,7 @@ impl LockTtls {
         assert!(was_there, "grant {} has a TTL that its session does not know", grant.0);
     }
 
-    /// A keep-alive: from now on all of them run from it.
+    /// A keep-alive: from now on, all locks run from it.
     pub(crate) fn renew(&mut self) {
         for (_, ttl, grant) in std::mem::take(&mut self.fresh) {
             self.renewed.insert((ttl, grant));
@@ -66,9 +68,9 @@ impl LockTtls {
         self.renewed.is_empty() && self.fresh.is_empty()
     }
 
-    /// The earliest deadline among them.
+    /// The earliest deadline of these locks.
     pub(crate) fn earliest(&self, renewed_at: LogicalMs, grace_at: Option<LogicalMs>) -> Option<LogicalMs> {
-        // Among those with one renewal, the least TTL ends first, with or without a grace.
+        // These all run from the same keep-alive, so the shortest TTL ends first, with or without a grace.
         let mut earliest = self.renewed.first().map(|(ttl, _)| deadline(renewed_at, *ttl, grace_at));
         for (plain, ttl, _) in &self.fresh {
             if earliest.is_some_and(|earliest| earliest <= *plain) {
@@ -80,7 +82,7 @@ impl LockTtls {
         earliest
     }
 
-    /// Those whose deadline the stamp has reached.
+    /// The grants whose deadline the stamp has reached.
     pub(crate) fn due(
         &self,
         stamp: LogicalMs,
@@ -117,16 +119,16 @@ mod tests {
     #[test]
     fn a_fail_over_lifts_by_no_more_than_the_grace() {
         assert_eq!(at(0, 30_000, None), 30_000);
-        assert_eq!(at(0, 30_000, Some(10_000)), 30_000, "far from its end nothing changes");
-        assert_eq!(at(0, 30_000, Some(29_000)), 32_000, "at least three seconds from now");
-        assert_eq!(at(0, 30_000, Some(32_500)), 33_000, "a second fail-over adds no more than the rest");
-        assert_eq!(at(0, 1_000, Some(900)), 1_900, "a short TTL gets no more than itself");
-        assert_eq!(at(5_000, 1_000, Some(900)), 6_000, "a renewal after the fail-over stands by itself");
+        assert_eq!(at(0, 30_000, Some(10_000)), 30_000, "a lease that ends much later is not lifted");
+        assert_eq!(at(0, 30_000, Some(29_000)), 32_000, "at least three seconds from the fail-over");
+        assert_eq!(at(0, 30_000, Some(32_500)), 33_000, "two fail-overs together add no more than the grace");
+        assert_eq!(at(0, 1_000, Some(900)), 1_900, "a short lease gets at most its own TTL");
+        assert_eq!(at(5_000, 1_000, Some(900)), 6_000, "a renewal after the fail-over gets no grace");
     }
 
     #[test]
     fn the_earliest_deadline_is_the_least_of_all() {
-        // By brute force over small numbers, graces and both sets.
+        // Compared with all deadlines, over several graces and with grants in both sets.
         for grace in [None, Some(0), Some(1_500), Some(2_900), Some(9_000)] {
             let grace = grace.map(LogicalMs);
             let mut ttls = LockTtls::default();

@@ -1,7 +1,7 @@
-//! The made-up version 2, for the tests of upgrades: a remark on the whole group, which an operation sets and a record keeps.
+//! The made-up version 2, for the tests of upgrades: a remark about the whole group, set by an operation and kept in a record.
 //!
-//! It stands for every change of the formats to come. No release has it: the feature `made-up-version` compiles it in, and
-//! then a replica knows it only if its settings say so.
+//! It is an example of a future change of the formats. No release has it: the feature `made-up-version` compiles it in, and
+//! even then a replica knows it only if its settings say so.
 
 use crate::digest::Term;
 use crate::outcome::Outcome;

@@ -1,22 +1,22 @@
-//! The six lock modes: which pairs are compatible, and what two of them merge to.
+//! The six lock modes: which pairs are compatible, and which mode two of them merge to.
 //!
-//! This file is the table of the rule `exclusion` and nothing else; every conflict in the core is decided by it.
+//! This file is the table of the rule `exclusion`. It decides every conflict in the core, and nothing else.
 
 use std::fmt;
 
-/// What a user may ask for on a resource. The order is strength: a stronger mode allows all that a weaker one does.
+/// A mode that a user may ask for. The order is by strength: a stronger mode allows everything that a weaker one does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LockMode {
-    /// S: many readers together.
+    /// S: reads beside other readers.
     Shared,
-    /// U: one reader that means to become exclusive, beside other readers.
+    /// U: reads beside other readers and may become exclusive. Only one owner can have it.
     Update,
-    /// X: alone.
+    /// X: no other owner holds anything.
     Exclusive,
 }
 
 impl LockMode {
-    /// The mode that this takes on the resource itself.
+    /// The mode on the resource itself.
     pub fn mode(self) -> Mode {
         match self {
             LockMode::Shared => Mode::S,
@@ -25,7 +25,7 @@ impl LockMode {
         }
     }
 
-    /// The intention that this takes on every ancestor of a path.
+    /// The intention on every ancestor of a path.
     pub fn intention(self) -> Mode {
         match self {
             LockMode::Shared => Mode::IS,
@@ -34,19 +34,19 @@ impl LockMode {
     }
 }
 
-/// What stands on a resource: what users ask for, and the intentions that a hierarchy adds.
+/// A mode on a resource: one that a user asked for, or an intention that a lock below it needs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Mode {
-    /// Somebody reads below.
+    /// Intention: its owner reads below.
     IS,
-    /// Somebody writes below.
+    /// Intention: its owner writes below.
     IX,
     /// Shared.
     S,
-    /// Update: reads, and is next to write.
+    /// Update: reads, and is the next to write.
     U,
-    /// Shared here, and somebody writes below.
+    /// Shared, with the intention to write below.
     SIX,
     /// Exclusive.
     X,
@@ -56,7 +56,7 @@ impl Mode {
     /// All modes, in the order of the table.
     pub const ALL: [Mode; 6] = [Mode::IS, Mode::IX, Mode::S, Mode::U, Mode::SIX, Mode::X];
 
-    /// The modes that must not be held by another owner while this one is held.
+    /// The modes that no other owner may hold beside this one.
     // Rule: exclusion
     pub const fn conflicts(self) -> ModeSet {
         use Mode::*;
@@ -71,12 +71,12 @@ impl Mode {
         compatible.complement()
     }
 
-    /// Whether another owner may hold `other` while this one is held.
+    /// Whether another owner may hold `other` beside this one.
     pub const fn compatible(self, other: Mode) -> bool {
         !self.conflicts().contains(other)
     }
 
-    /// The weakest mode that allows all that either of the two does.
+    /// The weakest mode that allows everything that either of the two does.
     // Rule: hierarchy
     pub fn merge(self, other: Mode) -> Mode {
         use Mode::*;
@@ -85,12 +85,12 @@ impl Mode {
             (IS, b) => b,
             (_, X) => X,
             (S, U) => U,
-            // IX with S or U, and anything but X with SIX.
+            // IX with S or U, and SIX with anything but X.
             _ => SIX,
         }
     }
 
-    /// Whether holding this mode allows all that `need` does.
+    /// Whether this mode allows everything that `need` does.
     pub fn covers(self, need: Mode) -> bool {
         self.merge(need) == self
     }
@@ -109,7 +109,7 @@ impl fmt::Debug for Mode {
     }
 }
 
-/// A set of modes, one bit each: a whole column of the table is one comparison.
+/// A set of modes, one bit each, so that one comparison covers a whole column of the table.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct ModeSet(u8);
 
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_merge_conflicts_with_exactly_what_its_parts_conflict_with() {
-        // The lock table counts modes grant by grant and never by merged owner: it may, because of this.
+        // Because of this, the holders of a resource can be counted by grant, without merging the grants of one owner.
         for a in Mode::ALL {
             for b in Mode::ALL {
                 for other in Mode::ALL {

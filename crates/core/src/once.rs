@@ -1,25 +1,25 @@
-//! Exactly once: a request that is repeated gets the answer it got before, and is never applied again.
+//! Exactly once: a repeated request gets its old answer and is not carried out again.
 //!
-//! A session remembers each answer until its client says that it has seen it, and afterwards only that the number is done
-//! with. So the memory is bounded by what is in flight, not by how long the session lives.
+//! A session remembers each answer until its client acknowledges it. After that it remembers only that the number is seen,
+//! as a mark and ranges. So memory is bounded by the requests in flight, not by the age of the session.
 
 use crate::bounds::{self, Bound};
-use crate::command::{Action, Request, Seen};
+use crate::command::{Request, Seen};
 use crate::digest::{Digest, Term};
-use crate::outcome::{Outcome, Refusal, Repeat, SessionEnd};
-use crate::planted::{Bug, planted};
+use crate::outcome::{Outcome, Refusal, Repeat};
+use crate::planted;
 use crate::record::{AnswerRecord, SessionRecord};
 use crate::session::Session;
 use crate::state::LockState;
 use crate::words::{Arrival, LogicalMs, RequestNumber, SessionId};
 
-/// An answer that its session has not said to have seen.
+/// An answer that the client has not acknowledged.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) number: RequestNumber,
     pub(crate) answered_at: LogicalMs,
     pub(crate) outcome: Outcome,
-    /// A cancel has given back the count that this answer granted.
+    /// Whether a cancel has given back the count that this answer granted.
     pub(crate) given_back: bool,
     pub(crate) term: Term,
 }
@@ -41,23 +41,27 @@ impl Answer {
     }
 }
 
-/// Who asks: every request is known by these two.
+/// The identity of a request: its session and its number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asker {
     pub(crate) session: SessionId,
     pub(crate) number: RequestNumber,
 }
 
-/// What a session knows of a request number.
+/// What a session knows about a request number.
 pub(crate) enum Known {
+    /// Nothing: the request has not arrived before.
     New,
+    /// The request waits.
     Waiting(Arrival),
+    /// Its answer is remembered, at this index of `answers`.
     Answered(usize),
+    /// The client has acknowledged its answer, which is forgotten.
     Seen,
 }
 
 impl Session {
-    /// What is known of a number.
+    /// What the session knows about a request number.
     pub(crate) fn known(&self, number: RequestNumber) -> Known {
         if covers(self.record.seen_mark, &self.record.seen_ranges, number) {
             Known::Seen
@@ -70,7 +74,7 @@ impl Session {
         }
     }
 
-    /// Remembers an answer until it is seen.
+    /// Remembers an answer until the client acknowledges it.
     pub(crate) fn remember(&mut self, record: AnswerRecord, digest: &mut Digest) {
         let AnswerRecord { session, number, answered_at, outcome, given_back } = record;
         let mut answer = Answer { number, answered_at, outcome, given_back, term: Term::default() };
@@ -79,24 +83,24 @@ impl Session {
         self.answers.insert(at, answer);
     }
 
-    /// Takes note of which answers the client has seen, and forgets those.
+    /// Forgets the answers that the client has seen, and remembers their numbers as seen.
     pub(crate) fn acknowledge(&mut self, seen: &Seen, digest: &mut Digest) -> Result<(), Refusal> {
-        let Some(news) = self.news(seen)? else { return Ok(()) };
+        let Some(merged) = self.merge_seen(seen)? else { return Ok(()) };
         self.answers.retain(|answer| {
-            let forget = news.covers(answer.number);
+            let forget = merged.covers(answer.number);
             if forget {
                 digest.take(answer.term);
             }
             !forget
         });
-        self.record.seen_mark = news.mark;
-        self.record.seen_ranges = news.ranges;
+        self.record.seen_mark = merged.mark;
+        self.record.seen_ranges = merged.ranges;
         self.digest_seen(digest);
         Ok(())
     }
 
-    /// What is seen in all if the client is believed, unless it says nothing new.
-    fn news(&self, seen: &Seen) -> Result<Option<SeenNumbers>, Refusal> {
+    /// The session's seen numbers merged with those of a message; `None` if the message adds nothing.
+    fn merge_seen(&self, seen: &Seen) -> Result<Option<SeenNumbers>, Refusal> {
         if seen.ranges.iter().any(|(first, last)| *first == 0 || first > last) {
             return Err(Refusal::BadNumber);
         }
@@ -105,26 +109,26 @@ impl Session {
         if seen.mark <= self.record.seen_mark && seen.ranges.iter().all(is_known) {
             return Ok(None);
         }
-        let news = SeenNumbers::merge(&self.record, seen);
-        if let Some((number, _)) = self.waits.iter().find(|(number, _)| news.covers(*number)) {
+        let merged = SeenNumbers::merge(&self.record, seen);
+        if let Some((number, _)) = self.waits.iter().find(|(number, _)| merged.covers(*number)) {
             return Err(Refusal::SeenWhileWaiting(*number));
         }
-        if news.ranges.len() > bounds::SEEN_RANGES_MAX {
+        if merged.ranges.len() > bounds::SEEN_RANGES_MAX {
             return Err(Refusal::Bound(Bound::SeenRanges));
         }
-        Ok(Some(news))
+        Ok(Some(merged))
     }
 }
 
-/// Request numbers that are done with: all up to the mark, and ranges above it that rise and touch neither each other nor
-/// the mark.
+/// Seen request numbers: all up to the mark, and ranges above it. Invariant: the ranges rise, and touch neither each other
+/// nor the mark.
 struct SeenNumbers {
     mark: u64,
     ranges: Vec<(u64, u64)>,
 }
 
 impl SeenNumbers {
-    /// What a session has seen, with what a message adds.
+    /// The seen numbers of a session, merged with those of a message.
     fn merge(known: &SessionRecord, seen: &Seen) -> SeenNumbers {
         let mut mark = known.seen_mark.max(seen.mark);
         let mut all: Vec<(u64, u64)> = known.seen_ranges.iter().chain(&seen.ranges).copied().collect();
@@ -149,46 +153,35 @@ impl SeenNumbers {
     }
 }
 
-/// Whether a number is at or below the mark or in one of the ranges, which rise.
+/// Whether a number is at or below the mark or in one of the ranges. The ranges must rise.
 fn covers(mark: u64, ranges: &[(u64, u64)], number: RequestNumber) -> bool {
     let at = ranges.partition_point(|(_, last)| *last < number.0);
     number.0 <= mark || ranges.get(at).is_some_and(|(first, _)| *first <= number.0)
 }
 
 impl LockState {
-    /// Answers a session's request: as before if it is a repeat, else by doing it.
+    /// Answers a session's request. A repeat gets its old answer; a new request is carried out and its answer remembered.
     // Rule: exactly-once
-    pub(crate) fn request(&mut self, request: Request) -> (Outcome, Option<Repeat>) {
+    pub(crate) fn answer_once(&mut self, request: Request) -> (Outcome, Option<Repeat>) {
         let asker = Asker { session: request.session, number: request.number };
         match self.admit(&request) {
             Err(refusal) => return (Outcome::Refused(refusal), None),
             Ok(Some((outcome, repeat))) => return (outcome, Some(repeat)),
             Ok(None) => {}
         }
-        let outcome = match request.action {
-            Action::Acquire(acquire) => self.acquire(asker, acquire),
-            Action::TakePermits(take) => self.take_permits(asker, take),
-            Action::Cancel { request, release_if_granted } => self.cancel(asker, request, release_if_granted),
-            Action::Release { grant } => self.release(asker, grant),
-            Action::Extend { grant, max_hold } => self.extend(asker, grant, max_hold),
-            Action::Convert { grant, name, mode, wait } => self.convert(asker, grant, &name, mode, wait),
-            Action::SetValue { grant, value } => self.set_value(asker, grant, value),
-            Action::Close => {
-                self.end_session(request.session, SessionEnd::Closed);
-                return (Outcome::Closed, None);
-            }
-        };
-        if !matches!(outcome, Outcome::Queued { .. }) {
+        let outcome = self.carry_out(asker, request.action);
+        // A queued request is answered when its wait ends. A closed session remembers nothing.
+        if !matches!(outcome, Outcome::Queued { .. } | Outcome::Closed) {
             self.remember(asker, outcome.clone());
         }
         (outcome, None)
     }
 
-    /// Whether a request would be done if it came now, for those that must know before anything changes.
-    pub(crate) fn would_do(&self, request: &Request) -> bool {
+    /// Whether a request would be carried out if it came now: like `admit`, but without changing anything.
+    pub(crate) fn would_carry_out(&self, request: &Request) -> bool {
         let Some(session) = self.sessions.get(&request.session) else { return false };
-        let Ok(news) = session.news(&request.seen) else { return false };
-        let is_seen = |number| news.as_ref().is_some_and(|news| news.covers(number));
+        let Ok(merged) = session.merge_seen(&request.seen) else { return false };
+        let is_seen = |number| merged.as_ref().is_some_and(|merged| merged.covers(number));
         session.check_epoch(request.epoch).is_ok()
             && request.number.0 > 0
             && matches!(session.known(request.number), Known::New)
@@ -196,7 +189,7 @@ impl LockState {
             && session.answers.iter().filter(|answer| !is_seen(answer.number)).count() < bounds::UNSEEN_ANSWERS_MAX
     }
 
-    /// Decides whether a request is to be done (`None`) or was answered before.
+    /// Decides whether a request is to be carried out (`None`), or returns its old answer.
     fn admit(&mut self, request: &Request) -> Result<Option<(Outcome, Repeat)>, Refusal> {
         let session = self.sessions.get_mut(&request.session).ok_or(Refusal::NoSession)?;
         session.check_epoch(request.epoch)?;
@@ -206,12 +199,11 @@ impl LockState {
         session.acknowledge(&request.seen, &mut self.digest)?;
 
         let session = &self.sessions[&request.session];
-        match session.known(request.number) {
+        match planted::as_remembered(session.known(request.number)) {
             Known::Seen => Err(Refusal::AlreadySeen),
-            Known::Answered(_) if planted(Bug::RetryIsDoneAgain) => Ok(None),
             Known::Answered(at) => {
                 let Answer { answered_at, outcome, .. } = &session.answers[at];
-                let repeat = Repeat { answered_at: *answered_at, stands: self.stands(outcome) };
+                let repeat = Repeat { answered_at: *answered_at, stands: self.grant_stands(outcome) };
                 Ok(Some((outcome.clone(), repeat)))
             }
             Known::Waiting(arrival) => {
@@ -226,16 +218,16 @@ impl LockState {
         }
     }
 
-    /// Remembers what a request was told, as of this entry.
+    /// Remembers the answer to a request, decided by this entry.
     pub(crate) fn remember(&mut self, asker: Asker, outcome: Outcome) {
         let Asker { session, number } = asker;
         let record = AnswerRecord { session, number, answered_at: self.stamp, outcome, given_back: false };
-        let session = self.sessions.get_mut(&session).expect("who is answered lives");
+        let session = self.sessions.get_mut(&session).expect("an answered request has a living session");
         session.remember(record, &mut self.digest);
     }
 
-    /// Whether the grant that an answer gave still stands.
-    pub(crate) fn stands(&self, outcome: &Outcome) -> bool {
+    /// Whether the grant of an answer still stands. False for an answer without a grant.
+    pub(crate) fn grant_stands(&self, outcome: &Outcome) -> bool {
         match outcome {
             Outcome::Granted { grant, .. } | Outcome::Converted { grant, .. } => self.grants.contains_key(grant),
             _ => false,

@@ -1,6 +1,7 @@
-//! What comes out of `apply`: the answer to each command, what sessions are told unasked, and the facts for the event log.
+//! What `apply` returns: the reply to each command, pushes to sessions, and events for watchers.
 //!
-//! A refusal is data like every other outcome. Its text says what was expected and what to do next.
+//! This file holds the types; `announce.rs` fills pushes and events. A refusal is data like every other outcome. Its text
+//! says what was expected and what to do next.
 
 use crate::bounds::Bound;
 use crate::command::Locks;
@@ -11,25 +12,25 @@ use crate::words::{
     Arrival, BadWord, Epoch, GrantId, LogicalMs, Name, OwnerName, Permits, RequestNumber, SessionId, Token,
 };
 
-/// Everything that one entry caused, in the order in which it happened.
+/// Everything that one entry caused. Each list is in the order in which things happened.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Effects {
-    /// Exactly one for every renewal and operation of the batch, in their order.
+    /// Exactly one reply for every renewal, then for every operation of the batch, in their order.
     pub replies: Vec<Reply>,
-    /// What sessions are told beyond the replies to this batch.
+    /// Messages to sessions, besides the replies to this batch.
     pub pushes: Vec<Push>,
-    /// Facts for watchers. An event's ordinal is its place in this list.
+    /// Events for watchers. An event's ordinal is its index in this list.
     pub events: Vec<Event>,
 }
 
 /// The answer to one renewal or operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reply {
-    /// Which one.
+    /// The renewal or operation that it answers.
     pub to: ReplyTo,
-    /// What came of it.
+    /// The result.
     pub outcome: Outcome,
-    /// Set if this request was answered before, and `outcome` is what was said then.
+    /// Set if the request was answered before. Then `outcome` is the old answer.
     pub repeat: Option<Repeat>,
 }
 
@@ -42,53 +43,53 @@ pub enum ReplyTo {
     Operation(usize),
 }
 
-/// What a repeat is told besides the old answer. It anchors no deadline.
+/// What a repeat is told besides the old answer. A client must not compute a deadline from such a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repeat {
-    /// The stamp of the entry that decided it.
+    /// The stamp of the entry that decided the old answer.
     pub answered_at: LogicalMs,
-    /// Whether the grant that the old answer gave still stands; false if it gave none.
+    /// Whether the grant of the old answer still stands. False for an answer without a grant.
     pub stands: bool,
 }
 
-/// What a session is told unasked, on whatever connection it has.
+/// A message to a session that is not a reply. It goes to the connection that the session has now.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Push {
-    /// A request that was queued has ended.
+    /// The wait of a request ended, with or without a grant.
     Ended {
-        /// Whose.
+        /// The session.
         session: SessionId,
-        /// Which.
+        /// The number of the request.
         number: RequestNumber,
-        /// How.
+        /// How it ended.
         outcome: Outcome,
     },
     /// A grant ended against its holder's will while the session lives on.
     Lost {
-        /// Whose.
+        /// The session that held it.
         session: SessionId,
-        /// Which.
+        /// The grant.
         grant: GrantId,
-        /// How.
+        /// How it ended.
         how: GrantEnd,
     },
-    /// Somebody that conflicts with the grant began to wait, and the holder had asked to hear it.
+    /// A request that conflicts with the grant began to wait, and the holder had asked to be told.
     Contended {
-        /// Whose.
+        /// The session that holds the grant.
         session: SessionId,
-        /// Which.
+        /// The grant.
         grant: GrantId,
     },
-    /// The session ended, and with it all that it held and waited for.
+    /// The session ended, with everything that it held and waited for.
     SessionEnded {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// How.
+        /// How it ended.
         how: SessionEnd,
     },
 }
 
-/// What came of a command: one flat list for all of them.
+/// The result of a command: one flat list for all kinds of commands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// The session is open.
@@ -96,9 +97,9 @@ pub enum Outcome {
         /// The epoch of the connection that opened it.
         epoch: Epoch,
     },
-    /// The session was renewed, with all that it holds.
+    /// The session was renewed, with everything that it holds.
     Renewed,
-    /// The session goes on here.
+    /// This connection has taken the session over.
     Attached(Box<Attached>),
     /// The session is closed.
     Closed,
@@ -109,138 +110,138 @@ pub enum Outcome {
         grant: GrantId,
         /// Its fencing token. Permits have one too, but it fences nothing.
         token: Token,
-        /// How often the grant is entered now; above one only for a re-entry.
+        /// How many times the grant is entered now. Above one only after a re-entry.
         count: u32,
     },
-    /// The request waits. A push says how it ends.
+    /// The request waits. A push will say how the wait ended.
     Queued {
         /// Its place in the order of the whole group.
         arrival: Arrival,
-        /// The deadlock search gave up, so a cycle may stand here.
+        /// The deadlock search gave up, so the wait may be part of a cycle.
         unchecked: bool,
     },
-    /// Not without waiting.
+    /// The request cannot be granted now and would not wait.
     Busy(Box<Busy>),
-    /// The wait was longer than was asked for.
+    /// The wait reached its time limit.
     TimedOut,
-    /// The wait was cancelled, or the request was void before it arrived.
+    /// The wait was cancelled, or the request was cancelled before it arrived.
     Cancelled,
-    /// The request would have closed a cycle of owners that wait for each other.
+    /// The request would close, or its wait has closed, a cycle of owners that wait for each other.
     Deadlock(Box<Cycle>),
     /// The session ended during the wait.
     SessionEnded(SessionEnd),
     /// The grant ended during the wait for its conversion.
     GrantEnded(GrantEnd),
 
-    /// The grant has the mode asked for.
+    /// The grant has the requested mode.
     Converted {
-        /// Which.
+        /// The grant.
         grant: GrantId,
-        /// Its token: risen if the mode became stronger.
+        /// Its token: a new one if the mode became stronger.
         token: Token,
     },
 
-    /// One count was given back.
+    /// One count of the grant was given back.
     Released {
-        /// How many are left; zero means that the resource is free of this grant.
+        /// The counts that are left. Zero means that the grant has ended.
         count_left: u32,
     },
-    /// The grant belongs to another session, or there never was one.
+    /// The grant belongs to another session, is older than this session, or never existed.
     NotOwner,
-    /// The session has given this grant back before.
+    /// The session has already given this grant back.
     AlreadyReleased,
     /// The grant ended against its holder's will.
     Expired(GrantEnd),
     /// The end of the grant's `max_hold` was moved.
     Extended {
-        /// Where to.
+        /// The new end.
         until: LogicalMs,
     },
     /// The election's value is set.
     ValueSet,
-    /// A cancel that came after the answer; nothing was changed.
+    /// The cancel came after the answer. It changed nothing.
     CancelTooLate(Late),
-    /// A cancel that came after the grant, and gave it back.
+    /// The cancel came after the grant and gave one count of it back.
     CancelReleased {
         /// The grant.
         grant: GrantId,
-        /// How many counts it has left.
+        /// The counts that are left.
         count_left: u32,
     },
 
-    /// The administrator's act is done, or was done before.
+    /// The administrator's act took effect, now or before.
     Done,
-    /// What the administrator named is not there: never was, or no longer.
+    /// What the administrator named does not exist: it has ended, or it never existed.
     NotFound,
 
-    /// Nothing was changed, for this reason.
+    /// The command was refused, for this reason.
     Refused(Refusal),
 }
 
-/// What a cancel came too late for.
+/// What happened to a request before its cancel came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Late {
-    /// The request was granted.
+    /// It was granted.
     Granted {
         /// The grant.
         grant: GrantId,
-        /// Whether it still stands.
+        /// Whether the grant still stands.
         stands: bool,
     },
-    /// The conversion was made.
+    /// It was a conversion and took effect.
     Converted {
         /// The grant.
         grant: GrantId,
-        /// Whether it still stands.
+        /// Whether the grant still stands.
         stands: bool,
     },
-    /// The request had ended without a grant, or was none that waits.
+    /// It ended without a grant, or was not a request for one.
     Ended,
 }
 
-/// Why a command was refused. It changed nothing.
+/// Why a command was refused. A refused command changes neither grants nor waits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Refusal {
-    /// No such session lives.
-    #[error("the session has ended or never was: open a new one")]
+    /// There is no living session with this id.
+    #[error("the session has ended or never existed: open a new one")]
     NoSession,
-    /// The session id is taken.
+    /// Another session has this id.
     #[error("another session has this id: draw a new one")]
     SessionExists,
     /// The secret does not match.
     #[error("the secret does not belong to this session")]
     WrongSecret,
-    /// The session was attached from elsewhere since.
+    /// Another connection has taken the session over.
     #[error("the session was attached elsewhere (epoch {}): this connection must stop", current.0)]
     WrongEpoch {
-        /// The epoch that may act.
+        /// The session's current epoch. Only its connection may act.
         current: Epoch,
     },
-    /// The answer to this number was seen and is forgotten.
+    /// The client has acknowledged the answer to this number, so it is forgotten.
     #[error("the answer to this request number was seen before: use a new number")]
     AlreadySeen,
-    /// The message claims to have seen the answer of a request that has none yet.
+    /// The message acknowledges the answer of a request that still waits.
     #[error("request {} still waits, so its answer cannot have been seen", .0.0)]
     SeenWhileWaiting(RequestNumber),
     /// A bound was reached.
     #[error("{0}")]
     Bound(Bound),
-    /// Something in the command was no valid word.
+    /// A name, number or duration in the command is invalid.
     #[error("{0}")]
     BadWord(BadWord),
-    /// Request numbers count from one; ranges run upwards.
+    /// A request number is zero, or a range of seen numbers is empty or begins at zero.
     #[error("request numbers count from 1 and ranges of seen numbers run upwards")]
     BadNumber,
-    /// A cancel named itself.
+    /// A cancel names itself.
     #[error("a request cannot cancel itself")]
     CancelsItself,
-    /// A resource stands twice in a request.
+    /// A request names a resource twice.
     #[error("{0} is named twice in one request")]
     NamedTwice(Name),
-    /// The owner already waits.
+    /// The owner already waits for another request.
     #[error("this owner already waits for a request: wait for it or cancel it first")]
     OwnerWaits,
-    /// The owner holds the resource in a weaker mode.
+    /// The owner already holds the resource in a weaker mode.
     #[error("this owner holds {name} already in a weaker mode (grant {}): upgrade that grant", grant.0)]
     UseUpgrade {
         /// The resource.
@@ -248,12 +249,12 @@ pub enum Refusal {
         /// The grant to upgrade.
         grant: GrantId,
     },
-    /// A multi-lock names what its owner already holds.
+    /// A multi-lock names a resource that its owner already holds.
     #[error("this owner holds {name} already (grant {}): leave it out of the multi-lock", grant.0)]
     AlreadyHeld {
         /// The resource.
         name: Name,
-        /// The grant that holds or covers it.
+        /// The grant that holds the resource or covers it.
         grant: GrantId,
     },
     /// The grant has been entered more than once.
@@ -262,31 +263,31 @@ pub enum Refusal {
     /// The grant does not hold this name.
     #[error("the grant does not hold {0}")]
     NotInGrant(Name),
-    /// Another owner means to upgrade, too.
+    /// Another owner holds the resource for update or waits to upgrade there.
     #[error("another owner holds {0} for update or waits to upgrade there: release and acquire in update mode")]
     UpgradeConflict(Name),
-    /// The grant is one of permits.
+    /// The grant holds permits, not locks.
     #[error("permits have no mode and no value")]
     NotALock,
-    /// Only an exclusive lock on one resource is an election.
+    /// The lock is not an election: only an exclusive lock on one resource is.
     #[error("only an exclusive lock on one resource carries a value")]
     NotAnElection,
     /// The grant has no `max_hold`.
     #[error("the grant has no max-hold to extend: it lives as long as its session renews it")]
     NothingToExtend,
-    /// The name is a semaphore.
+    /// A lock was requested on a name that is a semaphore.
     #[error("{0} is a semaphore: take permits of it")]
     IsSemaphore(Name),
-    /// The name is in use as a lock.
+    /// Permits were requested of a name that is in use as a lock.
     #[error("{0} is in use as a lock: it cannot be a semaphore at the same time")]
     IsLock(Name),
     /// A path cannot be a semaphore.
     #[error("{0} is a path: a semaphore takes no part in a hierarchy, so its name cannot begin with '/'")]
     PathSemaphore(Name),
-    /// Nobody has said how many permits there are.
+    /// The semaphore has no limit yet, and the request names none.
     #[error("{0} has no limit: say one with the request, or let an administrator set it")]
     NoLimit(Name),
-    /// The request believes in another limit.
+    /// The request expects another limit than the semaphore has.
     #[error("{name} has the limit {}", live.get())]
     LimitDiffers {
         /// The semaphore.
@@ -294,7 +295,7 @@ pub enum Refusal {
         /// The limit in force.
         live: Permits,
     },
-    /// More permits than there will ever be.
+    /// The request wants more permits than the limit.
     #[error("{name} has only {} permits in all", limit.get())]
     MoreThanLimit {
         /// The semaphore.
@@ -302,57 +303,57 @@ pub enum Refusal {
         /// The limit in force.
         limit: Permits,
     },
-    /// The freeze id is taken by a freeze of another scope.
+    /// A freeze with this id and another scope exists.
     #[error("another freeze has this id: draw a new one")]
     FreezeExists,
-    /// The active version does not have what was asked for.
+    /// The active format version does not have this operation.
     #[error(
         "this needs format version {needs}: not before every node is upgraded; `fencepost members` shows which is not"
     )]
     NotYet {
-        /// The oldest version that has it.
+        /// The oldest version that has the operation.
         needs: FormatVersion,
     },
 }
 
-/// Who is in the way of a request that would not wait.
+/// What is in the way of a request that would not wait.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Busy {
-    /// The first resource in name order where the request could not pass.
+    /// The first resource, in name order, where the request is blocked.
     pub name: Name,
-    /// What is in the way there.
+    /// Why it is blocked there.
     pub why: BusyWhy,
-    /// Who is in the way there, oldest grant first, at most 16.
+    /// The holders in the way there, oldest grant first, at most 16.
     pub holders: Vec<Holder>,
-    /// How many there are in all.
+    /// The number of all holders in the way there.
     pub holder_count: u32,
 }
 
-/// What is in the way.
+/// Why a request is blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BusyWhy {
     /// The name is frozen.
     Frozen,
-    /// Somebody holds it in a mode that conflicts, or too many permits are out.
+    /// Another owner holds it in a conflicting mode, or too few permits are left.
     Held,
-    /// Nobody holds it any more, but it rests after an involuntary end.
+    /// Only rests are in the way: grants that ended involuntarily.
     Resting,
-    /// Nobody in the way holds it, but an earlier request that conflicts waits.
+    /// No holder is in the way, but an earlier conflicting request waits.
     Queued,
 }
 
-/// Somebody who holds a resource.
+/// A grant on a resource, or the rest of one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Holder {
-    /// The grant, or what is left of it.
+    /// The id of the grant.
     pub grant: GrantId,
-    /// What it takes on this resource.
+    /// What it takes of this resource.
     pub takes: Takes,
     /// Its token.
     pub token: Token,
-    /// Since when.
+    /// When it was granted; for a rest, when the grant ended.
     pub since: LogicalMs,
-    /// Who; none for a rest.
+    /// The session that holds it; `None` for a rest.
     pub session: Option<SessionId>,
     /// The owner's name, if it has one.
     pub owner: Option<OwnerName>,
@@ -367,7 +368,7 @@ pub enum Takes {
     Permits(Permits),
 }
 
-/// A cycle of owners, each waiting for the next and the last for the first. The first is the request that was refused.
+/// A cycle of owners: each waits for the next, and the last for the first. The first link is the request that was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cycle {
     /// The owners on the cycle.
@@ -379,30 +380,30 @@ pub struct Cycle {
 pub struct CycleLink {
     /// Its session.
     pub session: SessionId,
-    /// Its name; none for a request that is an owner of its own.
+    /// Its name; `None` for a request that is an owner of its own.
     pub owner: Option<OwnerName>,
-    /// The request of it that waits.
+    /// Its waiting request.
     pub number: RequestNumber,
-    /// Where it waits for the next owner.
+    /// The resource where it waits for the next owner.
     pub waits_for: Name,
-    /// The mode it wants there.
+    /// The mode that it wants there.
     pub wants: Mode,
-    /// What the next owner holds there, or none if it only waits there earlier.
+    /// The grant of the next owner there; `None` if the next owner only waits there, ahead of this one.
     pub blocked_by: Option<GrantId>,
 }
 
-/// What a session finds when it is attached again.
+/// The state of a session, as an attach reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Attached {
-    /// The epoch of this connection; older ones may no longer act.
+    /// The epoch of this connection. Connections with older epochs may no longer act.
     pub epoch: Epoch,
-    /// What it holds, by grant id.
+    /// The grants that it holds, by grant id.
     pub grants: Vec<AttachedGrant>,
-    /// What it waits for, by request number.
+    /// The requests that wait, by request number.
     pub waits: Vec<(RequestNumber, Arrival)>,
-    /// The answers that it has not said to have seen, by request number.
+    /// The answers that the client has not acknowledged, by request number.
     pub unseen: Vec<UnseenAnswer>,
-    /// What it lost and may not know of, by grant id.
+    /// The grants that it lost, by grant id. The client may not know of them.
     pub lost: Vec<(GrantId, GrantEnd)>,
 }
 
@@ -413,7 +414,7 @@ pub struct AttachedGrant {
     pub grant: GrantId,
     /// Its token.
     pub token: Token,
-    /// How often it is entered.
+    /// How many times it is entered.
     pub count: u32,
     /// What it holds.
     pub held: Held,
@@ -422,60 +423,60 @@ pub struct AttachedGrant {
 /// What a grant holds: locks or permits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Held {
-    /// Locks, as they were asked for and converted since.
+    /// Locks, in their present modes.
     Locks(Locks),
     /// Permits of a semaphore.
     Permits {
         /// The semaphore.
         name: Name,
-        /// How many.
+        /// How many permits.
         permits: Permits,
     },
 }
 
-/// An answer that a session has not said to have seen.
+/// An answer that the client has not acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct UnseenAnswer {
     /// The request.
     pub number: RequestNumber,
     /// The stamp of the entry that decided it.
     pub answered_at: LogicalMs,
-    /// What was said.
+    /// The answer.
     pub outcome: Outcome,
-    /// Whether the grant it gave still stands.
+    /// Whether its grant still stands.
     pub stands: bool,
 }
 
 /// How a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SessionEnd {
-    /// By its own will.
+    /// Its client closed it.
     Closed,
-    /// No sign of life for as long as its TTL.
+    /// It was not renewed within its TTL.
     Expired,
-    /// By an administrator.
+    /// An administrator evicted it.
     Evicted,
-    /// By restoring a backup, which keeps no session.
+    /// A backup was restored, which keeps no session.
     Restored,
 }
 
 /// How a grant ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GrantEnd {
-    /// Released by its holder.
+    /// Its holder released it.
     Released,
-    /// With its session.
+    /// Its session ended.
     Session(SessionEnd),
-    /// At its own TTL.
+    /// It was not renewed within its own TTL.
     Ttl,
-    /// At its `max_hold`.
+    /// It reached its `max_hold`.
     MaxHold,
-    /// By an administrator.
+    /// An administrator broke it.
     Broken,
 }
 
 impl GrantEnd {
-    /// Whether the holder did not want it: then a lock delay begins to count.
+    /// Whether the grant ended against its holder's will. Only then does its lock delay apply.
     // Rule: lock-delay
     pub fn involuntary(self) -> bool {
         !matches!(self, GrantEnd::Released | GrantEnd::Session(SessionEnd::Closed))

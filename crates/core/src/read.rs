@@ -1,7 +1,8 @@
-//! Looking on: who holds what, who waits and why, and whether a token still stands. Nothing here changes anything.
+//! Queries: who holds what, who waits and why, and whether the grant of a token still stands. Nothing here changes the state.
 //!
-//! A listing comes in pages that look at a bounded number of rows, whether they match or not, so that a read never stalls
-//! the entries behind it. Remaining times are for whoever has a clock; here there are deadlines and the stamp.
+//! A listing comes in pages. A page looks at a bounded number of rows, whether they match or not, so that a read never
+//! stalls the entries behind it. Views show deadlines and the stamp; remaining times are computed by callers that have a
+//! clock.
 
 use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -21,9 +22,9 @@ use crate::words::{Arrival, GrantId, LogicalMs, Name, OwnerName, RequestNumber, 
 /// A page of a listing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page<Row, Key> {
-    /// What matched.
+    /// The matching rows.
     pub rows: Vec<Row>,
-    /// Where to go on; none if this was the end.
+    /// Pass this as `after` to get the next page; `None` on the last page.
     pub next: Option<Key>,
 }
 
@@ -32,7 +33,8 @@ pub struct Page<Row, Key> {
 pub struct GrantView {
     /// The grant.
     pub record: GrantRecord,
-    /// When it ends without another sign of life: the least of its session's deadline, its own TTL and its `max_hold`.
+    /// When it ends unless it is renewed or extended: the earliest of its session's deadline, its own TTL and its
+    /// `max_hold`.
     pub deadline: LogicalMs,
 }
 
@@ -41,89 +43,89 @@ pub struct GrantView {
 pub struct SessionView {
     /// The session.
     pub record: SessionRecord,
-    /// When it ends without another sign of life.
+    /// When it ends unless it is renewed.
     pub deadline: LogicalMs,
-    /// How many grants it has.
+    /// The number of its grants.
     pub grants: usize,
-    /// How many requests of it wait.
+    /// The number of its waiting requests.
     pub waits: usize,
 }
 
-/// Why a resource is as it is.
+/// Who holds a resource, who waits for it, and why.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
     /// The resource.
     pub name: Name,
-    /// The stamp that ages and deadlines are to be compared with.
+    /// The present stamp, to compute ages and remaining times.
     pub stamp: LogicalMs,
-    /// Who holds it, oldest grant first, intentions from below and covering locks from above included.
+    /// Its holders, oldest grant first. Includes intentions of locks below it, and locks above that cover it.
     pub holders: Vec<HolderView>,
-    /// What rests on it.
+    /// The rests that keep it busy.
     pub rests: Vec<RestRecord>,
     /// The freezes that cover it.
     pub freezes: Vec<FreezeRecord>,
-    /// The semaphore's limit, if it is one, and how many permits are out.
+    /// If it is a semaphore: its record, and the number of permits that are out.
     pub semaphore: Option<(SemaphoreRecord, u64)>,
-    /// Those who wait, in order, at most as many as were asked for.
+    /// The first waiters in queue order, at most as many as the caller asked for.
     pub queue: Vec<QueueView>,
-    /// How many wait in all.
+    /// The number of all waiters.
     pub queue_len: usize,
-    /// What the first waiter waits for, down to the root; empty if nobody waits.
+    /// What blocks the first waiter, what blocks that one, and so on; empty if no request waits.
     pub chain: Vec<Blocker>,
-    /// Sessions that wait for each other in a circle, with a wait for this resource on it. Suspected only: a session can do several
-    /// things at once, and the one that holds need not be the one that waits.
+    /// A circle of sessions that wait for each other, with a wait for this resource in it. Only a suspicion: a session can
+    /// run several tasks, and the task that holds need not be the one that waits.
     pub suspected: Option<Cycle>,
 }
 
-/// Somebody who holds a resource, with age and validity.
+/// A holder of a resource, with its deadline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HolderView {
-    /// Who, what and since when.
+    /// The holder.
     pub holder: Holder,
-    /// The ancestor that it holds, if it covers the resource from above.
+    /// The ancestor that it holds, if it covers the resource from there.
     pub covers_from: Option<Name>,
-    /// When it ends without another sign of life.
+    /// When it ends unless it is renewed or extended.
     pub deadline: LogicalMs,
-    /// What it is like, if not as usual.
+    /// Its terms, if they are not the default.
     pub terms: Option<Box<Terms>>,
 }
 
-/// Somebody who waits.
+/// A waiting request, as one entry of a queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueView {
-    /// Its place in this queue, from one.
+    /// Its place in this queue, counted from one.
     pub position: usize,
     /// The request.
     pub waiter: WaiterRecord,
-    /// What it needs of this resource.
+    /// The mode or permits that it needs here.
     pub wants: Takes,
-    /// It converts, and so goes ahead of those who came before it.
+    /// Whether it is a conversion here, which goes ahead of all others.
     pub converts: bool,
 }
 
-/// One step down the chain of blockers: who waits, where, and what is in the way.
+/// One step of a chain of blockers: a waiting request, and what blocks it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Blocker {
-    /// The session that waits.
+    /// The session of the request.
     pub session: SessionId,
-    /// The owner that waits, if it has a name.
+    /// Its owner, if it has a name.
     pub owner: Option<OwnerName>,
-    /// Its request.
+    /// Its number.
     pub number: RequestNumber,
-    /// Where it is blocked.
+    /// The resource where it is blocked.
     pub name: Name,
-    /// By what.
+    /// What blocks it.
     pub by: BlockedBy,
 }
 
 /// What blocks a waiter.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BlockedBy {
-    /// A grant; the chain goes on if its owner waits, too.
+    /// A grant. The chain goes on if its owner waits, too.
     Grant(Holder),
-    /// A rest.
+    /// The rest of a grant.
     Rest(Holder),
-    /// An earlier request, which is the next step of the chain.
+    /// An earlier request. It is the next step of the chain.
     Waiter(Arrival),
     /// A freeze.
     Freeze(FreezeRecord),
@@ -131,21 +133,21 @@ pub enum BlockedBy {
     Permits,
 }
 
-/// What a check of a token found.
+/// The result of a token check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenCheck {
     /// The grant stands and holds or covers the name.
     Stands {
-        /// Which.
+        /// The grant.
         grant: GrantId,
-        /// Until when, without another sign of life.
+        /// When it ends unless it is renewed or extended.
         deadline: LogicalMs,
     },
-    /// No grant with this token holds the name.
+    /// No grant with this token holds or covers the name.
     Gone,
 }
 
-/// How much there is of everything.
+/// The number of records of each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
     /// Living sessions.
@@ -156,7 +158,7 @@ pub struct Counts {
     pub rests: usize,
     /// Waiters.
     pub waiters: usize,
-    /// Names that are held or waited for, ancestors included.
+    /// Names that are held, resting or waited for, ancestors included.
     pub resources: usize,
     /// Semaphores in use or with a limit.
     pub semaphores: usize,
@@ -167,17 +169,18 @@ pub struct Counts {
 }
 
 impl LockState {
-    /// Whether the grant with this token stands and holds the name, itself or by a lock on an ancestor.
+    /// Whether a grant with this token stands and holds the name, directly or by a lock on an ancestor.
     // Rule: check
     pub fn check(&self, name: &Name, token: Token) -> TokenCheck {
-        let stands = self.covering(name).find(|(_, grant)| grant.record.token == token).map(|(_, grant)| grant);
-        match stands {
-            Some(grant) => TokenCheck::Stands { grant: grant.record.id, deadline: self.grant_deadline(&grant.record) },
+        match self.covering(name).find(|(_, grant)| grant.record.token == token) {
+            Some((_, grant)) => {
+                TokenCheck::Stands { grant: grant.record.id, deadline: self.grant_deadline(&grant.record) }
+            }
             None => TokenCheck::Gone,
         }
     }
 
-    /// Why a resource is as it is, with the first `queue_max` of those who wait.
+    /// Who holds a resource, who waits for it, and why, with the first `queue_max` waiters.
     // Rule: explain
     pub fn explain(&self, name: &Name, queue_max: usize) -> Explanation {
         let resource = self.resources.get(name);
@@ -187,7 +190,7 @@ impl LockState {
             semaphore.into_iter().flat_map(|it| it.holders.iter()).map(|(id, n)| (*id, Takes::Permits(*n)));
         let here: Vec<(GrantId, Takes)> = by_mode.chain(by_permits).collect();
         let above = self.covering(name).filter(|(at, _)| at != name).map(|(at, grant)| {
-            let mode = grant.asked_mode(&at).expect("it covers by what it asked for").mode();
+            let mode = grant.asked_mode(&at).expect("a covering grant was asked for on that name").mode();
             (Some(at), grant.record.id, Takes::Mode(mode))
         });
         let holders = (here.iter().map(|(id, takes)| (None, *id, *takes)).chain(above))
@@ -215,7 +218,7 @@ impl LockState {
         }
     }
 
-    /// Why a request waits: the chain of blockers from it down to the root. None if it does not wait.
+    /// Why a request waits: the chain of blockers from it to the root. `None` if it does not wait.
     // Rule: explain
     pub fn explain_wait(&self, session: SessionId, number: RequestNumber) -> Option<Vec<Blocker>> {
         let waits = &self.sessions.get(&session)?.waits;
@@ -285,7 +288,7 @@ impl LockState {
         self.freezes.iter().map(|freeze| &freeze.record)
     }
 
-    /// How much there is of everything.
+    /// The number of records of each kind.
     pub fn counts(&self) -> Counts {
         Counts {
             sessions: self.sessions.len(),
@@ -299,14 +302,14 @@ impl LockState {
         }
     }
 
-    /// No grant that stands has a token below this one, so a store may drop marks below it.
+    /// No grant that stands has a token below this one, so a store may drop its marks below it.
     ///
-    /// A grant's id never exceeds its token, so the oldest id is a bound that costs nothing to find.
+    /// A grant's id never exceeds its token, so the smallest id is such a bound, and it is found at once.
     pub fn oldest_live_token(&self) -> Token {
         Token(self.grants.first_key_value().map_or(self.last_token + 1, |(id, _)| id.0))
     }
 
-    /// When a grant ends without another sign of life.
+    /// When a grant ends unless it is renewed or extended.
     fn grant_deadline(&self, record: &GrantRecord) -> LogicalMs {
         let session = &self.sessions[&record.session];
         let own_ttl = record
@@ -318,7 +321,8 @@ impl LockState {
         ends.into_iter().flatten().min().expect("a session has a deadline")
     }
 
-    /// The grants that were asked for on a name or cover it from above, nearest name first, with that name.
+    /// The grants that hold a name or cover it from an ancestor, nearest name first, each with the name that it was asked
+    /// for.
     fn covering(&self, name: &Name) -> impl Iterator<Item = (Name, &Grant)> {
         let names: Vec<Name> = std::iter::once(name.clone()).chain(name.ancestors().rev()).collect();
         let permits = self.semaphores.get(name).into_iter().flat_map(|semaphore| semaphore.holders.keys());
@@ -333,7 +337,7 @@ impl LockState {
         permits.into_iter().chain(locks)
     }
 
-    /// Those who wait for a name, as they will come: conversions first, then by arrival.
+    /// The requests that wait for a name, in queue order: conversions first, then by arrival.
     fn queue_order(&self, name: &Name) -> impl Iterator<Item = QueueView> {
         let queue = self.resources.get(name).and_then(|resource| resource.queue());
         let converting = queue.into_iter().flat_map(|queue| queue.converting().map(|(arrival, _)| arrival));
@@ -341,24 +345,24 @@ impl LockState {
         let permits = self.semaphores.get(name).into_iter().flat_map(|semaphore| semaphore.queue.keys().copied());
         (1..).zip(converting.chain(fresh).chain(permits)).map(move |(position, arrival)| {
             let waiter = &self.waiters[&arrival];
-            let stance = waiter.stands.iter().find(|(other, _)| other == name).map(|(_, stance)| *stance);
+            let stance = waiter.stances.iter().find(|(other, _)| other == name).map(|(_, stance)| *stance);
             let wants = match (&waiter.record.wants, stance) {
                 (Wants::Permits { permits, .. }, _) => Takes::Permits(*permits),
                 (_, Some(stance)) => Takes::Mode(stance.mode()),
-                (_, None) => panic!("arrival {} is in the queue of {name} but does not stand there", arrival.0),
+                (_, None) => panic!("arrival {} is in the queue of {name} but has no stance there", arrival.0),
             };
             let converts = matches!(stance, Some(Stance::Converting(_)));
             QueueView { position, waiter: waiter.record.clone(), wants, converts }
         })
     }
 
-    /// What a waiter waits for, and what that waits for, down to something that does not wait.
+    /// The chain of blockers that starts at a waiter and ends at something that does not wait.
     fn blockers(&self, start: Arrival) -> Vec<Blocker> {
         let mut chain = Vec::new();
         let mut visited = BTreeSet::new();
         let mut at = Some(start);
         while let Some(arrival) = at {
-            // A search that gave up may have let a cycle stand; then the chain ends where it closes.
+            // There can be a cycle if a deadlock search gave up. The chain then ends where the cycle closes.
             if !visited.insert(arrival) {
                 break;
             }
@@ -376,7 +380,7 @@ impl LockState {
         chain
     }
 
-    /// The first thing that blocks a waiter, and the request that waits behind it, if one does.
+    /// The first name where a waiter is blocked, what blocks it there, and the waiting request to go on with, if any.
     fn first_blocker(&self, arrival: Arrival) -> (Name, BlockedBy, Option<Arrival>) {
         let waiter = &self.waiters[&arrival];
         let frozen = |name: &Name| self.freezes.over(name).and_then(|id| self.freezes.get(id));
@@ -390,7 +394,7 @@ impl LockState {
             return (name.clone(), by, before);
         }
         let owner: OwnerId = waiter.record.owner_id();
-        for (name, stance) in &waiter.stands {
+        for (name, stance) in &waiter.stances {
             if let Some(freeze) = frozen(name) {
                 return (name.clone(), BlockedBy::Freeze(freeze.record.clone()), None);
             }
@@ -410,7 +414,8 @@ impl LockState {
     }
 }
 
-/// Collects a page: up to `count` matches (an empty page could not say where to go on, so at least one), looking at no more rows than a read may.
+/// Collects a page of up to `count` matches, looking at no more rows than a read may. A count of zero is taken as one: an
+/// empty page could not say where the next one begins.
 fn page<'a, Key: Clone + 'a, Stored: 'a, Row>(
     rows: impl Iterator<Item = (&'a Key, &'a Stored)>,
     count: usize,

@@ -1,8 +1,8 @@
-//! The state as a list of plain records: what a snapshot holds, what the state hash is made of, and nothing derived.
+//! The state as a list of plain records: what a snapshot holds and what the state hash covers.
 //!
-//! Queues, indexes, timers and counts are not here: they follow from the records and are built again on restore.
+//! Queues, indexes, timers and counts are not here: they are derived from the records, and a restore builds them again.
 //! The order is canonical: header, sessions by id (each followed by its answers by number), semaphores by name, freezes by
-//! id, grants by id, rests by id, waiters by arrival. Equal states give equal lists, and each record needs only those
+//! id, grants by id, rests by id, waiters by arrival. Equal states give equal lists, and a record refers only to records
 //! before it.
 
 use crate::command::{Lock, Locks, Scope, Terms};
@@ -17,15 +17,15 @@ use crate::words::{
 /// One piece of the state.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Record {
-    /// The numbers of the whole group; exactly one, first.
+    /// The numbers of the whole group. Exactly one, and the first record.
     Header(Header),
     /// A living session.
     Session(SessionRecord),
-    /// An answer that its session has not said to have seen.
+    /// An answer that the client has not acknowledged.
     Answer(AnswerRecord),
-    /// A held lock or permits.
+    /// A held lock or held permits.
     Grant(GrantRecord),
-    /// What is left of a grant that ended against its holder's will.
+    /// The rest of a grant that ended against its holder's will.
     Rest(RestRecord),
     /// A queued request.
     Waiter(WaiterRecord),
@@ -33,7 +33,7 @@ pub enum Record {
     Semaphore(SemaphoreRecord),
     /// A freeze.
     Freeze(FreezeRecord),
-    /// A record of the made-up version, right behind the header.
+    /// The record of the made-up version, directly after the header.
     #[cfg(feature = "made-up-version")]
     Remark(RemarkRecord),
 }
@@ -41,13 +41,13 @@ pub enum Record {
 /// The numbers of the whole group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Header {
-    /// The active version: the whole cluster writes in it and decides by its rules.
+    /// The active version. The whole cluster uses its formats and its rules.
     pub version: FormatVersion,
     /// The stamp of the last entry.
     pub stamp: LogicalMs,
-    /// The last id or token given.
+    /// The last number drawn for an id or a token.
     pub last_token: u64,
-    /// The last arrival number given.
+    /// The last arrival number drawn.
     pub last_arrival: u64,
     /// The stamp of the last fail-over grace, if there was one.
     pub grace_at: Option<LogicalMs>,
@@ -58,76 +58,77 @@ pub struct Header {
 pub struct SessionRecord {
     /// Its id.
     pub id: SessionId,
-    /// Whose it is.
+    /// The principal that owns it.
     pub principal: Principal,
-    /// What an attach must match.
+    /// The hash of its secret. An attach must show the same one.
     pub secret_hash: SecretHash,
-    /// How long it lives without a sign of life.
+    /// How long it lives without a renewal.
     pub ttl: Ttl,
-    /// What it says about itself.
+    /// Text of the client about itself, for people.
     pub metadata: Metadata,
     /// When it was opened.
     pub opened_at: LogicalMs,
-    /// The last token given before it was opened: no older grant can be its own.
+    /// The last token drawn before it was opened. No older grant can belong to it.
     pub opened_after_token: u64,
-    /// Which connection may act.
+    /// The epoch of the connection that may act.
     pub epoch: Epoch,
-    /// The last sign of life.
+    /// The stamp of its last renewal.
     pub renewed_at: LogicalMs,
-    /// Every request number up to this one is done with.
+    /// The answers of all request numbers up to this one are acknowledged.
     pub seen_mark: u64,
-    /// Request numbers above the mark that are done with, as ranges with both ends included, rising and not touching.
+    /// Request numbers above the mark whose answers are acknowledged: ranges with both ends included. Invariant: they rise,
+    /// and touch neither each other nor the mark.
     pub seen_ranges: Vec<(u64, u64)>,
-    /// Its newest involuntary losses, by grant id.
+    /// Its newest lost grants, by grant id.
     pub lost: Vec<(GrantId, GrantEnd)>,
 }
 
-/// An answer that its session has not said to have seen.
+/// An answer that the client has not acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AnswerRecord {
-    /// Whose.
+    /// The session.
     pub session: SessionId,
-    /// To which request.
+    /// The number of the request.
     pub number: RequestNumber,
     /// The stamp of the entry that decided it.
     pub answered_at: LogicalMs,
-    /// What was said.
+    /// The answer.
     pub outcome: Outcome,
-    /// A cancel has given back the count that this answer granted, so another cancel must not.
+    /// Whether a cancel has given back the count that this answer granted. A second cancel must not.
     pub given_back: bool,
 }
 
-/// A held lock or permits.
+/// A held lock or held permits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct GrantRecord {
     /// Its id.
     pub id: GrantId,
-    /// Its token; the id until it is upgraded.
+    /// Its token. Equal to the id until the grant is upgraded.
     pub token: Token,
-    /// Whose it is.
+    /// The session that holds it.
     pub session: SessionId,
-    /// The unit of work that owns it, if it was named.
+    /// The unit of work that owns it, if it has a name.
     pub owner: Option<OwnerName>,
     /// What it holds.
     pub held: Held,
-    /// How often it is entered.
+    /// How many times it is entered.
     pub count: u32,
     /// When it was granted.
     pub granted_at: LogicalMs,
     /// When its `max_hold` ends, if it has one.
     pub hold_until: Option<LogicalMs>,
-    /// What it is like. Most are alike, and those share the default without an allocation.
+    /// Its terms. `None` for the default terms, which most grants have and which need no allocation.
     pub terms: Option<Box<Terms>>,
 }
 
-/// What is left of a grant that ended against its holder's will: a holder without a name.
+/// The rest of a grant that ended against its holder's will. It keeps the resources busy without an owner.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RestRecord {
     /// The id of the grant that ended.
     pub grant: GrantId,
     /// Its last token.
     pub token: Token,
-    /// What it keeps busy.
+    /// The locks or permits that it keeps busy.
     pub held: Held,
     /// When the grant ended.
     pub since: LogicalMs,
@@ -140,21 +141,21 @@ pub struct RestRecord {
 pub struct WaiterRecord {
     /// Its place in the order of the whole group.
     pub arrival: Arrival,
-    /// Who waits.
+    /// The session that waits.
     pub session: SessionId,
-    /// The session's number for it.
+    /// The session's number for the request.
     pub number: RequestNumber,
-    /// The unit of work that waits, if it was named.
+    /// The unit of work that waits, if it has a name.
     pub owner: Option<OwnerName>,
     /// What it waits for.
     pub wants: Wants,
-    /// Since when.
+    /// When it began to wait.
     pub queued_at: LogicalMs,
-    /// When the wait times out, if it does.
+    /// When the wait times out, if it has a limit.
     pub until: Option<LogicalMs>,
-    /// What the grant will be like.
+    /// The terms of the grant. `None` for the default terms.
     pub terms: Option<Box<Terms>>,
-    /// The deadlock search gave up on it.
+    /// Whether the deadlock search gave up on it.
     pub unchecked: bool,
 }
 
@@ -167,22 +168,22 @@ pub enum Wants {
     Conversion {
         /// The grant.
         grant: GrantId,
-        /// The resource in it.
+        /// The resource.
         name: Name,
-        /// The mode it should have.
+        /// The new mode.
         mode: LockMode,
     },
     /// Permits.
     Permits {
         /// The semaphore.
         name: Name,
-        /// How many.
+        /// How many permits.
         permits: Permits,
     },
 }
 
 impl Wants {
-    /// What would be held, as far as this request is concerned.
+    /// What the request would hold. For a conversion: only the converted resource.
     pub fn held(&self) -> Held {
         match self {
             Wants::Locks(locks) => Held::Locks(locks.clone()),
@@ -201,7 +202,7 @@ pub struct SemaphoreRecord {
     pub name: Name,
     /// The limit in force.
     pub limit: Permits,
-    /// An administrator set the limit, so that it stays when nobody uses the name.
+    /// Whether an administrator set the limit. Such a limit stays when the name is not in use.
     pub administered: bool,
 }
 
@@ -210,22 +211,22 @@ pub struct SemaphoreRecord {
 pub struct FreezeRecord {
     /// Its id.
     pub id: FreezeId,
-    /// What it covers.
+    /// The names that it covers.
     pub scope: Scope,
-    /// Who froze.
+    /// The administrator.
     pub by: Principal,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// When.
+    /// When it was set.
     pub since: LogicalMs,
 }
 
-/// What was remarked last, in the made-up version.
+/// The last remark, in the made-up version.
 #[cfg(feature = "made-up-version")]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RemarkRecord {
     /// The remark.
     pub text: Reason,
-    /// When.
+    /// When it was set.
     pub since: LogicalMs,
 }

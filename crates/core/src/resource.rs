@@ -1,23 +1,23 @@
-//! One resource in use: who holds it, who stands in its queue, and who of them is parked here.
+//! One resource in use: its holders, its queue, and which of its waiters are parked here.
 //!
-//! The cost of every lock operation is decided in this file. Holders are counted by mode, so that "does anybody conflict"
-//! is one comparison of bit sets; waiters stand in one ordered set a mode, so that the least arrival that bars a mode is
-//! the first of a few sets. Nothing here knows sessions, owners' names or time.
+//! These structures decide what a lock operation costs. Holders are counted by mode, so that a check for conflicts is one
+//! comparison of bit sets. Waiters are in one ordered set per mode, so that the earliest waiter that conflicts with a mode
+//! is the first of at most six sets. Nothing here knows sessions, owner names or time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::mode::{Mode, ModeSet};
-use crate::planted::{Bug, planted};
+use crate::planted;
 use crate::words::{Arrival, GrantId, Name};
 
-/// A resource that somebody holds or waits for.
+/// A resource that is held or waited for.
 #[derive(Clone, Debug)]
 pub(crate) struct Resource {
     pub(crate) name: Name,
     pub(crate) holders: Holders,
-    /// How many of the holders want to hear when somebody begins to wait.
+    /// The number of holders that want to be told when a conflicting request begins to wait.
     pub(crate) listeners: u32,
-    /// Invariant: there is a queue exactly if somebody stands in it.
+    /// Invariant: `Some` exactly while a request waits.
     queue: Option<Box<Queue>>,
 }
 
@@ -38,57 +38,57 @@ impl Resource {
         self.queue.get_or_insert_default()
     }
 
-    /// Takes a waiter out of the queue.
+    /// Removes a waiter from the queue.
     pub(crate) fn leave(&mut self, arrival: Arrival, stance: Stance) {
-        let queue = self.queue.as_mut().expect("who leaves a queue stands in it");
+        let queue = self.queue.as_mut().expect("a waiter leaves a queue that it is in");
         queue.unpark(arrival, stance);
-        let stood = match stance {
+        let was_queued = match stance {
             Stance::Fresh(mode) => queue.fresh[mode as usize].remove(&arrival),
             Stance::Converting(target) => {
                 queue.targets.subtract(target);
                 queue.converting.remove(&arrival) == Some(target)
             }
         };
-        assert!(stood, "arrival {} left the queue of {} where it did not stand", arrival.0, self.name);
+        assert!(was_queued, "arrival {} left the queue of {} without being in it", arrival.0, self.name);
         if queue.len() == 0 {
             self.queue = None;
         }
     }
 
-    /// The parked fresh waiter with the least arrival that nothing here keeps from passing any more. Looks at the first of
-    /// each mode only, since who is barred bars nobody's mode but those behind it: the cost is flat in the queue.
+    /// The earliest parked fresh waiter that is no longer blocked here. Looks only at the first parked waiter of each mode:
+    /// if that one is blocked, so are the later ones of the same mode. So the cost does not grow with the queue.
     // Rule: single-successor
     pub(crate) fn next_fresh_candidate(&self) -> Option<Arrival> {
         let queue = self.queue()?;
         let firsts = Mode::ALL.into_iter().filter_map(|mode| {
             let first = *queue.parked_fresh[mode as usize].first()?;
-            (!self.bars(Stance::Fresh(mode), Some(first), ModeCounts::default())).then_some(first)
+            (!self.blocks(Stance::Fresh(mode), Some(first), ModeCounts::default())).then_some(first)
         });
         firsts.min()
     }
 
-    /// The parked conversions, by arrival. They are few: whoever means to upgrade takes U, and U stands alone.
+    /// The parked conversions, by arrival. They are few: a holder that will upgrade takes U, and only one owner can hold U.
     pub(crate) fn parked_conversions(&self) -> impl Iterator<Item = Arrival> + '_ {
         self.queue().into_iter().flat_map(|queue| queue.parked_converting.iter().copied())
     }
 
-    /// Whether something keeps a request from passing here, given what its owner holds here already. `None` as its arrival
-    /// is the newest of all.
+    /// Whether a request is blocked here by a holder or by a waiter ahead of it, given what its own owner holds here. An
+    /// arrival of `None` means a new request, later than all waiters.
     // Rule: fifo
     // Rule: conversion
-    pub(crate) fn bars(&self, stance: Stance, arrival: Option<Arrival>, own: ModeCounts) -> bool {
+    pub(crate) fn blocks(&self, stance: Stance, arrival: Option<Arrival>, own: ModeCounts) -> bool {
         let is_earlier = |other: Arrival| arrival.is_none_or(|arrival| other < arrival);
         if self.holders.modes_besides(own).intersects(stance.mode().conflicts()) {
             return true;
         }
         let Some(queue) = self.queue() else { return false };
         match stance {
-            // A waiting conversion counts as an earlier waiter in its target mode, whenever it came.
+            // A waiting conversion counts as an earlier waiter in its target mode, whatever its arrival.
             Stance::Fresh(mode) => {
-                let bar = if planted(Bug::ReaderPassesWriter) && mode == Mode::S { None } else { queue.bar(mode) };
-                queue.targets.modes().intersects(mode.conflicts()) || bar.is_some_and(is_earlier)
+                queue.targets.modes().intersects(mode.conflicts())
+                    || (queue.earliest_conflict(mode).is_some_and(is_earlier) && planted::waits_behind_others(mode))
             }
-            // Conversions wait for holders only; an earlier one counts among them as U.
+            // A conversion waits for holders only. An earlier conversion counts as a holder of U.
             Stance::Converting(target) => {
                 !target.compatible(Mode::U)
                     && queue.converting.first_key_value().is_some_and(|(first, _)| is_earlier(*first))
@@ -97,17 +97,18 @@ impl Resource {
     }
 }
 
-/// What a waiting request is to one of the names that it needs.
+/// How a request waits for one of the names that it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stance {
-    /// Its owner holds nothing here: it stands in the order of arrival.
+    /// Its owner holds nothing here: the request waits in the order of arrival, for this mode.
     Fresh(Mode),
-    /// Its owner holds something weaker here: it goes ahead of the queue, towards this mode.
+    /// Its owner already holds a weaker mode here: the request goes ahead of the queue. This is the mode that the owner
+    /// would hold in the end.
     Converting(Mode),
 }
 
 impl Stance {
-    /// The mode that must be compatible with the holders.
+    /// The mode that must be compatible with the other holders.
     pub(crate) fn mode(self) -> Mode {
         match self {
             Stance::Fresh(mode) | Stance::Converting(mode) => mode,
@@ -115,7 +116,7 @@ impl Stance {
     }
 }
 
-/// How many grants stand in each mode.
+/// The number of grants in each mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ModeCounts([u32; 6]);
 
@@ -138,12 +139,12 @@ impl ModeCounts {
         self.0 == [0; 6]
     }
 
-    /// The modes that are counted at all.
+    /// The modes with a count above zero.
     pub(crate) fn modes(&self) -> ModeSet {
         self.modes_beyond(ModeCounts::default())
     }
 
-    /// The modes that are counted more often than in `part`.
+    /// The modes with a higher count than in `part`.
     fn modes_beyond(&self, part: ModeCounts) -> ModeSet {
         let mut modes = ModeSet::EMPTY;
         for mode in Mode::ALL {
@@ -154,13 +155,13 @@ impl ModeCounts {
         modes
     }
 
-    /// All modes that are counted, merged into the one that stands for them.
+    /// All modes with a count above zero, merged into one.
     pub(crate) fn merged(&self) -> Option<Mode> {
         self.modes().iter().reduce(Mode::merge)
     }
 }
 
-/// The grants that take something of a resource, rests included. One is the usual case and costs no allocation.
+/// The grants and rests on a resource. One, the usual case, needs no allocation.
 #[derive(Clone, Debug)]
 pub(crate) enum Holders {
     None,
@@ -171,7 +172,7 @@ pub(crate) enum Holders {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ManyHolders {
     by_grant: BTreeMap<GrantId, Mode>,
-    /// Invariant: counts `by_grant` by mode.
+    /// Invariant: the number of grants in `by_grant`, by mode.
     counts: ModeCounts,
 }
 
@@ -198,7 +199,7 @@ impl Holders {
         match self {
             Holders::One(only, _) if *only == grant => *self = Holders::None,
             Holders::Many(many) => {
-                let mode = many.by_grant.remove(&grant).expect("a grant is removed from a resource that it holds");
+                let mode = many.by_grant.remove(&grant).expect("a grant is removed only from a resource that it holds");
                 many.counts.subtract(mode);
                 if many.by_grant.len() == 1
                     && let Some((grant, mode)) = many.by_grant.pop_first()
@@ -218,7 +219,7 @@ impl Holders {
         }
     }
 
-    /// The modes held by anybody, less these grants of one owner.
+    /// The modes of all grants except those counted in `own`, which belong to one owner.
     pub(crate) fn modes_besides(&self, own: ModeCounts) -> ModeSet {
         match self {
             Holders::One(_, mode) if own.is_empty() => ModeSet::of(&[*mode]),
@@ -227,7 +228,7 @@ impl Holders {
         }
     }
 
-    /// How many grants stand in one of these modes, less these of one owner.
+    /// The number of grants in one of these modes, without those counted in `own`.
     pub(crate) fn count_besides(&self, own: ModeCounts, modes: ModeSet) -> u32 {
         match self {
             Holders::None => 0,
@@ -236,7 +237,7 @@ impl Holders {
         }
     }
 
-    /// All of them, oldest grant first.
+    /// All grants and rests with their modes, oldest grant first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (GrantId, Mode)> + '_ {
         let (one, many) = match self {
             Holders::None => (None, None),
@@ -247,23 +248,24 @@ impl Holders {
     }
 }
 
-/// Those who wait for a resource. Whoever waits for several stands in every queue and is parked in at most one.
+/// The requests that wait for a resource. A request for several names is in the queue of each, and is parked in at most one
+/// of them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
-    /// Those whose owner holds nothing here, by the mode they need, in order of arrival.
+    /// Waiters whose owner holds nothing here, by the mode that they need, in order of arrival.
     fresh: [BTreeSet<Arrival>; 6],
-    /// Those whose owner holds something weaker here, with the mode they go towards.
+    /// Waiters whose owner holds a weaker mode here, with the mode that the owner would hold in the end.
     converting: BTreeMap<Arrival, Mode>,
-    /// Invariant: counts the modes in `converting`.
+    /// Invariant: the number of waiters in `converting`, by mode.
     targets: ModeCounts,
-    /// Invariant: part of `fresh`; each was blocked here when it was last looked at.
+    /// Invariant: a subset of `fresh`. Each was blocked here when it was last looked at.
     parked_fresh: [BTreeSet<Arrival>; 6],
-    /// Invariant: part of `converting`; each was blocked here when it was last looked at.
+    /// Invariant: a subset of `converting`. Each was blocked here when it was last looked at.
     parked_converting: BTreeSet<Arrival>,
 }
 
 impl Queue {
-    pub(crate) fn stand(&mut self, arrival: Arrival, stance: Stance) {
+    pub(crate) fn join(&mut self, arrival: Arrival, stance: Stance) {
         match stance {
             Stance::Fresh(mode) => {
                 self.fresh[mode as usize].insert(arrival);
@@ -300,12 +302,12 @@ impl Queue {
         self.fresh.iter().map(BTreeSet::len).sum::<usize>() + self.converting.len()
     }
 
-    /// The waiting conversions, by arrival, with the mode each goes towards.
+    /// The waiting conversions, by arrival, each with the mode that its owner would hold in the end.
     pub(crate) fn converting(&self) -> impl Iterator<Item = (Arrival, Mode)> + '_ {
         self.converting.iter().map(|(arrival, target)| (*arrival, *target))
     }
 
-    /// The fresh waiters in any of these modes, by arrival.
+    /// The fresh waiters in one of these modes, by arrival.
     pub(crate) fn fresh_in(&self, modes: ModeSet) -> impl Iterator<Item = Arrival> + '_ {
         let mut sets: Vec<_> = modes.iter().map(|mode| self.fresh[mode as usize].iter().copied().peekable()).collect();
         std::iter::from_fn(move || {
@@ -314,13 +316,13 @@ impl Queue {
         })
     }
 
-    /// The fresh waiters with their modes.
+    /// The fresh waiters with their modes, by mode and then by arrival.
     pub(crate) fn fresh_by_mode(&self) -> impl Iterator<Item = (Mode, Arrival)> + '_ {
         Mode::ALL.into_iter().flat_map(|mode| self.fresh[mode as usize].iter().map(move |arrival| (mode, *arrival)))
     }
 
-    /// The least arrival that bars a fresh waiter of this mode which came after it.
-    fn bar(&self, mode: Mode) -> Option<Arrival> {
+    /// The earliest fresh waiter that conflicts with this mode.
+    fn earliest_conflict(&self, mode: Mode) -> Option<Arrival> {
         mode.conflicts().iter().filter_map(|other| self.fresh[other as usize].first().copied()).min()
     }
 }

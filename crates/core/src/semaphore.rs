@@ -1,7 +1,8 @@
-//! Semaphores: a resource with a limit, of which requests take permits.
+//! Semaphores: names with a limit, of which requests take permits.
 //!
-//! They live beside the lock table and share nothing with it but the names, the counter and the queue's manners: no modes,
-//! no hierarchy, no owners, no fencing. Only the head of a queue is ever considered, so a large request is not starved.
+//! Semaphores are kept apart from the lock table. They share the names, the token counter and the order of arrival with it,
+//! and have no modes, no hierarchy, no owners and no fencing. Only the first request of a queue is considered for a grant,
+//! so that small requests cannot starve a large one.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +11,8 @@ use crate::command::{TakePermits, Wait};
 use crate::digest::Term;
 use crate::event::RequestFacts;
 use crate::once::Asker;
-use crate::outcome::{Busy, BusyWhy, Held, Outcome, Refusal, Takes};
-use crate::planted::{Bug, planted};
+use crate::outcome::{Held, Outcome, Refusal};
+use crate::planted;
 use crate::record::{SemaphoreRecord, Wants};
 use crate::state::LockState;
 use crate::waiter::{Freed, NewWaiter};
@@ -21,7 +22,7 @@ use crate::words::{Arrival, GrantId, Name, Permits};
 #[derive(Clone, Debug)]
 pub(crate) struct Semaphore {
     pub(crate) record: SemaphoreRecord,
-    /// Permits out, rests included. May exceed the limit while it drains after a shrink.
+    /// The number of permits that are out, those of rests included. Exceeds a lowered limit until enough come back.
     pub(crate) out: u64,
     pub(crate) holders: BTreeMap<GrantId, Permits>,
     pub(crate) queue: BTreeMap<Arrival, Permits>,
@@ -29,11 +30,10 @@ pub(crate) struct Semaphore {
 }
 
 impl Semaphore {
-    /// Whether so many permits are free.
+    /// Whether this many permits are free.
     // Rule: semaphore
     pub(crate) fn fits(&self, permits: Permits) -> bool {
-        let forgotten = if planted(Bug::OnePermitTooMany) { 1.min(self.out) } else { 0 };
-        self.out - forgotten + u64::from(permits.get()) <= u64::from(self.record.limit.get())
+        planted::permits_out(self.out) + u64::from(permits.get()) <= u64::from(self.record.limit.get())
     }
 
     pub(crate) fn take(&mut self, grant: GrantId, permits: Permits) {
@@ -42,7 +42,7 @@ impl Semaphore {
     }
 
     pub(crate) fn put_back(&mut self, grant: GrantId) {
-        let permits = self.holders.remove(&grant).expect("permits come back once");
+        let permits = self.holders.remove(&grant).expect("permits are put back once");
         self.out -= u64::from(permits.get());
     }
 
@@ -60,10 +60,11 @@ impl LockState {
             wants: Held::Permits { name: take.name.clone(), permits: take.permits },
             converts: None,
         };
-        match self.try_take(asker, take, &facts) {
-            Ok(outcome) => outcome,
-            Err(refusal) => self.not_granted(facts, Outcome::Refused(refusal)),
-        }
+        self.try_take(asker, take, &facts).unwrap_or_else(|refusal| {
+            let outcome = Outcome::Refused(refusal);
+            self.effects.announce_not_granted(facts, &outcome);
+            outcome
+        })
     }
 
     fn try_take(&mut self, asker: Asker, take: TakePermits, facts: &RequestFacts) -> Result<Outcome, Refusal> {
@@ -89,7 +90,7 @@ impl LockState {
         if passes {
             self.use_semaphore(&name, limit);
             let outcome = self.grant(asker, None, Held::Permits { name, permits }, terms.boxed());
-            self.announce_grant(facts.clone(), &outcome);
+            self.effects.announce_granted(facts.clone(), &outcome);
             return Ok(outcome);
         }
         let Some(wait) = wait.patience() else { return Ok(self.permits_busy(name, permits)) };
@@ -101,7 +102,7 @@ impl LockState {
         Ok(self.enqueue(NewWaiter { asker, owner: None, wants: Wants::Permits { name, permits }, wait, terms }))
     }
 
-    /// Whether a name can be a semaphore: no path, and not in use as a lock.
+    /// Refuses a name that cannot be a semaphore: a path, or a name in use as a lock.
     pub(crate) fn may_be_semaphore(&self, name: &Name) -> Result<(), Refusal> {
         if name.is_path() {
             return Err(Refusal::PathSemaphore(name.clone()));
@@ -112,7 +113,7 @@ impl LockState {
         Ok(())
     }
 
-    /// Brings a semaphore into use with the limit that came with the request, if it is not there yet.
+    /// Creates the semaphore with the limit of the request, unless it exists.
     fn use_semaphore(&mut self, name: &Name, limit: Permits) {
         if !self.semaphores.contains_key(name) {
             self.insert_semaphore(SemaphoreRecord { name: name.clone(), limit, administered: false });
@@ -129,7 +130,7 @@ impl LockState {
         self.semaphores.insert(name, semaphore);
     }
 
-    /// A limit that came with a request lives while the name is in use; an administrator's stays.
+    /// Forgets a semaphore that is not in use. A limit that an administrator set stays.
     // Rule: free-names
     pub(crate) fn forget_semaphore_if_free(&mut self, name: &Name) {
         if let Some(semaphore) = self.semaphores.get(name)
@@ -141,7 +142,8 @@ impl LockState {
         }
     }
 
-    /// Sets, changes or takes away an administrator's limit. Shrinking revokes nothing; it drains.
+    /// Sets, changes or takes away an administrator's limit. A lower limit revokes no permits: nothing new is granted until
+    /// enough have come back.
     pub(crate) fn set_limit(&mut self, name: &Name, limit: Option<Permits>) -> Result<(), Outcome> {
         let Some(limit) = limit else {
             return match self.semaphores.get_mut(name) {
@@ -173,7 +175,7 @@ impl LockState {
         Ok(())
     }
 
-    /// Refuses the waiters that can never be served under the limit in force.
+    /// Refuses the waiters that want more permits than the limit in force.
     pub(crate) fn refuse_unservable(&mut self, name: &Name) {
         let Some(semaphore) = self.semaphores.get(name) else { return };
         let limit = semaphore.record.limit;
@@ -183,34 +185,15 @@ impl LockState {
             self.end_wait(arrival, Outcome::Refused(Refusal::MoreThanLimit { name: name.clone(), limit }));
         }
     }
-
-    fn permits_busy(&self, name: Name, permits: Permits) -> Outcome {
-        let semaphore = self.semaphores.get(&name);
-        let why = if self.freezes.over(&name).is_some() {
-            BusyWhy::Frozen
-        } else if semaphore.is_some_and(|semaphore| !semaphore.fits(permits)) {
-            let only_rests = semaphore.is_some_and(|it| it.holders.keys().all(|id| self.rests.contains_key(id)));
-            if only_rests { BusyWhy::Resting } else { BusyWhy::Held }
-        } else {
-            BusyWhy::Queued
-        };
-        let holders = semaphore.into_iter().flat_map(|semaphore| semaphore.holders.iter());
-        Outcome::Busy(Box::new(Busy {
-            name,
-            why,
-            holders: self.shown_holders(holders.map(|(id, permits)| (*id, Takes::Permits(*permits)))),
-            holder_count: semaphore.map_or(0, |semaphore| semaphore.holders.len() as u32),
-        }))
-    }
 }
 
 impl Wait {
-    /// How long to wait, if at all: a wait of zero is a try.
+    /// How long to wait; `None` if the request would not wait. A wait of zero is no wait.
     pub(crate) fn patience(self) -> Option<Wait> {
         match self {
             Wait::No => None,
             Wait::UpTo(limit) if limit.get() == 0 => None,
-            patient => Some(patient),
+            wait => Some(wait),
         }
     }
 }

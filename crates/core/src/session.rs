@@ -1,7 +1,7 @@
-//! Sessions: how they open, stay alive, move to another connection, and end.
+//! Sessions: how they open, are renewed, move to another connection, and end.
 //!
-//! Everything that a client holds or waits for hangs on its session, so that the end of one is a walk over what it has.
-//! What a session may ask for, and that it is done only once, stands in `once.rs`.
+//! Everything that a client holds or waits for belongs to its session, so the end of a session is a walk over its grants and
+//! waits. Requests of a session are answered in `once.rs` and dispatched in `state.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,52 +9,52 @@ use crate::bounds::{self, Bound};
 use crate::command::{Open, Renewal};
 use crate::deadlines::Due;
 use crate::digest::{Digest, Term};
-use crate::event::Event;
 use crate::lease::{self, LockTtls};
-use crate::once::Answer;
-use crate::outcome::{Attached, AttachedGrant, GrantEnd, Outcome, Push, Refusal, Repeat, SessionEnd, UnseenAnswer};
-use crate::planted::{Bug, planted};
+use crate::once::{Answer, Asker};
+use crate::outcome::{Attached, AttachedGrant, GrantEnd, Outcome, Refusal, Repeat, SessionEnd, UnseenAnswer};
+use crate::planted;
 use crate::record::SessionRecord;
 use crate::resource::ModeCounts;
 use crate::state::LockState;
 use crate::words::{Arrival, Epoch, GrantId, LogicalMs, Name, OwnerName, RequestNumber, SessionId};
 
-/// A living session: its record, and what follows from other records.
+/// A living session: the record, and what is derived from other records.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
     pub(crate) record: SessionRecord,
-    /// Unseen answers, by number. A plain vector: they come at the end and go from the front.
+    /// Answers that the client has not acknowledged, by number. A plain vector, because they are usually added at the end
+    /// and removed at the front.
     pub(crate) answers: Vec<Answer>,
-    /// Requests that wait, by number.
+    /// The waiting requests, by number.
     pub(crate) waits: Vec<(RequestNumber, Arrival)>,
     pub(crate) grants: BTreeSet<GrantId>,
-    /// How many resources it holds and waits for.
+    /// The number of resources that it holds and waits for, for the bound.
     pub(crate) locks: usize,
     /// The named owners that hold something or wait.
     pub(crate) owners: BTreeMap<OwnerName, Box<Owner>>,
-    /// Invariant: none if it is empty.
+    /// Its locks with a TTL. Invariant: `None` if there are none.
     pub(crate) ttls: Option<Box<LockTtls>>,
-    /// Where the session stands in the deadlines.
+    /// The stamp of the session's entry in the deadlines.
     pub(crate) timer: LogicalMs,
     pub(crate) term: Term,
-    /// The seen numbers change with every message, so they have a term of their own.
+    /// The seen numbers have a term of their own, because they change with every message.
     pub(crate) seen_term: Term,
 }
 
-/// A unit of work inside a session that was given a name.
+/// A unit of work inside a session that has a name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Owner {
-    /// What its grants take, name by name, ancestors included.
+    /// What its grants take on each name, ancestors included.
     pub(crate) held: BTreeMap<Name, OwnerHolding>,
-    /// The one request that it waits for.
+    /// Its waiting request. An owner waits for one request at a time.
     pub(crate) waits: Option<Arrival>,
 }
 
-/// What an owner has on one name.
+/// What an owner holds on one name.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OwnerHolding {
     pub(crate) counts: ModeCounts,
-    /// The grant that was asked for on this very name. There is one at most: a second acquire enters it or is refused.
+    /// The grant that was asked for on exactly this name. There is at most one: a second acquire enters it or is refused.
     pub(crate) asked: Option<GrantId>,
 }
 
@@ -74,28 +74,31 @@ impl Session {
         }
     }
 
-    /// When the session ends without another sign of life.
+    /// When the session ends unless it is renewed.
     // Rule: session-ttl
     pub(crate) fn deadline(&self, grace_at: Option<LogicalMs>) -> LogicalMs {
         lease::deadline(self.record.renewed_at, self.record.ttl, grace_at)
     }
 
-    /// When the first of the session and its locks with a TTL ends.
+    /// The earliest deadline of the session and of its locks with a TTL.
     pub(crate) fn earliest_deadline(&self, grace_at: Option<LogicalMs>) -> LogicalMs {
         let locks = self.ttls.as_ref().and_then(|ttls| ttls.earliest(self.record.renewed_at, grace_at));
         let session = self.deadline(grace_at);
         locks.map_or(session, |locks| locks.min(session))
     }
 
-    /// The epoch that may act, or a refusal.
+    /// Refuses an epoch that is not the current one.
     // Rule: attach
     pub(crate) fn check_epoch(&self, epoch: Epoch) -> Result<(), Refusal> {
         let current = self.record.epoch;
-        if epoch == current || planted(Bug::StaleEpochActs) { Ok(()) } else { Err(Refusal::WrongEpoch { current }) }
+        if epoch != current && planted::old_epoch_is_refused() {
+            return Err(Refusal::WrongEpoch { current });
+        }
+        Ok(())
     }
 
     pub(crate) fn digest(&mut self, digest: &mut Digest) {
-        // Taken apart, so that a new field cannot be left out unseen; the seen numbers are digested by themselves.
+        // Destructured without `..`, so that the compiler finds a new field. The seen numbers have a term of their own.
         let SessionRecord {
             id,
             principal,
@@ -134,7 +137,7 @@ impl LockState {
         if of_principal >= bounds::SESSIONS_PER_PRINCIPAL_MAX {
             return (Outcome::Refused(Refusal::Bound(Bound::SessionsPerPrincipal)), None);
         }
-        self.effects.events.push(Event::SessionOpened { session: open.session, principal: open.principal.clone() });
+        self.effects.announce_session_opened(open.session, open.principal.clone());
         self.insert_session(SessionRecord {
             id: open.session,
             principal: open.principal,
@@ -180,7 +183,7 @@ impl LockState {
 
         session.record.renewed_at = self.stamp;
         if let Some(ttls) = &mut session.ttls
-            && !planted(Bug::KeepAliveSkipsLockTtl)
+            && planted::keep_alive_renews_locks()
         {
             ttls.renew();
         }
@@ -193,9 +196,9 @@ impl LockState {
         Ok(if attaches { Outcome::Attached(Box::new(self.attached(id))) } else { Outcome::Renewed })
     }
 
-    /// Puts the session where it belongs among the deadlines.
+    /// Moves the session's entry in the deadlines to its present earliest deadline.
     pub(crate) fn move_session_timer(&mut self, id: SessionId) {
-        let session = self.sessions.get_mut(&id).expect("only living sessions have timers");
+        let session = self.sessions.get_mut(&id).expect("only a living session has a timer");
         let earliest = session.earliest_deadline(self.grace_at);
         if earliest != session.timer {
             self.deadlines.remove(session.timer, Due::Session(id));
@@ -222,17 +225,24 @@ impl LockState {
                     number: answer.number,
                     answered_at: answer.answered_at,
                     outcome: answer.outcome.clone(),
-                    stands: self.stands(&answer.outcome),
+                    stands: self.grant_stands(&answer.outcome),
                 })
                 .collect(),
             lost: session.record.lost.clone(),
         }
     }
 
-    /// Ends a session with all that it holds and waits for, at this one position. Who is freed by it is granted afterwards.
+    /// Ends a session at its own request.
+    pub(crate) fn close(&mut self, asker: Asker) -> Outcome {
+        self.end_session(asker.session, SessionEnd::Closed);
+        Outcome::Closed
+    }
+
+    /// Ends a session with everything that it holds and waits for, at one log position. The requests that it blocked are
+    /// granted later, by `grant_successors`.
     // Rule: session-end
     pub(crate) fn end_session(&mut self, id: SessionId, how: SessionEnd) {
-        self.effects.events.push(Event::SessionEnded { session: id, how });
+        self.effects.announce_session_ended(id, how);
         let session = &self.sessions[&id];
         let mut waits: Vec<Arrival> = session.waits.iter().map(|(_, arrival)| *arrival).collect();
         waits.sort_unstable();
@@ -244,7 +254,7 @@ impl LockState {
             self.end_grant(grant, GrantEnd::Session(how));
         }
 
-        let session = self.sessions.remove(&id).expect("the session that ends is there");
+        let session = self.sessions.remove(&id).expect("a session ends once");
         self.deadlines.remove(session.timer, Due::Session(id));
         self.digest.take(session.term);
         self.digest.take(session.seen_term);
@@ -256,6 +266,6 @@ impl LockState {
         if *of_principal == 0 {
             self.principals.remove(&session.record.principal);
         }
-        self.effects.pushes.push(Push::SessionEnded { session: id, how });
+        self.effects.tell_session_ended(id, how);
     }
 }

@@ -1,19 +1,20 @@
 //! Snapshots: the state as records, and the state from records.
 //!
-//! What is derived is not written; restoring builds it again through the same functions that built it the first time.
+//! A snapshot holds no derived data. A restore builds it again, with the same functions that `apply` uses. Records come
+//! from a file that may be damaged, so each is checked before it is inserted. The bytes of a snapshot are `fencepost-wire`'s.
 
 use crate::bounds;
 use crate::footprint::checked_footprint;
 use crate::once::Known;
 use crate::outcome::{Effects, Held, SessionEnd};
-use crate::planted::{Bug, planted};
+use crate::planted;
 use crate::record::{AnswerRecord, Record, Wants};
 use crate::state::LockState;
 use crate::words::{GrantId, OwnerName, RequestNumber, SessionId};
 
-/// Records that are no state: damaged, or written by something else.
+/// Records that do not form a lock state: damaged, or written by another program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("these records are no lock state: {what}")]
+#[error("these records do not form a lock state: {what}")]
 pub struct BadRecords {
     what: String,
 }
@@ -25,7 +26,7 @@ impl LockState {
             let answers = session.answers.iter().map(|answer| Record::Answer(answer.record(session.record.id)));
             std::iter::once(Record::Session(session.record.clone())).chain(answers)
         });
-        let waiters = self.waiters.values().filter(|_| !planted(Bug::SnapshotWithoutQueue));
+        let waiters = self.waiters.values().filter(planted::is_in_snapshot);
         #[cfg(feature = "made-up-version")]
         let made_up = self.remark.iter().map(|remark| Record::Remark(remark.record.clone()));
         #[cfg(not(feature = "made-up-version"))]
@@ -40,7 +41,7 @@ impl LockState {
             .chain(waiters.map(|waiter| Record::Waiter(waiter.record.clone())))
     }
 
-    /// The state that these records are of, in the order in which [`LockState::records`] gave them.
+    /// The state with these records. They must be in the order of [`LockState::records`].
     ///
     /// # Errors
     /// [`BadRecords`] if they do not fit together.
@@ -71,16 +72,16 @@ impl LockState {
         }
         state.grant_successors();
         if state.effects != Effects::default() {
-            return Err(bad("somebody waits who could have been granted".into()));
+            return Err(bad("a request waits although it could be granted".into()));
         }
         Ok(state)
     }
 
-    /// A new group's state from a backup: no sessions, and the token counter raised, so that no token given since the
-    /// backup can come again. What the lost sessions held rests as long as their lock delays say.
+    /// The state of a new group from a backup. It has no sessions; what they held rests for its lock delay. The token counter
+    /// is raised by `token_jump`, so that no token drawn since the backup comes again.
     ///
     /// # Errors
-    /// [`BadRecords`] if the records do not fit together, or the counter would leave the range of tokens.
+    /// [`BadRecords`] if the records do not fit together, or if the counter would leave the range of tokens.
     // Rule: token-order
     pub fn restore_backup(
         hash_seed: u64,
@@ -88,11 +89,10 @@ impl LockState {
         token_jump: u64,
     ) -> Result<LockState, BadRecords> {
         let mut state = LockState::restore(hash_seed, records)?;
-        if !planted(Bug::RestoreWithoutTokenJump) {
-            let raised = state.last_token.checked_add(token_jump).filter(|raised| *raised < bounds::TOKEN_MAX);
-            state.last_token =
-                raised.ok_or(BadRecords { what: "the tokens would leave their range of 2^53".into() })?;
-        }
+        let raised = state.last_token.checked_add(planted::token_jump(token_jump));
+        let raised = raised.filter(|raised| *raised < bounds::TOKEN_MAX);
+        state.last_token =
+            raised.ok_or(BadRecords { what: "the token counter would leave its range, below 2^53".into() })?;
         let sessions: Vec<SessionId> = state.sessions.range(..).map(|(id, _)| *id).collect();
         for session in sessions {
             state.end_session(session, SessionEnd::Restored);
@@ -107,7 +107,7 @@ impl LockState {
         session.remember(record, &mut self.digest);
     }
 
-    /// Whether a record fits those before it, so that putting it in cannot break anything.
+    /// Checks that a record fits the records before it, so that inserting it breaks no invariant.
     fn check_record(&self, record: &Record) -> Result<(), String> {
         let check = |holds: bool, what: &str| if holds { Ok(()) } else { Err(format!("{what}: {record:?}")) };
         let lives = |session: &SessionId| check(self.sessions.contains_key(session), "no such session");
@@ -116,7 +116,10 @@ impl LockState {
             Record::Session(session) => check(!self.sessions.contains_key(&session.id), "a session twice"),
             Record::Answer(answer) => {
                 lives(&answer.session)?;
-                check(self.is_new(answer.session, answer.number), "an answer to a number that is done with")
+                check(
+                    self.is_new(answer.session, answer.number),
+                    "an answer to a number that is answered, seen or waits",
+                )
             }
             Record::Semaphore(semaphore) => {
                 check(!self.semaphores.contains_key(&semaphore.name), "a semaphore twice")?;
@@ -130,8 +133,8 @@ impl LockState {
             Record::Freeze(freeze) => check(self.freezes.get(freeze.id).is_none(), "a freeze twice"),
             Record::Grant(grant) => {
                 lives(&grant.session)?;
-                check(self.is_free_id(grant.id), "a grant's id is given twice or never was")?;
-                check(grant.count > 0, "a grant that nobody entered")?;
+                check(self.is_free_id(grant.id), "a grant with an id that is used twice or was never drawn")?;
+                check(grant.count > 0, "a grant with a count of zero")?;
                 let owner_holds = |owner: &OwnerName, name| {
                     let owner = self.sessions[&grant.session].owners.get(owner);
                     owner.and_then(|owner| owner.held.get(name)?.asked).is_some()
@@ -142,14 +145,17 @@ impl LockState {
                 self.check_held(&grant.held)
             }
             Record::Rest(rest) => {
-                check(self.is_free_id(rest.grant), "a rest's id is given twice or never was")?;
+                check(self.is_free_id(rest.grant), "a rest with an id that is used twice or was never drawn")?;
                 self.check_held(&rest.held)
             }
             Record::Waiter(waiter) => {
                 lives(&waiter.session)?;
-                check(waiter.arrival.0 <= self.last_arrival, "an arrival that was never given")?;
+                check(waiter.arrival.0 <= self.last_arrival, "an arrival that was never drawn")?;
                 check(!self.waiters.contains_key(&waiter.arrival), "an arrival twice")?;
-                check(self.is_new(waiter.session, waiter.number), "a wait of a number that is done with")?;
+                check(
+                    self.is_new(waiter.session, waiter.number),
+                    "a wait of a number that is answered, seen or waits",
+                )?;
                 let session = &self.sessions[&waiter.session];
                 let owner = waiter.owner.as_ref().and_then(|owner| session.owners.get(owner));
                 check(owner.is_none_or(|owner| owner.waits.is_none()), "an owner waits twice")?;
@@ -187,7 +193,7 @@ impl LockState {
                 }
             }
             Held::Permits { name, .. } if !self.semaphores.contains_key(name) => {
-                Err(format!("permits of {name}, which is no semaphore"))
+                Err(format!("permits of {name}, which is not a semaphore"))
             }
             Held::Permits { .. } => Ok(()),
         }

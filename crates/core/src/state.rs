@@ -1,11 +1,11 @@
 //! The lock state of one group, and the one function that changes it.
 //!
-//! `apply` is the order within an entry and nothing else: renewals, ends, cancels of waits, successors, operations. What
-//! each of them means stands in the file of its rule.
+//! This file owns the order within an entry: renewals, ends, cancels of waits, successors, operations. It also says which
+//! function carries out which request. What each of these does is in the file of its rule.
 
 use std::collections::BTreeMap;
 
-use crate::command::{Batch, Operation};
+use crate::command::{Action, Batch, Operation};
 use crate::deadlines::{Deadlines, Due};
 use crate::digest::Digest;
 use crate::format_version::FormatVersion;
@@ -13,8 +13,9 @@ use crate::freeze::Freezes;
 use crate::grant::{Grant, Rest};
 #[cfg(feature = "made-up-version")]
 use crate::made_up::Remark;
+use crate::once::Asker;
 use crate::outcome::{Effects, GrantEnd, Outcome, Refusal, Repeat, Reply, ReplyTo, SessionEnd};
-use crate::planted::{Bug, planted};
+use crate::planted;
 use crate::record::Header;
 use crate::semaphore::Semaphore;
 use crate::table::{ResourceTable, SessionTable};
@@ -72,25 +73,26 @@ pub struct LockState {
     #[cfg(feature = "made-up-version")]
     pub(crate) remark: Option<Remark>,
 
-    // From here on everything follows from what stands above, and is built again on restore.
+    // Everything below follows from the fields above. It is in no snapshot; a restore builds it again.
     pub(crate) resources: ResourceTable,
-    /// How many sessions each principal has.
+    /// The number of sessions of each principal.
     pub(crate) principals: BTreeMap<Principal, usize>,
-    /// How many semaphores have an administrator's limit.
+    /// The number of semaphores that have an administrator's limit.
     pub(crate) limit_count: usize,
     pub(crate) deadlines: Deadlines,
     pub(crate) digest: Digest,
 
-    /// What was freed and not yet looked at. Invariant: empty between entries.
+    /// What was freed and whose waiters are not yet looked at. Invariant: empty between entries.
     pub(crate) freed: Vec<Freed>,
-    /// Waiters whose owner has let go of something, so that they wait for more than before. Invariant: empty between entries.
+    /// Waiters whose owner released or weakened something, so that they may now wait for more than before. Searched for
+    /// cycles before successors are granted. Invariant: empty between entries.
     pub(crate) loosened: Vec<Arrival>,
-    /// What the entry that is being applied has caused so far. Invariant: empty between entries.
+    /// What the current entry has caused so far. Invariant: empty between entries.
     pub(crate) effects: Effects,
 }
 
 impl LockState {
-    /// An empty state. The seed is for this node's hash table alone and shows in no outcome.
+    /// An empty state. The seed is for this node's hash tables only; it changes no outcome and no state hash.
     pub fn new(hash_seed: u64) -> LockState {
         LockState {
             version: FormatVersion::FIRST,
@@ -117,17 +119,17 @@ impl LockState {
         }
     }
 
-    /// Applies one log entry and says everything that it caused. Nothing else changes the state.
+    /// Applies one log entry and returns everything that it caused. Nothing else changes the state.
     ///
     /// # Panics
-    /// If the stamp is smaller than that of the entry before, or an invariant is broken: a wrong answer costs more than
-    /// downtime.
+    /// If the stamp is smaller than that of the previous entry, or if an invariant is broken: a wrong answer costs more
+    /// than downtime.
     // Rule: logical-time
     // Rule: within-an-entry
     pub fn apply(&mut self, stamp: LogicalMs, batch: Batch) -> Effects {
         assert!(stamp >= self.stamp, "stamp {} after {}: logical time never goes back", stamp.0, self.stamp.0);
         self.stamp = stamp;
-        // Before anything else of the entry, so that all of it is decided by the same rules.
+        // First of all, so that one version's rules decide the whole entry.
         self.version = self.version.max(batch.raise_to.unwrap_or(self.version));
         if batch.failover_grace {
             self.grace_at = Some(stamp);
@@ -156,18 +158,18 @@ impl LockState {
         self.stamp
     }
 
-    /// The active version: by its rules everything is decided.
+    /// The active format version. Its rules decide everything.
     pub fn version(&self) -> FormatVersion {
         self.version
     }
 
-    /// The earliest stamp at which something is due. Until then an entry that only moves time would do nothing.
+    /// The earliest stamp at which something is due. An empty entry before that stamp would end nothing.
     // Rule: idle-is-silent
     pub fn next_deadline(&self) -> Option<LogicalMs> {
         self.deadlines.first().map(|(at, _)| at)
     }
 
-    /// One number for the whole state: replicas at the same position have the same.
+    /// One number for the whole state. Replicas at the same log position have the same number.
     pub fn state_hash(&self) -> u64 {
         self.digest.with(&("header", self.header()))
     }
@@ -192,8 +194,22 @@ impl LockState {
             #[cfg(feature = "made-up-version")]
             Operation::MadeUp(text) => (self.remark(text), None),
             Operation::Open(open) => self.open(open),
-            Operation::Request(request) => self.request(request),
+            Operation::Request(request) => self.answer_once(request),
             Operation::Admin(admin) => (self.administer(admin), None),
+        }
+    }
+
+    /// Carries out a request that was not answered before.
+    pub(crate) fn carry_out(&mut self, asker: Asker, action: Action) -> Outcome {
+        match action {
+            Action::Acquire(acquire) => self.acquire(asker, acquire),
+            Action::TakePermits(take) => self.take_permits(asker, take),
+            Action::Cancel { request, release_if_granted } => self.cancel(asker, request, release_if_granted),
+            Action::Release { grant } => self.release(asker, grant),
+            Action::Extend { grant, max_hold } => self.extend(asker, grant, max_hold),
+            Action::Convert { grant, name, mode, wait } => self.convert(asker, grant, &name, mode, wait),
+            Action::SetValue { grant, value } => self.set_value(asker, grant, value),
+            Action::Close => self.close(asker),
         }
     }
 
@@ -201,13 +217,12 @@ impl LockState {
         self.effects.replies.push(Reply { to, outcome, repeat });
     }
 
-    /// Ends everything whose deadline the stamp has reached, as one set: who is due is decided before anything ends, and
-    /// nobody is granted anything in between.
+    /// Ends everything whose deadline the stamp has reached, as one set: what is due is decided before anything ends, and
+    /// nothing is granted in between.
     // Rule: never-early
     // Rule: bounded-late
     fn end_everything_due(&mut self) {
-        let early = if planted(Bug::ExpiresEarly) { 1 } else { 0 };
-        let stamp = LogicalMs(self.stamp.0 + early);
+        let stamp = planted::expiry_stamp(self.stamp);
         let (mut sessions, mut grants, mut waits, mut rests) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut lifted = Vec::new();
         for due in self.deadlines.up_to(stamp) {
@@ -229,16 +244,14 @@ impl LockState {
             }
         }
         sessions.sort_unstable();
-        // By grant, and an end by TTL before one by max-hold of the same grant.
+        // By grant id. If a grant is due twice, its TTL comes before its max-hold, and the second end finds no grant.
         grants.sort_by_key(|(grant, how)| (*grant, *how == GrantEnd::MaxHold));
         waits.sort_unstable();
         rests.sort_unstable();
 
         for id in sessions {
             self.end_session(id, SessionEnd::Expired);
-            if planted(Bug::GrantToTheDead) {
-                self.grant_successors();
-            }
+            planted::grant_nothing_yet(self);
         }
         for (grant, how) in grants {
             if self.grants.contains_key(&grant) {
@@ -258,7 +271,8 @@ impl LockState {
         }
     }
 
-    /// A fail-over grace lifts deadlines without touching them: the first is moved to where it is now.
+    /// A fail-over grace lifts deadlines without touching the set of deadlines, so its first one may be too early. Moves the
+    /// first ones until the first is exact.
     fn make_first_deadline_exact(&mut self) {
         while let Some((at, Due::Session(id))) = self.deadlines.first() {
             self.move_session_timer(id);

@@ -1,13 +1,12 @@
-//! Who comes next: after anything was freed, everybody who can now pass is granted, in order of arrival.
+//! Successors: after something was freed, every waiter that now can pass is granted, in order of arrival.
 //!
-//! Whatever ends or weakens a hold, a wait, a rest or a freeze says so by a [`Freed`]; only this file answers it. So there
-//! is one place where a wake-up could be missed, and one where a waiter becomes a holder.
+//! Every rule that ends or weakens a grant, or ends a wait, a rest or a freeze, adds a [`Freed`] to the state. Only this file
+//! takes them out again. So there is one place where a wake-up could be missed, and one place where a waiter becomes a
+//! holder.
 
 use std::collections::BTreeSet;
 
-use crate::event::{Event, RequestFacts};
 use crate::once::Asker;
-use crate::outcome::Outcome;
 use crate::record::Wants;
 use crate::resource::Stance;
 use crate::state::LockState;
@@ -15,7 +14,7 @@ use crate::waiter::{Freed, Parked};
 use crate::words::{Arrival, Name};
 
 impl LockState {
-    /// Grants everybody who can pass since the last time, least arrival first, until nobody can.
+    /// Grants the waiters that can pass now, earliest arrival first, until no waiter can.
     // Rule: no-missed-wake-up
     pub(crate) fn grant_successors(&mut self) {
         self.end_loosened_cycles();
@@ -28,7 +27,7 @@ impl LockState {
                 }
             }
             let Some((arrival, freed)) = ready.pop_first() else { return };
-            // A grant elsewhere may have changed who comes first here, so it is asked again.
+            // Another grant may have changed who comes first at this place, so it is computed again.
             if self.candidate(&freed) == Some(arrival) {
                 self.look_at(arrival);
             }
@@ -36,7 +35,7 @@ impl LockState {
         }
     }
 
-    /// The parked waiter with the least arrival that nothing at this place keeps back.
+    /// The earliest waiter parked at this place that is no longer blocked there.
     fn candidate(&self, freed: &Freed) -> Option<Arrival> {
         match freed {
             Freed::Name(name) => {
@@ -59,18 +58,19 @@ impl LockState {
 
     fn conversion_passes(&self, arrival: Arrival, name: &Name) -> bool {
         let waiter = &self.waiters[&arrival];
-        let (_, stance) = waiter.stands.iter().find(|(other, _)| other == name).expect("who is parked stands there");
+        let (_, stance) =
+            waiter.stances.iter().find(|(other, _)| other == name).expect("a waiter has a stance where it is parked");
         debug_assert!(matches!(stance, Stance::Converting(_)));
         let own = self.own_counts(&waiter.record.owner_id(), name);
-        self.resources.get(name).is_some_and(|resource| !resource.bars(*stance, Some(arrival), own))
+        self.resources.get(name).is_some_and(|resource| !resource.blocks(*stance, Some(arrival), own))
     }
 
-    /// Grants a waiter if it passes everywhere, or parks it where it does not.
+    /// Grants a waiter if it can pass on all its names; otherwise parks it where it is blocked.
     // Rule: single-successor
     fn look_at(&mut self, arrival: Arrival) {
         self.unpark(arrival);
         let waiter = &self.waiters[&arrival];
-        let blocked = self.blocked(&waiter.record.owner_id(), &waiter.stands, Some(arrival));
+        let blocked = self.blocked(&waiter.record.owner_id(), &waiter.stances, Some(arrival));
         match blocked {
             Some(_) => self.park(arrival, blocked),
             None => self.grant_waiter(arrival),
@@ -85,11 +85,11 @@ impl LockState {
             Wants::Locks(_) | Wants::Permits { .. } => {
                 let terms = record.terms.take();
                 let outcome = self.grant(asker, record.owner.clone(), record.wants.held(), terms);
-                self.announce_grant(record.facts(), &outcome);
+                self.effects.announce_granted(record.facts(), &outcome);
                 outcome
             }
         };
-        self.push_ended(&record, outcome);
+        self.answer_waiter(&record, outcome);
     }
 
     fn forget_if_free(&mut self, freed: &Freed) {
@@ -97,13 +97,6 @@ impl LockState {
             Freed::Name(name) => self.resources.forget_if_free(name),
             Freed::Semaphore(name) => self.forget_semaphore_if_free(name),
             Freed::Waiter(_) => {}
-        }
-    }
-
-    /// The event of a grant.
-    pub(crate) fn announce_grant(&mut self, request: RequestFacts, outcome: &Outcome) {
-        if let Outcome::Granted { grant, token, count } = *outcome {
-            self.effects.events.push(Event::Granted { request, grant, token, count });
         }
     }
 }

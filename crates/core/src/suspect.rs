@@ -1,9 +1,9 @@
 //! Suspected deadlocks: sessions that wait for each other in a circle.
 //!
-//! Deadlocks among named owners are found with certainty and refused (`deadlock`). Most programs name no owners, and two processes that
-//! take A then B and B then A wait until one of them gives up. Here the sessions are taken for what waits. That is a suspicion only: a
-//! session can do several things at once, and the one that holds need not be the one that waits. So nothing is refused because of it.
-//! It is shown to people who ask why something waits.
+//! Deadlocks among named owners are certain, and are refused (`deadlock.rs`). But most programs name no owners: if one process
+//! takes A then B and another takes B then A, both wait until one gives up. The search here treats each session as one owner.
+//! Its result is only a suspicion, because a session can run several tasks, and the task that holds need not be the one that
+//! waits. So nothing is refused because of it; it is shown to people who ask why something waits.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,15 +17,15 @@ use crate::state::LockState;
 use crate::waiter::OwnerId;
 use crate::words::{Arrival, Name, OwnerName, RequestNumber, SessionId};
 
-/// How much of the search is left, over all starts of one question.
+/// The steps that are left for the searches of one query.
 struct Steps(usize);
 
 impl LockState {
-    /// A circle of sessions that a wait for these locks would close, or, if it has just been given up, closed. Its first link is that wait,
-    /// with the number zero.
+    /// A circle of sessions that a wait for these locks would close, or did close if the caller has just given it up. The first
+    /// link is that wait, with the number zero.
     // Rule: explain
     pub fn suspect(&self, session: SessionId, owner: Option<&OwnerName>, locks: &Locks) -> Option<Cycle> {
-        // Behind everything that waits.
+        // Later than every waiter.
         let at = Arrival(u64::MAX);
         let owner_id = match owner {
             Some(name) => OwnerId::Named(session, name.clone()),
@@ -52,7 +52,7 @@ impl LockState {
         self.circle_from(session, first, &mut steps)
     }
 
-    /// A circle of sessions with a wait for this name on it.
+    /// A circle of sessions with a wait for this name in it, searched from these waiters.
     pub(crate) fn suspect_at(&self, waiters: impl Iterator<Item = Arrival>, name: &Name) -> Option<Cycle> {
         let mut steps = Steps(bounds::SUSPECTED_STEPS_MAX);
         for arrival in waiters {
@@ -68,10 +68,10 @@ impl LockState {
         None
     }
 
-    /// Breadth first from session to session, so that the circle that people are shown is a shortest one.
+    /// Searches breadth first from session to session, so that the circle shown to people is a shortest one.
     fn circle_from(&self, start: SessionId, first: Vec<(CycleLink, Edge)>, steps: &mut Steps) -> Option<Cycle> {
-        // How each session was come to: from which, and by which wait of that one.
-        let mut came_by: BTreeMap<SessionId, (SessionId, CycleLink)> = BTreeMap::new();
+        // How the search reached each session: from which one, and by which of its waits.
+        let mut reached_from: BTreeMap<SessionId, (SessionId, CycleLink)> = BTreeMap::new();
         let mut to_visit = VecDeque::new();
         let mut edges = first;
         let mut at = start;
@@ -79,14 +79,14 @@ impl LockState {
             for (link, edge) in edges {
                 steps.0 = steps.0.checked_sub(1)?;
                 let Some(next) = self.session_in_the_way(&edge) else { continue };
-                // Requests of one session that wait for each other are several things that it does at once.
-                if next == at || came_by.contains_key(&next) {
+                // Requests of one session that wait for each other belong to several tasks of that session.
+                if next == at || reached_from.contains_key(&next) {
                     continue;
                 }
                 if next == start {
-                    return Some(circle(start, at, link, came_by));
+                    return Some(circle(start, at, link, reached_from));
                 }
-                came_by.insert(next, (at, link));
+                reached_from.insert(next, (at, link));
                 to_visit.push_back(next);
             }
             at = to_visit.pop_front()?;
@@ -95,15 +95,15 @@ impl LockState {
         }
     }
 
-    /// What a waiting request waits for, as links and as edges; nothing if that is more than the search may look at.
+    /// The edges of a waiting request, each with its link. Empty if its names have more holders than there are steps left.
     fn waits_of(&self, arrival: Arrival, steps: &Steps) -> Vec<(CycleLink, Edge)> {
-        if !self.is_affordable(self.waiters[&arrival].stands.iter().map(|(name, _)| name), steps) {
+        if !self.is_affordable(self.waiters[&arrival].stances.iter().map(|(name, _)| name), steps) {
             return Vec::new();
         }
         self.edges(arrival).take(steps.0).map(|edge| (self.cycle_link(arrival, &edge), edge)).collect()
     }
 
-    /// Whether so few hold these names that all of them can be looked at.
+    /// Whether these names have few enough holders to look at all of them.
     fn is_affordable<'a>(&self, names: impl Iterator<Item = &'a Name>, steps: &Steps) -> bool {
         let holders = names.filter_map(|name| self.resources.get(name)).map(|resource| resource.holders.iter().count());
         holders.sum::<usize>() <= steps.0
@@ -122,11 +122,11 @@ fn circle(
     start: SessionId,
     last: SessionId,
     link: CycleLink,
-    mut came_by: BTreeMap<SessionId, (SessionId, CycleLink)>,
+    mut reached_from: BTreeMap<SessionId, (SessionId, CycleLink)>,
 ) -> Cycle {
     let (mut links, mut at) = (vec![link], last);
     while at != start {
-        let (before, link) = came_by.remove(&at).expect("every session on the way was come to from another");
+        let (before, link) = reached_from.remove(&at).expect("the search reached each session from another one");
         links.push(link);
         at = before;
     }

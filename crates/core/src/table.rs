@@ -1,8 +1,8 @@
-//! The two tables that every operation looks something up in: resources by name, and sessions by id.
+//! The two tables that every operation uses: resources by name, and sessions by id.
 //!
-//! A hash table has no order that two replicas share. So resources offer no iteration at all: what has to be done in order
-//! is driven by grants, waiters and sessions. Sessions keep their ids in order beside the table, and are only ever walked
-//! along that. The seed of the hash is each node's own, against chosen collisions.
+//! The order of a hash table differs between replicas, so it must never be visible. Resources cannot be iterated at all; code
+//! that needs an order iterates over grants, waiters or sessions. Sessions are iterated by id, along an ordered set beside
+//! the table. Each node seeds the hash by itself, so that a client cannot choose names that collide.
 
 use std::collections::BTreeSet;
 use std::hash::BuildHasher;
@@ -15,12 +15,12 @@ use crate::resource::Resource;
 use crate::session::Session;
 use crate::words::{Name, SessionId};
 
-/// The resources that somebody holds or waits for. A free name is not in it.
+/// The resources that are held or waited for. A free name is not in the table.
 // Rule: free-names
 #[derive(Clone, Debug)]
 pub(crate) struct ResourceTable {
     hasher: FixedState,
-    // Boxed, so that growing the table moves pointers only.
+    // Boxed, so that a growing table moves only pointers.
     resources: HashTable<Box<Resource>>,
 }
 
@@ -47,7 +47,7 @@ impl ResourceTable {
             .into_mut()
     }
 
-    /// Forgets the resource if nobody holds it and nobody waits for it.
+    /// Forgets a resource that is neither held nor waited for.
     pub(crate) fn forget_if_free(&mut self, name: &Name) {
         let hash = self.hash(name);
         if let Ok(entry) = self.resources.find_entry(hash, |resource| resource.name == *name)
@@ -93,10 +93,10 @@ impl SessionTable {
         self.get(id).is_some()
     }
 
-    /// Puts in a session whose id is not there yet.
+    /// Inserts a session. Its id must be new.
     pub(crate) fn insert(&mut self, session: Session) {
         let id = session.record.id;
-        assert!(self.ids.insert(id), "{id:?} is put in twice");
+        assert!(self.ids.insert(id), "{id:?} is inserted twice");
         let hasher = &self.hasher;
         self.sessions.insert_unique(hasher.hash_one(id), Box::new(session), |it| hasher.hash_one(it.record.id));
     }
@@ -112,7 +112,7 @@ impl SessionTable {
         self.sessions.len()
     }
 
-    /// The sessions with ids in this range, in order.
+    /// The sessions with ids in this range, in the order of ids.
     pub(crate) fn range(&self, range: impl RangeBounds<SessionId>) -> impl Iterator<Item = (&SessionId, &Session)> {
         self.ids.range(range).map(|id| (id, &self[id]))
     }
@@ -122,6 +122,6 @@ impl Index<&SessionId> for SessionTable {
     type Output = Session;
 
     fn index(&self, id: &SessionId) -> &Session {
-        self.get(id).expect("who is looked up like this is known to live")
+        self.get(id).expect("the caller knows that the session is alive")
     }
 }

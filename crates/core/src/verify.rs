@@ -1,7 +1,7 @@
-//! A full look at the state, for tests, simulations and suspicious operators: does everything derived still follow from
-//! the records, and do the rules hold that can be seen in one state?
+//! A full check of the state, for tests, simulations and operators: does all derived data agree with the records, and do the
+//! rules hold that can be checked on a single state?
 //!
-//! It costs a walk over everything and is never part of `apply`.
+//! It walks over the whole state, so it is never part of `apply`. It repairs nothing.
 
 use std::collections::BTreeSet;
 
@@ -14,38 +14,40 @@ use crate::waiter::{Blocked, Parked};
 use crate::words::Name;
 
 impl LockState {
-    /// Whether the state is sound.
+    /// Checks that the state is consistent.
     ///
     /// # Errors
-    /// A sentence that says what is broken.
+    /// A sentence that says what is inconsistent.
     pub fn verify(&self) -> Result<(), String> {
         ensure(self.freed.is_empty() && self.loosened.is_empty(), || {
-            format!("not looked at: freed {:?}, loosened {:?}", self.freed, self.loosened)
+            format!("left over after an entry: freed {:?}, loosened {:?}", self.freed, self.loosened)
         })?;
         let rebuilt = LockState::restore(0, self.records()).map_err(|bad| bad.to_string())?;
         ensure(rebuilt.records().eq(self.records()), || "restored records differ".into())?;
-        ensure(rebuilt.state_hash() == self.state_hash(), || "the state hash is not that of the records".into())?;
+        ensure(rebuilt.state_hash() == self.state_hash(), || "the state hash does not match the records".into())?;
         self.verify_derived(&rebuilt)?;
         self.verify_exclusion()?;
         self.verify_waiters()
     }
 
     fn verify_derived(&self, rebuilt: &LockState) -> Result<(), String> {
-        ensure(self.principals == rebuilt.principals, || "sessions are miscounted".into())?;
-        ensure(self.limit_count == rebuilt.limit_count, || "limits are miscounted".into())?;
+        ensure(self.principals == rebuilt.principals, || "the sessions of a principal are counted wrongly".into())?;
+        ensure(self.limit_count == rebuilt.limit_count, || "the limits are counted wrongly".into())?;
         ensure(self.next_deadline() == rebuilt.next_deadline(), || {
             format!("the first deadline is {:?}, not {:?}", self.next_deadline(), rebuilt.next_deadline())
         })?;
-        ensure(self.resources.len() == rebuilt.resources.len(), || "a free name is kept, or a used one is not".into())?;
+        ensure(self.resources.len() == rebuilt.resources.len(), || {
+            "a free name is in the table, or a name in use is not".into()
+        })?;
         for (id, session) in self.sessions.range(..) {
             let (ours, theirs) = (session, &rebuilt.sessions[id]);
             ensure(ours.grants == theirs.grants && ours.locks == theirs.locks && ours.waits == theirs.waits, || {
-                format!("{id:?} has lost count of what it holds or waits for")
+                format!("{id:?}: what it holds or waits for is counted wrongly")
             })?;
             ensure(format!("{:?}", ours.owners) == format!("{:?}", theirs.owners), || {
-                format!("the owners of {id:?} hold something else than its grants say")
+                format!("the owners of {id:?} do not agree with its grants")
             })?;
-            ensure(ours.timer <= theirs.timer, || format!("the timer of {id:?} is late"))?;
+            ensure(ours.timer <= theirs.timer, || format!("the timer of {id:?} is too late"))?;
         }
         for name in self.names_in_use() {
             let (ours, theirs) = (self.resources.get(&name), rebuilt.resources.get(&name));
@@ -55,14 +57,14 @@ impl LockState {
             let theirs = &rebuilt.semaphores[name];
             ensure(
                 semaphore.out == theirs.out && semaphore.holders == theirs.holders && semaphore.queue == theirs.queue,
-                || format!("semaphore {name} has lost count"),
+                || format!("semaphore {name}: its permits or its queue are counted wrongly"),
             )?;
         }
         Ok(())
     }
 
-    /// Two grants of different owners on one name are compatible. A rest is nobody's: beside the rest of one of its grants
-    /// an owner may keep another that its owning both had allowed.
+    /// Checks that two grants of different owners on one name are compatible. Rests are left out: a rest has no owner, and an
+    /// owner may still hold a grant that conflicts with the rest of another grant of its own.
     fn verify_exclusion(&self) -> Result<(), String> {
         for grant in self.grants.values() {
             let Held::Locks(locks) = &grant.record.held else { continue };
@@ -78,13 +80,13 @@ impl LockState {
         Ok(())
     }
 
-    /// Nobody waits who could be granted, and everybody is parked where it is blocked.
+    /// Checks that no request waits that could be granted, and that every waiter is parked where it is blocked.
     fn verify_waiters(&self) -> Result<(), String> {
         for (arrival, waiter) in &self.waiters {
-            let blocked = self.blocked(&waiter.record.owner_id(), &waiter.stands, Some(*arrival));
+            let blocked = self.blocked(&waiter.record.owner_id(), &waiter.stances, Some(*arrival));
             let needs = self.needs_of(&waiter.record.wants);
-            ensure(waiter.stands == self.stands_for(&waiter.record.owner_id(), &needs), || {
-                format!("arrival {} does not stand where it should", arrival.0)
+            ensure(waiter.stances == self.stances_for(&waiter.record.owner_id(), &needs), || {
+                format!("arrival {} is not in the queues where it should be", arrival.0)
             })?;
             if let Wants::Permits { name, permits } = &waiter.record.wants {
                 let semaphore = &self.semaphores[name];
@@ -97,13 +99,15 @@ impl LockState {
             let is_watched = match &waiter.parked {
                 Parked::Nowhere => false,
                 Parked::Freeze(freeze) => self.freezes.get(*freeze).is_some_and(|it| it.parked.contains(arrival)),
-                Parked::At(name) => waiter.stands.iter().find(|(other, _)| other == name).is_some_and(|stand| {
-                    let here = [stand.clone()].into_iter().collect();
-                    let blocked_here = self.blocked(&waiter.record.owner_id(), &here, Some(*arrival));
-                    let queue = self.resources.get(name).and_then(|resource| resource.queue());
-                    matches!(blocked_here, Some(Blocked::At(..) | Blocked::Frozen(..)))
-                        && queue.is_some_and(|queue| queue.is_parked(*arrival, stand.1))
-                }),
+                Parked::At(name) => {
+                    waiter.stances.iter().find(|(other, _)| other == name).is_some_and(|(name, stance)| {
+                        let here = [(name.clone(), *stance)].into_iter().collect();
+                        let blocked_here = self.blocked(&waiter.record.owner_id(), &here, Some(*arrival));
+                        let queue = self.resources.get(name).and_then(|resource| resource.queue());
+                        matches!(blocked_here, Some(Blocked::At(..) | Blocked::Frozen(..)))
+                            && queue.is_some_and(|queue| queue.is_parked(*arrival, *stance))
+                    })
+                }
             };
             ensure(is_watched, || {
                 format!("arrival {} is parked where nothing blocks it: {:?}", arrival.0, waiter.parked)
@@ -129,7 +133,7 @@ impl LockState {
     }
 }
 
-/// What must be the same however a resource came to be. Where its waiters are parked may differ.
+/// The parts of a resource that must be equal after a restore. Where its waiters are parked may differ.
 fn outline(resource: &Resource) -> String {
     let queue = resource.queue();
     let fresh: Vec<_> = queue.into_iter().flat_map(|queue| queue.fresh_by_mode()).collect();

@@ -1,8 +1,8 @@
-//! Waiting: how a request stands in its queues, is parked where it is blocked, and ends its wait.
+//! Waiting: where a request is blocked, how it joins its queues, where it is parked, and how its wait ends.
 //!
-//! A waiter stands in the queue of every name it needs, so that later requests see it there, but it is parked at one place
-//! only: a name where it is blocked, or a freeze. What frees that place looks at it again; what frees any other does not.
-//! So a hand-over costs what it grants plus what it parks elsewhere, and a long queue costs nothing.
+//! A waiter is in the queue of every name that it needs, so that later requests see it there. But it is *parked* at only one
+//! place where it is blocked: a name, or a freeze. It is looked at again when that place is freed, and not before. So a
+//! hand-over costs what it grants plus the waiters that it parks elsewhere, however long the queue is.
 
 use smallvec::SmallVec;
 
@@ -10,54 +10,57 @@ use crate::bounds::{self, Bound};
 use crate::command::{Terms, Wait};
 use crate::deadlines::Due;
 use crate::digest::{Digest, Term};
-use crate::event::{Event, RequestFacts};
+use crate::event::RequestFacts;
 use crate::footprint::{Footprint, footprint};
 use crate::once::Asker;
-use crate::outcome::{Outcome, Push, Refusal};
-use crate::planted::{Bug, planted};
+use crate::outcome::{Outcome, Refusal, Takes};
+use crate::planted;
 use crate::record::{WaiterRecord, Wants};
 use crate::resource::{ModeCounts, Stance};
 use crate::state::LockState;
 use crate::words::{Arrival, FreezeId, GrantId, Name, OwnerName, SessionId};
 
-/// A queued request: its record, and what follows from other records.
+/// A queued request: the record, and what is derived from other records.
 #[derive(Clone, Debug)]
 pub(crate) struct Waiter {
     pub(crate) record: WaiterRecord,
-    /// Where it stands, in name order. Names that its owner holds strongly enough already are left out.
-    pub(crate) stands: Stands,
+    /// Its stance on each name that it waits for, in name order. A name that its owner already holds in a sufficient mode is
+    /// left out.
+    pub(crate) stances: Stances,
     pub(crate) parked: Parked,
     pub(crate) term: Term,
 }
 
-/// The names where a request stands, and how.
-pub(crate) type Stands = SmallVec<[(Name, Stance); 1]>;
+/// The names that a request waits for, each with its stance there.
+pub(crate) type Stances = SmallVec<[(Name, Stance); 1]>;
 
-/// The one place where a waiter is looked at again when it is freed.
+/// The place where a waiter is parked: it is looked at again when this place is freed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Parked {
-    /// Waiting for permits, where only the head of the queue is ever looked at, or about to be looked at.
+    /// Not parked: it waits for permits, where only the first of the queue is looked at, or it is about to be looked at.
     Nowhere,
     /// In the queue of a name.
     At(Name),
-    /// At a freeze of one of its names.
+    /// At a freeze that covers one of its names.
     Freeze(FreezeId),
 }
 
-/// Where a request is blocked, at the first such name in name order.
+/// The first name, in name order, where a request is blocked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Blocked {
+    /// By a freeze.
     Frozen(Name, Stance, FreezeId),
+    /// By a holder or by a waiter ahead of it.
     At(Name, Stance),
 }
 
-/// Whose request or grant it is, as far as conflicts are concerned.
+/// The owner of a request or grant. Requests and grants of one owner do not conflict with each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OwnerId {
     Named(SessionId, OwnerName),
-    /// A grant without a named owner is an owner of its own.
+    /// A grant without an owner name is an owner of its own.
     Grant(GrantId),
-    /// So is a request that has no grant yet.
+    /// A request without an owner name and without a grant is an owner of its own.
     Request(Arrival),
 }
 
@@ -91,7 +94,7 @@ impl WaiterRecord {
     }
 }
 
-/// What a request that must wait brings along.
+/// A request that is about to wait.
 pub(crate) struct NewWaiter {
     pub(crate) asker: Asker,
     pub(crate) owner: Option<OwnerName>,
@@ -101,7 +104,7 @@ pub(crate) struct NewWaiter {
 }
 
 impl LockState {
-    /// What the owner of a request or grant has on a name already.
+    /// What an owner holds on a name.
     pub(crate) fn own_counts(&self, owner: &OwnerId, name: &Name) -> ModeCounts {
         match owner {
             OwnerId::Named(session, owner) => {
@@ -116,8 +119,8 @@ impl LockState {
         }
     }
 
-    /// How a request of this owner stands on each name that it needs.
-    pub(crate) fn stands_for(&self, owner: &OwnerId, needs: &Footprint) -> Stands {
+    /// The stances of a request of this owner: one for each name that it needs and does not yet hold in a sufficient mode.
+    pub(crate) fn stances_for(&self, owner: &OwnerId, needs: &Footprint) -> Stances {
         let stance = |(name, need): &(Name, _)| match self.own_counts(owner, name).merged() {
             None => Some((name.clone(), Stance::Fresh(*need))),
             Some(held) if held.covers(*need) => None,
@@ -126,22 +129,37 @@ impl LockState {
         needs.iter().filter_map(stance).collect()
     }
 
-    /// The first name where a request cannot pass. `None` as its arrival is the newest of all.
-    pub(crate) fn blocked(&self, owner: &OwnerId, stands: &Stands, arrival: Option<Arrival>) -> Option<Blocked> {
-        let looked_at = if planted(Bug::MultiLockLooksAtOneName) { 1.min(stands.len()) } else { stands.len() };
-        stands[..looked_at].iter().find_map(|(name, stance)| {
+    /// The first name where a request is blocked; `None` if it can pass everywhere. An arrival of `None` means a new request,
+    /// later than all waiters.
+    pub(crate) fn blocked(&self, owner: &OwnerId, stances: &Stances, arrival: Option<Arrival>) -> Option<Blocked> {
+        planted::every_name(stances).iter().find_map(|(name, stance)| {
             // Rule: freeze
             if let Some(freeze) = self.freezes.over(name) {
                 return Some(Blocked::Frozen(name.clone(), *stance, freeze));
             }
             let resource = self.resources.get(name)?;
             let own = self.own_counts(owner, name);
-            resource.bars(*stance, arrival, own).then(|| Blocked::At(name.clone(), *stance))
+            resource.blocks(*stance, arrival, own).then(|| Blocked::At(name.clone(), *stance))
         })
     }
 
-    /// The bounds on waiting.
-    pub(crate) fn may_wait(&self, session: SessionId, stands: &Stands) -> Result<(), Refusal> {
+    /// The grants and rests of other owners on a name that conflict with a stance there, oldest grant first.
+    pub(crate) fn conflicting_holders<'a>(
+        &'a self,
+        owner: &'a OwnerId,
+        name: &Name,
+        stance: Stance,
+    ) -> impl Iterator<Item = (GrantId, Takes)> + 'a {
+        let holders = self.resources.get(name).into_iter().flat_map(|resource| resource.holders.iter());
+        holders
+            .filter(move |(grant, mode)| {
+                !mode.compatible(stance.mode()) && self.grants.get(grant).is_none_or(|it| it.owner_id() != *owner)
+            })
+            .map(|(grant, mode)| (grant, Takes::Mode(mode)))
+    }
+
+    /// Checks the bounds on waiting.
+    pub(crate) fn may_wait(&self, session: SessionId, stances: &Stances) -> Result<(), Refusal> {
         if self.sessions[&session].waits.len() >= bounds::WAITERS_PER_SESSION_MAX {
             return Err(Refusal::Bound(Bound::WaitersPerSession));
         }
@@ -149,20 +167,20 @@ impl LockState {
             let queue = self.resources.get(name).and_then(|resource| resource.queue());
             queue.is_some_and(|queue| queue.len() >= bounds::WAITERS_PER_RESOURCE_MAX)
         };
-        if stands.iter().any(|(name, _)| is_full(name)) {
+        if stances.iter().any(|(name, _)| is_full(name)) {
             return Err(Refusal::Bound(Bound::WaitersPerResource));
         }
         Ok(())
     }
 
-    /// Lets a request wait, unless that would close a cycle of owners that wait for each other.
+    /// Makes a request wait, unless that would close a cycle of owners that wait for each other.
     // Rule: wait
     pub(crate) fn enqueue(&mut self, new: NewWaiter) -> Outcome {
         self.last_arrival += 1;
         let arrival = Arrival(self.last_arrival);
         let NewWaiter { asker, owner, wants, wait, terms } = new;
         let until = match wait {
-            Wait::No => panic!("a request that would not wait was queued"),
+            Wait::No => panic!("a request with no wait was queued"),
             Wait::UpTo(limit) => Some(self.stamp.after(limit)),
             Wait::Forever => None,
         };
@@ -181,13 +199,13 @@ impl LockState {
         if self.may_close_cycle(arrival)
             && let Some(cycle) = self.closed_cycle(arrival)
         {
-            // Nobody was looked at in between, so taking it out again leaves everything as it was.
+            // No successor was granted in between, so removing it again leaves everything as it was.
             self.remove_waiter(arrival);
             return Outcome::Deadlock(Box::new(cycle));
         }
         let record = &self.waiters[&arrival].record;
-        let (facts, unchecked) = (record.facts(), record.unchecked);
-        self.effects.events.push(Event::Queued { request: facts, arrival });
+        let unchecked = record.unchecked;
+        self.effects.announce_queued(record);
         self.tell_contended(arrival);
         Outcome::Queued { arrival, unchecked }
     }
@@ -198,7 +216,7 @@ impl LockState {
         if let Some(until) = record.until {
             self.deadlines.insert(until, Due::Wait(arrival));
         }
-        let session = self.sessions.get_mut(&record.session).expect("who waits has a session");
+        let session = self.sessions.get_mut(&record.session).expect("a waiter has a living session");
         let at = session.waits.partition_point(|(number, _)| *number < record.number);
         session.waits.insert(at, (record.number, arrival));
         session.locks += record.wants.lock_count();
@@ -208,30 +226,30 @@ impl LockState {
             owner.waits = Some(arrival);
         }
         if let Wants::Conversion { grant, .. } = &record.wants {
-            let grant = self.grants.get_mut(grant).expect("who converts holds the grant");
+            let grant = self.grants.get_mut(grant).expect("a conversion has a grant");
             grant.converting = Some(arrival);
         }
-        let mut waiter = Waiter { record, stands: Stands::new(), parked: Parked::Nowhere, term: Term::default() };
+        let mut waiter = Waiter { record, stances: Stances::new(), parked: Parked::Nowhere, term: Term::default() };
         waiter.digest(&mut self.digest);
         self.waiters.insert(arrival, Box::new(waiter));
-        self.stand(arrival);
+        self.join_queues(arrival);
     }
 
-    /// Takes a waiter out of the state, with nothing said. The names that it barred are looked at later.
+    /// Removes a waiter from the state without telling its session. Requests that it blocked are looked at later.
     pub(crate) fn remove_waiter(&mut self, arrival: Arrival) -> WaiterRecord {
-        self.leave(arrival);
+        self.leave_queues(arrival);
         let waiter = self.waiters.remove(&arrival).expect("a wait ends once");
         let record = waiter.record;
         self.digest.take(waiter.term);
         if let Some(until) = record.until {
             self.deadlines.remove(until, Due::Wait(arrival));
         }
-        let session = self.sessions.get_mut(&record.session).expect("who waits has a session");
+        let session = self.sessions.get_mut(&record.session).expect("a waiter has a living session");
         let at = session.waits.binary_search_by_key(&record.number, |(number, _)| *number);
-        session.waits.remove(at.expect("who waits is known to its session"));
+        session.waits.remove(at.expect("a waiter is known to its session"));
         session.locks -= record.wants.lock_count();
         if let Some(owner) = &record.owner {
-            session.owners.get_mut(owner).expect("who waits is known").waits = None;
+            session.owners.get_mut(owner).expect("an owner that waits is known").waits = None;
             session.forget_owner_if_idle(owner);
         }
         if let Wants::Conversion { grant, .. } = &record.wants
@@ -245,67 +263,68 @@ impl LockState {
     /// Ends a wait without a grant and tells its session.
     pub(crate) fn end_wait(&mut self, arrival: Arrival, outcome: Outcome) {
         let record = self.remove_waiter(arrival);
-        self.effects.events.push(Event::NotGranted { request: record.facts(), outcome: outcome.clone() });
-        self.push_ended(&record, outcome);
+        self.effects.announce_not_granted(record.facts(), &outcome);
+        self.answer_waiter(&record, outcome);
     }
 
-    /// Tells the session of a request how its wait ended, now and for a repeat.
-    pub(crate) fn push_ended(&mut self, record: &WaiterRecord, outcome: Outcome) {
+    /// Answers a request whose wait ended: by a push now, and from memory if the client repeats the request.
+    pub(crate) fn answer_waiter(&mut self, record: &WaiterRecord, outcome: Outcome) {
         self.remember(Asker { session: record.session, number: record.number }, outcome.clone());
-        self.effects.pushes.push(Push::Ended { session: record.session, number: record.number, outcome });
+        self.effects.tell_wait_ended(record, outcome);
     }
 
-    /// Lets a waiter stand in its queues, and parks it where it is blocked.
-    fn stand(&mut self, arrival: Arrival) {
+    /// Puts a waiter into the queues of its names, and parks it where it is blocked.
+    fn join_queues(&mut self, arrival: Arrival) {
         let waiter = &self.waiters[&arrival];
         if let Wants::Permits { name, permits } = &waiter.record.wants {
             let (name, permits) = (name.clone(), *permits);
-            let semaphore = self.semaphores.get_mut(&name).expect("who waits for permits keeps the semaphore in use");
+            let semaphore = self.semaphores.get_mut(&name).expect("a semaphore with a waiter is in use");
             semaphore.queue.insert(arrival, permits);
             return;
         }
         let owner = waiter.record.owner_id();
-        let stands = self.stands_for(&owner, &self.needs_of(&waiter.record.wants));
-        for (name, stance) in &stands {
-            self.resources.get_or_insert(name).queue_mut().stand(arrival, *stance);
+        let stances = self.stances_for(&owner, &self.needs_of(&waiter.record.wants));
+        for (name, stance) in &stances {
+            self.resources.get_or_insert(name).queue_mut().join(arrival, *stance);
         }
-        let blocked = self.blocked(&owner, &stands, Some(arrival));
-        self.waiters.get_mut(&arrival).expect("it is there").stands = stands;
+        let blocked = self.blocked(&owner, &stances, Some(arrival));
+        self.waiters.get_mut(&arrival).expect("the waiter was found above").stances = stances;
         self.park(arrival, blocked);
     }
 
-    /// Takes a waiter out of its queues; what it barred there is looked at later.
-    fn leave(&mut self, arrival: Arrival) {
+    /// Removes a waiter from its queues. Requests that it blocked there are looked at later.
+    fn leave_queues(&mut self, arrival: Arrival) {
         self.unpark(arrival);
-        let waiter = self.waiters.get_mut(&arrival).expect("who leaves a queue waits");
-        let stands = std::mem::take(&mut waiter.stands);
+        let waiter = self.waiters.get_mut(&arrival).expect("a queued request waits");
+        let stances = std::mem::take(&mut waiter.stances);
         if let Wants::Permits { name, .. } = &waiter.record.wants {
             let name = name.clone();
-            let semaphore = self.semaphores.get_mut(&name).expect("who waits for permits keeps the semaphore in use");
+            let semaphore = self.semaphores.get_mut(&name).expect("a semaphore with a waiter is in use");
             semaphore.queue.remove(&arrival);
             self.freed.push(Freed::Semaphore(name));
             return;
         }
-        for (name, stance) in stands {
-            self.resources.get_mut(&name).expect("who stands somewhere keeps it in use").leave(arrival, stance);
+        for (name, stance) in stances {
+            self.resources.get_mut(&name).expect("a name with a waiter is in use").leave(arrival, stance);
             self.freed.push(Freed::Name(name));
         }
     }
 
-    /// Computes anew how a waiter stands, after its owner has let go of something.
-    pub(crate) fn stand_anew(&mut self, arrival: Arrival) {
+    /// Called when an owner holds more or less than before. If that changes the stances of its waiter, the waiter joins its
+    /// queues again.
+    pub(crate) fn rejoin_queues(&mut self, arrival: Arrival) {
         let waiter = &self.waiters[&arrival];
         let needs = self.needs_of(&waiter.record.wants);
-        if waiter.stands != self.stands_for(&waiter.record.owner_id(), &needs) {
-            self.leave(arrival);
-            self.stand(arrival);
+        if waiter.stances != self.stances_for(&waiter.record.owner_id(), &needs) {
+            self.leave_queues(arrival);
+            self.join_queues(arrival);
             self.loosened.push(arrival);
         }
     }
 
-    /// Parks a waiter where it is blocked. If it is blocked nowhere it is looked at before the operation ends.
+    /// Parks a waiter where it is blocked. A waiter that is not blocked is looked at before the operation ends.
     pub(crate) fn park(&mut self, arrival: Arrival, blocked: Option<Blocked>) {
-        let waiter = self.waiters.get_mut(&arrival).expect("who is parked waits");
+        let waiter = self.waiters.get_mut(&arrival).expect("a parked request waits");
         waiter.parked = match blocked {
             None => {
                 self.freed.push(Freed::Waiter(arrival));
@@ -316,7 +335,7 @@ impl LockState {
                 Parked::Freeze(freeze)
             }
             Some(Blocked::At(name, stance)) => {
-                let resource = self.resources.get_mut(&name).expect("where somebody is blocked is in use");
+                let resource = self.resources.get_mut(&name).expect("a name that blocks a request is in use");
                 resource.queue_mut().park(arrival, stance);
                 Parked::At(name)
             }
@@ -324,19 +343,20 @@ impl LockState {
     }
 
     pub(crate) fn unpark(&mut self, arrival: Arrival) {
-        let waiter = self.waiters.get_mut(&arrival).expect("who is parked waits");
+        let waiter = self.waiters.get_mut(&arrival).expect("a parked request waits");
         match std::mem::replace(&mut waiter.parked, Parked::Nowhere) {
             Parked::Nowhere => {}
             Parked::Freeze(freeze) => self.freezes.unpark(freeze, arrival),
             Parked::At(name) => {
-                let (_, stance) = waiter.stands.iter().find(|(other, _)| *other == name).expect("it stands there");
-                let resource = self.resources.get_mut(&name).expect("where somebody is parked is in use");
+                let (_, stance) =
+                    waiter.stances.iter().find(|(other, _)| *other == name).expect("it has a stance there");
+                let resource = self.resources.get_mut(&name).expect("a name with a waiter is in use");
                 resource.queue_mut().unpark(arrival, *stance);
             }
         }
     }
 
-    /// What a request needs name by name.
+    /// The names that a request needs, each with its mode. Empty for permits.
     pub(crate) fn needs_of(&self, wants: &Wants) -> Footprint {
         match wants {
             Wants::Locks(locks) => footprint(locks),
@@ -349,16 +369,19 @@ impl LockState {
     }
 }
 
-/// Something that changed so that somebody may pass now.
+/// Something that changed so that a waiter may be able to pass now.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Freed {
+    /// A name: the waiters parked there are looked at.
     Name(Name),
+    /// A semaphore: the first of its queue is looked at.
     Semaphore(Name),
+    /// This waiter itself: it is no longer parked.
     Waiter(Arrival),
 }
 
 impl Wants {
-    /// How many resources a session holds more once this is granted.
+    /// How much the request counts against [`bounds::LOCKS_PER_SESSION_MAX`]. A conversion adds no resource.
     pub(crate) fn lock_count(&self) -> usize {
         match self {
             Wants::Locks(locks) => locks.len(),
@@ -369,7 +392,7 @@ impl Wants {
 }
 
 impl Terms {
-    /// Kept only if they are not the default.
+    /// `None` for the default terms, which need no allocation.
     pub(crate) fn boxed(self) -> Option<Box<Terms>> {
         (self != Terms::default()).then(|| Box::new(self))
     }

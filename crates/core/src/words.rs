@@ -1,7 +1,7 @@
 //! The glossary as types: names, ids, numbers and durations that are valid from the moment they exist.
 //!
-//! Whoever builds one of these has proven its bounds, so `apply` never meets a name that is too long or a TTL of zero.
-//! Nothing here knows what a lock is.
+//! The constructors check the bounds, so `apply` never gets a name that is too long or a TTL of zero. Nothing here knows
+//! what a lock is.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -9,22 +9,22 @@ use std::sync::Arc;
 
 use crate::bounds::{self, Bound};
 
-/// Why a word could not be built. Who sent it must send another.
+/// Why a word is invalid. The sender must correct it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum BadWord {
-    /// A bound of [`crate::bounds`] was passed.
+    /// It exceeds a bound of [`crate::bounds`].
     #[error("{0}")]
     Bound(Bound),
-    /// A name, owner or principal was empty.
+    /// A name, owner or principal is empty.
     #[error("empty: say at least one character")]
     Empty,
-    /// A name, owner or principal had a control character in it.
+    /// A name, owner or principal contains a control character.
     #[error("control characters are not allowed")]
     ControlCharacter,
-    /// A path had an empty segment.
+    /// A path has an empty segment.
     #[error("a name that begins with '/' is a path: no empty segment, so neither '//' nor a '/' at the end")]
     EmptySegment,
-    /// A number that counts from one was zero.
+    /// A number that must be at least one is zero.
     #[error("zero: say at least one")]
     Zero,
 }
@@ -40,15 +40,16 @@ fn plain_text(text: &str, bytes_max: usize, bound: Bound) -> Result<Arc<str>, Ba
 
 /// The name of a resource: 1 to 512 bytes of UTF-8 without control characters. Cloning it is cheap.
 ///
-/// A name that begins with `/` is a path in a hierarchy, for everyone; others never are.
+/// A name that begins with `/` is a path in a hierarchy, for every client. No other name is.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(Arc<str>);
 
 impl Name {
-    /// A resource name, if this text can be one.
+    /// A resource name, if the text is valid.
     ///
     /// # Errors
-    /// [`BadWord`] if the text is empty, too long, has control characters, or is a path with empty segments or too many.
+    /// [`BadWord`] if the text is empty, too long or has control characters, or is a path with an empty segment or too many
+    /// levels.
     ///
     /// ```
     /// use fencepost_core::Name;
@@ -78,7 +79,7 @@ impl Name {
         self.0.starts_with('/')
     }
 
-    /// The names above a path, from the top: `/a` and `/a/b` for `/a/b/c`; none for a name that is not a path.
+    /// The names above a path, from the top: `/a` and `/a/b` for `/a/b/c`. Empty for a name that is not a path.
     pub fn ancestors(&self) -> impl DoubleEndedIterator<Item = Name> + '_ {
         let slashes = if self.is_path() { &self.0[1..] } else { "" };
         slashes.match_indices('/').map(|(at, _)| Name(Arc::from(&self.0[..at + 1])))
@@ -97,12 +98,12 @@ impl fmt::Display for Name {
     }
 }
 
-/// The name of an owner: a unit of work inside a session. Re-entry and deadlock detection go by it.
+/// The name of an owner: a unit of work inside a session. Re-entry and deadlock detection compare owners by it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnerName(Arc<str>);
 
 impl OwnerName {
-    /// An owner's name, if this text can be one.
+    /// An owner's name, if the text is valid.
     ///
     /// # Errors
     /// [`BadWord`] if the text is empty, too long or has control characters.
@@ -116,12 +117,12 @@ impl OwnerName {
     }
 }
 
-/// Who a session or an administrative act belongs to, as the edge has authenticated it.
+/// The authenticated user or service behind a session or an administrative act. The edge authenticates it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Principal(Arc<str>);
 
 impl Principal {
-    /// A principal's name, if this text can be one.
+    /// A principal's name, if the text is valid.
     ///
     /// # Errors
     /// [`BadWord`] if the text is empty, too long or has control characters.
@@ -135,12 +136,12 @@ impl Principal {
     }
 }
 
-/// Why an administrator acts, in words for the audit log and for whom it hits. May be empty.
+/// The reason of an administrative act, for the audit log and for the affected clients. May be empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reason(Arc<str>);
 
 impl Reason {
-    /// A reason, if this text can be one.
+    /// A reason, if the text is short enough.
     ///
     /// # Errors
     /// [`BadWord`] if the text is too long.
@@ -157,7 +158,7 @@ impl Reason {
     }
 }
 
-/// What a session or a grant says about itself to people: opaque bytes, at most 4 KiB, empty by default.
+/// Information for people about a session or a grant: opaque bytes, at most 4 KiB, empty by default.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Metadata(Arc<[u8]>);
 
@@ -223,7 +224,7 @@ impl fmt::Debug for SecretHash {
     }
 }
 
-/// A session's id: 128 random bits, drawn where it is opened.
+/// A session's id: 128 random bits, drawn by the client that opens it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub u128);
 
@@ -233,7 +234,8 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// A freeze's id: 128 random bits, drawn by whoever freezes, so that a repeat is the same freeze and each thaws alone.
+/// A freeze's id: 128 random bits, drawn by the administrator, so that a repeat is the same freeze and each freeze is thawed
+/// alone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FreezeId(pub u128);
 
@@ -243,23 +245,24 @@ impl fmt::Debug for FreezeId {
     }
 }
 
-/// How often a session was attached; operations of an older epoch are refused.
+/// The number of the connection that may act for a session. It is 1 at the open, and each attach adds one. Commands with an
+/// older epoch are refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Epoch(pub u64);
 
-/// A session's own number for a changing request, from 1 upwards.
+/// A session's number for one of its requests, from 1 upwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestNumber(pub u64);
 
-/// A grant's id: the token that it got first. It never changes; the token may rise.
+/// A grant's id: its first token. The id never changes; an upgrade gives the grant a new token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GrantId(pub u64);
 
-/// A fencing token: greater than every one given before it in the group. The default, zero, is below all of them.
+/// A fencing token: greater than every token drawn before it in the group. The default, zero, is below every token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
-/// A waiter's place in the order of the whole group.
+/// A waiter's place in the order of the whole group. A smaller number came earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Arrival(pub u64);
 
@@ -268,10 +271,10 @@ pub struct Arrival(pub u64);
 pub struct Permits(NonZeroU32);
 
 impl Permits {
-    /// So many permits.
+    /// A number of permits, at least one.
     ///
     /// # Errors
-    /// [`BadWord::Zero`] if it is none.
+    /// [`BadWord::Zero`] if it is zero.
     pub fn new(permits: u32) -> Result<Permits, BadWord> {
         NonZeroU32::new(permits).map(Permits).ok_or(BadWord::Zero)
     }
@@ -282,12 +285,12 @@ impl Permits {
     }
 }
 
-/// A stamp: logical time in milliseconds. It moves only with the log.
+/// A stamp: logical time in milliseconds. Only log entries move it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LogicalMs(pub u64);
 
 impl LogicalMs {
-    /// The stamp that lies so much later.
+    /// The stamp `duration` later.
     pub fn after(self, duration: Millis) -> LogicalMs {
         LogicalMs(self.0.saturating_add(duration.0))
     }
@@ -301,7 +304,7 @@ impl Millis {
     /// No time at all.
     pub const ZERO: Millis = Millis(0);
 
-    /// A duration, if it is short enough.
+    /// A duration of at most a year.
     ///
     /// # Errors
     /// [`BadWord`] if it is longer than a year.
@@ -323,7 +326,7 @@ impl Millis {
 pub struct Ttl(Millis);
 
 impl Ttl {
-    /// A time to live, if it is neither too short nor too long.
+    /// A time to live of at least a second and at most a year.
     ///
     /// # Errors
     /// [`BadWord`] if it is under a second or over a year.
@@ -334,18 +337,18 @@ impl Ttl {
         Millis::new(ms).map(Ttl)
     }
 
-    /// As a duration.
+    /// The duration.
     pub fn millis(self) -> Millis {
         self.0
     }
 }
 
-/// How long a grant rests after an involuntary end: at most a minute, none by default.
+/// How long a grant rests after an involuntary end: at most a minute, zero by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockDelay(Millis);
 
 impl LockDelay {
-    /// A lock delay, if it is short enough.
+    /// A lock delay of at most a minute.
     ///
     /// # Errors
     /// [`BadWord`] if it is over a minute.
@@ -356,7 +359,7 @@ impl LockDelay {
         Millis::new(ms).map(LockDelay)
     }
 
-    /// As a duration.
+    /// The duration.
     pub fn millis(self) -> Millis {
         self.0
     }

@@ -1,7 +1,7 @@
-//! What a lock, a waiter and a session cost in memory, and what an operation allocates: counted, not timed.
+//! The memory of a lock, a waiter and a session, and the allocations of an operation: counted, not timed.
 //!
-//! The figures are bytes asked of the allocator. They are deterministic, so they are asserted; the table in
-//! docs/performance.md repeats what this test prints.
+//! The figures are bytes requested from the allocator. They are deterministic, so the test asserts them. The table in
+//! docs/performance.md shows what this test prints.
 
 #[path = "../benches/world/mod.rs"]
 mod world;
@@ -15,13 +15,13 @@ use world::{World, name};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// The bytes and allocations that are left after `work`, and what it returns. Other tests would be counted, too, so this
-/// file has one test only.
+/// Runs `work` and returns its result, the bytes that stay allocated, and the number of allocations. Tests on other threads
+/// would be counted, too, so this file has only one test.
 fn measured<Result>(work: impl FnOnce() -> Result) -> (Result, isize, usize) {
     let region = Region::new(ALLOCATOR);
     let result = work();
     let change = region.change();
-    // A reallocation that grows is counted as allocated bytes, one that shrinks as deallocated ones.
+    // A growing reallocation counts as allocated bytes, a shrinking one as deallocated bytes.
     (result, change.bytes_allocated as isize - change.bytes_deallocated as isize, change.allocations)
 }
 
@@ -32,12 +32,12 @@ fn memory_stays_within_the_bounds_of_the_specification() {
     let per = |bytes: isize| bytes as f64 / COUNT as f64;
 
     let (mut world, bytes, _) = measured(|| World::new(COUNT));
-    let world_itself = 16.0;
-    let session = per(bytes) - world_itself;
+    let of_the_test = 16.0;
+    let session = per(bytes) - of_the_test;
     println!("bytes per idle session: {session:.0}");
     assert!(session <= 1_024.0, "a session costs {session:.0} bytes");
 
-    // Names are made before the measurement and shared, so only what the core adds is counted; a name counts by itself.
+    // The bytes of the names themselves are subtracted, so only what the core adds is shown.
     let ((), bytes, _) = measured(|| world.hold(COUNT));
     let session_and_lock = per(bytes) - NAME_BYTES;
     println!("bytes per lock of a session with one lock: {session_and_lock:.0}, name not counted");
@@ -68,12 +68,12 @@ fn memory_stays_within_the_bounds_of_the_specification() {
 
     let flat: Vec<f64> = [10, 1_000, 100_000].map(allocations_per_hand_over).into();
     println!("allocations per hand-over with 10, 1,000 and 100,000 waiters: {flat:.2?}");
-    // With ten, every session is met again and has its small buffers already.
-    assert!(flat.iter().all(|cost| *cost <= 12.0), "a hand-over costs more than it should: {flat:?}");
-    assert!((flat[2] - flat[1]).abs() <= 0.5, "a hand-over grows with the queue: {flat:?}");
+    // With ten waiters, each session comes again and already has its small buffers.
+    assert!(flat.iter().all(|cost| *cost <= 12.0), "a hand-over allocates too often: {flat:?}");
+    assert!((flat[2] - flat[1]).abs() <= 0.5, "the cost of a hand-over grows with the queue: {flat:?}");
 }
 
-/// One release, the next one granted, the releasing session queued again; nobody else is touched.
+/// Each hand-over: a release, the grant to the next session, and the releasing session queues again.
 fn allocations_per_hand_over(waiters: usize) -> f64 {
     const HAND_OVERS: usize = 1_000;
     let hot = name(0);

@@ -1,4 +1,6 @@
-//! A small world for measuring: sessions that acquire and release, without the noise of building commands by hand.
+//! A state with sessions that acquire and release, for measurements: builds the commands and counts request numbers.
+//!
+//! Shared by the benchmarks, by `tests/memory.rs` and by `crates/wire/examples/instructions.rs`.
 
 #![allow(dead_code, unreachable_pub, reason = "each measurement uses its part")]
 
@@ -8,7 +10,7 @@ use fencepost_core::{
     Wait,
 };
 
-/// A state, with the last request number of each of its sessions and how many of them it has seen answered.
+/// A state. For each session: its last request number, and up to which number it has seen the answers.
 #[derive(Clone)]
 pub struct World {
     pub state: LockState,
@@ -54,18 +56,18 @@ impl World {
         })
     }
 
-    /// From now on the session's requests say that every answer so far was seen.
+    /// From now on, the session's requests acknowledge every answer so far.
     pub fn saw_all(&mut self, session: usize) {
         self.seen[session] = self.numbers[session];
     }
 
-    /// A sign of life of a session, which also says what it has seen.
+    /// A keep-alive of a session, which also acknowledges what it has seen.
     pub fn keep_alive(&self, session: usize) -> Renewal {
         let seen = Seen { mark: self.seen[session], ..Seen::default() };
         Renewal::KeepAlive { session: id(session), epoch: Epoch(1), seen }
     }
 
-    /// Lets sessions take turns in holding as many locks each, on names of 20 bytes, all answers seen.
+    /// Acquires this many locks, shared out evenly among the sessions, on names of 20 bytes. All answers are acknowledged.
     pub fn hold(&mut self, locks: usize) {
         let sessions = self.numbers.len();
         for chunk in (0..locks).collect::<Vec<_>>().chunks(500) {
@@ -79,7 +81,7 @@ impl World {
 }
 
 pub fn id(session: usize) -> SessionId {
-    // Spread like random ids, so that sessions do not sit side by side in the map.
+    // Spread like random ids, so that sessions are not neighbours in the ordered set.
     SessionId((session as u128 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835))
 }
 
@@ -92,14 +94,14 @@ pub fn open(session: usize) -> Operation {
     Operation::Open(Open {
         session: id(session),
         secret_hash: SecretHash([7; 32]),
-        // As many principals as are needed to stay within the bound of sessions for each.
+        // Several principals, because a principal has a bound on its sessions.
         principal: Principal::new(&format!("team-{}", session / 5_000)).expect("a plain name"),
         ttl: Ttl::new(30_000).expect("a TTL in bounds"),
         metadata: Metadata::default(),
     })
 }
 
-/// Who was granted something by a push: the session, and the grant.
+/// The first session that was granted something by a push, with its grant.
 pub fn granted(effects: &Effects) -> Option<(SessionId, GrantId)> {
     effects.pushes.iter().find_map(|push| match push {
         Push::Ended { session, outcome: fencepost_core::Outcome::Granted { grant, .. }, .. } => {

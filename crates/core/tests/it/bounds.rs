@@ -1,7 +1,8 @@
-//! Reaches every bound that the state enforces: the last one below it passes, the next is refused and names the bound.
+//! Reaches every bound that `apply` enforces: the last command within the bound passes, the next is refused with the bound.
 //!
-//! What a word may be (a name's length, a TTL's least) is proven where words are built, and a message's size where
-//! messages are read. Big bounds are reached in batches, or from records where a million requests would only be slow.
+//! The bounds of words (the length of a name, the shortest TTL) are tested where words are built, and the size of a message
+//! where messages are read. Large bounds are reached in batches, or by restoring changed records where requests would be
+//! too slow.
 
 use fencepost_core::{
     Acquire, Act, Action, Admin, Batch, Bound, Epoch, FreezeId, GrantEnd, GrantId, Lock, LockMode, LockState, Locks,
@@ -9,7 +10,7 @@ use fencepost_core::{
     Renewal, Request, RequestNumber, Scope, SecretHash, Seen, SessionId, TakePermits, Terms, Ttl, Wait, bounds,
 };
 
-/// A state with one entry after the other, all at one stamp.
+/// A state to which entries are applied, all at the same stamp.
 struct Group {
     state: LockState,
 }
@@ -36,14 +37,14 @@ impl Group {
         self.enter([operation]).remove(0)
     }
 
-    /// All of them granted, in entries of a thousand.
+    /// Applies operations in entries of a thousand. All must be granted.
     fn all_granted(&mut self, operations: impl IntoIterator<Item = Operation>) {
         let outcomes = self.in_batches(operations);
         let other = outcomes.iter().find(|outcome| !matches!(outcome, Outcome::Granted { .. }));
         assert_eq!(other, None);
     }
 
-    /// All of them queued, in entries of a thousand.
+    /// Applies operations in entries of a thousand. All must be queued.
     fn all_queued(&mut self, operations: impl IntoIterator<Item = Operation>) {
         let outcomes = self.in_batches(operations);
         let other = outcomes.iter().find(|outcome| !matches!(outcome, Outcome::Queued { .. }));
@@ -60,7 +61,7 @@ impl Group {
 fn assert_refused(outcome: Outcome, bound: Bound) {
     assert_eq!(outcome, Outcome::Refused(Refusal::Bound(bound)));
     let text = Refusal::Bound(bound).to_string();
-    assert!(text.contains(&bound.limit().to_string()), "'{text}' does not say the number {}", bound.limit());
+    assert!(text.contains(&bound.limit().to_string()), "'{text}' does not name the number {}", bound.limit());
 }
 
 #[track_caller]
@@ -70,32 +71,33 @@ fn assert_granted(outcome: Outcome) -> GrantId {
 }
 
 fn name(text: &str) -> Name {
-    Name::new(text).expect("a name of the test is a name")
+    Name::new(text).expect("the tests use valid names")
 }
 
 fn open(id: u128, principal: &str) -> Operation {
     Operation::Open(Open {
         session: SessionId(id),
         secret_hash: SecretHash([7; 32]),
-        principal: Principal::new(principal).expect("a principal of the test is one"),
-        ttl: Ttl::new(bounds::SESSION_TTL_MS_DEFAULT).expect("the default is a TTL"),
+        principal: Principal::new(principal).expect("the tests use valid principals"),
+        ttl: Ttl::new(bounds::SESSION_TTL_MS_DEFAULT).expect("the default is a valid TTL"),
         metadata: Metadata::default(),
     })
 }
 
 /// A request whose client has seen every answer before it.
 fn request(session: u128, number: u64, action: Action) -> Operation {
-    unseeing(session, number, Seen { mark: number - 1, ..Seen::default() }, action)
+    request_seeing(session, number, Seen { mark: number - 1, ..Seen::default() }, action)
 }
 
-/// A request whose client says that it has seen just this.
-fn unseeing(session: u128, number: u64, seen: Seen, action: Action) -> Operation {
+/// A request whose client acknowledges just this.
+fn request_seeing(session: u128, number: u64, seen: Seen, action: Action) -> Operation {
     let (session, number) = (SessionId(session), RequestNumber(number));
     Operation::Request(Request { session, epoch: Epoch(1), number, seen, action })
 }
 
+/// A request whose client acknowledges nothing.
 fn waiting(session: u128, number: u64, action: Action) -> Operation {
-    unseeing(session, number, Seen::default(), action)
+    request_seeing(session, number, Seen::default(), action)
 }
 
 fn locks<'a>(names: impl IntoIterator<Item = &'a str>, mode: LockMode) -> Locks {
@@ -103,7 +105,7 @@ fn locks<'a>(names: impl IntoIterator<Item = &'a str>, mode: LockMode) -> Locks 
 }
 
 fn acquire(locks: Locks, owner: Option<&str>, wait: Wait) -> Action {
-    let owner = owner.map(|text| OwnerName::new(text).expect("an owner of the test is one"));
+    let owner = owner.map(|text| OwnerName::new(text).expect("the tests use valid owners"));
     Action::Acquire(Acquire { locks, owner, wait, terms: Terms::default() })
 }
 
@@ -116,7 +118,7 @@ fn shared(text: &str) -> Action {
 }
 
 fn admin(act: Act) -> Operation {
-    let by = Principal::new("admin").expect("a principal of the test is one");
+    let by = Principal::new("admin").expect("the tests use valid principals");
     Operation::Admin(Admin { by, reason: Reason::new("test").expect("short"), act })
 }
 
@@ -159,18 +161,18 @@ fn a_session_holds_and_waits_for_at_most_10_000_resources() {
         let take = TakePermits { name: pool, permits: one, limit: Some(one), wait: Wait::No, terms: Terms::default() };
         request(1, number, Action::TakePermits(take))
     };
-    // What waits counts like what is held, and a permit grant counts one.
+    // A waiting request counts like a held lock, and a grant of permits counts one.
     let wait = group.one(request(1, last + 1, exclusive("taken", Wait::Forever)));
     assert!(matches!(wait, Outcome::Queued { .. }), "{wait:?}");
     let seen = Seen { mark: last, ..Seen::default() };
-    let Operation::Request(take) = permits(last + 2) else { unreachable!("it is a request") };
+    let Operation::Request(take) = permits(last + 2) else { unreachable!("`permits` makes a request") };
     assert_granted(group.one(Operation::Request(Request { seen: seen.clone(), ..take })));
-    let one_more = unseeing(1, last + 3, seen.clone(), exclusive("one-more", Wait::No));
+    let one_more = request_seeing(1, last + 3, seen.clone(), exclusive("one-more", Wait::No));
     assert_refused(group.one(one_more), Bound::LocksPerSession);
-    // Letting go makes room.
+    // A cancel makes room.
     let cancel = Action::Cancel { request: RequestNumber(last + 1), release_if_granted: false };
-    assert_eq!(group.one(unseeing(1, last + 4, seen.clone(), cancel)), Outcome::Cancelled);
-    assert_granted(group.one(unseeing(1, last + 5, seen, exclusive("one-more", Wait::No))));
+    assert_eq!(group.one(request_seeing(1, last + 4, seen.clone(), cancel)), Outcome::Cancelled);
+    assert_granted(group.one(request_seeing(1, last + 5, seen, exclusive("one-more", Wait::No))));
 }
 
 #[test]
@@ -180,7 +182,7 @@ fn at_most_1_000_requests_of_a_session_wait() {
     let last = bounds::WAITERS_PER_SESSION_MAX as u64;
     group.all_queued((1..=last).map(|number| waiting(1, number, exclusive("r", Wait::Forever))));
     assert_refused(group.one(waiting(1, last + 1, exclusive("r", Wait::Forever))), Bound::WaitersPerSession);
-    // A try does not wait, and another session may.
+    // A request that does not wait is still answered, and another session may wait.
     let busy = group.one(waiting(1, last + 2, exclusive("r", Wait::No)));
     assert!(matches!(busy, Outcome::Busy(_)), "{busy:?}");
     group.all_queued([request(2, 2, exclusive("r", Wait::Forever))]);
@@ -196,7 +198,7 @@ fn at_most_100_000_requests_wait_for_one_resource() {
         group.all_queued(numbers.map(|number| waiting(session, number, exclusive("/busy/below", Wait::Forever))));
     }
     assert_eq!(group.state.counts().waiters, bounds::WAITERS_PER_RESOURCE_MAX);
-    // The names above are resources, too: this request would stand in the queue of /busy.
+    // Ancestors are resources, too: this request would wait in the queue of /busy.
     let one_more = request(sessions + 1, 2, exclusive("/busy/other", Wait::Forever));
     assert_refused(group.one(one_more), Bound::WaitersPerResource);
     assert_granted(group.one(request(sessions + 1, 3, exclusive("elsewhere", Wait::No))));
@@ -207,7 +209,7 @@ fn a_principal_has_at_most_10_000_sessions() {
     let count = bounds::SESSIONS_PER_PRINCIPAL_MAX as u128;
     let mut group = Group::with_sessions(count);
     assert_refused(group.one(open(count + 1, "app")), Bound::SessionsPerPrincipal);
-    // A repeated opening is no new session, and another principal has its own ten thousand.
+    // A repeated open is not a new session, and another principal has its own ten thousand.
     assert_eq!(group.one(open(1, "app")), Outcome::Opened { epoch: Epoch(1) });
     assert_eq!(group.one(open(count + 2, "other")), Outcome::Opened { epoch: Epoch(1) });
     assert_eq!(group.one(request(1, 1, Action::Close)), Outcome::Closed);
@@ -218,7 +220,7 @@ fn a_principal_has_at_most_10_000_sessions() {
 fn a_session_has_at_most_1_024_unseen_answers() {
     let mut group = Group::with_sessions(2);
     assert_granted(group.one(request(2, 1, exclusive("r", Wait::No))));
-    // The first waits, and its answer will be kept even beyond the bound: it was promised when it was queued.
+    // The first request waits. Its answer is kept even beyond the bound, because it was promised when it was queued.
     group.all_queued([waiting(1, 1, exclusive("r", Wait::Forever))]);
     let last = bounds::UNSEEN_ANSWERS_MAX as u64 + 1;
     group.all_granted((2..=last).map(|number| waiting(1, number, shared("s"))));
@@ -227,9 +229,9 @@ fn a_session_has_at_most_1_024_unseen_answers() {
     assert_eq!(group.one(request(2, 2, Action::Release { grant })), Outcome::Released { count_left: 0 });
     let repeat = group.one(waiting(1, 1, exclusive("r", Wait::Forever)));
     assert_granted(repeat);
-    // Seen answers make room, for the refused number as well.
+    // Acknowledged answers make room, also for the number that was refused.
     let seen = Seen { mark: 2, ..Seen::default() };
-    assert_granted(group.one(unseeing(1, last + 1, seen, shared("s"))));
+    assert_granted(group.one(request_seeing(1, last + 1, seen, shared("s"))));
 }
 
 #[test]
@@ -259,7 +261,7 @@ fn a_grant_is_entered_at_most_a_million_times() {
         }
         other => other,
     });
-    let restored = LockState::restore(1, nearly.collect::<Vec<_>>()).expect("a count is the caller's to say");
+    let restored = LockState::restore(1, nearly.collect::<Vec<_>>()).expect("the changed records are a valid state");
     let mut group = Group { state: restored };
     assert_granted(group.one(request(1, 2, enter())));
     assert_refused(group.one(request(1, 3, enter())), Bound::Reentries);
@@ -276,7 +278,7 @@ fn there_are_at_most_1_000_freezes_and_a_prefix_is_no_longer_than_a_name() {
     let last = bounds::FREEZES_MAX as u128;
     assert!(group.enter((2..=last).map(|id| freeze(id, "x"))).iter().all(|outcome| *outcome == Outcome::Done));
     assert_refused(group.one(freeze(last + 1, "x")), Bound::Freezes);
-    assert_eq!(group.one(freeze(last, "x")), Outcome::Done, "a repeat is no new freeze");
+    assert_eq!(group.one(freeze(last, "x")), Outcome::Done, "a repeat is not a new freeze");
     assert_eq!(group.one(admin(Act::Thaw { freeze: FreezeId(1) })), Outcome::Done);
     assert_eq!(group.one(freeze(last + 1, "x")), Outcome::Done);
 }
@@ -289,8 +291,8 @@ fn there_are_at_most_10_000_limits() {
     let set = group.enter(names.iter().map(|name| limit(name, 3)));
     assert!(set.iter().all(|outcome| *outcome == Outcome::Done));
     assert_refused(group.one(limit("one-more", 3)), Bound::Limits);
-    assert_eq!(group.one(limit("pool0", 4)), Outcome::Done, "a change is no new limit");
-    assert_eq!(group.one(limit("pool0", 0)), Outcome::Done, "zero permits stand for no limit in this test");
+    assert_eq!(group.one(limit("pool0", 4)), Outcome::Done, "a change is not a new limit");
+    assert_eq!(group.one(limit("pool0", 0)), Outcome::Done, "zero permits mean no limit in this test");
     assert_eq!(group.one(limit("one-more", 3)), Outcome::Done);
 }
 
@@ -314,7 +316,8 @@ fn a_busy_answer_names_16_holders_and_counts_all() {
     assert_eq!((busy.holders.len(), busy.holder_count), (bounds::BUSY_HOLDERS_SHOWN_MAX, 20));
 }
 
-/// An owner that others wait for asks for what `readers` share: so many edges are to be followed.
+/// An owner that another request waits for asks for what `readers` hold shared. Whether it waits unchecked: the search has
+/// one edge for each reader.
 fn waits_unchecked(readers: usize) -> bool {
     let mut group = Group::with_sessions(4);
     let owned = |text, wait| acquire(locks([text], LockMode::Exclusive), Some("task"), wait);
@@ -325,7 +328,7 @@ fn waits_unchecked(readers: usize) -> bool {
     group.all_granted(others.map(|number| request(4, number, shared("read"))));
     match group.one(request(1, 2, owned("read", Wait::Forever))) {
         Outcome::Queued { unchecked, .. } => unchecked,
-        other => panic!("it waits for the readers: {other:?}"),
+        other => panic!("it must wait for the readers: {other:?}"),
     }
 }
 
@@ -335,7 +338,7 @@ fn a_deadlock_search_gives_up_after_10_000_steps() {
     assert!(waits_unchecked(bounds::DEADLOCK_STEPS_MAX + 1));
 }
 
-/// Whether it is suspected that two sessions wait for each other, if `readers` and one of the two hold what the other waits for.
+/// Two sessions wait for each other; `readers` hold the same lock as one of them. Whether the deadlock is suspected.
 fn is_suspected(readers: usize) -> bool {
     let mut group = Group::with_sessions(4);
     assert_granted(group.one(request(1, 1, shared("read"))));
@@ -348,14 +351,14 @@ fn is_suspected(readers: usize) -> bool {
     assert_eq!(
         group.state.explain(&name("mine"), 1).suspected.is_some(),
         before,
-        "a wait that would be, and one that is"
+        "the same before the wait and while it waits"
     );
     before
 }
 
 #[test]
 fn a_search_for_a_suspected_deadlock_gives_up_after_1_000_steps() {
-    // One step leads from the first wait to the session in its way, and its wait has `readers` and one more in its way.
+    // One step leads from the first wait to the other session. The wait of that session has `readers` and one more edges.
     assert!(is_suspected(bounds::SUSPECTED_STEPS_MAX - 2));
     assert!(!is_suspected(bounds::SUSPECTED_STEPS_MAX - 1));
 }
@@ -367,7 +370,7 @@ fn a_page_looks_at_no_more_than_10_000_rows() {
     group.all_granted((1..=count).map(|number| request(1, number, shared("many"))));
     let wanted = assert_granted(group.one(request(2, 1, shared("wanted"))));
     let first = group.state.list_grants("wanted", None, 10);
-    assert_eq!((first.rows.len(), first.next), (0, Some(GrantId(count))), "an empty page is not the end");
+    assert_eq!((first.rows.len(), first.next), (0, Some(GrantId(count))), "an empty page is not the last one");
     let second = group.state.list_grants("wanted", first.next, 10);
     assert_eq!(second.rows.iter().map(|row| row.record.id).collect::<Vec<_>>(), [wanted]);
     assert_eq!(second.next, None);

@@ -1,8 +1,8 @@
-//! The state machine against the naive model: random logs, with everything compared and every invariant checked after
-//! each entry.
+//! The state machine against the model: random logs are applied to both. After each entry all results are compared and
+//! every invariant is checked.
 //!
-//! `FENCEPOST_COMMANDS=N` runs longer, `FENCEPOST_SEED=N` replays one seed. A failing seed prints the shortest log that
-//! was found to fail.
+//! `FENCEPOST_COMMANDS=N` sets the number of commands, `FENCEPOST_SEED=N` replays one seed. A failing seed prints the
+//! shortest failing log that was found.
 
 #![allow(
     clippy::disallowed_methods,
@@ -24,8 +24,8 @@ fn number_from(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is not a number: {text}")))
 }
 
-/// Runs seeds on every core until enough commands were applied; returns what was reached. Whichever thread takes which
-/// seed, every seed below the last is run, and the lowest that fails is reported.
+/// Runs seeds on all cores until enough commands were applied, and returns the counts. Every seed below the last one runs,
+/// whichever thread takes it, and the lowest failing seed is reported.
 fn run(commands_least: u64, make_states: impl Fn() -> Vec<LockState> + Sync) -> Tally {
     let only = number_from("FENCEPOST_SEED");
     let first = only.unwrap_or(1);
@@ -51,7 +51,7 @@ fn run(commands_least: u64, make_states: impl Fn() -> Vec<LockState> + Sync) -> 
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let results: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a seed that panics is caught")).collect()
+        threads.into_iter().map(|thread| thread.join().expect("`run_seed` catches panics")).collect()
     });
 
     let (mut tally, mut seeds, mut failures) = (Tally::default(), 0, Vec::new());
@@ -82,8 +82,8 @@ fn the_state_machine_agrees_with_the_model() {
     }
 }
 
-/// A model and a state machine that are brought to each bound. The invariants are left out: they are checked by looking
-/// at every pair of waiters, and there are a hundred thousand of them.
+/// A model and a state machine that are brought to the bounds. The invariants are not checked here: that looks at every
+/// pair of waiters, and there are a hundred thousand waiters.
 struct Bounded {
     model: Model,
     state: LockState,
@@ -97,10 +97,10 @@ impl Bounded {
         bounded
     }
 
-    /// Goes on from a state that would take too long to reach by commands.
+    /// Changes the records directly, to reach a state that would take too many commands.
     fn change(&mut self, change: impl FnOnce(&mut Model)) {
         change(&mut self.model);
-        self.state = LockState::restore(2, self.model.records()).expect("the changed records are a state");
+        self.state = LockState::restore(2, self.model.records()).expect("the changed records are a valid state");
     }
 
     fn apply(&mut self, operations: Vec<Operation>) {
@@ -136,7 +136,7 @@ fn freeze(id: usize, prefix: Vec<u8>) -> Operation {
 }
 
 #[test]
-fn every_bound_of_apply_is_said_alike() {
+fn state_machine_and_model_refuse_at_the_same_bounds() {
     use bounds::*;
     let plain = |count: usize, from: usize| (from..from + count).map(|at| format!("n{at}"));
 

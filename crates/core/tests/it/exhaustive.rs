@@ -1,7 +1,7 @@
-//! Small worlds, walked through completely: every command that makes sense in a state is applied to it, and every state
-//! that comes of it is walked through in turn, breadth first, until there is no new one or the world's bound is reached.
+//! Explores small worlds completely: applies every sensible command to every reachable state, breadth first, until no new
+//! state is found or the world's bound is reached.
 //!
-//! Two states are the same if they differ only in how far tokens, arrivals, request numbers and time have counted. Each
+//! Two states count as the same if they differ only in absolute tokens, arrivals, request numbers and stamps. Each
 //! transition is compared with the model and checked like a step of a random run, and each request is also repeated.
 
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use crate::model::random::{name, open, secret_of, ttl};
 use crate::model::runner::{Entry, Failure, Runner, report};
 use fencepost_core::*;
 
-/// What there is in a small world and what its sessions may do.
+/// A small world: what exists in it, and what its sessions may do.
 struct World {
     title: &'static str,
     sessions: u128,
@@ -20,14 +20,14 @@ struct World {
     modes: &'static [LockMode],
     /// The owners that acquire; `None` is a request that is an owner of its own.
     owners: &'static [Option<&'static str>],
-    /// How much a session holds and waits for at most.
+    /// The most that a session holds and waits for.
     things_per_session: usize,
-    /// Pairs of all names in one request, too.
+    /// Whether a request may also name all names at once.
     multi_locks: bool,
     terms: fn() -> Terms,
-    /// How far one step of time goes; none if time stands still.
+    /// The length of one step of time; `None` if no time passes.
     step_ms: Option<u64>,
-    /// Permits that a semaphore of the first name has; none if it is a lock.
+    /// The limit of the first name, if it is a semaphore.
     permits: Option<u32>,
     freezes: bool,
     transitions_max: usize,
@@ -132,7 +132,7 @@ fn a_name_that_freezes_and_thaws() {
 struct Node {
     state: LockState,
     model: Model,
-    /// The node and the entry that it came from, to tell how a failure was reached.
+    /// The node before it and the entry that led here, to report the way to a failure.
     from: Option<(usize, Entry)>,
 }
 
@@ -153,11 +153,11 @@ fn walk(world: World) {
         }
         at += 1;
     }
-    let closed = if at == nodes.len() { "all of them walked through" } else { "the rest not walked through" };
-    println!("{}: {} distinct states, {transitions} transitions, {closed}", world.title, nodes.len() - 1);
+    let explored = if at == nodes.len() { "all states explored" } else { "bound reached" };
+    println!("{}: {} distinct states, {transitions} transitions, {explored}", world.title, nodes.len() - 1);
 }
 
-/// Applies an entry to a node, with every check; its requests are then repeated, which must change nothing.
+/// Applies an entry to a node, with every check. Then repeats its requests, which must change nothing.
 fn go(nodes: &[Node], at: usize, entry: Entry, transitions: &mut usize) -> Node {
     let mut runner = Runner::from(nodes[at].model.clone(), vec![nodes[at].state.clone()]);
     let result = runner.step(entry.0, &entry.1).and_then(|()| {
@@ -190,13 +190,13 @@ fn go(nodes: &[Node], at: usize, entry: Entry, transitions: &mut usize) -> Node 
     }
 }
 
-/// Opens and administrative acts are repeats of themselves by other means than numbers, and a close leaves no session.
+/// Whether a repeat is recognized by its request number. Opens and administrative acts are recognized by their ids instead.
 fn is_repeatable(operation: &Operation) -> bool {
     matches!(operation, Operation::Request(_))
 }
 
 impl World {
-    /// Every entry that makes sense in a state: one command each, or one step of time.
+    /// Every sensible entry for a state: one command each, or one step of time.
     fn entries(&self, model: &Model) -> Vec<Entry> {
         let mut batches = Vec::new();
         for id in (1..=self.sessions).map(SessionId) {
@@ -222,12 +222,12 @@ impl World {
 
     fn of_session(&self, model: &Model, id: SessionId, batches: &mut Vec<Batch>) {
         let request = |action, seen| {
-            let (epoch, number) = (model.session(id).expect("it lives").epoch, next_number(model, id));
+            let (epoch, number) = (model.session(id).expect("the session is alive").epoch, next_number(model, id));
             operation(Operation::Request(Request { session: id, epoch, number, seen, action }))
         };
         let own_grants: Vec<&GrantRecord> = model.grants.iter().filter(|grant| grant.session == id).collect();
         let own_waiters: Vec<&WaiterRecord> = model.waiters.iter().filter(|waiter| waiter.session == id).collect();
-        // Entered twice shows all that entering can do; counting on would make the world endless.
+        // Entering twice tests everything about re-entry; a higher count would make the world infinite.
         let counts = own_grants.iter().map(|grant| grant.count as usize).sum::<usize>();
         if counts + own_waiters.len() < self.things_per_session {
             batches.extend(self.acquires().into_iter().map(|action| request(action, seen_all(model, id))));
@@ -254,7 +254,7 @@ impl World {
             }
         }
         if self.step_ms.is_some() {
-            let epoch = model.session(id).expect("it lives").epoch;
+            let epoch = model.session(id).expect("the session is alive").epoch;
             let renewals = vec![Renewal::KeepAlive { session: id, epoch, seen: seen_all(model, id) }];
             batches.push(Batch { renewals, ..Batch::default() });
             let secret_hash = secret_of(id);
@@ -309,14 +309,14 @@ fn waiting_numbers(model: &Model, id: SessionId) -> Vec<u64> {
 }
 
 fn next_number(model: &Model, id: SessionId) -> RequestNumber {
-    let session = model.session(id).expect("it lives");
+    let session = model.session(id).expect("the session is alive");
     let answered = model.answers.iter().filter(|answer| answer.session == id).map(|answer| answer.number.0);
     let seen = session.seen_ranges.iter().map(|(_, last)| *last).chain([session.seen_mark]);
-    let last = answered.chain(seen).chain(waiting_numbers(model, id)).max().expect("there is a mark");
+    let last = answered.chain(seen).chain(waiting_numbers(model, id)).max().expect("the mark is always there");
     RequestNumber(last + 1)
 }
 
-/// What a client has seen that has seen everything that was ever answered.
+/// What a client acknowledges that has seen every answer so far.
 fn seen_all(model: &Model, id: SessionId) -> Seen {
     let mut seen = Seen::default();
     let mut first = 1;
@@ -329,11 +329,12 @@ fn seen_all(model: &Model, id: SessionId) -> Seen {
     seen
 }
 
-/// What of a state decides what can happen next. Left out: how far tokens, arrivals, numbers and time have counted; in
-/// which order things were granted, which only orders what is told; and answers, which only a repeat can ask for, and
-/// every request is repeated right after it.
+/// A hash of the parts of a state that decide what can happen next. Left out are:
+/// - the absolute values of tokens, arrivals, request numbers and stamps;
+/// - the order of grants, which only changes the order of effects;
+/// - answers, which matter only to a repeat, and every request is repeated directly after it.
 fn fingerprint(model: &Model) -> u128 {
-    // What happened so long ago that no deadline here can depend on it happened at one time.
+    // Stamps older than this count as equal: no deadline here depends on them.
     const LONG_AGO_MS: u64 = 10_000;
     let relative = |stamp: LogicalMs| LogicalMs((stamp.0 + LONG_AGO_MS).saturating_sub(model.now().0));
     let mut normal = model.clone();
@@ -361,7 +362,7 @@ fn fingerprint(model: &Model) -> u128 {
         (waiter.arrival, waiter.number) = (Arrival(place), RequestNumber(place));
         (waiter.queued_at, waiter.until) = (relative(waiter.queued_at), waiter.until.map(relative));
         if let Wants::Conversion { grant: id, .. } = &mut waiter.wants {
-            let at = model.grants.iter().position(|grant| grant.id == *id).expect("an upgrade ends with its grant");
+            let at = model.grants.iter().position(|grant| grant.id == *id).expect("a waiting upgrade has its grant");
             *id = GrantId(hash_of(0, &normal.grants[at]) as u64);
         }
     }

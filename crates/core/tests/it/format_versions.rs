@@ -1,4 +1,6 @@
-//! The active version: only a raise changes it, it is part of the state, and what differs between versions follows it.
+//! The active format version: only a raise changes it, it is part of the state, and rules, operations and records follow it.
+//!
+//! Uses the made-up version 2, because there is only one real version so far.
 
 #![cfg(feature = "made-up-version")]
 
@@ -38,10 +40,10 @@ fn apply(state: &mut LockState, raise_to: Option<FormatVersion>, operations: &[O
     effects.replies.into_iter().map(|reply| reply.outcome).collect()
 }
 
-/// How many holders a busy answer names.
+/// The number of holders that a busy answer names.
 fn named(outcome: &Outcome) -> usize {
     let Outcome::Busy(busy) = outcome else { panic!("{outcome:?}") };
-    assert_eq!(busy.holder_count, 2, "how many there are in all does not change");
+    assert_eq!(busy.holder_count, 2, "the number of all holders does not change");
     busy.holders.len()
 }
 
@@ -55,18 +57,18 @@ fn rules_operations_and_records_follow_the_active_version() {
     let before = apply(&mut state, None, &[lock(3, 1, LockMode::Exclusive), remark()]);
     assert_eq!(named(&before[0]), 2);
     assert_eq!(before[1], Outcome::Refused(Refusal::NotYet { needs: MADE_UP }));
-    let Outcome::Refused(refusal) = &before[1] else { unreachable!("compared just now") };
+    let Outcome::Refused(refusal) = &before[1] else { unreachable!("compared above") };
     assert!(refusal.to_string().contains("not before every node is upgraded"), "{refusal}");
     assert!(!state.records().any(|record| matches!(record, Record::Remark(_))), "a refusal changes nothing");
 
-    // The raise comes before everything else in its entry.
+    // The raise takes effect before everything else in its entry.
     let after = apply(&mut state, Some(MADE_UP), &[lock(3, 2, LockMode::Exclusive), remark()]);
     assert_eq!((state.version(), named(&after[0]), &after[1]), (MADE_UP, 1, &Outcome::Done));
     let repeat = apply(&mut state, None, &[lock(3, 1, LockMode::Exclusive)]);
-    assert_eq!(named(&repeat[0]), 2, "an answer that was given stays as it was");
+    assert_eq!(named(&repeat[0]), 2, "a remembered answer does not change");
 
     apply(&mut state, Some(FIRST), &[]);
-    assert_eq!(state.version(), MADE_UP, "there is no way back");
+    assert_eq!(state.version(), MADE_UP, "the version never falls");
 }
 
 #[test]
@@ -85,5 +87,5 @@ fn the_version_is_in_the_hash_and_survives_a_snapshot() {
         Record::Header(header) => Record::Header(fencepost_core::Header { version: FIRST, ..header }),
         other => other,
     });
-    assert!(LockState::restore(2, older).is_err(), "a record that the version of the header does not have");
+    assert!(LockState::restore(2, older).is_err(), "a record of a newer version than the header's");
 }

@@ -1,7 +1,7 @@
-//! The state hash of one small state, written down: replicas of different builds compare this number.
+//! Pins the state hash of one small state, because replicas of different builds compare this number.
 //!
 //! If this test fails and no record was changed on purpose, a compiler or a library has changed how records become bytes.
-//! Then two builds would call each other's states different: the byte form must be repaired, not the number.
+//! Then two builds with the same state would have different hashes. Repair the byte form, not the number.
 
 use fencepost_core::{
     Acquire, Act, Action, Admin, Batch, Epoch, FreezeId, GrantId, Lock, LockDelay, LockMode, LockState, LogicalMs,
@@ -82,7 +82,7 @@ fn small_state() -> LockState {
             ..Batch::default()
         },
     );
-    // The lock with a TTL ends and rests; the rest of the state lives on.
+    // The lock with a TTL ends and rests; everything else stays.
     state.apply(LogicalMs(7_000), Batch { failover_grace: true, ..Batch::default() });
     state.apply(LogicalMs(10_000), Batch::default());
     state
@@ -106,12 +106,12 @@ fn state_hash_of_a_small_state_never_changes() {
     let mut kinds: Vec<i32> = state.records().map(|record| kind(&record)).collect();
     kinds.sort();
     kinds.dedup();
-    assert_eq!(kinds, [0, 1, 2, 3, 4, 5, 6, 7], "every kind of record is in it");
+    assert_eq!(kinds, [0, 1, 2, 3, 4, 5, 6, 7], "the state has every kind of record");
     assert_eq!(format!("{:016x}", state.state_hash()), "ceacb710ce377fca");
 }
 
 #[test]
-fn state_hash_does_not_depend_on_the_hash_seed_or_the_way_there() {
+fn state_hash_depends_neither_on_the_hash_seed_nor_on_a_restore() {
     let state = small_state();
     let restored = LockState::restore(99, state.records()).unwrap();
     assert_eq!(restored.state_hash(), state.state_hash());

@@ -66,7 +66,10 @@ fn the_picture_shows_what_the_lock_state_does() {
         std::fs::write(&file, &drawn).expect("the picture can be written");
     }
     let kept = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(kept == drawn, "{PICTURE} is not what this test draws: run it with FENCEPOST_RECORD=1, and look at the picture");
+    assert!(
+        kept == drawn,
+        "{PICTURE} is not what this test draws: run it with FENCEPOST_RECORD=1, and look at the picture"
+    );
     assert!(story.second_token > story.first_token, "tokens rise");
 }
 
@@ -110,7 +113,9 @@ fn panel(svg: &mut String, top: u32, story: &Story, is_guarded: bool) {
     text(svg, at(B_WRITES_MS) - 8, lane_store - 12, "text-anchor=\"end\" fill=\"#2d8a55\"", "B writes 450");
     let verdict = match is_guarded {
         false => "A wakes up and writes 400: the withdrawal of B is lost".to_owned(),
-        true => format!("A wakes up and writes 400: refused, token {first_token} is older than {second_token}. The balance stays 450"),
+        true => format!(
+            "A wakes up and writes 400: refused, token {first_token} is older than {second_token}. The balance stays 450"
+        ),
     };
     text(svg, end, lane_store + 24, "text-anchor=\"end\" font-weight=\"bold\" fill=\"#c0392b\"", &verdict);
     if is_guarded {
@@ -126,7 +131,8 @@ fn at(ms: u64) -> u32 {
 
 fn bar(svg: &mut String, lane: u32, (from_ms, to_ms): (u64, u64), fill: &str, label: &str, ink: &str) {
     let (x, width) = (at(from_ms), at(to_ms) - at(from_ms));
-    let _ = writeln!(svg, "<rect x=\"{x}\" y=\"{}\" width=\"{width}\" height=\"26\" rx=\"3\" fill=\"{fill}\"/>", lane - 13);
+    let _ =
+        writeln!(svg, "<rect x=\"{x}\" y=\"{}\" width=\"{width}\" height=\"26\" rx=\"3\" fill=\"{fill}\"/>", lane - 13);
     text(svg, x + width / 2, lane + 5, &format!("text-anchor=\"middle\" fill=\"{ink}\""), label);
 }
 

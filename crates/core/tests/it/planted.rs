@@ -1,6 +1,7 @@
-//! The tests are tested: each deliberate fault must be caught by random logs against the model.
+//! Tests the tests: random logs against the model must find each deliberate fault.
 //!
-//! Says how many commands it took for each. A fault that is not caught means that the differential test is blind there.
+//! Prints the number of commands that it took for each. A fault that is not found shows that the differential test is blind
+//! there.
 
 #![cfg(feature = "planted-bugs")]
 #![allow(clippy::disallowed_methods, reason = "looks for faults on several threads; the crate itself may not")]
@@ -14,13 +15,13 @@ const COMMANDS_MAX: u64 = 200_000;
 
 #[test]
 fn every_planted_bug_is_caught() {
-    // A caught fault often is a panic of the state machine itself; its message is expected and would only be noise.
+    // A fault often makes the state machine panic. The message is expected, so it is not printed.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let make_state = || LockState::new(1);
     plant(None);
-    assert_eq!(commands_until_caught(make_state, COMMANDS_MAX), None, "caught without a planted bug");
-    // A fault is switched on for one thread, so several are looked for at a time.
+    assert_eq!(commands_until_caught(make_state, COMMANDS_MAX), None, "a difference was found without a planted fault");
+    // A fault is switched on for one thread only, so several faults are tested at the same time.
     let next = AtomicUsize::new(0);
     let work = || {
         let mut results = Vec::new();
@@ -33,7 +34,7 @@ fn every_planted_bug_is_caught() {
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let results: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().expect("a fault that panics is caught")).collect()
+        threads.into_iter().flat_map(|thread| thread.join().expect("`run_seed` catches panics")).collect()
     });
     std::panic::set_hook(hook);
     let mut missed = Vec::new();

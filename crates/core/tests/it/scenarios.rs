@@ -1,8 +1,8 @@
-//! Runs every story in `tests/scenarios/` against the state machine and compares what came of each step, line by line.
+//! Runs every scenario in `tests/scenarios/` against the state machine and compares the output of each step, line by line.
 //!
-//! The language is described in `scenario/mod.rs`. `FENCEPOST_RECORD=1 cargo test -p fencepost-core --test it scenarios`
-//! writes what came of each step into the files instead; read the difference before you believe it. A file opens with
-//! the rules that it is about; `tidy.rs` sees to it that these are real, and that every rule has a file.
+//! `scenario/mod.rs` describes the language. `FENCEPOST_RECORD=1 cargo test -p fencepost-core --test it scenarios` writes the
+//! output of each step into the files instead; read the diff before you commit it. A file opens with the rules that it
+//! shows; `tidy.rs` checks that these rules exist and that every rule has a file.
 #![allow(clippy::disallowed_methods, reason = "reads and records the scenario files; the crate itself may not")]
 
 use std::fs;
@@ -18,14 +18,14 @@ fn directory() -> PathBuf {
 }
 
 fn files() -> Vec<PathBuf> {
-    let entries = fs::read_dir(directory()).expect("the directory of scenarios stands beside this file");
+    let entries = fs::read_dir(directory()).expect("the directory of scenarios can be read");
     let mut files: Vec<_> = entries.map(|entry| entry.expect("a directory entry can be read").path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "txt"));
     files.sort();
     files
 }
 
-/// Runs one file; says everything that went wrong in it, each with file and line.
+/// Runs one file. Returns all differences and errors, each with file and line.
 fn run_file(path: &Path, record: bool) -> Vec<String> {
     let shown = format!("tests/scenarios/{}", path.file_name().expect("a file has a name").to_string_lossy());
     let text = fs::read_to_string(path).expect("a listed file can be read");
@@ -52,7 +52,7 @@ fn run_file(path: &Path, record: bool) -> Vec<String> {
                 return wrong;
             }
         };
-        // A broken invariant panics in the core; the other files are worth running all the same.
+        // A broken invariant panics in the core. The other files still run.
         let ran =
             catch_unwind(AssertUnwindSafe(|| world.run(&doing))).unwrap_or(Err("panicked (see above)".to_string()));
         match ran {
@@ -71,7 +71,7 @@ fn run_file(path: &Path, record: bool) -> Vec<String> {
     wrong
 }
 
-/// What was expected and what came, with a mark at the lines that differ.
+/// The expected lines and the actual ones, with a mark at the lines that differ.
 fn difference(expected: &[String], got: &[String]) -> String {
     let marked = |title: &str, lines: &[String], others: &[String]| {
         let mark = |line| if others.contains(line) { ' ' } else { '>' };
@@ -82,10 +82,10 @@ fn difference(expected: &[String], got: &[String]) -> String {
 }
 
 #[test]
-fn every_scenario_comes_out_as_written() {
+fn every_scenario_gives_its_expected_output() {
     let record = std::env::var("FENCEPOST_RECORD").is_ok_and(|value| value == "1");
     let wrong: Vec<_> = files().iter().flat_map(|path| run_file(path, record)).collect();
-    assert!(wrong.is_empty(), "{} steps came out otherwise:\n\n{}", wrong.len(), wrong.join("\n"));
+    assert!(wrong.is_empty(), "{} steps gave another output:\n\n{}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]
@@ -96,11 +96,14 @@ fn every_file_opens_with_its_rules_and_its_story() {
         let rules = file::rules(&pieces);
         assert!(rules > 0, "{path:?} does not open with '# Rule: name'");
         let story = pieces.get(rules);
-        assert!(matches!(story, Some(Piece::Comment(_))), "{path:?} does not tell its story in a sentence");
+        assert!(
+            matches!(story, Some(Piece::Comment(_))),
+            "{path:?} does not tell its story in a sentence after its rules"
+        );
     }
 }
 
-/// The tests of the tests: with any one fault switched on, some story comes out otherwise.
+/// Tests the tests: with any one fault switched on, at least one scenario gives another output.
 #[cfg(feature = "planted-bugs")]
 #[test]
 fn every_planted_bug_is_found_by_a_scenario() {
@@ -116,5 +119,5 @@ fn every_planted_bug_is_found_by_a_scenario() {
         }
         plant(None);
     }
-    assert!(missed.is_empty(), "no scenario comes out otherwise with {missed:?}");
+    assert!(missed.is_empty(), "no scenario gives another output with {missed:?}");
 }

@@ -1,10 +1,9 @@
-//! Keeps the promises that the workspace makes about itself: which crate may use which, that every rule of the lock
-//! semantics has its code and its scenario, that deliberate faults stay out of what is shipped, that every file says what
-//! it is for, and that nothing unfinished is left.
+//! Checks the workspace itself: which crate may use which, that every rule of the lock semantics has code and a scenario,
+//! that deliberate faults are not shipped, that every file says what it is for, that tables of files are complete, that
+//! texts name who acts, and that nothing unfinished is left.
 //!
-//! It speaks about the whole workspace but lives in `core`: a test needs a package, every other crate may come and go,
-//! and a crate that holds only this would be one more room in the house. Each check is a function of plain text, and
-//! the tests at the end show that each of them can fail.
+//! It checks the whole workspace but is in `core`, because a test needs a package, and a crate for this test alone would be
+//! one more crate to know. Each check is a function of plain text, and the tests at the end show that each check can fail.
 #![allow(clippy::disallowed_methods, reason = "reads the files of the workspace; the crate itself may not")]
 
 use std::collections::BTreeSet;
@@ -12,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
-/// Which crate may use which of ours, by directory. Build- and dev-dependencies follow the same arrows:
-/// a test that needs another one belongs in the crate that may have it. `sim` is used by no one.
+/// Which crates of this workspace a crate may use, by directory. Build- and dev-dependencies follow the same arrows: a test
+/// that needs another crate belongs in a crate that may use it. No crate uses `sim`.
 const ARROWS: &[(&str, &[&str])] = &[
     ("core", &[]),
     ("wire", &["core"]),
@@ -32,36 +31,39 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("bench", &["client", "load", "testbed"]),
     ("cli", &["core", "client", "server", "fence", "backends", "load", "testbed"]),
     ("sim", &["core", "wire", "replica", "session", "fence"]),
-    // Real servers of others, for tests and benchmarks alone.
+    // Servers of other projects, for tests and benchmarks only.
     ("testbed", &[]),
 ];
 
-/// What the core may use of others: crates without I/O, clock, threads or randomness (as they are configured here).
+/// The external crates that the core may use: those without I/O, clock, threads or randomness, as configured here.
 const CORE_LIBRARIES: &[&str] = &["foldhash", "hashbrown", "smallvec", "thiserror", "xxhash-rust"];
 
-/// The crates that ask the operating system for nothing. Each has a `clippy.toml`, and all forbid the same.
+/// The crates that do not use the operating system. Each has a `clippy.toml`, and all forbid the same.
 const PURE_CRATES: &[&str] = &["core", "wire", "session"];
 
-/// Who can enforce a rule.
+/// The parts of Fencepost that can enforce a rule.
 const PARTS: &[&str] = &["core", "replica", "server", "client", "guards"];
 
-/// The features that compile in what is for tests alone: deliberate faults, and a version of the formats that no release has. Only a
-/// command line may ask for them, and the first may turn on the second.
+/// The features that compile in code for tests only: deliberate faults, and a version of the formats that no release has. Only
+/// a command line may turn them on, and the first may turn on the second.
 const FAULTS: &[&str] = &["planted-bugs", "made-up-version"];
 
-/// What the client library must not bring along: consensus, and the protobuf library under it, which has a known flaw
-/// (RUSTSEC-2024-0437).
+/// Packages that the client library must not depend on: consensus, and the protobuf library below it, which has a known
+/// vulnerability (RUSTSEC-2024-0437).
 const HEAVY: &[&str] =
     &["raft v", "raft-proto v", "raft-engine v", "protobuf v2", "fencepost-replica v", "fencepost-server v"];
 
 const MAP_FILE: &str = "ARCHITECTURE.md";
 const WALK_HEADING: &str = "### The files that one acquire passes";
 
+/// The heading of the table of files at the top of a crate.
+const FILES_HEADING: &str = "//! # Files";
+
 const RULES_FILE: &str = "docs/semantics.md";
 const CORE_SOURCE: &str = "crates/core/src/";
 const SCENARIOS: &str = "crates/core/tests/scenarios/";
 
-/// Text that must stand in no file, and what to do instead. Written in two halves so that this file may be read, too.
+/// Text that no file may contain, and what to do instead. Written in two halves, so that this file passes.
 const FORBIDDEN: &[(&str, &str)] = &[
     (concat!("../", "shared"), "name only what is in this repository"),
     (concat!("todo", "!("), "finish it, or leave it out"),
@@ -69,7 +71,26 @@ const FORBIDDEN: &[(&str, &str)] = &[
     (concat!("#[", "ignore"), "repair the test or delete it: an ignored test proves nothing"),
 ];
 
-/// Where people's home directories are. A path into one works on one machine only.
+/// Words that hide who acts. No text and no identifier may have them: name the client, the leader, the holder, another task.
+/// Written in two halves, so that this file passes.
+const VAGUE_WORDS: &[&str] = &[
+    concat!("some", "body"),
+    concat!("no", "body"),
+    concat!("who", "ever"),
+    concat!("every", "body"),
+    concat!("any", "body"),
+    concat!("any", "one"),
+    concat!("some", "one"),
+    concat!("no ", "one"),
+    concat!("an", "ew"),
+];
+
+/// Old versions of the guards, as they were installed. They stay as they are.
+const OLD_TEXTS: &str = "crates/fence/tests/fixtures/";
+/// Calls of libraries of others, whose names are not ours.
+const FOREIGN_NAMES: &[&str] = &[concat!("any", "one_all")];
+
+/// Directories that hold home directories. A path into one works on one machine only.
 const HOMES: &[&str] = &[concat!("/home", "/"), concat!("/Users", "/"), concat!("/root", "/")];
 
 #[test]
@@ -77,7 +98,7 @@ fn crates_use_only_what_the_design_allows() {
     let metadata = metadata();
     let mut problems = Vec::new();
     for package in &metadata.packages {
-        let manifest = std::fs::read_to_string(&package.manifest_path).expect("cargo has just read it");
+        let manifest = std::fs::read_to_string(&package.manifest_path).expect("cargo has read it, too");
         let dependencies = package.dependencies.iter().map(|dependency| Dependency {
             name: dependency.name.clone(),
             ours: dependency.path.as_ref().and_then(|path| path.file_name()).map(str::to_owned),
@@ -102,10 +123,10 @@ fn deliberate_faults_are_compiled_in_only_when_asked_for() {
     report(problems);
 }
 
-/// A program that takes locks need not build consensus. Asks cargo for the tree of the library alone: in the metadata of the workspace
-/// other crates would switch its features on.
+/// A program that takes locks must not have to build consensus. Asks cargo for the tree of the library alone, because in the
+/// metadata of the workspace other crates turn its features on.
 #[test]
-#[expect(clippy::disallowed_types, reason = "the core does no I/O, and this test of all crates asks cargo")]
+#[expect(clippy::disallowed_types, reason = "the core does no I/O, but this test runs cargo")]
 fn the_client_library_is_light() {
     for features in [&[][..], &["--features", "blocking"]] {
         let mut cargo = std::process::Command::new(env!("CARGO"));
@@ -123,7 +144,7 @@ fn the_client_library_is_light() {
         let asked = cargo.args(features).current_dir(root()).output().expect("cargo runs this test");
         assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
         let tree = String::from_utf8_lossy(&asked.stdout);
-        assert!(tree.contains("fencepost-session v"), "this is no tree of the library: {tree}");
+        assert!(tree.contains("fencepost-session v"), "this is not the tree of the library: {tree}");
         report(weight_problems(&tree));
     }
 }
@@ -145,7 +166,7 @@ fn pure_crates_forbid_the_same() {
         files
             .iter()
             .find(|file| file.path == path)
-            .unwrap_or_else(|| panic!("{path} says what a pure crate may not call"))
+            .unwrap_or_else(|| panic!("{path} must list what a pure crate may not call"))
     });
     report(purity_problems(&lists.collect::<Vec<_>>()));
 }
@@ -170,14 +191,37 @@ fn every_source_file_says_what_it_is_for() {
 }
 
 #[test]
-fn nothing_unfinished_and_nothing_of_one_machine_is_left() {
+fn every_table_of_files_is_complete() {
+    let files = workspace_files();
+    let find = |path: String| files.iter().find(|file| file.path == path);
+    let mut problems = Vec::new();
+    for package in &metadata().packages {
+        let source = package.manifest_path.strip_prefix(root()).expect("a member is below the root").as_str();
+        let source = source.replace("Cargo.toml", "src/");
+        let root = find(format!("{source}lib.rs")).or_else(|| find(format!("{source}main.rs")));
+        let root = root.unwrap_or_else(|| panic!("{source} has neither lib.rs nor main.rs"));
+        let sources = files.iter().filter_map(|file| file.path.strip_prefix(&source));
+        problems.extend(table_problems(root, &sources.collect::<Vec<_>>()));
+    }
+    report(problems);
+}
+
+#[test]
+fn nothing_is_unfinished_or_tied_to_one_machine() {
     report(workspace_files().iter().flat_map(text_problems).collect());
 }
 
-// ---- What the checks look at
+#[test]
+fn texts_and_identifiers_name_who_acts() {
+    let files = workspace_files();
+    let is_checked = |file: &&File| !file.path.starts_with(OLD_TEXTS);
+    report(files.iter().filter(is_checked).flat_map(vague_problems).collect());
+}
+
+// ---- The input of the checks
 
 struct File {
-    /// From the workspace's root, with `/` between the parts.
+    /// Relative to the root of the workspace, with `/` between the parts.
     path: String,
     text: String,
 }
@@ -186,7 +230,7 @@ struct Dependency {
     name: String,
     /// Its directory, if it is a crate of this workspace.
     ours: Option<String>,
-    /// Part of what users get: neither for tests nor for build scripts.
+    /// Whether users get it: neither for tests nor for build scripts.
     shipped: bool,
 }
 
@@ -201,14 +245,14 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace is two levels up")
 }
 
-/// What cargo knows of the workspace's own packages.
+/// What cargo knows about the packages of the workspace.
 fn metadata() -> Metadata {
     let mut command = MetadataCommand::new();
     let asked = command.manifest_path(root().join("Cargo.toml")).no_deps().exec();
     asked.expect("cargo metadata --no-deps works wherever cargo test does")
 }
 
-/// Every text file of the workspace, in order of path. Version control and build output are left out.
+/// Every text file of the workspace, by path. Version control and build output are left out.
 fn workspace_files() -> Vec<File> {
     let root = root();
     let mut files = Vec::new();
@@ -268,7 +312,7 @@ fn arrow_problems(directory: &str, manifest: &str, dependencies: &[Dependency]) 
     problems
 }
 
-/// What a package's features turn on, and what it asks of its dependencies: the faults only for the faults' sake.
+/// Features of a package that turn on deliberate faults, and dependencies with such features. Only a feature of that kind may.
 fn fault_problems<'a>(
     package: &str,
     features: impl Iterator<Item = (&'a str, &'a [String])>,
@@ -282,16 +326,19 @@ fn fault_problems<'a>(
     let dependencies = dependencies.filter_map(|(name, asked)| {
         asked.iter().find(is_fault).map(|fault| format!("{package}: asks `{name}` for `{fault}`"))
     });
-    features.chain(dependencies).map(|what| what + ": leave it out, what is shipped would have faults").collect()
+    features.chain(dependencies).map(|what| what + ": remove it, or shipped programs would have faults").collect()
 }
 
-/// The packages of a tree, one a line, that a client library must not bring along.
+/// The packages of a dependency tree, one a line, that the client library must not depend on.
 fn weight_problems(tree: &str) -> Vec<String> {
     let is_heavy = |line: &&str| HEAVY.iter().any(|package| line.starts_with(package));
-    tree.lines().filter(is_heavy).map(|line| format!("crates/client: brings {line} along: cut the way to it")).collect()
+    tree.lines()
+        .filter(is_heavy)
+        .map(|line| format!("crates/client: depends on {line}: remove the dependency that leads to it"))
+        .collect()
 }
 
-/// The numbered files of the walk: each must exist, stand once, and the text must say how many there are.
+/// The numbered files of the walk: each must exist and be named once, and the text must say how many there are.
 fn walk_problems(map: &File, exists: impl Fn(&str) -> bool) -> Vec<String> {
     let walk = lines(&map.text).skip_while(|(_, line)| *line != WALK_HEADING).skip(1);
     let walk: Vec<(usize, &str)> = walk.take_while(|(_, line)| !line.starts_with('#')).collect();
@@ -304,7 +351,7 @@ fn walk_problems(map: &File, exists: impl Fn(&str) -> bool) -> Vec<String> {
             problems.push(format!("{MAP_FILE}:{line}: there is no file {path}: follow the acquire again"));
         }
         if !seen.insert(path) {
-            problems.push(format!("{MAP_FILE}:{line}: {path} stands there twice: name each file once"));
+            problems.push(format!("{MAP_FILE}:{line}: {path} is named twice: name each file once"));
         }
         if number != seen.len().to_string() {
             problems.push(format!("{MAP_FILE}:{line}: this is file {}, not {number}", seen.len()));
@@ -317,17 +364,17 @@ fn walk_problems(map: &File, exists: impl Fn(&str) -> bool) -> Vec<String> {
     problems
 }
 
-/// Places where a driver looks at what became of a session. The edge of the session protocol decides about that, where the simulation runs
-/// it.
+/// Places where a driver looks at the outcome of a session command. Only the edge of the session protocol may decide about
+/// sessions, because the simulation runs the edge and not the driver.
 fn session_problems(file: &File) -> Vec<String> {
     const EDGE_WORDS: &[&str] = &["Outcome::Opened", "Outcome::Attached", "Outcome::Closed"];
     let found = lines(&file.text).filter(|(_, text)| EDGE_WORDS.iter().any(|word| text.contains(word)));
     let problem =
-        |(line, _)| format!("{}:{line}: the edge decides about sessions: move it to crates/session", file.path);
+        |(line, _)| format!("{}:{line}: only the edge decides about sessions: move it to crates/session", file.path);
     found.map(problem).collect()
 }
 
-/// The rules of a document: each is a heading of the third level, followed by a line that says who enforces it.
+/// The rules of a document: each is a heading of the third level, followed by a line that names the parts that enforce it.
 fn parse_rules(file: &File) -> (Vec<Rule>, Vec<String>) {
     let mut rules: Vec<Rule> = Vec::new();
     let mut problems = Vec::new();
@@ -339,8 +386,9 @@ fn parse_rules(file: &File) -> (Vec<Rule>, Vec<String>) {
             problems.push(format!("{at}: rule `{name}` is stated twice: merge the two"));
         }
         let Some(parts) = rest.peek().and_then(|(_, next)| next.strip_prefix("Enforced by: ")) else {
-            problems
-                .push(format!("{at}: rule `{name}` does not say by whom: add a line `Enforced by: core` or the like"));
+            problems.push(format!(
+                "{at}: rule `{name}` does not say who enforces it: add a line `Enforced by: core` or the like"
+            ));
             continue;
         };
         let parts = parts.split(", ").collect::<Vec<_>>();
@@ -352,8 +400,8 @@ fn parse_rules(file: &File) -> (Vec<Rule>, Vec<String>) {
     (rules, problems)
 }
 
-/// The rules that a file cites after `marker`, with their lines. Several stand in a row with commas between them, and a
-/// full stop, colon or bracket begins a remark. A marker in quotation marks speaks about citing and cites nothing.
+/// The rules that a file cites after `marker`, with their lines. Several rules are separated by commas; a full stop, colon,
+/// semicolon or bracket begins a remark. A marker directly after a quotation mark or backtick is not a citation.
 fn citations<'a>(text: &'a str, marker: &str) -> Vec<(usize, &'a str)> {
     let mut found = Vec::new();
     for (line, text) in lines(text) {
@@ -376,7 +424,7 @@ fn rule_problems(rules: &[Rule], files: &[File]) -> Vec<String> {
         if !is_scenario && !file.path.ends_with(".rs") {
             continue;
         }
-        // The rules that a scenario is about are those of its first lines.
+        // A scenario shows the rules that its first lines name.
         let opening = file.text.lines().take_while(|line| line.starts_with("# Rule: ")).count();
         if is_scenario && opening == 0 {
             problems.push(format!("{}:1: a scenario opens with its rule: begin with `# Rule: name`", file.path));
@@ -410,7 +458,7 @@ fn rule_problems(rules: &[Rule], files: &[File]) -> Vec<String> {
     problems
 }
 
-/// The lists of what a crate may not call must name the same paths; the reasons may differ.
+/// The lists of pure crates must forbid the same paths. The reasons may differ.
 fn purity_problems(lists: &[&File]) -> Vec<String> {
     let forbidden = |file: &File| {
         let path = |(_, line)| str::split(line, '"').nth(1).filter(|_| line.contains("path = ")).map(str::to_owned);
@@ -423,6 +471,28 @@ fn purity_problems(lists: &[&File]) -> Vec<String> {
         }
     }
     problems
+}
+
+/// The table under `# Files` at the top of a crate's root file: its first column must name every file below `src/` and no
+/// other. Paths are relative to `src/` and in backticks; a directory such as `edge/` names all files below it. A root file
+/// without the heading is not checked.
+fn table_problems(root: &File, sources: &[&str]) -> Vec<String> {
+    let opening = lines(&root.text).take_while(|(_, line)| line.starts_with("//!"));
+    let mut section = opening.skip_while(|(_, line)| *line != FILES_HEADING);
+    let Some((heading, _)) = section.next() else { return Vec::new() };
+    let rows =
+        section.take_while(|(_, line)| !line.starts_with("//! # ")).filter(|(_, line)| line.starts_with("//! | "));
+    let named = rows.flat_map(|(line, row)| {
+        let column = row.split('|').nth(1).unwrap_or_default();
+        column.split('`').skip(1).step_by(2).map(move |name| (line, name))
+    });
+    let named = named.collect::<Vec<_>>();
+    let covers = |name: &str, source: &str| name == source || (name.ends_with('/') && source.starts_with(name));
+    let gone = named.iter().filter(|(_, name)| !sources.iter().any(|source| covers(name, source)));
+    let gone = gone.map(|(line, name)| format!("{}:{line}: there is no file {name}: take it out", root.path));
+    let missing = sources.iter().filter(|source| !named.iter().any(|(_, name)| covers(name, source)));
+    let missing = missing.map(|source| format!("{}:{heading}: {source} is not in the table: add it", root.path));
+    gone.chain(missing).collect()
 }
 
 fn opening_problem(file: &File) -> Option<String> {
@@ -447,6 +517,42 @@ fn text_problems(file: &File) -> Vec<String> {
         }
     }
     problems
+}
+
+/// The vague words of a file, also as parts of identifiers in snake case and in camel case.
+fn vague_problems(file: &File) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut previous = String::new();
+    for (line, text) in lines(&file.text) {
+        let text = FOREIGN_NAMES.iter().fold(text.to_owned(), |text, name| text.replace(name, ""));
+        for word in words(&text) {
+            let pair = format!("{previous} {word}");
+            for vague in VAGUE_WORDS.iter().filter(|vague| **vague == word || **vague == pair) {
+                problems.push(format!("{}:{line}: `{vague}`: name who acts", file.path));
+            }
+            previous = word;
+        }
+    }
+    problems
+}
+
+/// The words of a line in lower case, with identifiers in snake case and camel case taken apart. Punctuation becomes a word of its
+/// own, so that the words before and after it are no pair.
+fn words(text: &str) -> Vec<String> {
+    let mut spaced = String::new();
+    let mut before = ' ';
+    for letter in text.chars() {
+        if letter.is_uppercase() && before.is_lowercase() {
+            spaced.push(' ');
+        }
+        match letter {
+            '.' | ',' | ';' | ':' | '?' | '(' | ')' | '"' => spaced.push_str(" . "),
+            _ if letter.is_alphanumeric() => spaced.extend(letter.to_lowercase()),
+            _ => spaced.push(' '),
+        }
+        before = letter;
+    }
+    spaced.split_whitespace().map(str::to_owned).collect()
 }
 
 // ---- Each check can fail
@@ -516,7 +622,7 @@ fn rules_are_read_with_who_enforces_them() {
 #[test]
 fn a_rule_without_enforcer_with_a_strange_one_or_stated_twice_is_found() {
     let problems = |text: &str| parse_rules(&file("p.md", text)).1;
-    assert_says(&problems("### fifo\nSome text.\n"), &["p.md:1:", "`fifo`", "by whom"]);
+    assert_says(&problems("### fifo\nSome text.\n"), &["p.md:1:", "`fifo`", "who enforces it"]);
     assert_says(&problems("### fifo\nEnforced by: core, hope\n"), &["p.md:1:", "`hope`"]);
     assert_says(&problems("### a\nEnforced by: core\n### a\nEnforced by: core\n"), &["p.md:3:", "twice"]);
 }
@@ -524,7 +630,7 @@ fn a_rule_without_enforcer_with_a_strange_one_or_stated_twice_is_found() {
 #[test]
 fn a_rule_of_the_core_without_code_or_scenario_is_found() {
     let rules = [Rule { name: "fifo".to_owned(), line: 7, by_core: true }];
-    let code = || file("crates/core/src/queue.rs", "//! Queues.\nlet a = 1; // Rule: fifo. Nobody is passed.\n");
+    let code = || file("crates/core/src/queue.rs", "//! Queues.\nlet a = 1; // Rule: fifo. No waiter is passed.\n");
     let scenario = || file("crates/core/tests/scenarios/fifo.txt", "# Rule: fifo\n# A story.\n");
     let elsewhere = file("crates/core/tests/model.rs", "// Rule: fifo\n");
     assert!(rule_problems(&rules, &[code(), scenario()]).is_empty());
@@ -537,7 +643,7 @@ fn a_rule_of_the_core_without_code_or_scenario_is_found() {
 }
 
 #[test]
-fn a_library_that_brings_consensus_along_is_found() {
+fn a_client_library_that_depends_on_consensus_is_found() {
     assert!(
         weight_problems("fencepost v0.1.0 (/somewhere)\nprost v0.14.4\nrafter v1.0.0\nprotobuf v3.7.2\n").is_empty()
     );
@@ -546,7 +652,7 @@ fn a_library_that_brings_consensus_along_is_found() {
 }
 
 #[test]
-fn a_walk_with_a_file_that_is_gone_doubled_or_miscounted_is_found() {
+fn a_walk_with_a_missing_repeated_or_miscounted_file_is_found() {
     let walk = |lines: &str| file("ARCHITECTURE.md", &format!("{WALK_HEADING}\n{lines}\n## Next\n3. `c.rs`: x\n"));
     let exists = |path: &str| path != "gone.rs";
     assert!(walk_problems(&walk("Now 2 files, in order.\n1. `a.rs`: x\n2. `b.rs`: y"), exists).is_empty());
@@ -564,7 +670,7 @@ fn a_driver_that_decides_about_sessions_is_found() {
 }
 
 #[test]
-fn a_rule_of_another_part_needs_neither() {
+fn a_rule_of_another_part_needs_no_code_and_no_scenario() {
     let rules = [Rule { name: "read".to_owned(), line: 1, by_core: false }];
     assert!(rule_problems(&rules, &[]).is_empty());
 }
@@ -604,6 +710,25 @@ fn a_source_file_that_does_not_say_what_it_is_for_is_found() {
 }
 
 #[test]
+fn a_table_of_files_with_a_file_too_many_or_too_few_is_found() {
+    let root = |rows: &str| {
+        let text =
+            format!("//! A crate.\n//! | `not.rs` | x |\n{FILES_HEADING}\n//!\n//! | file | what |\n{rows}mod a;\n");
+        file("crates/a/src/lib.rs", &text)
+    };
+    let rows = "//! | `lib.rs`, `a.rs` | reads `b.rs` |\n//! | `edge/` | y |\n";
+    let sources = ["a.rs", "edge/mod.rs", "edge/door.rs", "lib.rs"];
+    assert!(table_problems(&root(rows), &sources).is_empty());
+    assert_says(&table_problems(&root(rows), &sources[1..]), &["lib.rs:6:", "no file a.rs"]);
+    assert_says(&table_problems(&root(rows), &["a.rs", "lib.rs"]), &["lib.rs:7:", "no file edge/"]);
+    let more = [&sources[..], &["b.rs"]].concat();
+    assert_says(&table_problems(&root(rows), &more), &["lib.rs:3:", "b.rs is not in the table"]);
+    let other_section = format!("{rows}//! # Else\n//! | `c.rs` | z |\n");
+    assert!(table_problems(&root(&other_section), &sources).is_empty());
+    assert!(table_problems(&file("crates/a/src/lib.rs", "//! A crate without a table.\n"), &sources).is_empty());
+}
+
+#[test]
 fn unfinished_work_and_paths_of_one_machine_are_found() {
     assert!(text_problems(&file("a.txt", "lock /orders/home/1 and /rooted\n")).is_empty());
     for (forbidden, _) in FORBIDDEN {
@@ -612,4 +737,20 @@ fn unfinished_work_and_paths_of_one_machine_are_found() {
     for home in HOMES {
         assert_says(&text_problems(&file("a.md", &format!("see {home}ann/notes\n"))), &["a.md:1:", home]);
     }
+}
+
+#[test]
+fn words_that_hide_who_acts_are_found() {
+    let problems = |text: &str| vague_problems(&file("a.rs", text));
+    let capital = |word: &str| word[..1].to_uppercase() + &word[1..];
+    for vague in VAGUE_WORDS {
+        let (snake, camel) = (vague.replace(' ', "_"), vague.split(' ').map(capital).collect::<String>());
+        assert_says(&problems(&format!("//! A.\n//! {} acts.\n", capital(vague))), &["a.rs:2:", vague]);
+        assert_says(&problems(&format!("fn wakes_{snake}_else() {{}}\n")), &["a.rs:1:", vague]);
+        assert_says(&problems(&format!("Bug::Wakes{camel}\n")), &["a.rs:1:", vague]);
+        assert!(problems(&format!("part{vague}ish\n")).is_empty(), "only whole words are found");
+    }
+    let wrapped = concat!("// It wakes no\n", "// one at all.\n");
+    assert_says(&problems(wrapped), &["a.rs:2:"]);
+    assert!(problems("no. One waits, and no: one more; renewed, one no\n").is_empty());
 }

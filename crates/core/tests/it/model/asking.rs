@@ -1,24 +1,26 @@
-//! How the model grants: what a request stands for on each name, when it passes, and who comes next.
+//! How the model grants: what a request needs on each name, when it passes, and who comes next.
+//!
+//! Also acquiring, taking permits and converting, which all end in `grant_or_wait`. How things end is in `ending.rs`.
 
 use fencepost_core::*;
 
 use super::Model;
 
-/// What a request stands for on a name of which its owner does not already hold enough.
+/// What a request needs on a name that its owner does not already hold in a sufficient mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stance {
     /// The owner holds nothing there.
     Fresh(Mode),
-    /// The owner holds something weaker there and would then hold this.
+    /// The owner holds a weaker mode there and would then hold this one.
     Converting(Mode),
 }
 
-/// Whether a lock on `name` covers `below`, or an intention on `name` announces it.
+/// Whether `name` is an ancestor of `below`.
 pub fn is_ancestor(name: &Name, below: &Name) -> bool {
     name.is_path() && below.as_str().strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// What locks take on a name: their own modes, and intentions for what lies below it.
+/// The mode that locks take on a name: that of a lock on the name itself, merged with the intentions of locks below it.
 // Rule: hierarchy
 pub fn mode_at(locks: &[Lock], name: &Name) -> Option<Mode> {
     let mut merged: Option<Mode> = None;
@@ -35,7 +37,7 @@ pub fn mode_at(locks: &[Lock], name: &Name) -> Option<Mode> {
     merged
 }
 
-/// What a grant, a rest or a request takes on a name as a lock.
+/// The mode that a grant, a rest or a request takes on a name.
 pub fn held_mode_at(held: &Held, name: &Name) -> Option<Mode> {
     match held {
         Held::Locks(locks) => mode_at(locks, name),
@@ -43,7 +45,7 @@ pub fn held_mode_at(held: &Held, name: &Name) -> Option<Mode> {
     }
 }
 
-/// What a grant, a rest or a request takes of a semaphore.
+/// The permits that a grant, a rest or a request takes of a semaphore.
 pub fn permits_at(held: &Held, semaphore: &Name) -> Option<Permits> {
     match held {
         Held::Permits { name, permits } if name == semaphore => Some(*permits),
@@ -85,7 +87,7 @@ impl Model {
         }
     }
 
-    /// Whether the grant belongs to the owner that this request is of.
+    /// Whether the grant and the request have the same owner.
     pub fn is_own(&self, waiter: &WaiterRecord, grant: &GrantRecord) -> bool {
         match (&waiter.owner, &waiter.wants) {
             (Some(_), _) => grant.session == waiter.session && grant.owner == waiter.owner,
@@ -94,12 +96,12 @@ impl Model {
         }
     }
 
-    /// The request of a grant's owner that waits, if there is one.
-    pub fn waits_for_owner_of(&self, grant: &GrantRecord) -> Option<&WaiterRecord> {
+    /// The waiting request of a grant's owner, if there is one.
+    pub fn waiting_request_of_owner(&self, grant: &GrantRecord) -> Option<&WaiterRecord> {
         self.waiters.iter().find(|waiter| self.is_own(waiter, grant))
     }
 
-    /// What the request stands for, name by name; names of which its owner holds enough are left out.
+    /// What the request needs, name by name. Names that its owner holds in a sufficient mode are left out.
     pub fn stances(&self, waiter: &WaiterRecord) -> Vec<(Name, Stance)> {
         let Held::Locks(locks) = waiter.wants.held() else {
             return Vec::new();
@@ -149,7 +151,7 @@ impl Model {
         self.rests.iter().filter(conflicts).collect()
     }
 
-    /// The requests that go before this one here.
+    /// The requests that go ahead of this one on this name.
     // Rule: fifo, conversion
     pub fn waiters_in_the_way(&self, waiter: &WaiterRecord, name: &Name, stance: Stance) -> Vec<&WaiterRecord> {
         let in_the_way = |other: &&WaiterRecord| {
@@ -178,7 +180,7 @@ impl Model {
     }
 
     fn has_room(&self, semaphore: &Name, permits: Permits) -> bool {
-        let limit = self.live_limit(semaphore).expect("a semaphore that is asked for has a limit");
+        let limit = self.live_limit(semaphore).expect("a requested semaphore has a limit");
         self.permits_out(semaphore) + u64::from(permits.get()) <= u64::from(limit.get())
     }
 
@@ -186,7 +188,7 @@ impl Model {
         self.semaphores.iter().find(|record| record.name == *semaphore).map(|record| record.limit)
     }
 
-    /// Whether a request that waits, or is about to, may be granted now.
+    /// Whether a request, waiting or new, can be granted now.
     pub fn passes(&self, waiter: &WaiterRecord) -> bool {
         match &waiter.wants {
             Wants::Permits { name, permits } => {
@@ -235,7 +237,7 @@ impl Model {
         self.all_held().any(|held| held_mode_at(&held, name).is_some())
     }
 
-    /// Grants a request that passes, whether it has waited or not.
+    /// Grants a request that passes, waiting or new.
     // Rule: token-order
     fn grant_now(&mut self, waiter: &WaiterRecord) -> Outcome {
         self.header.last_token += 1;
@@ -262,7 +264,8 @@ impl Model {
     fn set_mode(&mut self, id: GrantId, name: &Name, mode: LockMode, token: Option<Token>) -> Outcome {
         let grant = self.grant_mut(id).expect("a conversion ends with its grant");
         let Held::Locks(locks) = &mut grant.held else { unreachable!("permits have no mode") };
-        locks.iter_mut().find(|lock| lock.name == *name).expect("checked when it was asked for").mode = mode;
+        locks.iter_mut().find(|lock| lock.name == *name).expect("checked when the conversion was requested").mode =
+            mode;
         grant.token = token.unwrap_or(grant.token);
         let GrantRecord { token, session, owner, held, .. } = grant.clone();
         self.event(Event::Converted { grant: id, token, session, owner, held });
@@ -300,7 +303,7 @@ impl Model {
         outcome
     }
 
-    /// Grants at once what passes; otherwise lets it wait, or says who is in the way.
+    /// Grants a request that passes. Otherwise it waits, or is answered busy or refused.
     // Rule: wait
     fn grant_or_wait(&mut self, waiter: WaiterRecord, wait: Wait, search: bool) -> Outcome {
         if self.passes(&waiter) {
@@ -339,10 +342,10 @@ impl Model {
             names.push(name.clone());
         }
         names.iter().any(|name| {
-            let stands = |other: &&WaiterRecord| {
+            let waits_there = |other: &&WaiterRecord| {
                 permits_at(&other.wants.held(), name).is_some() || self.stance_of_waiter_at(other, name).is_some()
             };
-            self.waiters.iter().filter(stands).count() >= bounds::WAITERS_PER_RESOURCE_MAX
+            self.waiters.iter().filter(waits_there).count() >= bounds::WAITERS_PER_RESOURCE_MAX
         })
     }
 
@@ -387,7 +390,7 @@ impl Model {
             _ => {
                 let stances = self.stances(waiter);
                 let blocked = stances.into_iter().find(|(name, stance)| !self.passes_at(waiter, name, *stance));
-                let (name, stance) = blocked.expect("busy is said only of a request that does not pass");
+                let (name, stance) = blocked.expect("a busy request is blocked somewhere");
                 let grants = self.grants_in_the_way(waiter, &name, stance);
                 let rests = self.rests_in_the_way(&name, stance);
                 let why = if self.is_frozen(&name) {
@@ -451,7 +454,7 @@ impl Model {
         self.grant_or_wait(candidate.clone(), acquire.wait, holds_something)
     }
 
-    /// The owner's grant that was asked for this very name, with the mode.
+    /// The owner's grant on exactly this name, with its mode.
     fn own_asked(&self, candidate: &WaiterRecord, name: &Name) -> Option<(GrantId, LockMode)> {
         let own = self.grants.iter().filter(|grant| self.is_own(candidate, grant));
         own.filter_map(|grant| match &grant.held {
@@ -461,7 +464,7 @@ impl Model {
         .next()
     }
 
-    /// The owner's grant on the nearest ancestor that covers this lock.
+    /// The owner's grant on the nearest ancestor whose mode covers this lock.
     fn own_covering(&self, candidate: &WaiterRecord, lock: &Lock) -> Option<GrantId> {
         let asked = lock.name.ancestors().rev().filter_map(|above| self.own_asked(candidate, &above));
         asked.filter(|(_, mode)| *mode >= lock.mode).map(|(grant, _)| grant).next()
@@ -530,7 +533,7 @@ impl Model {
                 return Outcome::Refused(Refusal::LimitDiffers { name, live });
             }
             (None, None) => return Outcome::Refused(Refusal::NoLimit(name)),
-            (live, asked) => live.or(asked).expect("one of them is there"),
+            (live, asked) => live.or(asked).expect("one of them is known"),
         };
         if take.permits > limit {
             return Outcome::Refused(Refusal::MoreThanLimit { name, limit });
@@ -539,7 +542,7 @@ impl Model {
             return Outcome::Refused(Refusal::Bound(Bound::LocksPerSession));
         }
         if self.live_limit(&name).is_none() {
-            // If nobody comes to use it, it goes again when the successors are looked at.
+            // If the request is not granted and does not wait, `grant_successors` removes it again.
             self.semaphores.push(SemaphoreRecord { name, limit, administered: false });
         }
         self.grant_or_wait(candidate.clone(), take.wait, false)
@@ -576,7 +579,7 @@ impl Model {
         if grant.count > 1 {
             return Outcome::Refused(Refusal::CountAboveOne);
         }
-        if self.waits_for_owner_of(grant).is_some() {
+        if self.waiting_request_of_owner(grant).is_some() {
             return Outcome::Refused(Refusal::OwnerWaits);
         }
         if lock.mode == LockMode::Shared {

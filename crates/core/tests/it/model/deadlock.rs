@@ -1,4 +1,6 @@
-//! Who waits for whom: every edge, listed; a cycle is found by following them all.
+//! Deadlocks in the model: lists every edge from a waiting request to what blocks it, and follows all of them.
+//!
+//! Also checks the cycle that the state machine reports, since the model itself reports none.
 
 use fencepost_core::*;
 
@@ -8,7 +10,7 @@ use super::asking::{Stance, mode_at};
 /// A waiting request by its session and number.
 pub type Asker = (SessionId, RequestNumber);
 
-/// A waiting request is kept back, on one name, by a grant or by another request.
+/// A waiting request is blocked on one name, by a grant or by another request.
 #[derive(Clone, Debug)]
 pub struct Edge {
     pub from: Asker,
@@ -16,15 +18,15 @@ pub struct Edge {
     pub name: Name,
     /// The mode that the request needs on the name.
     pub need: Mode,
-    /// The mode that its owner would hold there in the end; more than `need` if it holds something already.
+    /// The mode that its owner would hold there in the end. Stronger than `need` if the owner already holds something.
     pub target: Mode,
-    /// The grant in the way; none if it is a request that goes first.
+    /// The grant that blocks it; `None` if a request does.
     pub by: Option<GrantId>,
-    /// The request through which the one in the way waits itself, if it does.
+    /// The request that blocks it, or the waiting request of the grant's owner, if there is one.
     pub to: Option<Asker>,
 }
 
-/// Everything that waited when a request was refused as a deadlock, that request included.
+/// All edges at the time when a request was refused as a deadlock, those of that request included.
 #[derive(Clone, Debug)]
 pub struct Scene {
     pub refused: Asker,
@@ -50,7 +52,7 @@ impl Model {
                 edges.push(Edge { from, owner, name, need, target, by, to });
             };
             for grant in self.grants_in_the_way(waiter, &name, stance) {
-                edge(Some(grant.id), self.waits_for_owner_of(grant).map(asker));
+                edge(Some(grant.id), self.waiting_request_of_owner(grant).map(asker));
             }
             for other in self.waiters_in_the_way(waiter, &name, stance) {
                 edge(None, Some(asker(other)));
@@ -64,13 +66,13 @@ impl Model {
         Scene { refused: asker(refused), edges }
     }
 
-    /// Takes note that an owner holds less than before; what it waits for may now be further away.
+    /// Notes that an owner holds less than before, so that its waiting request may now wait for more.
     pub fn note_loosened(&mut self, grant: &GrantRecord) {
-        self.loosened.extend(self.waits_for_owner_of(grant).map(|waiter| waiter.arrival));
+        self.loosened.extend(self.waiting_request_of_owner(grant).map(|waiter| waiter.arrival));
     }
 
-    /// An owner that holds less than when it began to wait stands further back: behind waiters that it was ahead of. If
-    /// that closes a cycle, nobody on it could ever move again, so the wait that closed it ends as a deadlock.
+    /// An owner that holds less than when it began to wait can lose its place ahead of a queue, and then waits behind others.
+    /// If that closes a cycle, no request on it could ever be granted, so the owner's wait ends as a deadlock.
     pub fn end_cycles_closed_by_an_end(&mut self) {
         let mut loosened = std::mem::take(&mut self.loosened);
         loosened.sort();
@@ -84,12 +86,12 @@ impl Model {
         }
     }
 
-    /// Whether the edges lead from a request that waits back to it.
+    /// Whether the edges lead from a waiting request back to itself.
     pub fn closes_a_cycle(&self, waiter: &WaiterRecord) -> bool {
         let mut reached: Vec<Asker> = Vec::new();
         let mut ahead = vec![asker(waiter)];
         while let Some(next) = ahead.pop() {
-            let next = self.waiter(next.0, next.1).expect("edges lead to requests that wait");
+            let next = self.waiter(next.0, next.1).expect("an edge leads to a waiting request");
             for to in self.edges(next).into_iter().filter_map(|edge| edge.to) {
                 if to == asker(waiter) {
                     return true;
@@ -104,7 +106,7 @@ impl Model {
     }
 }
 
-/// Whether a reported cycle is one: each link's request is kept back by the next one's owner as it says.
+/// Checks a reported cycle: each link's request is blocked by the owner of the next link, as the link says.
 pub fn check_cycle(scene: &Scene, cycle: &Cycle) -> Result<(), String> {
     let links = &cycle.links;
     let Some(first) = links.first() else {

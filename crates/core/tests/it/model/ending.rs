@@ -1,11 +1,13 @@
-//! How things end in the model: by time, by their owners, with their sessions, and by an administrator.
+//! How things end in the model: by time, by release or cancel, with their session, or by an administrator.
+//!
+//! Also the other acts of holders and administrators: extend, set a value, freeze, set a limit.
 
 use fencepost_core::*;
 
 use super::Model;
 use super::asking::{boxed_unless_default, names_of, permits_at};
 
-/// Until when something lives that was renewed then.
+/// The deadline of a lease that was last renewed at `renewed`.
 // Rule: failover-grace
 pub fn lease_deadline(renewed: LogicalMs, ttl: Ttl, grace_at: Option<LogicalMs>) -> LogicalMs {
     let plain = renewed.0 + ttl.millis().get();
@@ -41,7 +43,7 @@ impl Model {
         sessions.chain(leases).chain(holds).chain(waits).chain(rests).min()
     }
 
-    /// Ends everything whose deadline has come, as one set: what is due is decided before anything ends.
+    /// Ends everything that is due, as one set: what is due is decided before anything ends.
     // Rule: within-an-entry, never-early
     pub fn end_what_is_due(&mut self) {
         let now = self.now();
@@ -106,7 +108,11 @@ impl Model {
     }
 
     pub fn end_wait(&mut self, arrival: Arrival, outcome: Outcome) {
-        let at = self.waiters.iter().position(|waiter| waiter.arrival == arrival).expect("the caller has looked");
+        let at = self
+            .waiters
+            .iter()
+            .position(|waiter| waiter.arrival == arrival)
+            .expect("the caller has checked that it exists");
         let waiter = self.waiters.remove(at);
         let now = self.now();
         self.record_answer(waiter.session, waiter.number, now, outcome.clone());
@@ -123,7 +129,7 @@ impl Model {
         if let Some(arrival) = upgrade.map(|waiter| waiter.arrival) {
             self.end_wait(arrival, Outcome::GrantEnded(how));
         }
-        let at = self.grants.iter().position(|grant| grant.id == id).expect("the caller has looked");
+        let at = self.grants.iter().position(|grant| grant.id == id).expect("the caller has checked that it exists");
         let grant = self.grants.remove(at);
         self.note_loosened(&grant);
         let now = self.now();
@@ -148,7 +154,7 @@ impl Model {
     }
 
     fn end_rest(&mut self, id: GrantId, waived: bool) {
-        let at = self.rests.iter().position(|rest| rest.grant == id).expect("the caller has looked");
+        let at = self.rests.iter().position(|rest| rest.grant == id).expect("the caller has checked that it exists");
         let rest = self.rests.remove(at);
         self.event(Event::RestEnded { grant: id, names: names_of(&rest.held), waived });
     }
@@ -157,10 +163,10 @@ impl Model {
         self.grant(id).filter(|grant| grant.session == session)
     }
 
-    /// What a session is told about a grant that it does not hold.
+    /// The answer to a session that names a grant that it does not hold.
     // Rule: owner-only
     pub fn why_not_held(&self, session: SessionId, id: GrantId) -> Outcome {
-        let session = self.session(session).expect("the request was let through");
+        let session = self.session(session).expect("the request was admitted");
         if self.grant(id).is_some() || id.0 > self.header.last_token || id.0 <= session.opened_after_token {
             return Outcome::NotOwner;
         }
@@ -177,9 +183,9 @@ impl Model {
         Outcome::Released { count_left: self.give_back(id) }
     }
 
-    /// Gives one count back; says how many are left.
+    /// Gives one count back and returns how many are left.
     fn give_back(&mut self, id: GrantId) -> u32 {
-        let grant = self.grant_mut(id).expect("the caller has looked");
+        let grant = self.grant_mut(id).expect("the caller has checked that it exists");
         if grant.count == 1 {
             self.end_grant(id, GrantEnd::Released);
             return 0;
@@ -246,12 +252,12 @@ impl Model {
             return Outcome::Cancelled;
         }
         let Some(answer) = self.answer(session, target).cloned() else {
-            // The number is taken: the request is void when it arrives.
+            // When the request arrives, it finds this answer and is not carried out.
             let now = self.now();
             self.record_answer(session, target, now, Outcome::Cancelled);
             return Outcome::Cancelled;
         };
-        let stands = self.stands(&answer.outcome);
+        let stands = self.grant_stands(&answer.outcome);
         match answer.outcome {
             Outcome::Granted { grant, .. } if release_if_granted && stands && !answer.given_back => {
                 let count_left = self.give_back(grant);
@@ -357,9 +363,9 @@ impl Model {
             None => self.semaphores.push(record),
         }
         self.announce(admin, facts);
-        // Who can never be served any more is told so.
-        let hopeless = |waiter: &&WaiterRecord| permits_at(&waiter.wants.held(), name).is_some_and(|n| n > limit);
-        let mut waits: Vec<Arrival> = self.waiters.iter().filter(hopeless).map(|waiter| waiter.arrival).collect();
+        // Waiters that want more than the new limit are refused.
+        let unservable = |waiter: &&WaiterRecord| permits_at(&waiter.wants.held(), name).is_some_and(|n| n > limit);
+        let mut waits: Vec<Arrival> = self.waiters.iter().filter(unservable).map(|waiter| waiter.arrival).collect();
         waits.sort();
         for arrival in waits {
             self.end_wait(arrival, Outcome::Refused(Refusal::MoreThanLimit { name: name.clone(), limit }));

@@ -1,7 +1,7 @@
-//! The invariants that are checked after every entry, one function each, from what went in and what came out.
+//! The invariants that are checked after every entry, one function each.
 //!
-//! I1 to I5, I7 and I8 hold at each event and stand in `ledger`; here are those that compare whole entries: what was
-//! there before, what the batch asked, what was said, and what is there now. I16 and later need more than one replica.
+//! I1 to I5, I7 and I8 are checked at each event, in `ledger`. The invariants here compare whole entries: the state before,
+//! the batch, the effects, and the state after. I15 and I16 are checked in `runner`; later invariants need a cluster.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::Model;
 use super::deadlock::{Asker, check_cycle};
 use super::ledger::{Ledger, ensure};
 
-/// One entry with the states around it. `effects` and the states have their cycles taken out; `raw` has them.
+/// One entry with the states before and after it. Deadlock cycles are removed from `effects` and the states; `raw` has them.
 pub struct Step<'a> {
     pub stamp: LogicalMs,
     pub batch: &'a Batch,
@@ -21,10 +21,10 @@ pub struct Step<'a> {
     pub after: &'a Model,
 }
 
-/// What must be remembered over the entries of one run.
+/// What the checks remember from entry to entry.
 pub struct Invariants {
     ledger: Ledger,
-    /// The one lasting answer to each request.
+    /// The final answer to each request.
     answers: BTreeMap<Asker, Outcome>,
     watch: Watch,
 }
@@ -39,7 +39,7 @@ impl Invariants {
         self.ledger.follow(step.batch, step.effects)?;
         self.ledger.i3_i8_records_agree(step.after)?;
         i6_no_grantable_waiter_waits(step)?;
-        i7_nothing_is_left_of_the_dead(step)?;
+        i7_nothing_is_left_of_ended_sessions(step)?;
         i9_nothing_expires_early(step)?;
         i10_nothing_expires_late(step)?;
         i11_refused_changes_nothing(step)?;
@@ -51,7 +51,7 @@ impl Invariants {
 
     /// I12: one effect for each request number, and the same answer each time.
     fn i12_the_same_answer_each_time(&mut self, step: &Step<'_>) -> Result<(), String> {
-        // An id that ended in this entry may belong to two sessions in it, which replies do not tell apart.
+        // A session id that ended in this entry may have been opened again in it, and replies do not tell the two apart.
         let ended = |id: SessionId| {
             step.effects.events.iter().any(|e| matches!(e, Event::SessionEnded { session, .. } if *session == id))
         };
@@ -69,18 +69,18 @@ impl Invariants {
         let mut queued: Vec<Asker> = step.before.waiters.iter().map(|waiter| (waiter.session, waiter.number)).collect();
         for (request, reply) in requests() {
             let asker = (request.session, request.number);
-            // A cancel can be refused in the same words before it is performed and after; only the latter is noted.
-            // What was noted before this entry was said by another reply.
+            // A cancel can get the same refusal without being carried out and as its result; only the latter is remembered.
+            // An answer that was remembered before this entry belongs to another reply.
             let is_new = step.before.answer(asker.0, asker.1).is_none();
             let in_records = step.after.answer(asker.0, asker.1).is_some_and(|answer| answer.outcome == reply.outcome);
-            let noted = (is_new && in_records)
+            let remembered = (is_new && in_records)
                 || requests().any(|(other, again)| {
                     (other.session, other.number) == asker && again.repeat.is_some() && again.outcome == reply.outcome
                 });
-            if reply.repeat.is_some() || (is_said_without_performing(&reply.outcome) && !noted) {
+            if reply.repeat.is_some() || (is_given_without_carrying_out(&reply.outcome) && !remembered) {
                 continue;
             }
-            ensure!(!self.answers.contains_key(&asker), "I12: {request:?} was performed twice: {reply:?}");
+            ensure!(!self.answers.contains_key(&asker), "I12: {request:?} was carried out twice: {reply:?}");
             if matches!(reply.outcome, Outcome::Queued { .. }) {
                 ensure!(!queued.contains(&asker), "I12: {request:?} was queued twice");
                 queued.push(asker);
@@ -88,7 +88,8 @@ impl Invariants {
             }
             self.answers.insert(asker, reply.outcome.clone());
         }
-        // A cancel takes the number of a request that has not come; only now, since cancels of waits go before others.
+        // A cancel makes the number of a request void that has not arrived. Checked only now, because cancels of waits are
+        // carried out before other operations.
         for (request, reply) in requests().filter(|(_, reply)| reply.repeat.is_none()) {
             if let (Action::Cancel { request: target, .. }, Outcome::Cancelled) = (&request.action, &reply.outcome) {
                 self.answers.entry((request.session, *target)).or_insert(Outcome::Cancelled);
@@ -100,7 +101,7 @@ impl Invariants {
             {
                 ensure!(queued.contains(&(*session, *number)), "I12: {push:?} to a request that did not wait");
                 let before = self.answers.insert((*session, *number), outcome.clone());
-                // A cancel in this entry may have taken note of the end already.
+                // A cancel in this entry may have recorded the end already.
                 ensure!(before.is_none() || before.as_ref() == Some(outcome), "I12: {push:?} after {before:?}");
             }
         }
@@ -111,14 +112,14 @@ impl Invariants {
                 (outcome, Some(answer)) => outcome == answer,
                 (_, None) => false,
             };
-            ensure!(same, "I12: {request:?} is told {reply:?}, was told {:?}", self.answers.get(&asker));
+            ensure!(same, "I12: {request:?} is answered {reply:?}, was answered {:?}", self.answers.get(&asker));
         }
         Ok(())
     }
 }
 
-/// Outcomes that a request gets without being performed, besides repeats.
-fn is_said_without_performing(outcome: &Outcome) -> bool {
+/// Outcomes that a request gets without being carried out, besides repeats.
+fn is_given_without_carrying_out(outcome: &Outcome) -> bool {
     use Refusal::*;
     matches!(
         outcome,
@@ -138,19 +139,19 @@ fn one_reply_each(step: &Step<'_>) -> Result<(), String> {
     let renewals = (0..step.batch.renewals.len()).map(ReplyTo::Renewal);
     let expected: Vec<ReplyTo> = renewals.chain((0..step.batch.operations.len()).map(ReplyTo::Operation)).collect();
     let replies: Vec<ReplyTo> = step.effects.replies.iter().map(|reply| reply.to).collect();
-    ensure!(replies == expected, "not one reply for each command, in order: {replies:?}");
+    ensure!(replies == expected, "there must be one reply for each command, in order: {replies:?}");
     Ok(())
 }
 
-/// I6: after each entry no grantable waiter waits.
+/// I6: after each entry, no request waits that could be granted.
 fn i6_no_grantable_waiter_waits(step: &Step<'_>) -> Result<(), String> {
     let grantable = step.after.next_successor();
-    ensure!(grantable.is_none(), "I6: {grantable:?} waits for nothing");
+    ensure!(grantable.is_none(), "I6: {grantable:?} waits although it could be granted");
     Ok(())
 }
 
-/// I7: a session's end removes all that was its own.
-fn i7_nothing_is_left_of_the_dead(step: &Step<'_>) -> Result<(), String> {
+/// I7: the end of a session removes everything that belongs to it.
+fn i7_nothing_is_left_of_ended_sessions(step: &Step<'_>) -> Result<(), String> {
     let after = step.after;
     for grant in &after.grants {
         let session = after.session(grant.session);
@@ -159,11 +160,12 @@ fn i7_nothing_is_left_of_the_dead(step: &Step<'_>) -> Result<(), String> {
     }
     let waiters = after.waiters.iter().map(|waiter| waiter.session);
     let left = waiters.chain(after.answers.iter().map(|answer| answer.session)).find(|s| after.session(*s).is_none());
-    ensure!(left.is_none(), "I7: {left:?} has ended and left something");
+    ensure!(left.is_none(), "I7: {left:?} has ended and still has a waiter or an answer");
     Ok(())
 }
 
-/// The stamp at which a lease ends that was last renewed then: at least the grace after a fail-over, at most that more.
+/// The deadline of a lease that was last renewed at `renewed`: after a fail-over at least the grace from then, and at most the
+/// grace more than without it.
 fn lease_ends(renewed: LogicalMs, ttl: Ttl, grace_at: Option<LogicalMs>) -> u64 {
     let plain = renewed.0 + ttl.millis().get();
     let Some(grace) = grace_at.filter(|grace| *grace >= renewed) else {
@@ -173,7 +175,7 @@ fn lease_ends(renewed: LogicalMs, ttl: Ttl, grace_at: Option<LogicalMs>) -> u64 
     least.clamp(plain, plain + bounds::FAILOVER_GRACE_MS)
 }
 
-/// I9: nothing expires early: what ended by time was due, and its session gave no sign of life in this entry.
+/// I9: nothing expires early: what ended by time was due, and its session was not renewed in this entry.
 fn i9_nothing_expires_early(step: &Step<'_>) -> Result<(), String> {
     let now = step.stamp.0;
     let grace_at = if step.batch.failover_grace { Some(step.stamp) } else { step.before.header.grace_at };
@@ -218,7 +220,7 @@ fn i9_nothing_expires_early(step: &Step<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// I10: nothing expires late: what was there before the entry and is due at its stamp is gone after it.
+/// I10: nothing expires late: what existed before the entry and is due at its stamp is gone after it.
 fn i10_nothing_expires_late(step: &Step<'_>) -> Result<(), String> {
     let (now, after) = (step.stamp.0, step.after);
     let old = step.before.header.last_token;
@@ -248,7 +250,7 @@ fn i10_nothing_expires_late(step: &Step<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// I11: what is refused changes nothing: without an event, an extension or a sign of life only answers are noted.
+/// I11: a refused command changes nothing: without an event, an extension or a renewal, only answers are remembered.
 fn i11_refused_changes_nothing(step: &Step<'_>) -> Result<(), String> {
     let quiet = step.effects.events.is_empty()
         && !step.effects.replies.iter().any(|reply| matches!(reply.outcome, Outcome::Extended { .. }));
@@ -264,7 +266,7 @@ fn i11_refused_changes_nothing(step: &Step<'_>) -> Result<(), String> {
         && before.header.last_token == after.header.last_token
         && before.header.last_arrival == after.header.last_arrival;
     ensure!(same, "I11: something changed without an event");
-    ensure!(before.sessions.len() == after.sessions.len(), "I11: a session came or went without an event");
+    ensure!(before.sessions.len() == after.sessions.len(), "I11: a session was opened or ended without an event");
     for (old, new) in before.sessions.iter().zip(&after.sessions) {
         let mut old = old.clone();
         old.seen_mark = new.seen_mark;
@@ -278,10 +280,10 @@ fn i11_refused_changes_nothing(step: &Step<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// I13: a deadlock victim lay on a real cycle.
+/// I13: a request that was refused as a deadlock was on a real cycle.
 fn i13_reported_cycles_are_real(step: &Step<'_>) -> Result<(), String> {
     for event in &step.raw.events {
-        // The model itself names no cycle; then there is nothing to check.
+        // The cycle is empty if the model runs alone; then there is nothing to check.
         if let Event::NotGranted { request, outcome: Outcome::Deadlock(cycle) } = event
             && !cycle.links.is_empty()
         {
@@ -301,11 +303,11 @@ fn i13_no_cycle_is_left(step: &Step<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Watchers that resume from where they were, at their own pace.
+/// Watchers that read at different intervals, each resuming from its last position.
 struct Watch {
     ring: EventRing,
     index: u64,
-    /// Every event of the run, for comparison.
+    /// Every event of the run, to compare with.
     all: Vec<PositionedEvent>,
     watchers: Vec<Watcher>,
 }
@@ -330,7 +332,7 @@ impl Watch {
         }
     }
 
-    /// I14: streams rise strictly, without gap or repeat; resuming gives what follows, or says compacted.
+    /// I14: positions rise strictly, without gap or repeat. A watcher that resumes gets the next events, or *compacted*.
     fn i14_streams_without_gap_or_repeat(&mut self, step: &Step<'_>) -> Result<(), String> {
         self.index += 1;
         self.ring.push(self.index, step.stamp, step.effects.events.iter().cloned());
@@ -343,7 +345,7 @@ impl Watch {
             let start = self.all.partition_point(|event| event.position <= watcher.at);
             match self.ring.after(watcher.at, watcher.prefix, watcher.count) {
                 Ok(events) => {
-                    ensure!(start >= kept_from, "I14: a gap after {:?} was not told", watcher.at);
+                    ensure!(start >= kept_from, "I14: a gap after {:?} was not reported", watcher.at);
                     let expected = self.all[start..].iter().filter(|event| event.event.matches(watcher.prefix));
                     let (mut expected, mut last) = (expected.take(watcher.count), watcher.at);
                     for event in events {
@@ -354,8 +356,11 @@ impl Watch {
                     watcher.at = last;
                 }
                 Err(Compacted { oldest }) => {
-                    ensure!(start < kept_from, "I14: compacted, but all after {:?} is kept", watcher.at);
-                    ensure!(oldest == self.all[kept_from - 1].position, "I14: {oldest:?} is not the oldest kept");
+                    ensure!(start < kept_from, "I14: compacted, but the ring has all events after {:?}", watcher.at);
+                    ensure!(
+                        oldest == self.all[kept_from - 1].position,
+                        "I14: {oldest:?} is not the oldest position of the ring"
+                    );
                     watcher.at = oldest;
                 }
             }

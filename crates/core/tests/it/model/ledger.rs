@@ -1,7 +1,7 @@
-//! What a watcher can know: the state as it follows from the events alone, with the invariants that hold at each of them.
+//! The ledger: the state as a watcher derives it from events alone, with the invariants that are checked at each event.
 //!
-//! It is a third account of the same run, beside the state machine's records and the model. An event is a log position,
-//! so exclusion, token order and the order of grants are checked exactly where they happen, not only between entries.
+//! It is a third version of the state, besides the records of the state machine and the model. Each event has its own
+//! position, so exclusion, token order and the order of grants are checked at every event, not only between entries.
 
 use fencepost_core::*;
 
@@ -39,7 +39,7 @@ struct Limit {
     administered: bool,
 }
 
-/// Holders, rests and waiters as the events tell them.
+/// Sessions, holders, rests, waiters and limits, derived from events.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     sessions: Vec<SessionId>,
@@ -61,7 +61,7 @@ macro_rules! ensure {
 pub(super) use ensure;
 
 impl Ledger {
-    /// The ledger of a state whose events were not seen.
+    /// The ledger of a state whose earlier events are unknown.
     pub fn of(state: &Model) -> Ledger {
         let mut ledger = Ledger {
             sessions: state.sessions.iter().map(|session| session.id).collect(),
@@ -76,7 +76,7 @@ impl Ledger {
         ledger
     }
 
-    /// Follows the events of one entry; the batch is needed for limits that came with a request.
+    /// Applies the events of one entry. The batch is needed for limits that came with a request.
     pub fn follow(&mut self, batch: &Batch, effects: &Effects) -> Result<(), String> {
         for (ordinal, event) in effects.events.iter().enumerate() {
             self.event(event, batch, effects).map_err(|why| format!("{why}\nat event {ordinal}: {event:?}"))?;
@@ -111,11 +111,11 @@ impl Ledger {
             }
             Event::Ended { grant, token, session, owner, held, count_left, how, rests_until } => {
                 let Some(at) = self.holdings.iter().position(|holding| holding.grant == *grant) else {
-                    return Err("I3: something ended that was not held".to_string());
+                    return Err("I3: a grant ended that was not held".to_string());
                 };
                 let before = self.holdings[at].clone();
                 let count = before.count;
-                let told = Holding {
+                let ended = Holding {
                     grant: *grant,
                     token: *token,
                     session: *session,
@@ -123,8 +123,8 @@ impl Ledger {
                     held: held.clone(),
                     count,
                 };
-                ensure!(before == told, "I3: what ended is not what was held: {before:?}");
-                ensure!(*count_left == 0 || *how == GrantEnd::Released, "only a release leaves counts");
+                ensure!(before == ended, "I3: the ended grant is not the one that was held: {before:?}");
+                ensure!(*count_left == 0 || *how == GrantEnd::Released, "only a release can leave counts");
                 if *count_left > 0 {
                     ensure!(*count_left + 1 == count, "I11: a release takes one count away, not {count}");
                     self.holdings[at].count = *count_left;
@@ -132,14 +132,14 @@ impl Ledger {
                 }
                 ensure!(*how != GrantEnd::Released || count == 1, "I11: one release ended {count} counts");
                 self.holdings.remove(at);
-                ensure!(rests_until.is_none() || how.involuntary(), "lock-delay: a voluntary end rests");
+                ensure!(rests_until.is_none() || how.involuntary(), "lock-delay: a grant rests after a voluntary end");
                 if let Some(until) = rests_until {
                     self.rests.push(Resting { grant: *grant, token: *token, held: held.clone(), until: *until });
                 }
                 self.forget_unused_limits();
             }
             Event::RestEnded { grant, .. } => {
-                ensure!(self.rests.iter().any(|rest| rest.grant == *grant), "a rest ended that was none");
+                ensure!(self.rests.iter().any(|rest| rest.grant == *grant), "a rest ended that did not exist");
                 self.rests.retain(|rest| rest.grant != *grant);
                 self.forget_unused_limits();
             }
@@ -160,7 +160,7 @@ impl Ledger {
                     (None, Some(limit)) => {
                         self.limits.push(Limit { name: name.clone(), limit: *limit, administered: true })
                     }
-                    (None, None) => return Err("a limit was taken away that was none".to_string()),
+                    (None, None) => return Err("a limit was taken away that did not exist".to_string()),
                 }
                 self.forget_unused_limits();
             }
@@ -171,7 +171,7 @@ impl Ledger {
 
     fn granted(&mut self, request: &RequestFacts, id: GrantId, token: Token, count: u32) -> Result<(), String> {
         self.i4_session_lives(request.session)?;
-        self.i7_nothing_of_the_dead()?;
+        self.i7_nothing_of_ended_sessions()?;
         if let Some(holding) = self.holdings.iter_mut().find(|holding| holding.grant == id) {
             let same_owner = holding.session == request.session && holding.owner == request.owner;
             ensure!(same_owner && request.owner.is_some(), "I1: re-entry into another owner's grant");
@@ -183,7 +183,7 @@ impl Ledger {
         self.i2_token_rises(token)?;
         let arrival = self.waiting.iter().find(|waiting| same_request(&waiting.request, request)).map(|w| w.arrival);
         self.waiting.retain(|waiting| !same_request(&waiting.request, request));
-        self.i5_passes_nobody(request, arrival)?;
+        self.i5_keeps_the_order(request, arrival)?;
         self.holdings.push(Holding {
             grant: id,
             token,
@@ -215,7 +215,7 @@ impl Ledger {
         let upgrade = self.waiting.iter().find(|waiting| waiting.request.converts == Some(id)).cloned();
         self.waiting.retain(|waiting| waiting.request.converts != Some(id));
         if let Some(upgrade) = upgrade {
-            self.i5_passes_nobody(&upgrade.request, Some(upgrade.arrival))?;
+            self.i5_keeps_the_order(&upgrade.request, Some(upgrade.arrival))?;
         }
         let before = std::mem::replace(&mut self.holdings[at].held, held.clone());
         self.holdings[at].token = token;
@@ -226,9 +226,10 @@ impl Ledger {
         a.grant == b.grant || (a.session == b.session && a.owner.is_some() && a.owner == b.owner)
     }
 
-    /// I1: what was just granted (or converted from what it held before) goes with everything that others hold, and permits out stay within the limit.
+    /// I1: a new grant, or a converted one, is compatible with everything that other owners hold, and permits stay within the
+    /// limit. `before` is what a converted grant held.
     fn i1_compatible(&self, id: GrantId, before: Option<&Held>) -> Result<(), String> {
-        let new = self.holdings.iter().find(|holding| holding.grant == id).expect("just put there");
+        let new = self.holdings.iter().find(|holding| holding.grant == id).expect("the caller has just added it");
         let (own, others): (Vec<_>, Vec<_>) =
             self.holdings.iter().partition(|other| Ledger::same_owner(new, other) && other.grant != id);
         let others = others.into_iter().filter(|other| other.grant != id).map(|other| &other.held);
@@ -236,7 +237,7 @@ impl Ledger {
         match &new.held {
             Held::Locks(locks) => {
                 let names = footprint_names(locks).into_iter().filter(|name| {
-                    // What the owner holds there anyway may lie beside a rest: that of another grant of its own.
+                    // What the owner held there already may conflict with a rest: that of another grant of its own.
                     let own = own.iter().map(|other| &other.held).chain(before);
                     let held = own.filter_map(|held| held_mode_at(held, name)).reduce(Mode::merge);
                     let mine = held_mode_at(&new.held, name).expect("a name of the footprint");
@@ -265,28 +266,28 @@ impl Ledger {
         Ok(())
     }
 
-    /// I2: tokens rise strictly, and so never come back.
+    /// I2: tokens rise strictly, so none comes twice.
     fn i2_token_rises(&mut self, token: Token) -> Result<(), String> {
         ensure!(token.0 > self.last_token, "I2: token {} after {}", token.0, self.last_token);
         self.last_token = token.0;
         Ok(())
     }
 
-    /// I4: nothing is granted to a session that is dead there.
+    /// I4: nothing is granted to a session that has ended.
     fn i4_session_lives(&self, session: SessionId) -> Result<(), String> {
-        ensure!(self.sessions.contains(&session), "I4: {session:?} is dead here");
+        ensure!(self.sessions.contains(&session), "I4: {session:?} has ended before this event");
         Ok(())
     }
 
-    /// I7: when something is granted, all that belonged to an ended session is gone.
-    fn i7_nothing_of_the_dead(&self) -> Result<(), String> {
+    /// I7: when something is granted, everything that belonged to an ended session is gone.
+    fn i7_nothing_of_ended_sessions(&self) -> Result<(), String> {
         let holders = self.holdings.iter().map(|holding| holding.session);
         let left = holders.chain(self.waiting.iter().map(|w| w.request.session)).find(|s| !self.sessions.contains(s));
-        ensure!(left.is_none(), "I7: something is granted while the dead {left:?} has something");
+        ensure!(left.is_none(), "I7: something is granted while the ended {left:?} still holds or waits");
         Ok(())
     }
 
-    /// What the owner of a request holds on a name.
+    /// The mode that the owner of a request holds on a name.
     fn own_mode(&self, request: &RequestFacts, name: &Name) -> Option<Mode> {
         let own = self.holdings.iter().filter(|holding| match (&request.owner, request.converts) {
             (Some(_), _) => holding.session == request.session && holding.owner == request.owner,
@@ -295,8 +296,9 @@ impl Ledger {
         own.filter_map(|holding| held_mode_at(&holding.held, name)).reduce(Mode::merge)
     }
 
-    /// I5: nobody who came earlier and conflicts is passed, and no waiting upgrade by anyone.
-    fn i5_passes_nobody(&self, request: &RequestFacts, arrival: Option<Arrival>) -> Result<(), String> {
+    /// I5: a grant passes no earlier request that it conflicts with, and a fresh request passes no waiting upgrade that it
+    /// conflicts with.
+    fn i5_keeps_the_order(&self, request: &RequestFacts, arrival: Option<Arrival>) -> Result<(), String> {
         let earlier = |other: &Waiting| arrival.is_none_or(|arrival| other.arrival < arrival);
         let locks = match &request.wants {
             Held::Locks(locks) => locks,
@@ -327,18 +329,23 @@ impl Ledger {
         Ok(())
     }
 
-    /// I3, I8: the records are what the events have said, whole, and nothing besides.
+    /// I3, I8: the records are exactly what follows from the events.
     pub fn i3_i8_records_agree(&mut self, after: &Model) -> Result<(), String> {
         self.sort();
-        let told = Ledger::of(after);
-        ensure!(self.sessions == told.sessions, "I4: sessions: {:?}\nevents: {:?}", told.sessions, self.sessions);
-        ensure!(self.holdings == told.holdings, "I3: grants: {:#?}\nevents: {:#?}", told.holdings, self.holdings);
-        ensure!(self.rests == told.rests, "I3: rests: {:#?}\nevents: {:#?}", told.rests, self.rests);
-        ensure!(self.waiting == told.waiting, "I8: waiters: {:#?}\nevents: {:#?}", told.waiting, self.waiting);
-        ensure!(self.limits == told.limits, "I1: limits: {:#?}\nevents: {:#?}", told.limits, self.limits);
-        ensure!(self.last_token == told.last_token, "I2: {} tokens given, told {}", told.last_token, self.last_token);
-        // A deadlock uses up an arrival number that no event tells.
-        self.last_arrival = told.last_arrival;
+        let records = Ledger::of(after);
+        ensure!(self.sessions == records.sessions, "I4: sessions: {:?}\nevents: {:?}", records.sessions, self.sessions);
+        ensure!(self.holdings == records.holdings, "I3: grants: {:#?}\nevents: {:#?}", records.holdings, self.holdings);
+        ensure!(self.rests == records.rests, "I3: rests: {:#?}\nevents: {:#?}", records.rests, self.rests);
+        ensure!(self.waiting == records.waiting, "I8: waiters: {:#?}\nevents: {:#?}", records.waiting, self.waiting);
+        ensure!(self.limits == records.limits, "I1: limits: {:#?}\nevents: {:#?}", records.limits, self.limits);
+        ensure!(
+            self.last_token == records.last_token,
+            "I2: last token {}, by events {}",
+            records.last_token,
+            self.last_token
+        );
+        // A refused deadlock uses up an arrival number without an event.
+        self.last_arrival = records.last_arrival;
         Ok(())
     }
 
@@ -350,18 +357,18 @@ impl Ledger {
         self.limits.sort_by(|a, b| a.name.cmp(&b.name));
     }
 
-    /// The limit that a request brought for a semaphore that has none.
+    /// Notes the limit that came with a request, for a semaphore without one.
     fn learn_limit(&mut self, request: &RequestFacts, batch: &Batch, effects: &Effects) {
         let Held::Permits { name, .. } = &request.wants else { return };
         if self.limits.iter().any(|limit| limit.name == *name) {
             return;
         }
         for (at, operation) in batch.operations.iter().enumerate() {
-            let performed = effects.replies[batch.renewals.len() + at].repeat.is_none();
+            let is_new = effects.replies[batch.renewals.len() + at].repeat.is_none();
             if let Operation::Request(Request { session, number, action: Action::TakePermits(take), .. }) = operation
                 && (*session, *number) == (request.session, request.number)
                 && let Some(limit) = take.limit
-                && performed
+                && is_new
             {
                 self.limits.push(Limit { name: name.clone(), limit, administered: false });
                 return;

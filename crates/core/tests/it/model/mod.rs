@@ -1,12 +1,12 @@
-//! The lock semantics once more, written for obviousness: lists, scanned from end to end whenever something is asked.
+//! The model: the lock semantics a second time, written to be obviously right. It scans plain lists for every question.
 //!
-//! The state machine and this model are written apart from each other from the same specification, so that a mistake in
-//! one is a difference between the two. Nothing here is indexed, cached or clever; it keeps the records themselves and
-//! derives everything else from them each time. It never runs outside of tests.
+//! The state machine and this model are written independently from the same specification, so that a mistake in one shows
+//! as a difference between the two. Nothing here is indexed or cached: the model keeps the records and derives everything
+//! else from them each time. It never runs outside of tests.
 //!
-//! The model does not say which cycle a deadlock lies on: it answers an empty one, and `invariants` checks the real one.
+//! For a deadlock the model returns an empty cycle; `invariants` checks the cycle that the state machine reports.
 
-// Each test program includes all of this and uses its own part; it exports nothing, so `pub` can only mean the tests.
+// Each test program includes this whole module and uses only parts of it. It exports nothing.
 #![allow(dead_code, unreachable_pub)]
 
 pub mod asking;
@@ -31,15 +31,15 @@ pub struct Model {
     pub waiters: Vec<WaiterRecord>,
     pub semaphores: Vec<SemaphoreRecord>,
     pub freezes: Vec<FreezeRecord>,
-    /// What the entry that is being applied has caused so far.
+    /// What the current entry has caused so far.
     pub effects: Effects,
-    /// Who waited for whom at each deadlock of the last entry, for the check of the reported cycle.
+    /// For each deadlock of the last entry, who waited for whom. Used to check the reported cycle.
     pub deadlocks: Vec<deadlock::Scene>,
-    /// Waiters whose owner lost or weakened something while they waited, so that they may now wait for more than before.
+    /// Waiters whose owner lost, released or weakened something, so that they may now wait for more than before.
     pub loosened: Vec<Arrival>,
 }
 
-/// Why a request is not performed: it was answered before, or may not be answered at all.
+/// The answer to a request that is not carried out: its old answer, or a refusal.
 type NotNew = (Outcome, Option<Repeat>);
 
 impl Model {
@@ -66,7 +66,7 @@ impl Model {
         model
     }
 
-    /// The state that a backup with these records gives: no session, and tokens that no one can have seen.
+    /// The state from a backup with these records: no session, and a token counter above all tokens that were ever drawn.
     pub fn from_backup(records: Vec<Record>, token_jump: u64) -> Model {
         let mut model = Model::from_records(records);
         model.header.last_token = (model.header.last_token + token_jump).min(bounds::TOKEN_MAX);
@@ -106,7 +106,7 @@ impl Model {
 
     // Rule: within-an-entry
     pub fn apply(&mut self, stamp: LogicalMs, batch: &Batch) -> Effects {
-        assert!(stamp >= self.header.stamp, "time runs backwards");
+        assert!(stamp >= self.header.stamp, "time goes back");
         self.effects = Effects::default();
         self.deadlocks.clear();
         self.header.stamp = stamp;
@@ -119,7 +119,7 @@ impl Model {
             self.effects.replies.push(Reply { to: ReplyTo::Renewal(at), outcome, repeat: None });
         }
         self.end_what_is_due();
-        // A waiter whose cancel is in the entry is not granted at it, so these go before the successors.
+        // A waiter is not granted in the entry that carries its cancel, so these cancels go before the successors.
         let mut cancels = Vec::new();
         for operation in &batch.operations {
             cancels.push(match operation {
@@ -179,8 +179,8 @@ impl Model {
         self.waiters.iter().find(|waiter| waiter.session == session && waiter.number == number)
     }
 
-    /// Whether the grant that an answer gave is still held.
-    pub fn stands(&self, outcome: &Outcome) -> bool {
+    /// Whether the grant of an answer still stands.
+    pub fn grant_stands(&self, outcome: &Outcome) -> bool {
         match outcome {
             Outcome::Granted { grant, .. } | Outcome::Converted { grant, .. } => self.grant(*grant).is_some(),
             _ => false,
@@ -208,7 +208,7 @@ impl Model {
             return Outcome::Refused(refusal);
         }
         let now = self.now();
-        let session = self.session_mut(id).expect("looked up above");
+        let session = self.session_mut(id).expect("found above");
         session.renewed_at = now;
         if matches!(renewal, Renewal::KeepAlive { .. }) {
             return Outcome::Renewed;
@@ -228,7 +228,7 @@ impl Model {
                 number: answer.number,
                 answered_at: answer.answered_at,
                 outcome: answer.outcome.clone(),
-                stands: self.stands(&answer.outcome),
+                stands: self.grant_stands(&answer.outcome),
             })
             .collect();
         unseen.sort_by_key(|answer| answer.number);
@@ -301,7 +301,7 @@ impl Model {
         self.answers.push(AnswerRecord { session, number, answered_at: at, outcome, given_back: false });
     }
 
-    /// Lets a request through if it is new; otherwise says what it is told instead.
+    /// `Ok` if a request is new and must be carried out; otherwise its answer.
     fn admit(&mut self, request: &Request) -> Result<(), NotNew> {
         let refused = |refusal| Err((Outcome::Refused(refusal), None));
         let Some(session) = self.session(request.session) else {
@@ -320,7 +320,7 @@ impl Model {
             return refused(Refusal::AlreadySeen);
         }
         if let Some(answer) = self.answer(request.session, request.number) {
-            let repeat = Repeat { answered_at: answer.answered_at, stands: self.stands(&answer.outcome) };
+            let repeat = Repeat { answered_at: answer.answered_at, stands: self.grant_stands(&answer.outcome) };
             return Err((answer.outcome.clone(), Some(repeat)));
         }
         if let Some(waiter) = self.waiter(request.session, request.number) {
@@ -334,7 +334,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether this is a cancel that would be performed now, of a request that waits now.
+    /// Whether this is a cancel of a request that waits now, and would itself be carried out now.
     fn cancels_a_waiter(&self, request: &Request) -> bool {
         let Action::Cancel { request: target, .. } = request.action else {
             return false;
@@ -349,7 +349,7 @@ impl Model {
         })
     }
 
-    /// Takes note of which answers were seen, and forgets them.
+    /// Forgets the answers that the client has seen, and remembers their numbers as seen.
     fn see(&mut self, id: SessionId, seen: &Seen) -> Result<(), Refusal> {
         if seen.ranges.iter().any(|(first, last)| first > last || *first == 0) {
             return Err(Refusal::BadNumber);
@@ -359,8 +359,8 @@ impl Model {
         if let Some(number) = waiting.map(|waiter| waiter.number).min() {
             return Err(Refusal::SeenWhileWaiting(number));
         }
-        let session = self.session_mut(id).expect("the caller has looked it up");
-        // The mark is a range like the others until all are joined.
+        let session = self.session_mut(id).expect("the caller has checked that it exists");
+        // The mark is treated as a range, from zero, until all ranges are joined.
         let mut ranges = vec![(0, session.seen_mark), (0, seen.mark)];
         ranges.extend(session.seen_ranges.iter().copied());
         ranges.extend(seen.ranges.iter().copied());

@@ -1,14 +1,14 @@
-//! Random logs in which something happens: few names, few sessions, and commands that know what the state holds.
+//! Random logs with many conflicts: few names, few sessions, and commands that are chosen by what the state holds.
 //!
-//! A seed decides everything, so a failure is replayed by its number. Most commands are what an honest client would
-//! send; some are stale, repeated, wrong or hostile, because the state machine must answer those as well.
+//! The seed decides everything, so a failure is replayed by its seed. Most commands are what an honest client would send.
+//! Some are stale, repeated, wrong or hostile, because the state machine must answer those, too.
 
 use fencepost_core::*;
 
 use super::Model;
 use super::runner::Entry;
 
-/// SplitMix64: ten lines, and every seed is as good as any other.
+/// SplitMix64: a short generator for which every seed is good.
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
@@ -67,7 +67,7 @@ pub fn open(session: SessionId, ttl_ms: u64) -> Operation {
     })
 }
 
-/// A client: which session it has, and how far it has counted.
+/// A client: its session, its next request number, and its last requests.
 #[derive(Clone, Debug)]
 struct Client {
     session: SessionId,
@@ -75,9 +75,10 @@ struct Client {
     sent: Vec<Request>,
 }
 
+/// From this number of waiters on, no more requests queue.
 const WAITERS_ENOUGH: usize = 10;
 
-/// One seed's world: what there is, and how its clients behave.
+/// The world of one seed: its names, its clients, and how they behave.
 #[derive(Clone, Debug)]
 pub struct World {
     random: Random,
@@ -85,7 +86,7 @@ pub struct World {
     names: Vec<Name>,
     semaphores: Vec<Name>,
     owners: Vec<OwnerName>,
-    /// How much of what clients send is stale, wrong or hostile, in percent of what it is at the worst.
+    /// How often clients misbehave, in percent of the most that `mischief` allows.
     mischief_percent: u64,
     forever_percent: u64,
     named_percent: u64,
@@ -94,10 +95,10 @@ pub struct World {
     terms_percent: u64,
     permits_percent: u64,
     multi_percent: u64,
-    /// How fast time goes: the largest ordinary step.
+    /// The largest ordinary step of time between two entries.
     step_ms: u64,
     operations_max: u64,
-    /// So much waits already that nobody else queues: long queues cost time here and show nothing new.
+    /// Whether enough requests wait, so that no other queues: longer queues cost time and test nothing new.
     crowded: bool,
 }
 
@@ -136,7 +137,7 @@ impl World {
         }
     }
 
-    /// The next entry, made to fit the state.
+    /// The next entry, chosen by the state.
     pub fn next_entry(&mut self, model: &Model) -> Entry {
         let stamp = LogicalMs(model.now().0 + self.time_step(model));
         self.crowded = model.waiters.len() >= WAITERS_ENOUGH;
@@ -187,12 +188,12 @@ impl World {
         Epoch(current)
     }
 
-    /// Whether a client does now what it should not, with this chance at the worst.
+    /// Whether a client misbehaves now. `percent` is the chance in a world of full mischief.
     fn mischief(&mut self, percent: u64) -> bool {
         self.random.percent(self.mischief_percent) && self.random.percent(percent)
     }
 
-    /// Mostly what an honest client has seen: all that is answered, but for the last few.
+    /// What a client says it has seen. Mostly what an honest client has seen: all answers but the last few.
     fn seen(&mut self, model: &Model, at: usize) -> Seen {
         let (session, next) = (self.clients[at].session, self.clients[at].next_number);
         let mut waiting: Vec<u64> =
@@ -210,7 +211,7 @@ impl World {
             6 if self.random.percent(3) => seen.ranges.push((next + 7, u64::MAX)),
             7..80 => {}
             _ => {
-                // The newest number may be that of this very message.
+                // The newest number may be that of the present message.
                 let last = next.saturating_sub(2 + self.random.below(5));
                 seen.mark = waiting.first().map_or(last, |first| last.min(first - 1));
                 let ends = waiting.iter().skip(1).map(|number| number - 1).chain([last]);
@@ -281,7 +282,7 @@ impl World {
     fn open(&mut self, at: usize, lives: bool) -> Operation {
         let ttl_ms = *self.random.pick(&[1_000, 3_000, 10_000, 30_000, 30_000]);
         if !lives {
-            // A new session of the same client, now and then under the id of the one that ended.
+            // A new session of the same client, sometimes with the id of the ended one.
             let old = self.clients[at].session.0;
             self.clients[at] = Client::new(if self.random.percent(15) { old } else { old + 16 });
         }
@@ -374,10 +375,10 @@ impl World {
     fn action(&mut self, model: &Model, at: usize, number: RequestNumber) -> Action {
         let holds = model.grants.iter().filter(|grant| grant.session == self.clients[at].session).count() as u64;
         let act = self.random.below(100);
-        // Without a grant there is nothing to convert or release; now and then it is tried all the same.
+        // Without a grant there is nothing to convert or release, so these are tried only sometimes.
         let act = if holds == 0 && self.random.percent(80) { act % 52 } else { act };
         match act {
-            // The more a session holds, the more it gives back: so neither everything nor nothing is held.
+            // The more a session holds, the more often it releases, so that some names are held and some are free.
             _ if self.random.percent(if self.crowded { holds.min(1) * 50 } else { holds.min(4) * 13 }) => {
                 Action::Release { grant: self.grant(model, at) }
             }

@@ -1,4 +1,6 @@
-//! Applies one log to the state machine and to the model, compares all that comes out, and shortens a log that fails.
+//! Applies one log to the state machine and to the model, and compares everything that comes out.
+//!
+//! A log that fails is shortened: entries and commands are taken out while it still fails in the same way.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +24,7 @@ const ENTRIES_PER_VERIFY: u64 = 4;
 /// The model and the state machines that must agree with it.
 pub struct Runner {
     pub model: Model,
-    /// The one under test, and perhaps the same log on another with another hash seed. Empty: the model runs alone.
+    /// The state machine under test, and others with the same log and other hash seeds. If empty, the model runs alone.
     pub states: Vec<LockState>,
     invariants: Invariants,
     entries: u64,
@@ -36,7 +38,7 @@ impl Runner {
         Runner::from(Model::new(), states)
     }
 
-    /// Goes on from a state whose history was not seen.
+    /// Goes on from a state whose earlier events are unknown.
     pub fn from(model: Model, states: Vec<LockState>) -> Runner {
         let invariants = Invariants::of(&model);
         let (entries_per_verify, entries_per_snapshot) = (ENTRIES_PER_VERIFY, ENTRIES_PER_SNAPSHOT);
@@ -51,7 +53,7 @@ impl Runner {
         }
     }
 
-    /// Applies one entry everywhere and checks everything.
+    /// Applies one entry to the model and to all state machines, and runs every check.
     pub fn step(&mut self, stamp: LogicalMs, batch: &Batch) -> Result<(), String> {
         self.entries += 1;
         let before = self.model.clone();
@@ -80,7 +82,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Restores the present state as a backup and compares it with the model's idea of it.
+    /// Restores the present state as a backup and compares the result with the model's.
     pub fn check_backup(&self, token_jump: u64) -> Result<(), String> {
         let expected = Model::from_backup(self.model.records(), token_jump);
         if let Some(state) = self.states.first() {
@@ -90,13 +92,14 @@ impl Runner {
             equal("records of the restored backup", &records, &expected.records())?;
             restored.verify()?;
         }
-        let nothing_lives = expected.sessions.is_empty() && expected.grants.is_empty() && expected.waiters.is_empty();
+        let is_empty = expected.sessions.is_empty() && expected.grants.is_empty() && expected.waiters.is_empty();
         let raised = expected.header.last_token >= self.model.header.last_token + token_jump.min(1);
-        if nothing_lives && raised { Ok(()) } else { Err("a restored backup has sessions or old tokens".to_string()) }
+        if is_empty && raised { Ok(()) } else { Err("a restored backup has sessions or old tokens".to_string()) }
     }
 }
 
-/// Applies an entry that the model has applied, and compares all that comes out; returns the state's effects.
+/// Applies an entry that the model has applied, and compares effects, records and the next deadline. Returns the effects of
+/// the state machine.
 pub fn agree(
     state: &mut LockState,
     model: &Model,
@@ -104,8 +107,8 @@ pub fn agree(
     stamp: LogicalMs,
     batch: &Batch,
 ) -> Result<Effects, String> {
-    let said = state.apply(stamp, batch.clone());
-    let comparable = without_cycles(&said);
+    let raw = state.apply(stamp, batch.clone());
+    let comparable = without_cycles(&raw);
     equal("replies", &comparable.replies, &effects.replies)?;
     equal("pushes", &comparable.pushes, &effects.pushes)?;
     equal("events", &comparable.events, &effects.events)?;
@@ -115,7 +118,7 @@ pub fn agree(
     if due != expected {
         return Err(format!("next deadline: the state says {due:?}, the model {expected:?}"));
     }
-    Ok(said)
+    Ok(raw)
 }
 
 /// I15: snapshot and restore give the same records and the same state hash.
@@ -130,14 +133,14 @@ fn i15_snapshot_and_restore(state: &LockState, hash_seed: u64) -> Result<LockSta
     Ok(restored)
 }
 
-/// Compares two lists and says where they begin to differ.
+/// Compares two lists. The error says from which index on they differ.
 fn equal<T: PartialEq + std::fmt::Debug>(what: &str, state: &[T], model: &[T]) -> Result<(), String> {
     if state == model {
         return Ok(());
     }
     let at = state.iter().zip(model).take_while(|(a, b)| a == b).count();
     Err(format!(
-        "{what} differ from place {at} on ({} and {})\n  state: {:#?}\n  model: {:#?}",
+        "{what} differ from index {at} on (lengths {} and {})\n  state: {:#?}\n  model: {:#?}",
         state.len(),
         model.len(),
         state.get(at),
@@ -145,7 +148,7 @@ fn equal<T: PartialEq + std::fmt::Debug>(what: &str, state: &[T], model: &[T]) -
     ))
 }
 
-/// The model does not say which cycle it found, so cycles are taken out before comparing.
+/// The effects without deadlock cycles, which the model does not report.
 fn without_cycles(effects: &Effects) -> Effects {
     let mut effects = effects.clone();
     for reply in &mut effects.replies {
@@ -181,12 +184,12 @@ fn record_without_cycle(mut record: Record) -> Record {
     record
 }
 
-/// A run that went wrong.
+/// A run that failed.
 #[derive(Debug)]
 pub struct Failure {
     pub why: String,
     pub entries: Vec<Entry>,
-    /// Commands applied until it was found.
+    /// The number of commands until it failed.
     pub commands: u64,
 }
 
@@ -202,7 +205,7 @@ fn caught<T>(run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     })
 }
 
-/// Runs one seed from an empty state; returns the number of commands.
+/// Runs one seed from an empty state and returns the number of commands.
 pub fn run_seed(seed: u64, states: Vec<LockState>, tally: &mut Tally) -> Result<u64, Failure> {
     let mut world = World::new(seed);
     let mut runner = Runner::new(states);
@@ -214,7 +217,7 @@ pub fn run_seed(seed: u64, states: Vec<LockState>, tally: &mut Tally) -> Result<
             let (stamp, batch) = world.next_entry(&runner.model);
             commands += commands_in(&batch);
             entries.push((stamp, batch));
-            let (stamp, batch) = entries.last().expect("just pushed");
+            let (stamp, batch) = entries.last().expect("pushed above");
             runner.step(*stamp, batch)?;
         }
         runner.check_backup(bounds::RESTORE_TOKEN_JUMP)
@@ -227,18 +230,18 @@ pub fn run_seed(seed: u64, states: Vec<LockState>, tally: &mut Tally) -> Result<
     }
 }
 
-/// Applies a given log; says what went wrong, if anything.
+/// Applies a given log to the model and these state machines.
 pub fn replay(entries: &[Entry], states: Vec<LockState>) -> Result<(), String> {
     caught(|| {
         let mut runner = Runner::new(states);
-        // Without the usual distances a log can be shortened to fewer entries than lie between two of these.
+        // More often than usual, so that a shortened log still reaches a verification and a snapshot.
         (runner.entries_per_verify, runner.entries_per_snapshot) = (1, 3);
         entries.iter().try_for_each(|(stamp, batch)| runner.step(*stamp, batch))?;
         runner.check_backup(bounds::RESTORE_TOKEN_JUMP)
     })
 }
 
-/// Takes entries, then commands, out of a failing log for as long as it still fails.
+/// Takes entries, then commands, out of a failing log while it still fails.
 pub fn shorten(mut entries: Vec<Entry>, fails: impl Fn(&[Entry]) -> bool) -> Vec<Entry> {
     loop {
         let commands: u64 = entries.iter().map(|(_, batch)| 1 + commands_in(batch)).sum();
@@ -291,7 +294,7 @@ fn with_fewer_commands(mut entries: Vec<Entry>, fails: impl Fn(&[Entry]) -> bool
     entries
 }
 
-/// Lets the commands of a shortened log name the same grants as before: those of the same requests.
+/// Corrects the grant ids in a shortened log, so that its commands name the grants of the same requests as before.
 fn renumbered(original: &[Entry], mut fewer: Vec<Entry>) -> Vec<Entry> {
     let granted = |effects: Effects| {
         effects.events.into_iter().filter_map(|event| match event {
@@ -333,13 +336,13 @@ fn named_grant(operation: &mut Operation) -> Option<&mut GrantId> {
     }
 }
 
-/// A failure in words: what to replay, the shortest log that was found, and what is wrong with it.
+/// A failure as text: the seed to replay, the shortest log that was found, and what is wrong.
 pub fn report(seed: u64, failure: Failure, make_states: impl Fn() -> Vec<LockState>) -> String {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let found_at = failure.entries.len();
     let why = failure.why;
-    // The first word says what kind of failure it is; another kind would be another story.
+    // The first word is the kind of failure. A shorter log must fail in the same way.
     let kind = |why: &str| why.split([' ', ':']).next().map(str::to_string);
     let short = shorten(failure.entries, |entries| {
         replay(entries, make_states()).is_err_and(|shorter| kind(&shorter) == kind(&why))
@@ -355,7 +358,8 @@ pub fn report(seed: u64, failure: Failure, make_states: impl Fn() -> Vec<LockSta
     )
 }
 
-/// How many commands it takes until a state machine is caught at differing from the model, if it is within the bound.
+/// The number of commands until a difference between a state machine and the model is found; `None` if it takes more than
+/// `commands_max`.
 pub fn commands_until_caught(make_state: impl Fn() -> LockState, commands_max: u64) -> Option<u64> {
     let mut commands = 0;
     let mut tally = Tally::default();

@@ -1,4 +1,6 @@
-//! Counts what a run has reached, so that one sees that every outcome was.
+//! Counts the kinds of outcomes, pushes and events of a run.
+//!
+//! A test then checks that random logs have reached every kind, so that no rule goes untested unnoticed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -40,14 +42,14 @@ impl Tally {
         }
     }
 
-    /// Adds what another run has reached.
+    /// Adds the counts of another run.
     pub fn add_all(&mut self, other: Tally) {
         for (kind, count) in other.counts {
             *self.counts.entry(kind).or_default() += count;
         }
     }
 
-    /// Those of the expected kinds that never occurred.
+    /// The expected kinds that never occurred.
     pub fn missing<'a>(&self, expected: &[&'a str]) -> Vec<&'a str> {
         expected.iter().filter(|kind| !self.counts.contains_key(**kind)).copied().collect()
     }
@@ -59,10 +61,11 @@ impl fmt::Display for Tally {
     }
 }
 
-/// Every kind of outcome that random batches must reach. The variants that are missing here, and why:
-/// `BadWord` is said by whoever builds words, never by `apply`; the bounds that take thousands of things are reached by
-/// the test of the bounds, and `Duration`, `TtlLeast` and the other bounds of words can only be met while building one;
-/// `SessionEnded` and `GrantEnded` come as pushes, and `Restored` only from a backup, which has no effects.
+/// Every kind of outcome that random batches must reach. Some variants are missing here:
+/// - `BadWord`, and bounds of words such as `Duration` and `TtlLeast`: constructors return them, never `apply`.
+/// - Bounds that take thousands of records to reach: the test of the bounds reaches them.
+/// - `SessionEnded` and `GrantEnded`: they come only as pushes.
+/// - `Restored`: it comes only from restoring a backup, which has no effects.
 pub const EXPECTED: &[&str] = &[
     "Opened",
     "Renewed",
@@ -143,7 +146,7 @@ pub const EXPECTED: &[&str] = &[
     "event: thawed",
 ];
 
-/// The bounds that the test of the bounds must reach: those that `apply` itself can say.
+/// The bounds that the test of the bounds must reach: those that `apply` enforces.
 pub const EXPECTED_BOUNDS: &[&str] = &[
     "Refused: Bound(NameBytes)",
     "Refused: Bound(MultiLock)",
@@ -220,7 +223,7 @@ fn refusal_kind(refusal: &Refusal) -> String {
         Refusal::LimitDiffers { .. } => "LimitDiffers",
         Refusal::MoreThanLimit { .. } => "MoreThanLimit",
         Refusal::FreezeExists => "FreezeExists",
-        // Not in the list: only an operation of a newer version gets it, and random logs have none.
+        // Not in `EXPECTED`: only an operation of a newer version gets it, and random logs have none.
         Refusal::NotYet { .. } => "NotYet",
     };
     plain.to_string()

@@ -1,13 +1,13 @@
-//! The answers to `check` and `why` in the words of the story.
+//! The output of `check` and `why`, with the names of the scenario.
 //!
-//! These are the core's own explanations, unlike the pictures of `show`, which are drawn from the records alone.
+//! These are the core's own explanations. `show`, in contrast, prints what it derives from the records alone.
 
 use fencepost_core::{BlockedBy, Blocker, Cycle, CycleLink, Explanation, TokenCheck};
 
 use super::print::{Spelling, held, takes, token_of};
 use super::words::time;
 
-/// Whether the grant behind a token stands.
+/// Whether the grant of a token stands.
 pub(crate) fn check(found: TokenCheck) -> String {
     match found {
         TokenCheck::Stands { grant, deadline } => format!("stands as grant {} until {}", grant.0, time(deadline.0)),
@@ -15,7 +15,7 @@ pub(crate) fn check(found: TokenCheck) -> String {
     }
 }
 
-/// Who holds a resource, what rests and freezes it, who waits, and what the first waiter waits for.
+/// The holders, rests and freezes of a resource, its waiters, and what the first waiter waits for.
 pub(crate) fn resource(why: &Explanation, spelling: &Spelling) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some((semaphore, out)) = &why.semaphore {
@@ -51,7 +51,7 @@ pub(crate) fn resource(why: &Explanation, spelling: &Spelling) -> Vec<String> {
     lines
 }
 
-/// Sessions that seem to wait for each other.
+/// A suspected deadlock.
 pub(crate) fn suspected(cycle: &Cycle, spelling: &Spelling) -> String {
     let link = |link: &CycleLink| {
         let who = spelling.owner(link.session, link.owner.as_ref());
@@ -61,7 +61,7 @@ pub(crate) fn suspected(cycle: &Cycle, spelling: &Spelling) -> String {
     format!("suspected: {}", cycle.links.iter().map(link).collect::<Vec<_>>().join(", "))
 }
 
-/// From a waiter down to what does not wait.
+/// A chain of blockers, one line a step.
 pub(crate) fn chain(chain: &[Blocker], spelling: &Spelling) -> Vec<String> {
     let line = |step: &Blocker| {
         let by = match &step.by {

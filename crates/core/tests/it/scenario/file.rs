@@ -1,6 +1,6 @@
-//! A scenario file as text: comments, steps with the lines expected of them, and resets, in order and with line numbers.
+//! A scenario file as text: comments, steps with their expected output, and resets, in order and with line numbers.
 //!
-//! Rendering a parsed file gives it back byte for byte (but for blank lines), so that recording changes only outputs.
+//! A file that is parsed and rendered again is the same except for blank lines, so that recording changes only outputs.
 //! Nothing here knows what a command means.
 
 /// A piece of a scenario file.
@@ -8,34 +8,34 @@
 pub(crate) enum Piece {
     /// A comment line, with its `#`.
     Comment(String),
-    /// Begin with a fresh state.
+    /// Starts again with an empty state.
     Reset,
-    /// Something to do, and what must come of it.
+    /// A step.
     Step(Step),
 }
 
-/// Something to do, and what must come of it.
+/// Commands, or a question, with the expected output.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Step {
     /// The number of its first line, from one.
     pub(crate) line: usize,
-    /// What is done.
+    /// The lines above the ruler.
     pub(crate) input: Vec<String>,
-    /// What must come of it.
+    /// The expected output: the lines below the ruler.
     pub(crate) expected: Vec<String>,
 }
 
-/// What is wrong with a file, and where.
+/// A syntax error and its line.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Problem {
     pub(crate) line: usize,
     pub(crate) what: String,
 }
 
-/// What ends the input of a step.
+/// The line between the input of a step and its output.
 const RULER: &str = "----";
 
-/// The pieces of a file, with blank lines left out.
+/// The pieces of a file, without blank lines.
 pub(crate) fn parse(text: &str) -> Result<Vec<Piece>, Problem> {
     let mut pieces = Vec::new();
     let mut lines = text.lines().map(str::trim_end).zip(1..);
@@ -65,12 +65,12 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Piece>, Problem> {
     Ok(pieces)
 }
 
-/// How many of the first lines name the rules that the file is about.
+/// The number of lines at the top that name the file's rules.
 pub(crate) fn rules(pieces: &[Piece]) -> usize {
     pieces.iter().take_while(|piece| matches!(piece, Piece::Comment(text) if text.starts_with("# Rule: "))).count()
 }
 
-/// The file again.
+/// The pieces as text.
 pub(crate) fn render(pieces: &[Piece]) -> String {
     let mut text = String::new();
     for (at, piece) in pieces.iter().enumerate() {
@@ -78,7 +78,7 @@ pub(crate) fn render(pieces: &[Piece]) -> String {
             Piece::Comment(comment) => {
                 text.push_str(comment);
                 text.push('\n');
-                // A comment stands on the step it speaks of; only before a reset does it need air.
+                // A comment belongs to the step below it. A blank line follows only before a reset.
                 if matches!(pieces.get(at + 1), Some(Piece::Reset)) {
                     text.push('\n');
                 }
@@ -107,7 +107,7 @@ mod tests {
     const FILE: &str = "# Rule: fifo\n# Rule: wait\n# A story.\nopen a\n----\na: opened\n\nreset\n\n# Again.\nafter 5s\nopen a\n----\na: opened\n";
 
     #[test]
-    fn a_file_is_rendered_as_it_was_read() {
+    fn a_parsed_file_renders_to_the_same_text() {
         let pieces = parse(FILE).unwrap();
         assert_eq!(render(&pieces), FILE);
         assert_eq!(rules(&pieces), 2);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_without_a_ruler_is_named_by_its_line() {
+    fn a_step_without_a_ruler_is_reported_with_its_line() {
         assert_eq!(parse("# x\nopen a\n\n").unwrap_err().line, 2);
         assert_eq!(parse("open a").unwrap_err().line, 1);
     }

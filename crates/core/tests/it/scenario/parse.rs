@@ -1,6 +1,6 @@
-//! The lines of a step as what they ask for: entries with commands, or a question to the state.
+//! Parses the lines of a step: entries with commands, or a question to the state.
 //!
-//! Sessions, freezes and grants are still names here; who they are is known only where the story runs.
+//! Sessions, freezes and grants are still names here. `world.rs` replaces them by ids when the scenario runs.
 
 use fencepost_core::{
     Acquire, Lock, LockDelay, LockMode, LogicalMs, Metadata, Millis, Name, OwnerName, Permits, Position, Principal,
@@ -12,9 +12,9 @@ use super::words::{Bad, Words, bad, duration, mode};
 /// What a step does.
 #[derive(Debug)]
 pub(crate) enum Doing {
-    /// Appends entries, all of them so many times.
+    /// Appends these entries, in their order, this many times.
     Entries { times: u64, entries: Vec<Vec<Line>> },
-    /// Asks, and changes nothing that a log entry could see.
+    /// Asks a question. It does not change what the state answers to log entries.
     Ask(Question),
 }
 
@@ -31,7 +31,7 @@ pub(crate) enum Line {
     Admin { act: AdminAct, reason: Reason },
 }
 
-/// Which session, on which connection, with which number; the usual ones if it does not say.
+/// A session, with an epoch and a request number if the scenario gives them.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Who {
     pub(crate) session: String,
@@ -39,7 +39,7 @@ pub(crate) struct Who {
     pub(crate) number: Option<u64>,
 }
 
-/// Sessions that are opened alike.
+/// Sessions that are opened with the same settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Opening {
     pub(crate) sessions: Vec<String>,
@@ -49,11 +49,11 @@ pub(crate) struct Opening {
     pub(crate) right_secret: bool,
 }
 
-/// Which answers a client says it has seen.
+/// The answers that a client says it has seen.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Sees {
     These(Seen),
-    /// Every answer that it got in the story so far.
+    /// Every answer that it has got so far.
     All,
 }
 
@@ -71,11 +71,11 @@ pub(crate) enum Asks {
     Convert(GrantWord, Name, LockMode, Wait),
     SetValue(GrantWord, Value),
     Close,
-    /// The same as was asked with this number before.
+    /// Repeats the earlier request with this number.
     Again,
 }
 
-/// A grant: by its id, or as the one on a resource.
+/// A grant: by its id, or by a resource that it holds.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum GrantWord {
     Id(u64),
@@ -94,7 +94,7 @@ pub(crate) enum AdminAct {
     Limit(Name, Option<Permits>),
 }
 
-/// A question to the state, or to what the runner keeps beside it.
+/// A question to the state, or an instruction to the runner.
 #[derive(Debug)]
 pub(crate) enum Question {
     Show,
@@ -110,7 +110,7 @@ pub(crate) enum Question {
     Ring(usize),
 }
 
-/// What the lines of a step do.
+/// Parses the lines of a step.
 pub(crate) fn step(lines: &[String]) -> Result<Doing, Bad> {
     if let [line] = lines
         && let Some(question) = question(&mut Words::new(line)?)?
@@ -127,7 +127,7 @@ pub(crate) fn step(lines: &[String]) -> Result<Doing, Bad> {
         } else if words.take("then") {
             entries.push(Vec::new());
         } else {
-            let entry = entries.last_mut().expect("begun with one entry");
+            let entry = entries.last_mut().expect("there is at least one entry");
             entry_line(&mut words, entry).map_err(|bad| format!("{text}: {bad}"))?;
         }
         words.end().map_err(|bad| format!("{text}: {bad}"))?;
@@ -194,7 +194,7 @@ fn entry_line(words: &mut Words, entry: &mut Vec<Line>) -> Result<(), Bad> {
         entry.push(command(words)?);
         return Ok(());
     }
-    // Time may stand before a command on its line.
+    // Time may come before a command on the same line.
     if words.is_empty() { Ok(()) } else { entry_line(words, entry) }
 }
 
@@ -304,7 +304,7 @@ fn lock(words: &mut Words) -> Result<Acquire, Bad> {
         }
         let (name, mode) = match word.rsplit_once(':') {
             Some((name, letter)) if mode(letter).is_some() => {
-                let lock = (Name::new(name).map_err(bad)?, mode(letter).expect("just looked"));
+                let lock = (Name::new(name).map_err(bad)?, mode(letter).expect("checked by the guard"));
                 words.word("a lock")?;
                 lock
             }
@@ -335,7 +335,7 @@ fn is_term(word: &str) -> bool {
     matches!(word, "wait" | "ttl" | "max-hold" | "delay" | "hear-contended" | "value" | "meta" | "seen")
 }
 
-/// Reads one term of a grant or the wait; says whether there was one.
+/// Reads the wait or one term of a grant. Returns whether there was one.
 fn term(words: &mut Words, waits: &mut Wait, terms: &mut Terms) -> Result<bool, Bad> {
     if words.peek() == Some("wait") {
         *waits = wait(words)?;
@@ -370,7 +370,7 @@ fn wait(words: &mut Words) -> Result<Wait, Bad> {
     }
 }
 
-/// `seen all`, or numbers and ranges: those up to the first gap are the mark if they begin at 1.
+/// `seen all`, or numbers and ranges. The first range is the mark if it begins at 1.
 fn seen(words: &mut Words) -> Result<Sees, Bad> {
     let mut seen = Seen::default();
     if !words.take("seen") {
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn slips_are_named() {
+    fn mistakes_are_reported() {
         assert_eq!(complaint("a lok r X"), "a lok r X: no command 'lok'");
         assert_eq!(complaint("a lock r Z"), "a lock r Z: expected S, U or X, found 'Z'");
         assert_eq!(complaint("after soon"), "after soon: expected a duration such as 5s or 250ms, found 'soon'");

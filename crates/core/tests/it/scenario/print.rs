@@ -1,6 +1,7 @@
-//! What an entry caused, in the words of the story: answers, pushes and events, one line each.
+//! Prints what an entry caused: answers, pushes and events, one line each.
 //!
-//! Ids and tokens stay numbers, since their order is part of what is promised; sessions and freezes get their names back.
+//! Sessions and freezes are printed with the names of the scenario. Ids and tokens stay numbers, because their order is part
+//! of the rules.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use fencepost_core::{
 
 use super::words::time;
 
-/// The names that a story has for ids.
+/// The names that a scenario has for ids.
 #[derive(Default)]
 pub(crate) struct Spelling {
     pub(crate) sessions: BTreeMap<SessionId, String>,
@@ -33,7 +34,7 @@ impl Spelling {
         self.freezes.get(&id).cloned().unwrap_or(format!("{id:?}"))
     }
 
-    /// The first line says what came of it; lists follow, indented.
+    /// The outcome in one line; lists follow in indented lines.
     pub(crate) fn outcome(&self, outcome: &Outcome) -> String {
         match outcome {
             Outcome::Opened { epoch } if epoch.0 == 1 => "opened".to_string(),
@@ -75,7 +76,7 @@ impl Spelling {
         }
     }
 
-    /// What is said behind an answer that was given before.
+    /// What follows an answer that is a repeat.
     pub(crate) fn repeat(&self, outcome: &Outcome, repeat: Option<Repeat>) -> String {
         let Some(repeat) = repeat else { return String::new() };
         let stands = match outcome {
@@ -237,7 +238,7 @@ impl Spelling {
     }
 }
 
-/// `token 3`; for a grant whose token has risen `token 5 of grant 3`.
+/// `token 3`; after an upgrade `token 5 of grant 3`.
 pub(crate) fn token_of(grant: GrantId, token: Token) -> String {
     if grant.0 == token.0 { format!("token {}", token.0) } else { format!("token {} of grant {}", token.0, grant.0) }
 }
@@ -293,7 +294,7 @@ fn still(stands: bool) -> &'static str {
     if stands { ", stands" } else { ", no longer stands" }
 }
 
-/// Short words for a refusal: its own text is written for users and may be polished without touching every scenario.
+/// Short words for a refusal. Its own text is for users, and may change without changing every scenario.
 fn refusal_words(refusal: &Refusal) -> String {
     match refusal {
         Refusal::NoSession => "no session".to_string(),

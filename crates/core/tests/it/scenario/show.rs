@@ -1,7 +1,7 @@
-//! The state as a person would draw it: one line a name with who holds it, what rests and who waits; or one session.
+//! Prints the state: one line for each name with its holders, rests and waiters; or one session.
 //!
-//! Everything is read from the records, which are the state. Intentions on ancestors are worked out here from the rule,
-//! independently of the core, so that a picture cannot repeat the core's mistake.
+//! Everything comes from the records. Intentions on ancestors are computed here, independently of the core, so that the
+//! output cannot repeat a mistake of the core.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use fencepost_core::{Held, Locks, Mode, Name, Record, SessionId, SessionRecord, 
 use super::print::{Spelling, grant_end, held, token_of};
 use super::words::time;
 
-/// What stands on one name.
+/// The line of one name, in parts.
 #[derive(Default)]
 struct Picture {
     limit: Option<String>,
@@ -19,7 +19,7 @@ struct Picture {
     waiters: Vec<String>,
 }
 
-/// One line for each name that is held, rests, is waited for or has a limit, and one for each freeze.
+/// One line for each name that is held, resting, waited for or limited, and one for each freeze.
 pub(crate) fn names(records: &[Record], spelling: &Spelling) -> Vec<String> {
     let mut pictures: BTreeMap<Name, Picture> = BTreeMap::new();
     let mut freezes = Vec::new();
@@ -73,7 +73,7 @@ pub(crate) fn names(records: &[Record], spelling: &Spelling) -> Vec<String> {
     pictures.into_iter().map(line).chain(freezes).collect()
 }
 
-/// A session with what it holds, waits for, has not seen and has lost.
+/// A session with its grants, waits, answers that are not acknowledged, and losses.
 pub(crate) fn session(records: &[Record], id: SessionId, spelling: &Spelling) -> Vec<String> {
     let mut lines = Vec::new();
     for record in records {

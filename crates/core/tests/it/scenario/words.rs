@@ -1,10 +1,10 @@
-//! A line of a scenario as words, and the small words that stand in many commands: numbers, times, names and modes.
+//! Splits a line of a scenario into words, and reads numbers, times, names and modes.
 //!
-//! Every method says what it expected and what it found, so that a slip in a scenario is found at its line.
+//! Every error says what was expected and what was found, so that a mistake in a scenario is easy to find.
 
 use fencepost_core::{BadWord, LockMode, LogicalMs, Millis, Name, Permits, Ttl};
 
-/// What is wrong with a command.
+/// An error in a command, as text.
 pub(crate) type Bad = String;
 
 /// The words of a line that are not read yet.
@@ -60,7 +60,7 @@ impl Words {
         found
     }
 
-    /// Reads this very word.
+    /// Reads this word, or fails.
     pub(crate) fn expect(&mut self, keyword: &str) -> Result<(), Bad> {
         if self.take(keyword) { Ok(()) } else { Err(format!("expected '{keyword}', found {}", self.found())) }
     }
@@ -137,7 +137,7 @@ impl Words {
     }
 }
 
-/// A word that the core refused to build.
+/// The error text of a word that the core refused.
 pub(crate) fn bad(word: BadWord) -> Bad {
     word.to_string()
 }

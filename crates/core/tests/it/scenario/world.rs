@@ -1,7 +1,7 @@
-//! Where a story runs: the state under test, the stamp, and what each client of the story would know of itself.
+//! Runs a scenario: holds the state under test, the stamp, and what each client knows about its own session.
 //!
-//! Every entry is applied to two replicas with different hash seeds, which must say the same and be the same after it,
-//! and must pass their own verification. Nothing here decides what a lock does.
+//! Every entry is applied to two replicas with different hash seeds. Both must return the same effects, have the same state
+//! after it, and pass verification. Nothing here decides what a lock does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,13 +27,13 @@ pub(crate) struct World {
     index: u64,
     clients: BTreeMap<String, Client>,
     spelling: Spelling,
-    /// The newest grant that asked for a name, so that a story can speak of it after its end.
+    /// The newest grant of each session on each name, so that a scenario can name it after its end.
     newest_grants: BTreeMap<(SessionId, Name), GrantId>,
     events_shown: bool,
     ring: EventRing,
 }
 
-/// What a client knows of its own session.
+/// What a client knows about its own session.
 struct Client {
     id: SessionId,
     epoch: Epoch,
@@ -42,7 +42,7 @@ struct Client {
     answered: BTreeSet<u64>,
 }
 
-/// An entry while it is put together, with who gets which reply.
+/// An entry under construction, with the line for each reply.
 #[derive(Default)]
 struct Draft {
     batch: Batch,
@@ -50,13 +50,13 @@ struct Draft {
     operations: Vec<ReplyLine>,
 }
 
-/// Whose a reply is, and how its line begins.
+/// The client of a reply, and how its line begins.
 #[derive(Clone)]
 struct ReplyLine {
     label: String,
     client: Option<String>,
     number: Option<u64>,
-    /// Whether one line may answer it together with its neighbours.
+    /// Whether equal replies in a row may share one line.
     groups: bool,
 }
 
@@ -77,7 +77,7 @@ impl World {
         }
     }
 
-    /// Does what a step says, and returns what came of it.
+    /// Runs a step and returns its output.
     pub(crate) fn run(&mut self, doing: &Doing) -> Result<Vec<String>, String> {
         match doing {
             Doing::Ask(question) => self.ask(question),
@@ -228,7 +228,7 @@ impl World {
     }
 
     fn client(&self, name: &str) -> Result<&Client, String> {
-        self.clients.get(name).ok_or(format!("'{name}' is no session that was opened"))
+        self.clients.get(name).ok_or(format!("no session '{name}' was opened"))
     }
 
     fn freeze(&mut self, name: &str) -> FreezeId {
@@ -240,7 +240,7 @@ impl World {
         })
     }
 
-    /// The grant that a word of the story means: the one that asked for the name, or the last that did.
+    /// The grant that a word of the scenario means: the one that holds the name, or else the last one that did.
     fn grant(&self, word: &GrantWord, session: Option<SessionId>) -> Result<GrantId, String> {
         let name = match word {
             GrantWord::Id(id) => return Ok(GrantId(*id)),
@@ -284,7 +284,7 @@ impl World {
             let line = reply_line(reply.to, renewals, operations);
             let text = self.spelling.outcome(&reply.outcome) + &self.spelling.repeat(&reply.outcome, reply.repeat);
             match lines.last_mut() {
-                // Sessions that are opened or renewed together are answered in one line.
+                // Equal replies to several sessions share one line.
                 Some((labels, same)) if *same == text && line.groups => {
                     *labels += &format!(", {}", line.label);
                 }
@@ -302,7 +302,7 @@ impl World {
             .collect()
     }
 
-    /// What the clients would learn from the effects: epochs, and which of their requests are answered.
+    /// Updates what the clients know from the effects: epochs, and which of their requests are answered.
     fn learn(&mut self, effects: &Effects, renewals: &[ReplyLine], operations: &[ReplyLine]) {
         for reply in &effects.replies {
             let line = reply_line(reply.to, renewals, operations);
@@ -315,7 +315,7 @@ impl World {
                 Outcome::Queued { .. } | Outcome::Refused(_) => {}
                 _ => client.answered.extend(line.number),
             }
-            // A refusal is an answer like any other, unless the number itself was refused.
+            // A refusal is an answer like any other, unless the request was not admitted at all.
             if let (Outcome::Refused(_), Some(number)) = (&reply.outcome, line.number)
                 && answer_is_kept(&self.state, client.id, number)
             {
@@ -378,7 +378,7 @@ impl World {
                 }
             },
             Question::Ring(events_max) => {
-                // A ring that begins now knows nothing of the entries before it.
+                // A new ring has no events of earlier entries.
                 self.ring = EventRing::new(*events_max, Position { index: self.index, ordinal: u32::MAX });
                 Vec::new()
             }
@@ -398,7 +398,7 @@ impl World {
         if restored.state_hash() != self.state.state_hash() {
             return Err("the restored state has another hash".to_string());
         }
-        // The twin goes on as it was: from here on, a restored replica is compared with one that never was away.
+        // The twin is not restored: from here on, a restored replica is compared with one that was not.
         self.state = restored;
         self.verify()?;
         Ok(vec![format!("restored from {} records", records.len())])
@@ -454,7 +454,7 @@ fn answer_is_kept(state: &LockState, session: SessionId, number: u64) -> bool {
     )
 }
 
-/// A mark as far as the numbers have no gap, and ranges above it.
+/// A mark up to the first gap, and ranges above it.
 fn seen_of(answered: &BTreeSet<u64>) -> Seen {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for number in answered {
@@ -467,7 +467,7 @@ fn seen_of(answered: &BTreeSet<u64>) -> Seen {
     Seen { mark, ranges: ranges.into_iter().filter(|(first, _)| *first > mark).collect() }
 }
 
-/// The hash of a session's secret; the core cannot tell it from a real one.
+/// A made-up hash of a session's secret. The core cannot tell it from a real one.
 fn secret_of(session: SessionId, right: bool) -> SecretHash {
     let mut hash = [u8::from(right); 32];
     hash[..16].copy_from_slice(&session.0.to_le_bytes());
