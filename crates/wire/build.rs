@@ -2,6 +2,8 @@
 //! `grpc-server`. A library (`protox`) compiles the schema, so that no user has to install `protoc`, and every build uses the version in
 //! `Cargo.lock`.
 
+#![allow(clippy::disallowed_methods, reason = "a build script reads and writes files; the crate itself may not")]
+
 const FILES: [&str; 8] = ["log", "snapshot", "member", "peer", "transport", "lock", "observe", "admin"];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
