@@ -78,13 +78,16 @@ fn seeds_of_client_messages_are_as_made_and_pass() {
     let one_entry = contended.iter().cloned().map(|step| Step { applies: false, passes: 0, ..step });
     seeds.insert("one-entry".to_owned(), bytes(&one_entry.collect::<Vec<_>>()));
 
-    // A session moves to another stream with its secret, and another client tries without.
+    // A session moves to another stream with its secret. A client without the secret tries to attach it, and to act for it.
+    let closes =
+        |epoch| v1::ClientMessage { requests: vec![request(one, epoch, 9, Action::Close)], ..Default::default() };
     let moved = steps(&[
         (0, opens(1)),
         (1, attaches(1, 1)),
         (2, attaches(1, 2)),
+        (2, closes(2)),
         (0, asks(&[(one, 1, acquire("a", LockMode::Shared, Wait::No))])),
-        (1, v1::ClientMessage { requests: vec![request(one, 2, 1, Action::Close)], ..Default::default() }),
+        (1, closes(2)),
     ]);
     seeds.insert("moved-session".to_owned(), bytes(&moved));
     let hung_up = steps(&[(0, opens(1)), (0, attaches(1, 1)), (0, keeps_alive(1))]);
