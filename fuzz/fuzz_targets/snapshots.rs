@@ -1,0 +1,4 @@
+//! Hands the engine's bytes to `snapshots::check`, which says what must hold. Decides nothing itself.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| fencepost_fuzz::snapshots::check(bytes));
