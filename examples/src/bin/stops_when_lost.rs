@@ -24,7 +24,7 @@ async fn main() -> anyhow::Result<()> {
     match client.lock("nightly").run(write_report).await {
         Ok(()) => println!("done"),
         Err(error) => match error.lost() {
-            Some(why) => println!("stopped: {why}"),
+            Some(why) => anyhow::bail!("stopped before the report was finished: {why}"),
             None => return Err(error.into()),
         },
     }

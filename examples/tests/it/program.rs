@@ -92,7 +92,8 @@ impl Running {
         complaint
     }
 
-    fn ended(mut self) -> (bool, Vec<String>, String) {
+    /// Whether it succeeded, the lines that were not read yet, and standard error.
+    pub(crate) fn ended(mut self) -> (bool, Vec<String>, String) {
         // It has closed its standard error, so it has ended, or is about to.
         let complaint = self.complaint.recv_timeout(PATIENCE).expect("it ends in time");
         let status = self.child.wait().expect("it is our child");
