@@ -29,6 +29,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     // What `fencepost bench` and the comparison have in common.
     ("load", &["client"]),
     ("bench", &["client", "load", "testbed"]),
+    // Programs to copy from. Real servers, for their test alone.
+    ("examples", &["client", "fence", "backends", "testbed", "testing"]),
     ("cli", &["core", "client", "server", "fence", "backends", "load", "testbed"]),
     ("sim", &["core", "wire", "replica", "session", "fence"]),
     // Servers of other projects, for tests and benchmarks only.
