@@ -38,7 +38,7 @@ impl Replica {
     pub(super) fn must_know_the_version(&self, node: u64) -> bool {
         let is_other = node != self.settings.id;
         let is_learner = role(&self.members, node) == Role::Learner;
-        !(is_other && planted(Bug::RaisesWithoutAsking)) && !(is_learner && planted(Bug::LearnersDoNotCount))
+        !(is_other && planted(Bug::RaisesWithoutAsking) || is_learner && planted(Bug::LearnersDoNotCount))
     }
 
     /// Does nothing: the leader's time travels in the log alone. The fault puts it into a heartbeat.
