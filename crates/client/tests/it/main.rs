@@ -7,3 +7,7 @@ mod over_sockets;
 mod program_ends;
 mod real_server;
 mod tls;
+
+#[path = "../../../server/tests/it/client/authority.rs"]
+#[allow(dead_code, reason = "not all of it is used here")]
+mod authority;

@@ -4,10 +4,6 @@
 //! waits for the lock, for much less than the child's TTL. `FENCEPOST_ENDINGS=200` plays each ending 200 times for each tier.
 #![cfg(feature = "blocking")]
 
-#[path = "../../../server/tests/it/client/authority.rs"]
-#[allow(dead_code, reason = "not all of it is used here")]
-mod authority;
-
 use std::env;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,7 +13,7 @@ use std::sync::{OnceLock, mpsc};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use authority::Authority;
+use crate::authority::Authority;
 use fencepost::blocking;
 use fencepost::{Client, ClientBuilder, Tls};
 use fencepost_server::{Begin, Config, Server, TlsFiles};

@@ -1,12 +1,8 @@
 //! TLS with a real server: settings that work, and the errors for settings that do not.
 
-#[path = "../../../server/tests/it/client/authority.rs"]
-#[allow(dead_code, reason = "not all of it is used here")]
-mod authority;
-
 use std::net::SocketAddr;
 
-use authority::Authority;
+use crate::authority::Authority;
 use fencepost::{Client, ClientBuilder, Error, Failed, Tls};
 use fencepost_server::{Begin, Config, Server, TlsFiles};
 use fencepost_testing::TestServer;
