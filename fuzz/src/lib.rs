@@ -11,5 +11,5 @@ pub mod log_entries;
 pub mod snapshots;
 
 /// The snapshot format written a second time. The tests of `wire` own it.
-#[path = "../../crates/wire/tests/forge/mod.rs"]
+#[path = "../../crates/wire/tests/it/forge/mod.rs"]
 mod forge;

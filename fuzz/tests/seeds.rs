@@ -7,9 +7,9 @@
 //! FENCEPOST_WRITE_SEEDS=1 cargo test --manifest-path fuzz/Cargo.toml
 //! ```
 
-#[path = "../../crates/wire/tests/forge/mod.rs"]
+#[path = "../../crates/wire/tests/it/forge/mod.rs"]
 mod forge;
-#[path = "../../crates/wire/tests/generator/mod.rs"]
+#[path = "../../crates/wire/tests/it/generator/mod.rs"]
 mod generator;
 
 use std::collections::BTreeMap;
