@@ -71,7 +71,7 @@ fn uncontended(results: &Results) -> Vec<Verdict> {
         Verdict::at_least("W1, C = 1: p50 below etcd's", times("etcd"), 1.0, " × as long there"),
         Verdict::at_least("W1, C = 1: p50 below ZooKeeper's", times("zookeeper"), 1.0, " × as long there"),
         Verdict::new("W1: five nodes ≥ 50,000 operations/s on two cores, load included", five),
-        Verdict::new("W1: three nodes ≤ 20 µs CPU an operation at full load, all processes", cpu),
+        Verdict::new("W1: three nodes ≤ 20 µs CPU an operation at full load, servers and load together", cpu),
     ]
 }
 

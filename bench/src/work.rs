@@ -39,7 +39,8 @@ pub struct Done {
 
 /// The share of writers in the mixed workload, in per cent.
 const WRITERS_PERCENT: u64 = 5;
-/// Time limit for all readers together. If readers waited for each other, they would wait forever.
+/// Time limit until all readers hold the lock at the same time. In a system where a reader waits for another reader, they would wait
+/// forever.
 const READERS_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Work {

@@ -74,7 +74,7 @@ const ETCD_WITHOUT_EARLY_ENDS: &str =
     "its version is 3.4.31, 3.5.13 or newer: in older versions a replaced leader could end leases early";
 
 impl System {
-    /// All of them, in the order of the table.
+    /// All systems, in the order of the table of `fencepost backends`.
     pub const ALL: [System; 9] = [
         System::Fencepost,
         System::Memory,
@@ -234,7 +234,7 @@ impl System {
 }
 
 impl Promise {
-    /// All of them, in the order of the table.
+    /// All promises, in the order of `docs/backends.md`.
     pub const ALL: [Promise; 11] = [
         Promise::Linearizable,
         Promise::FencingToken,

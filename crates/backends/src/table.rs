@@ -36,7 +36,7 @@ pub struct Cell {
     pub remark: Option<&'static str>,
 }
 
-/// All systems, in the order of the table.
+/// The rows of the table of `fencepost backends`, one for each system.
 pub fn rows() -> Vec<Row> {
     System::ALL.into_iter().map(row).collect()
 }

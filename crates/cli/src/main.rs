@@ -62,7 +62,7 @@ use crate::command::{
 };
 use crate::failure::{EXIT_CODES, Failure, Result};
 
-/// Locks with fencing tokens that stay correct when clients don't
+/// A distributed lock service that stays correct even if its clients do not
 #[derive(Debug, Parser)]
 #[command(name = "fencepost", version, after_help = EXIT_CODES, max_term_width = 110)]
 struct Arguments {

@@ -291,13 +291,13 @@ async fn serve(shared: &Shared, address: String, connected: Connected) -> Option
     failed
 }
 
-/// The stream while it is served. Its drop sends what is still to be given back.
+/// The stream that the driver serves. Dropping it sends the pending releases, cancels and closes.
 ///
 /// A program that ends drops the driver with its runtime, often before the driver has run again. The program may have dropped a
 /// guard or a client just before. Their releases are sent here: otherwise the locks would be held until the end of their TTL.
 struct Line<'a> {
     shared: &'a Shared,
-    /// `None` if nothing can be sent on it any more.
+    /// `None` if nothing can be sent on the stream any more.
     stream: Option<Stream>,
 }
 

@@ -31,7 +31,7 @@ pub struct AsOf<T> {
     pub what: T,
 }
 
-/// The answer can be used directly, without the log entry.
+/// The fields and methods of the answer can be used on the [`AsOf`] itself, without `.what`.
 impl<T> std::ops::Deref for AsOf<T> {
     type Target = T;
 
@@ -103,9 +103,9 @@ pub struct MemberStatus {
     pub lag: Option<MemberLag>,
     /// Whether the leader is sending it a snapshot.
     pub gets_snapshot: bool,
-    /// The version of its software, if the node that answered has met it.
+    /// The version of its software. `None` if the node that answered has got no hello from this member.
     pub version: Option<String>,
-    /// The oldest and the newest format version that it knows, if the node that answered has met it.
+    /// The oldest and the newest format version that it knows. `None` if the node that answered has got no hello from this member.
     pub known_formats: Option<(u32, u32)>,
 }
 

@@ -90,7 +90,7 @@ impl Tls {
                 .map_err(|why| format!("the authority cannot be read ({why})"))?;
         }
         if roots.is_empty() {
-            return Err("there is no certificate of an authority".to_owned());
+            return Err("the PEM of the authority contains no certificate".to_owned());
         }
         Ok(roots)
     }

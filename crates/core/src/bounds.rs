@@ -71,7 +71,7 @@ pub const FAILOVER_GRACE_MS: u64 = 3_000;
 pub const DURATION_MS_MAX: u64 = 365 * 24 * 60 * 60 * 1_000;
 /// The largest token: below 2^53, so that a language whose only numbers are doubles can carry every token.
 pub const TOKEN_MAX: u64 = (1 << 53) - 1;
-/// What restoring a backup adds to the token counter: more than any cluster draws between a backup and its restore.
+/// What restoring a backup adds to the token counter: more tokens than any cluster gives out between a backup and its restore.
 pub const RESTORE_TOKEN_JUMP: u64 = 1_000_000_000_000;
 
 /// The bound that a command reached, as a refusal names it.

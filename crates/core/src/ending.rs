@@ -15,7 +15,7 @@ use crate::words::{GrantId, Millis, RequestNumber, Value};
 impl LockState {
     /// `Ok` if the session holds the grant, else the answer to its request.
     ///
-    /// The state keeps no trace of an ended grant, except in its session's list of losses. So a missing id that was drawn
+    /// The state keeps no trace of an ended grant, except in its session's list of losses. So a missing id that was given out
     /// during the session's life and is not in that list counts as released by this session.
     // Rule: owner-only
     pub(crate) fn check_owner(&self, asker: Asker, id: GrantId) -> Result<(), Outcome> {

@@ -53,7 +53,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// All modes, in the order of the table.
+    /// All modes, in the order of the table of the rule `exclusion`.
     pub const ALL: [Mode; 6] = [Mode::IS, Mode::IX, Mode::S, Mode::U, Mode::SIX, Mode::X];
 
     /// The modes that no other owner may hold beside this one.
@@ -109,7 +109,7 @@ impl fmt::Debug for Mode {
     }
 }
 
-/// A set of modes, one bit each, so that one comparison covers a whole column of the table.
+/// A set of modes, one bit each, so that one comparison covers a whole column of the table of the rule `exclusion`.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct ModeSet(u8);
 
@@ -146,7 +146,7 @@ impl ModeSet {
         self.0 |= 1 << mode as u8;
     }
 
-    /// The modes of the set, in the order of the table.
+    /// The modes of the set, in the order of [`Mode::ALL`].
     pub fn iter(self) -> impl Iterator<Item = Mode> {
         Mode::ALL.into_iter().filter(move |mode| self.contains(*mode))
     }

@@ -72,7 +72,7 @@ pub struct Explanation {
     pub queue_len: usize,
     /// What blocks the first waiter, what blocks that one, and so on; empty if no request waits.
     pub chain: Vec<Blocker>,
-    /// A circle of sessions that wait for each other, with a wait for this resource in it. Only a suspicion: a session can
+    /// A circle of sessions that wait for each other; one of the waits is for this resource. Only a suspicion: a session can
     /// run several tasks, and the task that holds need not be the one that waits.
     pub suspected: Option<Cycle>,
 }
@@ -86,7 +86,7 @@ pub struct HolderView {
     pub covers_from: Option<Name>,
     /// When it ends unless it is renewed or extended.
     pub deadline: LogicalMs,
-    /// Its terms, if they are not the default.
+    /// The terms of its grant, if they are not the default.
     pub terms: Option<Box<Terms>>,
 }
 
@@ -108,9 +108,9 @@ pub struct QueueView {
 pub struct Blocker {
     /// The session of the request.
     pub session: SessionId,
-    /// Its owner, if it has a name.
+    /// The name of the request's owner. `None` if the owner has no name.
     pub owner: Option<OwnerName>,
-    /// Its number.
+    /// The number of the request.
     pub number: RequestNumber,
     /// The resource where it is blocked.
     pub name: Name,

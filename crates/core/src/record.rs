@@ -45,9 +45,9 @@ pub struct Header {
     pub version: FormatVersion,
     /// The stamp of the last entry.
     pub stamp: LogicalMs,
-    /// The last number drawn for an id or a token.
+    /// The last number that was given out as the id or the token of a grant.
     pub last_token: u64,
-    /// The last arrival number drawn.
+    /// The last arrival number that was given out.
     pub last_arrival: u64,
     /// The stamp of the last fail-over grace, if there was one.
     pub grace_at: Option<LogicalMs>,
@@ -68,7 +68,7 @@ pub struct SessionRecord {
     pub metadata: Metadata,
     /// When it was opened.
     pub opened_at: LogicalMs,
-    /// The last token drawn before it was opened. No older grant can belong to it.
+    /// The last token that was given out before the session was opened. No older grant can belong to the session.
     pub opened_after_token: u64,
     /// The epoch of the connection that may act.
     pub epoch: Epoch,
@@ -107,7 +107,7 @@ pub struct GrantRecord {
     pub token: Token,
     /// The session that holds it.
     pub session: SessionId,
-    /// The unit of work that owns it, if it has a name.
+    /// The name of the unit of work that owns the grant. `None` if the owner has no name.
     pub owner: Option<OwnerName>,
     /// What it holds.
     pub held: Held,
@@ -117,7 +117,7 @@ pub struct GrantRecord {
     pub granted_at: LogicalMs,
     /// When its `max_hold` ends, if it has one.
     pub hold_until: Option<LogicalMs>,
-    /// Its terms. `None` for the default terms, which most grants have and which need no allocation.
+    /// The terms of the grant. `None` for the default terms, which most grants have and which need no allocation.
     pub terms: Option<Box<Terms>>,
 }
 
@@ -145,7 +145,7 @@ pub struct WaiterRecord {
     pub session: SessionId,
     /// The session's number for the request.
     pub number: RequestNumber,
-    /// The unit of work that waits, if it has a name.
+    /// The name of the unit of work that waits. `None` if it has no name.
     pub owner: Option<OwnerName>,
     /// What it waits for.
     pub wants: Wants,

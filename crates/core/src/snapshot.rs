@@ -78,7 +78,7 @@ impl LockState {
     }
 
     /// The state of a new group from a backup. It has no sessions; what they held rests for its lock delay. The token counter
-    /// is raised by `token_jump`, so that no token drawn since the backup comes again.
+    /// is raised by `token_jump`, so that no token that was given out since the backup is given out again.
     ///
     /// # Errors
     /// [`BadRecords`] if the records do not fit together, or if the counter would leave the range of tokens.
@@ -133,7 +133,7 @@ impl LockState {
             Record::Freeze(freeze) => check(self.freezes.get(freeze.id).is_none(), "a freeze twice"),
             Record::Grant(grant) => {
                 lives(&grant.session)?;
-                check(self.is_free_id(grant.id), "a grant with an id that is used twice or was never drawn")?;
+                check(self.is_free_id(grant.id), "a grant with an id that is used twice or was never given out")?;
                 check(grant.count > 0, "a grant with a count of zero")?;
                 let owner_holds = |owner: &OwnerName, name| {
                     let owner = self.sessions[&grant.session].owners.get(owner);
@@ -145,13 +145,13 @@ impl LockState {
                 self.check_held(&grant.held)
             }
             Record::Rest(rest) => {
-                check(self.is_free_id(rest.grant), "a rest with an id that is used twice or was never drawn")?;
+                check(self.is_free_id(rest.grant), "a rest with an id that is used twice or was never given out")?;
                 self.check_held(&rest.held)
             }
             Record::Waiter(waiter) => {
                 lives(&waiter.session)?;
-                check(waiter.arrival.0 <= self.last_arrival, "an arrival that was never drawn")?;
-                check(!self.waiters.contains_key(&waiter.arrival), "an arrival twice")?;
+                check(waiter.arrival.0 <= self.last_arrival, "an arrival number that was never given out")?;
+                check(!self.waiters.contains_key(&waiter.arrival), "an arrival number twice")?;
                 check(
                     self.is_new(waiter.session, waiter.number),
                     "a wait of a number that is answered, seen or waits",

@@ -27,7 +27,7 @@ impl LockState {
                 }
             }
             let Some((arrival, freed)) = ready.pop_first() else { return };
-            // Another grant may have changed who comes first at this place, so it is computed again.
+            // Another grant may have changed which waiter comes first, so the candidate is computed again.
             if self.candidate(&freed) == Some(arrival) {
                 self.look_at(arrival);
             }
@@ -35,7 +35,7 @@ impl LockState {
         }
     }
 
-    /// The earliest waiter parked at this place that is no longer blocked there.
+    /// The earliest waiter that is parked at the freed name or semaphore, and no longer blocked there; or the freed waiter itself.
     fn candidate(&self, freed: &Freed) -> Option<Arrival> {
         match freed {
             Freed::Name(name) => {

@@ -52,7 +52,7 @@ impl LockState {
         self.circle_from(session, first, &mut steps)
     }
 
-    /// A circle of sessions with a wait for this name in it, searched from these waiters.
+    /// A circle of sessions in which one of the waits is for this name, searched from these waiters.
     pub(crate) fn suspect_at(&self, waiters: impl Iterator<Item = Arrival>, name: &Name) -> Option<Cycle> {
         let mut steps = Steps(bounds::SUSPECTED_STEPS_MAX);
         for arrival in waiters {

@@ -34,7 +34,11 @@ impl LockState {
         ensure(self.principals == rebuilt.principals, || "the sessions of a principal are counted wrongly".into())?;
         ensure(self.limit_count == rebuilt.limit_count, || "the limits are counted wrongly".into())?;
         ensure(self.next_deadline() == rebuilt.next_deadline(), || {
-            format!("the first deadline is {:?}, not {:?}", self.next_deadline(), rebuilt.next_deadline())
+            format!(
+                "the first deadline is {:?}, but {:?} by the records",
+                self.next_deadline(),
+                rebuilt.next_deadline()
+            )
         })?;
         ensure(self.resources.len() == rebuilt.resources.len(), || {
             "a free name is in the table, or a name in use is not".into()

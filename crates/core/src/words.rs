@@ -258,7 +258,7 @@ pub struct RequestNumber(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GrantId(pub u64);
 
-/// A fencing token: greater than every token drawn before it in the group. The default, zero, is below every token.
+/// A fencing token: greater than every token that the group gave out before. The default, zero, is below every token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
 

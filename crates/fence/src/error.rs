@@ -37,7 +37,7 @@ impl Error {
     }
 
     /// Wraps an error of a store's own library.
-    #[allow(dead_code, reason = "a build without any store's feature has no store that could fail")]
+    #[allow(dead_code, reason = "unused in a build without the Cargo feature of any store")]
     pub(crate) fn store(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
         Error::Store(error.into())
     }

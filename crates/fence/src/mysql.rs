@@ -179,7 +179,7 @@ async fn base_row(connection: &mut impl Queryable, locked: &str) -> Result<Optio
         AND table_name IN ('fencepost_base', 'fencepost_marks')";
     if let Some(view) = connection.query_first::<String, _>(view).await.map_err(failed)? {
         return Err(Error::NotInstalled(format!(
-            "{view} is a view, and not the guard's: drop it, and see who made it"
+            "{view} is a view that the guard did not create: find out who created it, and drop it"
         )));
     }
     match connection.query_first(format!("SELECT version, base FROM fencepost_base {locked}")).await {

@@ -233,8 +233,8 @@ enum Change {
 struct Envelope {
     /// The two marks for names below are never used.
     marks: Marks,
-    /// How often the object was written. It makes every body different, so no ETag ever comes back. So a late put that was
-    /// believed lost fails its condition, even if the object has the same content again.
+    /// How often the object was written. This number makes every body different, so the object never has the same ETag twice. A
+    /// put that was believed lost may arrive late: its condition then fails, even if the object has the same content again.
     writes: u64,
     /// `None` if the object was deleted, or only claimed so far.
     payload: Option<Bytes>,
@@ -257,14 +257,16 @@ impl Envelope {
         let (version, head) = head.trim_start().split_once(' ').unwrap_or_default();
         if version != SCHEMA_VERSION.to_string() {
             return Err(Error::NotInstalled(format!(
-                "the marks of {location} have version {version:?}, and this guard knows {SCHEMA_VERSION}: use a newer guard"
+                "the guard's marks in {location} have version {version:?}, and this guard knows {SCHEMA_VERSION}: use a newer guard"
             )));
         }
         let numbers = head.split(' ').skip(1).map(str::parse).collect::<Result<Vec<u64>, _>>();
         let (Some(there @ ("object" | "nothing")), Ok([write_floor, read_floor, writes])) =
             (head.split(' ').next(), numbers.as_deref())
         else {
-            return Err(Error::store(format!("the marks of {location} are damaged: restore the object from a backup")));
+            return Err(Error::store(format!(
+                "the guard's marks in {location} are damaged: restore the object from a backup"
+            )));
         };
         let marks = Marks { write_floor: Token(*write_floor), read_floor: Token(*read_floor), ..Marks::default() };
         Ok(Some(Envelope { marks, writes: *writes, payload: (there == "object").then_some(payload) }))

@@ -50,7 +50,8 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 
 CREATE SCHEMA IF NOT EXISTS fencepost;
 
--- The owner of a schema, a table or a function can replace it. So everything in the schema must belong to this role.
+-- The owner of a schema, a table or a function can replace it. So everything in the schema must belong to the role
+-- that runs this script.
 DO $$
 DECLARE
     its_owner name := (SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'fencepost');

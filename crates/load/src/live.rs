@@ -58,7 +58,7 @@ pub struct Outcome {
 
 /// Percentiles of a latency, in milliseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
-#[allow(missing_docs, reason = "the names of the fields say it")]
+#[allow(missing_docs, reason = "the names of the fields say what they are")]
 pub struct Percentiles {
     pub p50: f64,
     pub p90: f64,

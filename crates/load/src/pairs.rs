@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use crate::alarm::Alarm;
 use crate::contender::Contender;
 
-/// The contenders of a block. A loop returns them for the next block.
+/// The contenders of a block, which is one timed part of a measurement. [`closed`] and [`open`] return them for the next block.
 pub type Contenders = Vec<Box<dyn Contender>>;
 
 /// A block that lasts this much longer than planned has hung.

@@ -13,7 +13,8 @@ use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 use crate::ports::LogWrite;
 use crate::snapshot::SnapshotInfo;
 
-/// The position before the first entry of every group. Not zero, because consensus requires a log with an entry where members are known.
+/// The position before the first entry of every group. Not zero: if the members are known, consensus requires that the last index and
+/// the last term of the log are above zero.
 pub const GROUP_BEGINS: LogPosition = LogPosition { index: 1, term: 1 };
 
 /// The state of consensus that must survive a crash: vote, members, entries.

@@ -53,7 +53,7 @@ pub struct MemberView {
     pub matched: Option<u64>,
     /// Whether this node hears it.
     pub hears: Hears,
-    /// How far it is behind. Only the leader knows this, and not of itself.
+    /// How far it is behind. Only the leader knows this; it is `None` for the leader itself.
     pub lag: Option<Lag>,
     /// Whether the leader is sending it a snapshot. Only the leader knows this.
     pub gets_snapshot: bool,

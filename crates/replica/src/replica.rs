@@ -127,7 +127,8 @@ pub struct Replica {
     /// The latest stamp that came in a heartbeat. Invariant: zero, unless the fault `TimeInHeartbeats` is planted.
     heard_stamp: LogicalMs,
     gather: Gather,
-    /// This leader's entries that are not applied yet, in order. An entry of another term at the same index is not this entry.
+    /// This leader's entries that are not applied yet, in order. An entry of another term at the same index is a
+    /// different entry, so the whole position is compared.
     in_flight: VecDeque<(LogPosition, Tickets)>,
     /// The change of the members that is not complete yet, with the position of its first entry.
     changing: Option<(LogPosition, Ticket)>,
@@ -715,7 +716,7 @@ impl Replica {
             self.proofs.check(proof)?;
         }
         self.events.push(entry.index, stamp, effects.events);
-        // The first entry of the term that changes the state is this leader's own entry with the grace.
+        // In each term, the first entry that changes the state is the leader's own entry, which carries the fail-over grace.
         if matches!(self.lead, Lead::Starting { term } if term == entry.term) {
             self.lead = Lead::Running { term: entry.term, clock: StampClock::new(stamp, now), logged: stamp };
         }

@@ -196,7 +196,7 @@ impl<F: FileSystem> LogStore<F> {
         let (mark, marked) =
             Mark::open(guard.as_ref(), &mark_path).map_err(|source| StoreError::io("open", &mark_path, source))?;
         let lost = |writes| {
-            let reason = format!("write {marked} was acknowledged, and the log ends with write {writes}");
+            let reason = format!("write {marked} was acknowledged, but the log ends with write {writes}");
             StoreError::Damaged { place: log_directory.clone(), reason }
         };
         let scanned = scan::check_directory(file_system.as_ref(), &log_directory)?;
@@ -204,7 +204,7 @@ impl<F: FileSystem> LogStore<F> {
             return Err(lost(writes));
         }
 
-        // On a full disk the node starts without a reserve, and is short.
+        // `fill` returns no error on a full disk: the node starts without a reserve, and counts as short of disk space.
         reserve.fill().map_err(|source| StoreError::io("allocate", &reserve_path, source))?;
         let config = engine_config(&log_directory, options)?;
         let engine = on_fresh_thread(&log_directory, || Engine::open_with_file_system(config, guard))?;
@@ -259,7 +259,7 @@ impl<F: FileSystem> LogStore<F> {
     /// from its peers.
     ///
     /// # Errors
-    /// [`StoreError::Failed`]: stop. [`StoreError::DiskFull`]: the reserve is used up, too. The caller may try the same write again.
+    /// [`StoreError::Failed`]: the node must stop. [`StoreError::DiskFull`]: the reserve is used up, too. The caller may try the same write again.
     pub fn write(&self, group: u64, write: &LogWrite) -> Result<(), StoreError> {
         // The caller has made the snapshot's bytes durable already. A crash before this line leaves the older log.
         if let Some((snapshot, _)) = &write.snapshot {
@@ -374,7 +374,7 @@ impl<F: FileSystem> LogStore<F> {
         self.counts.synced(bytes);
         written.writes = number;
         if let Err(error) = written.mark.write(number) {
-            self.failure.note(format!("the mark beside the log cannot be written: {error}"));
+            self.failure.note(format!("the file MARK beside the log cannot be written: {error}"));
         }
         self.check_sound()
     }
@@ -444,7 +444,7 @@ impl<F: FileSystem> LogStore<F> {
             return Err(damaged(format!("the entries end at {} instead of {last}", position.index)));
         }
         if hard_state.commit > last {
-            return Err(damaged(format!("entry {} is committed, and the log ends at {last}", hard_state.commit)));
+            return Err(damaged(format!("entry {} is committed, but the log ends at {last}", hard_state.commit)));
         }
         Ok(Some(Log::recovered(hard_state, members, before, entries)))
     }

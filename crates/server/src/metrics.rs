@@ -94,7 +94,7 @@ impl Metrics {
             ("sessions", "Living sessions", sessions),
             ("grants", "Held locks and permits", grants),
             ("waiters", "Requests that wait in a queue", waiters),
-            ("rests", "Resources that rest after an involuntary end", rests),
+            ("rests", "Grants that ended against their holder's will and still keep their resources busy", rests),
             ("freezes", "Freezes", freezes),
             ("last_token", "The last fencing token given", last_token),
             ("peers_silent", "Nodes that this node should hear and has not heard for three seconds", peers_silent),

@@ -45,7 +45,7 @@ impl Anchor {
         self.shown = self.shown.max(stamp);
     }
 
-    /// The instant until which the deadline is certainly not reached. `None` if it may have passed already.
+    /// The deadline certainly does not pass before this instant. `None` if the deadline may have passed already.
     pub fn safe_until(&self, deadline: LogicalMs) -> Option<Nanos> {
         let (sent_at, stamp) = self.best?;
         if self.shown >= deadline || stamp >= deadline {
@@ -55,7 +55,7 @@ impl Anchor {
         u64::try_from(i128::from(sent_at.0) + believed).ok().map(Nanos)
     }
 
-    /// For how long the deadline is certainly not reached.
+    /// The time that is certainly left before the deadline. Zero if the deadline may have passed already.
     pub fn remaining(&self, deadline: LogicalMs, now: Nanos) -> Duration {
         self.safe_until(deadline).map_or(Duration::ZERO, |until| until.since(now))
     }
@@ -180,6 +180,9 @@ mod tests {
                 }
             }
         }
-        assert!(ends > 1_000 && believed_at_an_end > 100, "too few deadlines passed: {ends}, {believed_at_an_end}");
+        assert!(
+            ends > 1_000 && believed_at_an_end > 100,
+            "too few deadlines passed: {ends}; the client had trusted one just before: {believed_at_an_end}"
+        );
     }
 }

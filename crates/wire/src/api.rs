@@ -31,7 +31,7 @@ pub fn whole(high: u64, low: u64) -> u128 {
 /// A client's request to open a session, for a principal. The caller hashes the secret, because the log must never contain it.
 ///
 /// # Errors
-/// [`WireError`] names the word that is not valid.
+/// [`WireError`] names the value that is not valid.
 pub fn open_from_wire(
     open: &v1::OpenSession,
     principal: Principal,
@@ -107,7 +107,7 @@ pub fn keep_alive_to_wire(session: SessionId, epoch: Epoch, seen: &fencepost_cor
 /// A request of a session.
 ///
 /// # Errors
-/// [`WireError`] names the word that is not valid.
+/// [`WireError`] names the value that is not valid.
 pub fn request_from_wire(request: v1::Request) -> Result<Request, WireError> {
     from_wire::request(request)
 }

@@ -8,7 +8,8 @@ use prost::Message;
 
 use crate::strict;
 
-/// An operation or a record. The schema's messages have no fields with these numbers.
+/// The added operation, which has no `since_ms`, or the added record, which has both fields. No message of the schema uses these field
+/// numbers, so a build without the feature refuses the bytes as unknown.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Remark {
     #[prost(string, optional, tag = "1000")]

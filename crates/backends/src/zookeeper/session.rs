@@ -1,9 +1,9 @@
 //! One session with ZooKeeper, and how long it is certainly alive.
 //!
-//! A session ends when the leader has had no keep-alive for the session timeout. Our server answers us, but it reports our activity
-//! to the leader only every half tick, together with that of all other sessions. Our writes go to the leader, but do not count as
-//! keep-alives there. So one answered read or write proves nothing: if our server is cut off right after it, the leader counts from
-//! an earlier report.
+//! A session ends when the leader has had no keep-alive for the session timeout. Our server (the one that we are connected to)
+//! answers us, but it reports our activity to the leader only every half tick, together with that of all other sessions. Our writes
+//! go to the leader, but do not count as keep-alives there. So one answered read or write proves nothing: if our server is cut off
+//! right after it, the leader counts from an earlier report.
 //!
 //! This is a proof: our server answers a message, half a tick passes, and then a write is committed. The write reaches the leader
 //! after the report about the first message, because both use the same connection. The commit shows that the leader was still the
@@ -147,7 +147,8 @@ async fn connect(cluster: &str, ttl: Duration) -> Result<(Nanos, zk::Client), Er
     }
 }
 
-/// Writes at a steady pace until the session ends. `answered_at` is when we sent the newest message that our server has answered.
+/// Calls [`Session::write_nothing`] at a steady pace until the session ends. `answered_at` is the instant when we sent the newest
+/// message that our server has answered.
 async fn beat(session: Weak<Session>, ttl: Duration, root: String, mut answered_at: Nanos) {
     let mut backoff = Backoff::for_unreachable();
     let relayed_after = ttl / RELAYED_AFTER_PART;

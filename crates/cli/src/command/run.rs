@@ -283,7 +283,7 @@ async fn watch_over<M>(
                     let _ = killpg(group, Signal::SIGTERM);
                     // A stopped process receives TERM only after CONT.
                     let _ = killpg(group, Signal::SIGCONT);
-                    stopped = Some("its deadline was near, so the command was told to end".to_owned());
+                    stopped = Some("the deadline of the lock was near, so fencepost told the command to end".to_owned());
                 }
             }
         }

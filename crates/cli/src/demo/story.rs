@@ -220,7 +220,7 @@ impl Play {
         Ok((old, new))
     }
 
-    /// Runs A up to the last check before its write. The caller pauses it at once.
+    /// Runs worker A up to the last check before its write. The caller pauses A at once.
     async fn decide_and_look(&mut self, guarded: bool) -> Result<Decided> {
         for _ in 0..TRIES {
             self.a.tell(&decide(LEASE_MS, guarded))?;
@@ -237,7 +237,7 @@ impl Play {
         ))
     }
 
-    /// A writes what it had decided before it was paused.
+    /// Wakes worker A, which then writes what it decided before its pause.
     async fn wake_and_write(&mut self) -> Result<Wrote> {
         self.a.wake()?;
         self.stage.a_is_paused = false;

@@ -87,7 +87,7 @@ impl Run {
         self.recorder.now()
     }
 
-    /// Waits for the first grant after an instant, from which on a majority is up.
+    /// Waits for the first grant after `instant`, and records how long it took. A majority of the nodes is up from `instant` on.
     pub(crate) fn first_grant(&mut self, after: &'static str, instant: Instant) -> Duration {
         let took = wait_until("the first grant", || self.recorder.first_grant_after(instant));
         self.figures.first_grants.entry(after).or_default().push(took);

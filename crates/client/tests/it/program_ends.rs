@@ -1,7 +1,7 @@
 //! Programs that end right after they dropped a guard: the lock is free at once, not only when its TTL is over.
 //!
-//! Each test starts this test program several times as a child, which plays one of the endings below and exits. Then the parent
-//! waits for the lock, for much less than the child's TTL. `FENCEPOST_ENDINGS=200` plays each ending 200 times for each tier.
+//! Each test starts this test program several times as a child, which runs one of the endings below and exits. Then the parent
+//! waits for the lock, for much less than the child's TTL. `FENCEPOST_ENDINGS=200` runs each ending 200 times for each tier.
 #![cfg(feature = "blocking")]
 
 use std::env;
@@ -91,8 +91,8 @@ fn runs() -> usize {
     env::var("FENCEPOST_ENDINGS").map_or(10, |runs| runs.parse().expect("FENCEPOST_ENDINGS is a number"))
 }
 
-/// In the child, plays the ending and exits like a program at the end of `main`. In the parent, starts the children and looks for
-/// locks that they left behind.
+/// The body of a test, for both processes. The child runs `ending`, and exits like a program at the end of `main`. The parent starts
+/// the children, and looks for locks that they left behind.
 fn plays(test: &str, code: i32, ending: impl FnOnce(&Child)) {
     if let Some(child) = Child::from_env() {
         ending(&child);

@@ -92,9 +92,12 @@ async fn settings_that_can_never_work_are_refused_before_anything_is_sent() {
         (Client::builder().endpoint("https://a"), "needs the authority"),
         (Client::builder().endpoint("https://a").endpoint("http://b").tls(tls()), "use one of them"),
         (Client::builder().endpoint("http://a").tls(tls()), "http:// is plain text"),
-        (Client::builder().endpoint("a").tls(Tls::new("")), "no certificate of an authority"),
+        (Client::builder().endpoint("a").tls(Tls::new("")), "the PEM of the authority contains no certificate"),
         (Client::builder().endpoint("a").tls(Tls::new("-----BEGIN CERTIFICATE-----\nnoise\n")), "cannot be read"),
-        (Client::builder().endpoint("a").tls(Tls::new(mine.key.clone())), "no certificate of an authority"),
+        (
+            Client::builder().endpoint("a").tls(Tls::new(mine.key.clone())),
+            "the PEM of the authority contains no certificate",
+        ),
         (
             Client::builder().endpoint("a").tls(tls().identity(mine.certificate.clone(), another.key)),
             "the key that it was made for",

@@ -1,6 +1,8 @@
-//! Checks the workspace itself: which crate may use which, that every rule of the lock semantics has code and a scenario,
-//! that deliberate faults are not shipped, that every file says what it is for, that tables of files are complete, that
-//! texts name who acts, and that nothing unfinished is left.
+//! Checks the workspace itself:
+//! - A crate uses only the crates that the design allows. No deliberate fault is shipped.
+//! - Every rule of the lock semantics has code and a scenario.
+//! - Every file says what it is for, and tables of files are complete.
+//! - No text uses a vague word in place of the client, the leader or the holder that acts. Nothing unfinished is left.
 //!
 //! It checks the whole workspace but is in `core`, because a test needs a package, and a crate for this test alone would be
 //! one more crate to know. Each check is a function of plain text, and the tests at the end show that each check can fail.
@@ -514,7 +516,7 @@ fn text_problems(file: &File) -> Vec<String> {
                 |at: usize| !text[..at].ends_with(|before: char| before.is_alphanumeric() || "._-".contains(before));
             if text.match_indices(home).any(|(at, _)| absolute(at)) {
                 problems
-                    .push(format!("{}:{line}: a path below `{home}`: say it relative to the repository", file.path));
+                    .push(format!("{}:{line}: a path below `{home}`: write it relative to the repository", file.path));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The planted faults that need a replica's fields.
 //!
-//! Without the feature `planted-bugs` each method here is constant or does nothing. `crate::planted` lists the faults and holds the
-//! others.
+//! Without the feature `planted-bugs` each method here is constant or does nothing. `crate::planted` lists all faults, and
+//! has the methods of the faults that need no fields.
 
 use fencepost_core::{LogicalMs, Outcome, Renewal, Reply, ReplyTo, Ticket};
 use raft::eraftpb::{Message, MessageType};

@@ -1,6 +1,6 @@
 //! When a replica wants a snapshot, what it does with a finished one, and how it installs a peer's snapshot.
 //!
-//! The bytes of a snapshot are made and read in `crate::snapshot`. Files are the store's.
+//! `crate::snapshot` makes and reads the bytes of a snapshot. `crate::store` keeps them in files.
 
 use std::sync::Arc;
 

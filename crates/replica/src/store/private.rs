@@ -25,7 +25,7 @@ const OTHERS_WRITE: u32 = 0o022;
 
 /// The files directly in a node's directory.
 const FILES: [&str; 3] = ["IDENTITY", "MARK", "RESERVE"];
-/// The directories in it. All files in them are the node's.
+/// The directories in a node's directory. All files in them belong to the node.
 const DIRECTORIES: [&str; 2] = ["log", "snapshots"];
 
 /// The operating system's files, created so that no other user can read them.

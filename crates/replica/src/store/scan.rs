@@ -3,13 +3,13 @@
 //! The engine alone would cut too much:
 //! - If it cannot read a record of the newest file, it truncates the file there and drops every later record, synced or not.
 //! - If files are missing in the middle, it drops all files before the gap.
-//! - A flipped bit in the first bytes of a file empties it.
+//! - If a bit in the first bytes of a file has flipped, it empties the file.
 //! - The byte that says whether entries are compressed has no checksum.
 //!
-//! The scan accounts for each byte. The engine then opens only logs that need no more than the cut of one torn record at the end.
+//! The scan accounts for each byte. After the scan, the engine opens a log only if every record but the last one is whole.
 //!
-//! Records are numbered, and the numbers must rise by one from file to file. A file that was cut between two records, or was
-//! deleted, shows as a missing number.
+//! Records are numbered, and each number is one above the number of the record before, also from one file to the next. If a file was
+//! cut between two records, or was deleted, a number is missing.
 //!
 //! A record is synced before the next one is written (see [`super::LogStore::write`]). So a crash can tear only the last record,
 //! and a bad record with a good one after it is damage.
@@ -52,7 +52,7 @@ pub(super) fn check_directory<F: FileSystem>(file_system: &F, directory: &Path) 
                 }
                 let number = record_number(record).ok_or_else(|| damaged("a record has no number".into()))?;
                 if newest_number.is_some_and(|before: u64| number != before + 1) {
-                    return Err(damaged(format!("record {number} is there, and the one before it is missing")));
+                    return Err(damaged(format!("record {number} is there, but the one before it is missing")));
                 }
                 newest_number = Some(number);
             }

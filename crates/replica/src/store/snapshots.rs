@@ -109,7 +109,7 @@ impl<F: FileSystem> SnapshotStore<F> {
     /// Makes a snapshot durable. Older snapshots stay until [`SnapshotStore::delete_older`].
     ///
     /// # Errors
-    /// [`StoreError::DiskFull`]: nothing was kept, and the caller may try again. [`StoreError::Failed`]: stop.
+    /// [`StoreError::DiskFull`]: nothing was kept, and the caller may try again. [`StoreError::Failed`]: the node must stop.
     pub fn write(&self, position: LogPosition, bytes: &[u8]) -> Result<(), StoreError> {
         let _changing = self.change()?;
         let aside = self.path(position, SUFFIX_ASIDE);
@@ -131,10 +131,10 @@ impl<F: FileSystem> SnapshotStore<F> {
         }
     }
 
-    /// Deletes all snapshots older than a durable one. The caller does so when the log continues from that one.
+    /// Deletes all snapshots older than the durable one at `position`. Called when the log continues from that snapshot.
     ///
     /// # Errors
-    /// [`StoreError::Inconsistent`] if there is no such snapshot: nothing was deleted. [`StoreError::Failed`]: stop.
+    /// [`StoreError::Inconsistent`] if there is no such snapshot: nothing was deleted. [`StoreError::Failed`]: the node must stop.
     pub fn delete_older(&self, position: LogPosition) -> Result<(), StoreError> {
         let _changing = self.change()?;
         let older = {

@@ -287,7 +287,7 @@ fn a_node_that_is_taken_out_knows_it_unless_it_was_cut_off() {
     assert!(cluster.replica(follower).was_removed(), "also after a restart");
     assert!(!cluster.replica(leader).was_removed() && !cluster.replica(cut_off).was_removed());
 
-    // Two are left. The leader removes itself, and the other learns of it before it leads alone.
+    // Two members are left. The leader removes itself. The other member learns of the removal, and then leads alone.
     cluster.change(&[MemberChange::Remove(leader)]);
     cluster.run_ms(300);
     assert!(cluster.replica(leader).was_removed() && !cluster.replica(cut_off).was_removed());

@@ -139,7 +139,7 @@ fn the_log_of_a_follower_without_snapshots_stays_in_bounds_and_it_catches_up_lat
     let cap = MIB;
     let mut cluster = Cluster::new(&[1, 2, 3], 82);
     cluster.ask(open(1, 600_000));
-    // The others have room for all entries, and keep them.
+    // With these settings a node makes no snapshots, and its log has room for all entries. The follower below gets less room.
     cluster.settings = Settings {
         snapshot_every_entries: u64::MAX,
         snapshot_every_bytes: u64::MAX,

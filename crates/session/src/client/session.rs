@@ -394,7 +394,7 @@ impl Session {
 
     pub(crate) fn fail_unreachable(&mut self, common: &mut Common, number: u64) {
         match self.pending.get(&number).map(|pending| &pending.request.action) {
-            // A release is kept; it is sent if the cluster comes back in time.
+            // A release is kept. It is sent if the cluster is reached again before the session ends.
             Some(Action::Release { .. }) => self.tell_and_go_on(common, number, Answer::Unknown),
             _ => self.resolve(common, number, Answer::Failed(Failure::Unreachable)),
         }

@@ -237,7 +237,7 @@ impl World {
                 Output::ReadReady { ticket, position } => self.read_ready(id, ticket, position),
                 Output::PeerLost { peer, silent_ms } => {
                     self.observer
-                        .line(now, &format!("node {id}"), || format!("node {peer} is silent for {silent_ms} ms"));
+                        .line(now, &format!("node {id}"), || format!("node {peer} has been silent for {silent_ms} ms"));
                 }
                 Output::PeerFound { peer, silent_ms } => {
                     let said = || format!("node {peer} is heard again after {silent_ms} ms");

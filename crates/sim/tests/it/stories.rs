@@ -1,5 +1,5 @@
-//! Every built-in scenario meets its expectations, with any delays of messages and disks. An expectation that is not met is found, and a
-//! scenario that cannot be played is refused with a reason.
+//! Every built-in scenario meets its expectations, with any delays of messages and disks. Other scenarios, made for these tests, show
+//! that the simulation reports an expectation that is not met, and refuses a scenario that cannot be played, with a reason.
 
 use fencepost_sim::run::{Subject, run};
 use fencepost_sim::scenario::{SCENARIOS, Scenario};

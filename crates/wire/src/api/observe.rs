@@ -121,10 +121,10 @@ pub fn session_to_wire(SessionView { record, deadline, grants, waits }: &Session
     }
 }
 
-/// A session, as observers see it.
+/// Reads a session, as observers see it.
 ///
 /// # Errors
-/// [`WireError`] names the word that is not valid.
+/// [`WireError`] names the value that is not valid.
 pub fn session_from_wire(session: v1::SessionView) -> Result<Session, WireError> {
     Ok(Session {
         id: from_wire::session(session.session_high, session.session_low),
@@ -144,7 +144,7 @@ pub fn waiter_to_wire(waiter: &WaiterRecord) -> v1::WaiterRecord {
     to_wire::waiter_record(waiter)
 }
 
-/// A request that waits.
+/// Reads a request that waits.
 ///
 /// # Errors
 /// [`WireError`] names what is missing, not known or not valid.
@@ -157,7 +157,7 @@ pub fn freeze_to_wire(freeze: &FreezeRecord) -> v1::FreezeRecord {
     to_wire::freeze_record(freeze)
 }
 
-/// A freeze.
+/// Reads a freeze.
 ///
 /// # Errors
 /// [`WireError`] names what is missing, not known or not valid.
@@ -170,7 +170,7 @@ pub fn rest_to_wire(rest: &RestRecord) -> v1::RestRecord {
     to_wire::rest_record(rest)
 }
 
-/// A rest: what is left of a grant after an involuntary end.
+/// Reads a rest: what is left of a grant after an involuntary end.
 ///
 /// # Errors
 /// [`WireError`] names what is missing, not known or not valid.
@@ -183,10 +183,10 @@ pub fn semaphore_to_wire(semaphore: &SemaphoreRecord) -> v1::SemaphoreRecord {
     to_wire::semaphore_record(semaphore)
 }
 
-/// A semaphore.
+/// Reads a semaphore.
 ///
 /// # Errors
-/// [`WireError`] names the word that is not valid.
+/// [`WireError`] names the value that is not valid.
 pub fn semaphore_from_wire(semaphore: v1::SemaphoreRecord) -> Result<SemaphoreRecord, WireError> {
     from_wire::semaphore_record(semaphore)
 }

@@ -48,7 +48,7 @@ async fn no_token_is_given_twice_when_the_server_crashes() {
     let Some(mut server) = own(Kind::Postgres) else { return };
     let database = Database::on(&server).await;
     let admin = database.open().await;
-    // With these settings, only the statements of the library sync to disk in time.
+    // With these settings, a commit is on the disk before the crash only if the library's own statements sync it.
     run(&admin, "ALTER SYSTEM SET wal_writer_delay = '10 s'").await;
     run(&admin, "ALTER SYSTEM SET synchronous_commit = off").await;
     run(&admin, "SELECT pg_reload_conf()").await;

@@ -212,7 +212,7 @@ impl History {
         }
         let lock = self.random.pick(&exclusive).name.clone();
         let place = self.random.pick(&within(&lock)).clone();
-        // One datum, or a place with everything below it, as a delete would.
+        // Writes one datum, or, like a recursive delete, the datum of a name and all data below that name.
         let data = if self.random.below(2) == 0 { vec![place] } else { within(&place) };
         let mut decided_from = vec![(grant, work)];
         decided_from.extend(self.random_work(client).filter(|(other, _)| *other != grant));

@@ -75,15 +75,15 @@ impl Drop for Directory {
 /// What a crash leaves of unsynced data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
-    /// Nothing. A file that was never synced is gone.
+    /// Keeps nothing. A file that was never synced is gone.
     LosesAll,
-    /// All completed writes, and nothing of the write during the crash.
+    /// Keeps all completed writes, and nothing of the write that the crash interrupts.
     KeepsAll,
-    /// All completed writes, and the first half of the write during the crash.
+    /// Keeps all completed writes, and the first half of the write that the crash interrupts.
     Tears,
-    /// All completed writes, and the write during the crash without its last byte.
+    /// Keeps all completed writes, and the write that the crash interrupts, without its last byte.
     TearsLastByte,
-    /// All completed writes, and the second half of the write during the crash, with zeros in place of the first half.
+    /// Keeps all completed writes, and the second half of the write that the crash interrupts. The first half is zeros.
     TearsBackwards,
 }
 
