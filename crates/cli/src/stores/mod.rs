@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use fencepost_fence::{Error, Forgotten, Installed, Status, Token};
 
 use crate::failure::{Failure, Result};
+#[cfg(feature = "stores")]
 use crate::settings::STORE_PASSWORD;
 
 mod files;

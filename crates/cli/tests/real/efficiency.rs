@@ -2,7 +2,7 @@
 //!
 //! Locks in the leader's memory (efficiency) are lost: the holder is told, and the lock is free again. Locks in the log
 //! (correctness) stay held, also when a node comes back without its disk. In the same situations, Redis and Redlock give one lock
-//! to two clients (`crates/backends/tests/conformance/known_failures.rs`).
+//! to two clients (`crates/backends/tests/it/conformance/known_failures.rs`).
 
 use crate::cluster::Cluster;
 use crate::patience::PATIENCE;

@@ -1,7 +1,7 @@
 //! The efficiency tier with the real server in the process: the same kinds of locks, with separate names, without a log and without
 //! tokens.
 //!
-//! What happens when the leader changes is tested with real processes, in `crates/cli/tests/efficiency.rs`.
+//! What happens when the leader changes is tested with real processes, in `crates/cli/tests/real/efficiency.rs`.
 
 use std::time::Duration;
 

@@ -112,13 +112,16 @@ fn watches(test: &str, code: i32, runtime: &Runtime, client: &Client, address: &
             let name = format!("job/{tier}/{run}");
             let names = std::iter::once(name.clone()).chain((0..OTHERS).map(|number| other(&name, number)));
             let mut child = Command::new(env::current_exe().expect("this program has a path"));
-            child.args(["--exact", test, "--nocapture"]).env(ADDRESS, address).env(NAME, &name).env(TIER, tier);
+            let test = format!("program_ends::{test}");
+            child.args(["--exact", &test, "--nocapture"]).env(ADDRESS, address).env(NAME, &name).env(TIER, tier);
             if let Some(authority) = authority {
                 child.env(AUTHORITY, authority);
             }
             let output = child.stdin(Stdio::null()).output().expect("this program can be started again");
             let said = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(code), "run {run} in the {tier} tier said: {said}");
+            let began = String::from_utf8_lossy(&output.stdout);
+            assert!(began.contains("running 1 test"), "the child found no test {test}: {began}");
             let all = client.lock_all(names).wait(PATIENCE);
             let is_free = runtime.block_on(async {
                 match tier {

@@ -78,7 +78,7 @@ fn draw(story: &Story) -> String {
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" font-size=\"13\">\n\
          <defs><pattern id=\"paused\" width=\"7\" height=\"7\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">\
-         <rect width=\"7\" height=\"7\" fill=\"#e8e8ec\"/><rect width=\"2\" height=\"7\" fill=\"#b9b9c4\"/></pattern></defs>\n\
+         <rect width=\"7\" height=\"7\" fill=\"#e8e8ec\"/><rect width=\"2\" height=\"7\" fill=\"#d2d2da\"/></pattern></defs>\n\
          <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\"/>\n"
     );
     panel(&mut svg, 8, story, false);
@@ -97,6 +97,9 @@ fn panel(svg: &mut String, top: u32, story: &Story, is_guarded: bool) {
         text(svg, 12, lane + 5, "", name);
     }
 
+    // First, so that the arrow passes behind the bar of B.
+    let late = at(WAKES_MS);
+    arrow(svg, late, lane_a + 13, lane_store, "#c0392b");
     bar(svg, lane_a, (0, PAUSED_MS), "#3b6fb6", &format!("holds, token {first_token}"), "#ffffff");
     bar(svg, lane_a, (PAUSED_MS, WAKES_MS), "url(#paused)", "paused: it does not see its lease end", "#33333a");
     bar(svg, lane_b, (2_000, lease_over_ms), "#f4f4f6", "waits", "#66666e");
@@ -105,11 +108,10 @@ fn panel(svg: &mut String, top: u32, story: &Story, is_guarded: bool) {
     line(svg, (over, lane_a - 24), (over, lane_b + 14), "stroke=\"#8a8a94\" stroke-dasharray=\"3 3\"");
     text(svg, over - 4, lane_a - 17, "text-anchor=\"end\" fill=\"#66666e\"", "the lease of A is over");
 
-    let (end, late) = (at(END_MS), at(WAKES_MS));
+    let end = at(END_MS);
     line(svg, (LEFT, lane_store), (end, lane_store), "stroke=\"#33333a\" stroke-width=\"2\"");
     text(svg, LEFT, lane_store - 8, "", "balance 500");
     arrow(svg, at(B_WRITES_MS), lane_b + 13, lane_store, "#2d8a55");
-    arrow(svg, late, lane_a + 13, lane_store, "#c0392b");
     text(svg, at(B_WRITES_MS) - 8, lane_store - 12, "text-anchor=\"end\" fill=\"#2d8a55\"", "B writes 450");
     let verdict = match is_guarded {
         false => "A wakes up and writes 400: the withdrawal of B is lost".to_owned(),

@@ -188,7 +188,10 @@ const NUMBER: &str = "FENCEPOST_TEST_NUMBER";
 /// Starts this test again as a child process, which finds its part in the environment.
 fn play(test: &str, directory: &Path, number: u64) -> (Child, Lines<BufReader<ChildStdout>>) {
     let mut child = Command::new(std::env::current_exe().expect("it runs"));
-    child.args(["--exact", test, "--nocapture"]).env(DIRECTORY, directory).env(NUMBER, number.to_string());
+    child
+        .args(["--exact", &format!("file::{test}"), "--nocapture"])
+        .env(DIRECTORY, directory)
+        .env(NUMBER, number.to_string());
     let mut child = child.stdout(Stdio::piped()).spawn().expect("it runs once already");
     let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     (child, lines)

@@ -1,7 +1,7 @@
 //! Shows with real servers how locks of Redis fail. These are the reasons why Redis gives no lock with a token.
 //!
 //! If one of these tests fails, Redis no longer has the failure that it shows, and `promises.rs` may promise more. The tests in
-//! `crates/cli/tests/efficiency.rs` run the same stories with Fencepost, which does not fail. `tests/known_failures_postgres.rs`
+//! `crates/cli/tests/real/efficiency.rs` run the same stories with Fencepost, which does not fail. `tests/known_failures_postgres.rs`
 //! shows how advisory locks of Postgres fail through a transaction pooler.
 
 use std::time::Duration;
