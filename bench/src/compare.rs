@@ -211,7 +211,7 @@ impl Run<'_> {
                 }
                 Ok(())
             }
-            _ => unreachable!("this workload is for Fencepost alone"),
+            _ => unreachable!("`alone/` runs this workload, because only Fencepost takes part in it"),
         }
     }
 

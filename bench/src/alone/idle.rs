@@ -38,8 +38,8 @@ pub(crate) async fn measure(run: &mut Run<'_>, system: (&str, &str)) -> Result<(
     let session_bytes = one_lock_each.saturating_sub(empty) as f64 / sessions as f64 - lock_bytes;
     let entries = |cluster: &Cluster| cluster.counts().get("entries").copied().unwrap_or_default();
     let watched = Duration::from_secs(sizes.idle_seconds);
-    run.tell(&format!("  watching them for {} s", watched.as_secs()));
-    // The cluster finishes the work that opening them has caused.
+    run.tell(&format!("  watching the idle sessions for {} s", watched.as_secs()));
+    // First the cluster finishes the work that opening the sessions has caused.
     tokio::time::sleep(watched / 4).await;
     let (from, entries_before, processor) = (Instant::now(), entries(&cluster), usage::processor_us(&[leader]));
     tokio::time::sleep(watched).await;

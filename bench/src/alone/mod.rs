@@ -39,7 +39,7 @@ pub(crate) async fn measure(run: &mut Run<'_>, workload: Workload) -> Result<()>
         Workload::Restart => restart::measure(run, (system(workload), name)).await,
         Workload::Dying => dying::measure(run, (system(workload), name)).await,
         Workload::Idle => idle::measure(run, (system(workload), name)).await,
-        _ => unreachable!("other systems take part in this workload"),
+        _ => unreachable!("`compare.rs` runs this workload, because other systems take part in it"),
     }
 }
 

@@ -163,6 +163,10 @@ mod tests {
         let columns = |line: &&str| line.matches('|').count();
         let tables: Vec<&str> = page.lines().filter(|line| line.starts_with('|')).collect();
         let widths: std::collections::BTreeSet<usize> = tables.iter().map(columns).collect();
-        assert_eq!(widths, [3, 6, Promise::ALL.len() + 2].into(), "three tables, each with its columns");
+        assert_eq!(
+            widths,
+            [3, 6, Promise::ALL.len() + 2].into(),
+            "a row has a wrong number of columns: does one of its texts contain `|`?"
+        );
     }
 }

@@ -156,7 +156,7 @@ fn ended(how: &Option<SessionEnd>) -> &'static str {
         Some(SessionEnd::Expired) => "expired",
         Some(SessionEnd::Evicted) => "evicted by an administrator",
         Some(SessionEnd::Restored) => "the cluster was restored from a backup",
-        None => "the cluster no longer knows it",
+        None => "the cluster no longer knows the session",
     }
 }
 

@@ -79,7 +79,7 @@ impl LockState {
                 session: None,
                 owner: None,
             },
-            (None, None) => panic!("grant {} holds a resource but is neither a grant nor a rest", id.0),
+            (None, None) => panic!("a resource names {} as its holder, but no grant and no rest has this id", id.0),
         }
     }
 

@@ -157,7 +157,7 @@ impl fmt::Display for Bound {
             Bound::NameBytes => write!(f, "a resource name has at most {limit} bytes"),
             Bound::PathLevels => write!(f, "a path has at most {limit} levels"),
             Bound::MetadataBytes => write!(f, "metadata has at most {limit} bytes"),
-            Bound::ValueBytes => write!(f, "a value has at most {limit} bytes"),
+            Bound::ValueBytes => write!(f, "an election's value has at most {limit} bytes"),
             Bound::OwnerBytes => write!(f, "an owner's name has at most {limit} bytes"),
             Bound::PrincipalBytes => write!(f, "a principal's name has at most {limit} bytes"),
             Bound::ReasonBytes => write!(f, "a reason has at most {limit} bytes"),
@@ -174,9 +174,12 @@ impl fmt::Display for Bound {
             Bound::WaitersPerResource => write!(f, "at most {limit} requests wait for one resource"),
             Bound::SessionsPerPrincipal => write!(f, "a principal has at most {limit} sessions"),
             Bound::UnseenAnswers => {
-                write!(f, "a session has at most {limit} unseen answers: say which were seen")
+                write!(f, "a session has at most {limit} unseen answers: report the answers that were seen")
             }
-            Bound::SeenRanges => write!(f, "a session has at most {limit} ranges of seen numbers"),
+            Bound::SeenRanges => write!(
+                f,
+                "the request numbers that a session reports as seen form at most {limit} ranges: report the answers in between, too"
+            ),
             Bound::Reentries => write!(f, "a grant is entered at most {limit} times"),
             Bound::Freezes => write!(f, "there are at most {limit} freezes"),
             Bound::Limits => write!(f, "there are at most {limit} semaphore limits"),

@@ -120,7 +120,11 @@ mod tests {
     fn a_fail_over_lifts_by_no_more_than_the_grace() {
         assert_eq!(at(0, 30_000, None), 30_000);
         assert_eq!(at(0, 30_000, Some(10_000)), 30_000, "a lease that ends much later is not lifted");
-        assert_eq!(at(0, 30_000, Some(29_000)), 32_000, "at least three seconds from the fail-over");
+        assert_eq!(
+            at(0, 30_000, Some(29_000)),
+            32_000,
+            "the lease lasts for at least three seconds after the fail-over"
+        );
         assert_eq!(at(0, 30_000, Some(32_500)), 33_000, "two fail-overs together add no more than the grace");
         assert_eq!(at(0, 1_000, Some(900)), 1_900, "a short lease gets at most its own TTL");
         assert_eq!(at(5_000, 1_000, Some(900)), 6_000, "a renewal after the fail-over gets no grace");

@@ -229,8 +229,8 @@ pub enum Refusal {
     /// A name, number or duration in the command is invalid.
     #[error("{0}")]
     BadWord(BadWord),
-    /// A request number is zero, or a range of seen numbers is empty or begins at zero.
-    #[error("request numbers count from 1 and ranges of seen numbers run upwards")]
+    /// A request number is zero, or a range of seen request numbers is empty or begins at zero.
+    #[error("request numbers count from 1, and a range of seen request numbers is not empty")]
     BadNumber,
     /// A cancel names itself.
     #[error("a request cannot cancel itself")]

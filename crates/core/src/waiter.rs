@@ -45,12 +45,12 @@ pub(crate) enum Parked {
     Freeze(FreezeId),
 }
 
-/// The first name, in name order, where a request is blocked.
+/// Where and why a request is blocked. If it is blocked at several names: the first of them, in name order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Blocked {
-    /// By a freeze.
+    /// A freeze covers this name.
     Frozen(Name, Stance, FreezeId),
-    /// By a holder or by a waiter ahead of it.
+    /// A holder of this name, or a waiter ahead of the request, blocks it.
     At(Name, Stance),
 }
 
@@ -310,8 +310,8 @@ impl LockState {
         }
     }
 
-    /// Called when an owner holds more or less than before. If that changes the stances of its waiter, the waiter joins its
-    /// queues again.
+    /// Called when an owner holds more or less than before. That may change how its waiter waits for a name, its [`Stance`]. Then
+    /// the waiter leaves its queues and joins them again.
     pub(crate) fn rejoin_queues(&mut self, arrival: Arrival) {
         let waiter = &self.waiters[&arrival];
         let needs = self.needs_of(&waiter.record.wants);

@@ -33,8 +33,8 @@ CREATE TABLE IF NOT EXISTS fencepost_base (
 //
 
 -- Names are bytes: a text collation would treat 'a' and 'a ', or 'a' and 'A', as one name.
--- `writes` and `writes_below` count the writes admitted here and below. Floors cannot show every write: they do not change when
--- the same token writes again.
+-- `writes` counts the writes admitted at this name, `writes_below` those at the names below it. Floors cannot show every write:
+-- they do not change when the same token writes again.
 CREATE TABLE IF NOT EXISTS fencepost_marks (
     name VARBINARY(512) NOT NULL PRIMARY KEY,
     write_floor BIGINT NOT NULL DEFAULT 0,

@@ -337,7 +337,8 @@ impl EtcdContender {
                 *left = Left::Yes;
                 return Ok(());
             }
-            return Err(Unknown::BrokeOff("the release was sent twice, and the second found no key".to_owned()).into());
+            let why = "the release was sent twice, and the key was gone at the second attempt";
+            return Err(Unknown::BrokeOff(why.to_owned()).into());
         }
         *left = before;
         let holder = next(&mut ranges(&mut answer.message))?.kvs.into_iter().next();

@@ -35,7 +35,8 @@ const RECONNECT_GRACE: Duration = Duration::from_millis(50);
 /// The other servers report to the leader every half tick, and a session timeout is at least two ticks (`minSessionTimeout`). So
 /// after a quarter of the session timeout the leader has the report.
 const RELAYED_AFTER_PART: u32 = 4;
-/// No server grants less than two ticks, and the client derives its own connection timeouts from this.
+/// Shorter TTLs are raised to this. The client library limits each connection attempt by the TTL, so a shorter TTL leaves too
+/// little time to connect. It would not help either: a server grants at least two ticks.
 const TTL_MIN: Duration = Duration::from_millis(100);
 /// ZooKeeper counts milliseconds in signed 32 bits.
 const TTL_MAX: Duration = Duration::from_millis(i32::MAX as u64);
@@ -105,7 +106,7 @@ impl Session {
         Proof { sent_at: *self.heard_at.borrow(), ttl: self.ttl }
     }
 
-    /// Waits for the next proof after this one.
+    /// Waits for a proof that the session is alive and that is newer than `known`.
     ///
     /// # Errors
     /// [`Refused::SessionEnded`] if the session ends first.

@@ -155,7 +155,8 @@ impl Worker {
         // The default settings.
         let builder = self.endpoints.iter().fold(Client::builder(), |builder, endpoint| builder.endpoint(endpoint));
         let client = builder.name(&self.name).connect_in_background().expect("valid addresses");
-        // Short, so that a sleeper outlives it; but a TTL below 5 s may not survive a fail-over.
+        // A sleeper gets a short TTL, because it must sleep for longer than that. The other clients get a long TTL: their sessions must
+        // survive a fail-over, and a session with a TTL below 5 s may not.
         let ttl = if self.manner == Manner::Sleeper { SLEEPERS_TTL } else { Duration::from_secs(12) };
         let open = || client.session().ttl(ttl).open().expect("a valid TTL");
         let mut session = open();

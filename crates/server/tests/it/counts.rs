@@ -159,7 +159,9 @@ async fn a_commit_of_three_nodes_is_one_entry_and_one_sync_at_each_and_one_messa
     for (at, (before, after)) in before.iter().zip(&after).enumerate() {
         let (entries, syncs, messages) = (after.0 - before.0, after.1 - before.1, after.2 - before.2);
         let each = if at == leader { LEADER_MESSAGES } else { FOLLOWER_MESSAGES };
-        // Heartbeats and their answers. A follower that is behind when it answers is sent the rest again.
+        // Each heartbeat goes to two followers, and each answers. If the answer shows that the follower is behind, the leader sends it
+        // the missing entries, which the follower answers again. So a heartbeat causes at most 4 messages of the leader and 2 of a
+        // follower.
         let idle = heartbeats * if at == leader { 4 } else { 2 };
         println!("node {at}: {entries} entries, {syncs} syncs, {messages} messages, at most {idle} of them heartbeats");
         assert!(

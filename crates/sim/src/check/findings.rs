@@ -1,7 +1,7 @@
 //! The findings of the checkers: violations, and how much was checked.
 //!
 //! The counts matter as much as the violations: a checker that checked nothing proves nothing. The tests require that no count is
-//! zero, except `heard_too_late`, which must be.
+//! zero, except `heard_too_late`, which must be zero.
 
 use crate::fact::WorldTime;
 
@@ -47,7 +47,7 @@ pub struct Report {
     pub latest_ms: u64,
     /// Requests refused because they would have closed a cycle.
     pub deadlocks: u64,
-    /// Searches for a cycle that is left, each from one waiter.
+    /// Searches for a cycle of waiters after an entry, each from one waiter.
     pub cycle_searches: u64,
     /// Checks whether a waiter can be granted.
     pub looks: u64,
@@ -55,7 +55,7 @@ pub struct Report {
     pub repeats: u64,
     /// Answers that reached a client and were compared with the log.
     pub heard: u64,
-    /// Answers that reached a client too late to be compared.
+    /// Answers that were not compared: they reached a client when the checker had already forgotten the log entry.
     pub heard_too_late: u64,
     /// Requests whose order in the log was compared with the real time of sending.
     pub ordered_requests: u64,
@@ -99,7 +99,7 @@ pub struct Report {
     pub door_refusals: u64,
     /// Bytes of the largest message on a stream.
     pub door_bytes_max: u64,
-    /// Nodes of which it was checked whether they serve.
+    /// Checks, after the world is healed, whether a node serves.
     pub serves: u64,
     /// Members that a leader showed as up or down.
     pub shown: u64,

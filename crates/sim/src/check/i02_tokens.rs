@@ -24,7 +24,7 @@ impl Tokens {
                 }),
                 None => {
                     findings.ensure(grant.0 == token.0 && *count == 1, "I2", || {
-                        format!("a new grant whose id is not its token, or whose count is not 1: {:?}", step.event)
+                        format!("a new grant has an id other than its token, or a count other than 1: {:?}", step.event)
                     });
                     self.rises(*token, step, findings);
                 }
@@ -35,7 +35,7 @@ impl Tokens {
                     self.rises(*token, step, findings);
                 } else {
                     findings.ensure(*token == before.token, "I2", || {
-                        format!("a weakening has a new token: {:?}", step.event)
+                        format!("a conversion to a weaker mode has a new token: {:?}", step.event)
                     });
                 }
             }
@@ -44,8 +44,9 @@ impl Tokens {
     }
 
     fn rises(&mut self, token: Token, step: &Step<'_>, findings: &mut Findings) {
-        findings
-            .ensure(token.0 > self.last, "I2", || format!("token {} after {}: {:?}", token.0, self.last, step.event));
+        findings.ensure(token.0 > self.last, "I2", || {
+            format!("token {} is not higher than the earlier token {}: {:?}", token.0, self.last, step.event)
+        });
         self.last = self.last.max(token.0);
     }
 }

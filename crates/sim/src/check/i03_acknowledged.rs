@@ -19,21 +19,25 @@ use super::step::Step;
 /// Answers and entries that are remembered. Older answers are not compared; the report counts them as `heard_too_late`.
 const REMEMBERED_MAX: usize = 1_000_000;
 
-/// What ends, converts or rests is in the ledger, as the event describes it.
+/// The grant or rest that an event names is in the ledger, as the event describes it.
 pub(super) fn what_ends_is_held(step: &Step<'_>, findings: &mut Findings) {
     let ledger = step.ledger;
     match step.event {
         Event::Ended { grant, token, session, owner, held, count_left, how, .. } => {
             let Some(before) = ledger.grants.get(grant) else {
-                return findings.found("I3", || format!("ended but not held: {:?}", step.event));
+                return findings.found("I3", || format!("a grant ended that was not held: {:?}", step.event));
             };
             let same = (before.token, before.session, &before.owner, &before.held) == (*token, *session, owner, held);
-            findings.ensure(same, "I3", || format!("what ended is not what was held, {before:?}: {:?}", step.event));
+            findings.ensure(same, "I3", || {
+                format!("the ended grant differs from the held grant {before:?}: {:?}", step.event)
+            });
             let takes_one = match how {
                 GrantEnd::Released => count_left + 1 == before.count,
                 _ => *count_left == 0,
             };
-            findings.ensure(takes_one, "I3", || format!("not one count of {} ended: {:?}", before.count, step.event));
+            findings.ensure(takes_one, "I3", || {
+                format!("a grant with count {} ended with a wrong count left: {:?}", before.count, step.event)
+            });
         }
         Event::RestEnded { grant, .. } => {
             let known = ledger.rests.contains_key(grant) || ledger.is_restored;
@@ -41,7 +45,7 @@ pub(super) fn what_ends_is_held(step: &Step<'_>, findings: &mut Findings) {
         }
         Event::Converted { grant, .. } | Event::Contended { grant, .. } | Event::ValueSet { grant, .. } => {
             findings.ensure(ledger.grants.contains_key(grant), "I3", || {
-                format!("an event of a grant that is not held: {:?}", step.event)
+                format!("the event names a grant that is not held: {:?}", step.event)
             });
         }
         _ => {}
@@ -100,7 +104,7 @@ impl Acknowledged {
             if let Push::Ended { session, number, outcome } = push {
                 let by_event = ended.next();
                 let same = by_event.as_ref().is_some_and(|(s, n, o)| (s, n, o) == (session, number, outcome));
-                findings.ensure(same, "I3", || format!("pushed {push:?}, but the events say {by_event:?}"));
+                findings.ensure(same, "I3", || format!("the push {push:?} does not match the event {by_event:?}"));
                 self.said(index, digest(index, *session, Some(*number), (outcome, None)));
             }
         }
@@ -146,7 +150,9 @@ impl Acknowledged {
         findings.report.heard += 1;
         let at = self.entries.partition_point(|(it, _)| it.index < index);
         let entry = self.entries.get(at).filter(|(it, _)| *it == position);
-        findings.ensure(entry.is_some_and(|(_, of)| *of == stamp), "I3", || format!("no such entry: {}", what()));
+        findings.ensure(entry.is_some_and(|(_, of)| *of == stamp), "I3", || {
+            format!("the log has no such entry: {}", what())
+        });
         let is_in_log = self.answers.contains(&digest(index, session, number, answer));
         findings.ensure(is_in_log, "I3", || format!("the log has no such answer: {}", what()));
     }

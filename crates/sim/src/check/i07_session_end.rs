@@ -20,14 +20,16 @@ pub(super) fn what_goes_with_a_session(step: &Step<'_>, findings: &mut Findings)
     let (session, with_session) = match step.event {
         Event::SessionEnded { session, .. } => {
             let lived = step.ledger.session(*session).is_some();
-            return findings.ensure(lived, "I7", || format!("a session ended that did not live: {:?}", step.event));
+            return findings.ensure(lived, "I7", || format!("{session:?} ended but was not alive: {:?}", step.event));
         }
         Event::Ended { session, how, .. } => (*session, is_with_session(*how).is_some()),
         Event::NotGranted { request, outcome } => (request.session, matches!(outcome, Outcome::SessionEnded(_))),
         _ => return,
     };
     let is_dead = step.ledger.session(session).is_none();
-    findings.ensure(!with_session || is_dead, "I7", || format!("ended with a session that lives: {:?}", step.event));
+    findings.ensure(!with_session || is_dead, "I7", || {
+        format!("a grant or wait ended because {session:?} ended, but that session is alive: {:?}", step.event)
+    });
 }
 
 /// Everything of an ended session is gone before the next event of another kind, or the end of the entry.
@@ -39,7 +41,10 @@ pub(super) fn nothing_is_left(ledger: &mut Ledger, before: Option<&Event>, findi
         if let Some(session) = ledger.sessions.get(&id) {
             let is_empty = session.grants.is_empty() && session.waits.is_empty();
             findings.ensure(is_empty, "I7", || {
-                format!("{id:?} ended in entry {} and left {:?} {:?}", ledger.index, session.grants, session.waits)
+                format!(
+                    "{id:?} ended in entry {}, but its grants {:?} and waits {:?} are left",
+                    ledger.index, session.grants, session.waits
+                )
             });
         }
         ledger.forget_session(id);

@@ -14,12 +14,12 @@ use super::step::Step;
 pub(super) fn exactly_what_was_asked(step: &Step<'_>, findings: &mut Findings) {
     match step.event {
         Event::Queued { request, .. } => findings.ensure(asks_for(step, request), "I8", || {
-            format!("queued for something else than was requested: {:?}", step.event)
+            format!("a request was queued for something other than it asked for: {:?}", step.event)
         }),
         Event::Granted { request, .. } => {
             let waited = step.waiter.and_then(|arrival| step.ledger.waiters.get(&arrival));
             let same = waited.map_or_else(|| asks_for(step, request), |waiter| waiter.request == *request);
-            findings.ensure(same, "I8", || format!("granted something else than was requested: {:?}", step.event));
+            findings.ensure(same, "I8", || format!("a grant differs from its request: {:?}", step.event));
         }
         Event::Converted { grant, held, session, owner, .. } => {
             let Some(before) = step.ledger.grants.get(grant) else { return };
@@ -31,7 +31,7 @@ pub(super) fn exactly_what_was_asked(step: &Step<'_>, findings: &mut Findings) {
                     wanted.is_some_and(|wanted| has_all(held, wanted)) && is_stronger(&before.held, held)
                 });
             findings.ensure(same, "I8", || {
-                format!("converted in another way than was requested, from {before:?}: {:?}", step.event)
+                format!("the conversion of {before:?} differs from its request: {:?}", step.event)
             });
         }
         _ => {}

@@ -129,7 +129,7 @@ impl Time {
         }
         let now = step.entry.stamp;
         findings.ensure(deadline.is_some_and(|deadline| deadline <= now), "I9", || {
-            format!("ended at {}, due {deadline:?}: {:?}", now.0, step.event)
+            format!("a session, grant, wait or rest ended at {}, but was due at {deadline:?}: {:?}", now.0, step.event)
         });
         self.is_soon(deadline, now, step.event, findings);
     }
@@ -140,7 +140,7 @@ impl Time {
         let late_ms = now.0.saturating_sub(deadline.0);
         findings.report.latest_ms = findings.report.latest_ms.max(late_ms);
         findings.ensure(late_ms <= LATE_MS_MAX + IN_FLIGHT_MS, "I10", || {
-            format!("ended {late_ms} ms after its deadline in an undisturbed world: {event:?}")
+            format!("a session, grant, wait or rest ended {late_ms} ms after its deadline in an undisturbed world: {event:?}")
         });
     }
 
@@ -174,12 +174,12 @@ impl Time {
             return;
         }
         let what = || format!("{session:?} acts under grant {} with token {}", grant.0, token.0);
-        findings.ensure(grant.0 <= self.last_grant, "I4", || format!("the log has no such grant: {}", what()));
+        findings.ensure(grant.0 <= self.last_grant, "I4", || format!("{}, but the log has no such grant", what()));
         let ended = self.ended.get(&grant);
-        findings.ensure(ended.is_none(), "I9", || format!("entry {ended:?} ended it by time: {}", what()));
+        findings.ensure(ended.is_none(), "I9", || format!("{}, but entry {ended:?} ended that grant by time", what()));
         if let Some(held) = ledger.grants.get(&grant) {
             let is_its_own = held.session == session && (grant.0..=held.token.0).contains(&token.0);
-            findings.ensure(is_its_own, "I3", || format!("the grant is {held:?}: {}", what()));
+            findings.ensure(is_its_own, "I3", || format!("{}, but in the log that grant is {held:?}", what()));
         }
     }
 }
@@ -190,7 +190,7 @@ pub(super) fn nothing_due_is_left(ledger: &mut Ledger, findings: &mut Findings) 
     for due in ledger.overdue() {
         findings.found("I10", || {
             format!(
-                "{due:?} was due {:?} and is still there after entry {} at {}",
+                "{due:?} was due at {:?}, but is still there after entry {} with stamp {}",
                 ledger.deadline(due),
                 ledger.index,
                 ledger.stamp.0

@@ -25,13 +25,15 @@ pub(super) fn who_renews(ledger: &Ledger, renewal: &Renewal, outcome: &Outcome, 
         Outcome::Attached(attached) => {
             let next = ledger.session(id).map(|session| session.epoch.0 + 1);
             findings.ensure(next == Some(attached.epoch.0), "I11", || {
-                format!("{id:?} is attached with {:?}", attached.epoch)
+                format!("{id:?} is attached with {:?}, which is not its next epoch", attached.epoch)
             });
             true
         }
         _ => false,
     };
-    findings.ensure(!done || is_entitled == Some(true), "I11", || format!("{renewal:?} is answered {outcome:?}"));
+    findings.ensure(!done || is_entitled == Some(true), "I11", || {
+        format!("{renewal:?} has no right to renew, but is answered {outcome:?}")
+    });
 }
 
 /// A request with another epoch, or of a session that does not live, is refused. Others are not refused for these reasons.
@@ -40,15 +42,16 @@ pub(super) fn who_asks(ledger: &Ledger, request: &Request, outcome: &Outcome, fi
     match (ledger.session(request.session), outcome) {
         (None, outcome) => {
             let is_refused = *outcome == Outcome::Refused(Refusal::NoSession);
-            findings.ensure(is_refused, "I11", || refused("the session does not live"));
+            findings.ensure(is_refused, "I11", || refused("the session is not alive"));
         }
         (Some(session), Outcome::Refused(Refusal::WrongEpoch { current })) => {
             let is_so = *current == session.epoch && request.epoch != session.epoch;
-            findings.ensure(is_so, "I11", || refused("the epoch is right"));
+            findings.ensure(is_so, "I11", || refused("the request's epoch is right"));
         }
         (Some(session), outcome) => {
-            findings.ensure(request.epoch == session.epoch, "I11", || refused("the epoch is wrong"));
-            findings.ensure(*outcome != Outcome::Refused(Refusal::NoSession), "I11", || refused("the session lives"));
+            findings.ensure(request.epoch == session.epoch, "I11", || refused("the request's epoch is wrong"));
+            findings
+                .ensure(*outcome != Outcome::Refused(Refusal::NoSession), "I11", || refused("the session is alive"));
         }
     }
 }
@@ -59,7 +62,7 @@ pub(super) fn the_owner_is_known(ledger: &Ledger, request: &Request, outcome: &O
     let is_its_own = ledger.grants.get(&grant).is_some_and(|grant| grant.session == request.session);
     let says_no = matches!(outcome, Outcome::NotOwner | Outcome::AlreadyReleased | Outcome::Expired(_));
     findings.ensure(!(is_its_own && says_no), "I11", || {
-        format!("it holds the grant, but the answer is {outcome:?}: {request:?}")
+        format!("the session holds the grant, but the answer is {outcome:?}: {request:?}")
     });
     if let Outcome::Extended { until } = outcome {
         let extends = match request.action {
@@ -67,7 +70,9 @@ pub(super) fn the_owner_is_known(ledger: &Ledger, request: &Request, outcome: &O
             _ => false,
         };
         let has_end = ledger.grants.get(&grant).is_some_and(|grant| grant.hold_until.is_some());
-        findings.ensure(is_its_own && extends && has_end, "I11", || format!("answered {outcome:?}: {request:?}"));
+        findings.ensure(is_its_own && extends && has_end, "I11", || {
+            format!("an extension has the wrong answer {outcome:?}: {request:?}")
+        });
     }
 }
 
@@ -90,33 +95,38 @@ pub(super) fn only_the_owner_acts(step: &Step<'_>, findings: &mut Findings) {
             let said = step.reply().map(|reply| &reply.outcome);
             let counts = matches!(said, Some(Outcome::Released { count_left: said } | Outcome::CancelReleased { count_left: said, .. })
                 if said == count_left);
-            findings.ensure(counts, "I11", || format!("released, but answered {said:?}: {:?}", step.event));
+            findings.ensure(counts, "I11", || {
+                format!("a grant was released, but the answer is {said:?}: {:?}", step.event)
+            });
             grant
         }
         Event::Converted { grant, .. } if step.waiter.is_none() => grant,
         Event::ValueSet { grant, .. } => grant,
         Event::Ended { grant, how: GrantEnd::Broken, .. } => {
             let by_act = matches!(last_act, Some(ActFacts::Broke { grant: broke, .. }) if broke == grant);
-            return findings
-                .ensure(by_act, "I11", || format!("broken without an administrator's act: {:?}", step.event));
+            return findings.ensure(by_act, "I11", || {
+                format!("a grant was broken without an administrator's act: {:?}", step.event)
+            });
         }
         Event::SessionEnded { session, how: SessionEnd::Evicted } => {
             let by_act = last_act == Some(&ActFacts::Evicted(*session));
-            return findings
-                .ensure(by_act, "I11", || format!("evicted without an administrator's act: {:?}", step.event));
+            return findings.ensure(by_act, "I11", || {
+                format!("a session was evicted without an administrator's act: {:?}", step.event)
+            });
         }
         Event::RestEnded { grant, waived: true, .. } => {
             let by_act = matches!(last_act, Some(ActFacts::WaivedRest { grant: waived, .. }) if waived == grant);
-            return findings
-                .ensure(by_act, "I11", || format!("waived without an administrator's act: {:?}", step.event));
+            return findings.ensure(by_act, "I11", || {
+                format!("a rest was waived without an administrator's act: {:?}", step.event)
+            });
         }
         Event::SessionEnded { how: SessionEnd::Closed, .. } | Event::Administered { .. } => {
             return findings
-                .ensure(step.cause.is_some(), "I11", || format!("no operation caused it: {:?}", step.event));
+                .ensure(step.cause.is_some(), "I11", || format!("no operation caused this event: {:?}", step.event));
         }
         Event::NotGranted { outcome, .. } if step.waiter.is_none() || *outcome == Outcome::Cancelled => {
             return findings
-                .ensure(step.cause.is_some(), "I11", || format!("no operation caused it: {:?}", step.event));
+                .ensure(step.cause.is_some(), "I11", || format!("no operation caused this event: {:?}", step.event));
         }
         _ => return,
     };

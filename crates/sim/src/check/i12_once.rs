@@ -90,8 +90,9 @@ impl Once {
         if is_unsure && !is_first {
             return false;
         }
-        findings
-            .ensure(is_first, "I12", || format!("performed again, {:?}, after {told:?}: {request:?}", reply.outcome));
+        findings.ensure(is_first, "I12", || {
+            format!("a request was performed twice, now with {:?}, before with {told:?}: {request:?}", reply.outcome)
+        });
         match reply.outcome {
             Outcome::Queued { arrival, .. } => told.queued = Some((arrival, stamp)),
             _ => told.answer = Some((reply.outcome.clone(), stamp)),
@@ -115,15 +116,18 @@ impl Once {
         let answers = self.sessions.get(&request.session);
         let Some(told) = answers.and_then(|answers| answers.get(&request.number)) else {
             let is_forgotten = answers.is_some_and(|answers| answers.len() >= ANSWERS_MAX);
-            return findings
-                .ensure(is_forgotten, "I12", || format!("a repeat without a first answer, {outcome:?}: {request:?}"));
+            return findings.ensure(is_forgotten, "I12", || {
+                format!("the answer {outcome:?} repeats an answer that was never given: {request:?}")
+            });
         };
         let same = match (outcome, &told.answer) {
             (Outcome::Queued { arrival, .. }, None) => told.queued == Some((*arrival, repeat.answered_at)),
             (outcome, Some((first, at))) => outcome == first && *at == repeat.answered_at,
             _ => false,
         };
-        findings.ensure(same, "I12", || format!("answered {outcome:?}, {repeat:?}, but {told:?} before: {request:?}"));
+        findings.ensure(same, "I12", || {
+            format!("the repeated answer {outcome:?}, {repeat:?} differs from the first answer {told:?}: {request:?}")
+        });
     }
 
     /// A wait ended with this outcome.
@@ -137,7 +141,7 @@ impl Once {
     ) {
         let told = self.told(session, number);
         findings.ensure(told.answer.is_none(), "I12", || {
-            format!("{session:?} {number:?} ends with {outcome:?} after {told:?}")
+            format!("the wait {number:?} of {session:?} ends with {outcome:?}, but was answered before: {told:?}")
         });
         told.answer = Some((outcome, stamp));
     }

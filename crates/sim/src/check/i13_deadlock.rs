@@ -29,7 +29,7 @@ pub(super) fn the_cycle_is_real(ledger: &mut Ledger, event: &Event, findings: &m
         ledger.add_waiter(arrival, request.clone(), None, Lasts::default(), false);
     }
     if let Err(why) = walk(ledger, request, cycle) {
-        findings.found("I13", || format!("not a cycle, {why}: {event:?}"));
+        findings.found("I13", || format!("the reported cycle is wrong, {why}: {event:?}"));
     }
     if let Some(arrival) = newcomer {
         ledger.remove_waiter(arrival);
@@ -82,7 +82,7 @@ pub(super) fn no_cycle_is_left(ledger: &mut Ledger, findings: &mut Findings) {
             findings.report.cycle_searches += 1;
             let is_on_cycle = comes_back(ledger, start);
             findings.ensure(!is_on_cycle, "I13", || {
-                format!("waits on a cycle after entry {}: {:?}", ledger.index, ledger.waiters[&start].request)
+                format!("a request waits on a cycle after entry {}: {:?}", ledger.index, ledger.waiters[&start].request)
             });
         }
     }

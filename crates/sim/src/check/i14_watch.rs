@@ -52,14 +52,18 @@ impl Watch {
         let position = event.position;
         let what = || format!("watcher {watcher} of {prefix:?} received {event:?}");
         if let Some(last) = self.watchers.get(&watcher).copied() {
-            findings.ensure(position > last, "I14", || format!("not after {last:?}: {}", what()));
+            findings.ensure(position > last, "I14", || {
+                format!("{}, which is not after the watcher's last event at {last:?}", what())
+            });
             let missed = self.between(last, position).find(|event| event.event.matches(prefix));
-            findings.ensure(missed.is_none(), "I14", || format!("{missed:?} is missing before it: {}", what()));
+            findings.ensure(missed.is_none(), "I14", || format!("{}, but missed the earlier event {missed:?}", what()));
         }
-        findings.ensure(event.event.matches(prefix), "I14", || format!("not of its prefix: {}", what()));
+        findings.ensure(event.event.matches(prefix), "I14", || format!("{}, which does not match the prefix", what()));
         if position > self.complete_after {
             let at = self.events.partition_point(|other| other.position < position);
-            findings.ensure(self.events.get(at) == Some(event), "I14", || format!("not as in the log: {}", what()));
+            findings.ensure(self.events.get(at) == Some(event), "I14", || {
+                format!("{}, which differs from the log", what())
+            });
         }
         self.moves_on(watcher, position);
     }

@@ -27,6 +27,8 @@ pub(super) fn no_request_waits_for_what_is_free(ledger: &Ledger, findings: &mut 
     }
     for (arrival, waiter) in &ledger.waiters {
         findings.report.waiters_at_end += 1;
-        findings.ensure(!ledger.passes(*arrival), "I19", || format!("waits for what is free: {:?}", waiter.request));
+        findings.ensure(!ledger.passes(*arrival), "I19", || {
+            format!("a request waits for a free resource: {:?}", waiter.request)
+        });
     }
 }

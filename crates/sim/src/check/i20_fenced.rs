@@ -39,13 +39,19 @@ impl Fenced {
         if !access.accepted {
             return;
         }
-        findings.ensure(token >= floor, "I20", || format!("accepted after token {floor}: {access:?}"));
+        findings.ensure(token >= floor, "I20", || {
+            format!("the store accepted token {token} after token {floor}: {access:?}")
+        });
         marks.write_floor = marks.write_floor.max(token);
         if let AccessKind::Write { based_on, makes } = access.what {
             marks.read_floor = marks.read_floor.max(token);
             let is_based = marks.version.is_none_or(|version| version == based_on && makes > version);
-            findings
-                .ensure(is_based, "I20", || format!("a lost update, the version was {:?}: {access:?}", marks.version));
+            findings.ensure(is_based, "I20", || {
+                format!(
+                    "a write is not based on the current version {:?}, or does not raise it: {access:?}",
+                    marks.version
+                )
+            });
             marks.version = Some(makes);
         }
     }

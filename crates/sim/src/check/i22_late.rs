@@ -109,7 +109,7 @@ impl Late {
         let mut left: Vec<Lasts> = sessions.chain(grants).chain(waits).chain(rests).collect();
         left.sort_by_key(|lasts| (lasts.from, lasts.ms));
         for lasts in left {
-            self.judge(lasts, &|| format!("still there at the end: {lasts:?}"), findings);
+            self.judge(lasts, &|| format!("it was still there at the end of the run: {lasts:?}"), findings);
         }
     }
 
@@ -127,7 +127,11 @@ impl Late {
         findings.report.timed_leases += 1;
         findings.ensure(lasted_ns <= allowed_ns, "I22", || {
             let (lasted, allowed, changes) = (lasted_ns / MS, allowed_ns / MS, changes_ns / MS);
-            format!("lasted {lasted} ms, at most {allowed} ms are allowed ({changes} for leader changes): {}", what())
+            format!(
+                "a session, grant, wait or rest lasted {lasted} ms, but at most {allowed} ms are allowed ({changes} ms for leader \
+                 changes): {}",
+                what()
+            )
         });
     }
 

@@ -247,7 +247,7 @@ impl Door {
     pub(super) fn sent(&mut self, id: StreamId, message: &v1::ServerMessage, findings: &mut Findings) {
         is_within_the_bound(id, message, findings);
         let Some(stream) = self.streams.get_mut(&id) else {
-            return findings.found("I27", || format!("a message for {id:?}, which never existed"));
+            return findings.found("I27", || format!("a message was sent to {id:?}, which never existed"));
         };
         for decided in &message.decided {
             for answer in &decided.answers {

@@ -218,7 +218,11 @@ impl Checkers {
         self.follows_the_last(entry);
         let expected = batch.renewals.len() + batch.operations.len();
         self.findings.ensure(effects.replies.len() == expected, "I12", || {
-            format!("{} answers to {expected} commands at {:?}", effects.replies.len(), entry.position)
+            format!(
+                "there are {} answers to {expected} commands in the entry at {:?}",
+                effects.replies.len(),
+                entry.position
+            )
         });
         if effects.replies.len() != expected {
             return;
@@ -259,9 +263,13 @@ impl Checkers {
         // Rule: failover-grace
         let lifts_rightly = entry.batch.failover_grace == (position.term > last.term) || last == LogPosition::default();
         self.findings.ensure(lifts_rightly, "I9", || {
-            format!("only the first entry of a term may have the fail-over grace: {position:?} after {last:?}")
+            format!(
+                "the first entry of a term, and no other, must have the fail-over grace: {position:?} after {last:?}"
+            )
         });
-        self.findings.ensure(rises, "I3", || format!("an entry at {position:?} after one at {last:?}"));
+        self.findings.ensure(rises, "I3", || {
+            format!("the entry at {position:?} follows the entry at {last:?}, but positions must rise")
+        });
         let goes_on = last == LogPosition::default() || entry.stamp >= self.ledger.stamp;
         self.findings.ensure(goes_on, "I9", || {
             format!("stamp {} at {position:?} after {}: time went back", entry.stamp.0, self.ledger.stamp.0)
@@ -336,7 +344,10 @@ impl Checkers {
         for at in self.causes.unused(entry) {
             findings.found("I3", || {
                 let reply = &entry.effects.replies[entry.batch.renewals.len() + at];
-                format!("answered {:?} without an event: {:?}", reply.outcome, entry.batch.operations[at])
+                format!(
+                    "the answer {:?} reports a change, but no event shows it: {:?}",
+                    reply.outcome, entry.batch.operations[at]
+                )
             });
         }
         i07_session_end::nothing_is_left(&mut self.ledger, None, findings);

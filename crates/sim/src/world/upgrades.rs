@@ -86,7 +86,10 @@ impl World {
         for member in members {
             let is_unknown = |node: &crate::node::SimNode| !node.known.contains(version);
             if self.nodes.get(&member.node).is_some_and(is_unknown) {
-                let what = format!("raised to {version} at [{index}], but node {} does not know it", member.node);
+                let what = format!(
+                    "the format version was raised to {version} at [{index}], but node {} does not know that version",
+                    member.node
+                );
                 self.observer.checkers.found("format-version", self.now, what);
             }
         }

@@ -58,7 +58,7 @@ async fn no_token_is_given_twice_when_the_server_crashes() {
         take(&*backend, &alone(name)).await.release().await.expect("it was held");
         let lease = take(&*backend, &alone(name)).await;
         let before = token(&*lease);
-        // For a row lock, the transaction is still open.
+        // For a row lock, the holder's transaction is still open. The crash rolls it back, but its token must not be given again.
         tokio::task::block_in_place(|| server.crash_and_restart());
         run(&database.open().await, "UPDATE fencepost_lock.locks SET holder = NULL").await;
         let mut next = None;

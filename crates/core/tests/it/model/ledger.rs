@@ -237,7 +237,8 @@ impl Ledger {
         match &new.held {
             Held::Locks(locks) => {
                 let names = footprint_names(locks).into_iter().filter(|name| {
-                    // What the owner held there already may conflict with a rest: that of another grant of its own.
+                    // A name is not checked if the owner already held it in a sufficient mode. There, a rest of another grant of the
+                    // same owner may overlap, and that is allowed.
                     let own = own.iter().map(|other| &other.held).chain(before);
                     let held = own.filter_map(|held| held_mode_at(held, name)).reduce(Mode::merge);
                     let mine = held_mode_at(&new.held, name).expect("a name of the footprint");

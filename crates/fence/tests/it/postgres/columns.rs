@@ -119,7 +119,7 @@ fn the_column_may_have_another_name_and_must_be_there() {
     });
 }
 
-/// The triggers bound the idle time as the functions do.
+/// The triggers limit how long the role's transaction may idle, as the guard's functions do.
 #[test]
 fn a_plain_role_is_guarded_as_well_and_its_idle_time_is_bounded() {
     let Some(database) = Database::fresh() else { return };
