@@ -4,7 +4,8 @@
 
 use std::io::IsTerminal;
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::prelude::*;
 
 use crate::failure::{Failure, Result};
 use crate::settings::{Settings, Source};
@@ -19,13 +20,16 @@ pub(crate) fn begin(settings: &Settings, quiet: Option<&str>) -> Result {
         Some(quiet) if level.source == Source::Default => quiet,
         _ => &level.value,
     };
-    let filter = EnvFilter::builder().parse(words).map_err(|_| {
+    let filter: Targets = words.parse().map_err(|_| {
         settings.refuse("log-level", "unknown level: write error, warn, info, debug or trace, or MODULE=LEVEL,...")
     })?;
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let logs = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let begun = match settings.get("log-format").value.as_str() {
-        "text" => logs.with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()).try_init(),
-        "json" => logs.json().flatten_event(true).try_init(),
+        "text" => {
+            let has_colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+            tracing_subscriber::registry().with(logs.with_ansi(has_colours).with_filter(filter)).try_init()
+        }
+        "json" => tracing_subscriber::registry().with(logs.json().flatten_event(true).with_filter(filter)).try_init(),
         _ => return Err(settings.refuse("log-format", "unknown format: write text or json")),
     };
     begun.map_err(|error| Failure::failed(format!("cannot start logging: {error}")))
