@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost::{Efficiency, Exclusive, Failed, GrantState, Name, Refused, Shared, Tier, Token, clock};
+use fencepost::{BadWord, Efficiency, Exclusive, Failed, GrantState, Name, Refused, Shared, Tier, Token, clock};
 use tokio::time::timeout;
 
 use crate::backend::{Ask, Mode};
@@ -381,6 +381,9 @@ impl<M> LockAllRequest<M> {
     /// # Errors
     /// The errors that [`LockAllRequest::acquire`] would give before it sends anything.
     pub fn plan(&self) -> Result<Vec<Plan>, Error> {
+        if self.names.is_empty() {
+            return Err(Error::Lock(BadWord::Zero.into()));
+        }
         self.in_order().map(|one| one.plan()).collect()
     }
 

@@ -211,6 +211,13 @@ fn every_table_of_files_is_complete() {
 }
 
 #[test]
+fn the_page_for_contributors_names_every_package_that_the_tests_install() {
+    let files = workspace_files();
+    let text = |path: &str| &files.iter().find(|file| file.path == path).expect("a file at the root").text;
+    report(package_problems(text("test"), text("CONTRIBUTING.md")));
+}
+
+#[test]
 fn nothing_is_unfinished_or_tied_to_one_machine() {
     report(workspace_files().iter().flat_map(text_problems).collect());
 }
@@ -524,6 +531,19 @@ fn text_problems(file: &File) -> Vec<String> {
 }
 
 /// The vague words of a file, also as parts of identifiers in snake case and in camel case.
+/// `./test` lists what it installs as `missing+=(PACKAGE ...)`.
+fn package_problems(test: &str, contributing: &str) -> Vec<String> {
+    let lists = test.split("missing+=(").skip(1).filter_map(|rest| rest.split(')').next());
+    let packages: Vec<&str> = lists.flat_map(str::split_whitespace).collect();
+    let unnamed = packages.iter().filter(|package| !contributing.contains(&format!("`{package}`")));
+    let mut problems: Vec<String> =
+        unnamed.map(|package| format!("CONTRIBUTING.md:1: `./test` installs `{package}`: say so there")).collect();
+    if packages.is_empty() {
+        problems.push("test:1: no `missing+=(...)` was found: this check reads them".to_owned());
+    }
+    problems
+}
+
 fn vague_problems(file: &File) -> Vec<String> {
     let mut problems = Vec::new();
     let mut previous = String::new();
@@ -757,4 +777,12 @@ fn words_that_hide_who_acts_are_found() {
     let wrapped = concat!("// It wakes no\n", "// one at all.\n");
     assert_says(&problems(wrapped), &["a.rs:2:"]);
     assert!(problems("no. One waits, and no: one more; renewed, one no\n").is_empty());
+}
+
+#[test]
+fn a_package_that_the_page_for_contributors_does_not_name_is_found() {
+    let test = "[[ -x a ]] || missing+=(redis-server)\n[[ -x b ]] || missing+=(jre headless)\n";
+    assert_eq!(package_problems(test, "`redis-server`, `jre` and `headless`"), Vec::<String>::new());
+    assert_eq!(package_problems(test, "`redis-server`, jre and `headless`").len(), 1);
+    assert_eq!(package_problems("nothing", "").len(), 1);
 }

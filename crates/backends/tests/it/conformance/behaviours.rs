@@ -273,6 +273,9 @@ pub(crate) async fn several_locks_are_taken_without_deadlock(bed: &Bed, name: &s
         });
     }
     soon("all contenders are done", contenders.join_all()).await;
+    let none: [&str; 0] = [];
+    let refused = client.lock_all(none).efficiency().acquire().await.expect_err("no name at all");
+    assert!(matches!(refused, Error::Lock(fencepost::Error::Refused(Refused::BadWord(_)))), "{refused}");
     let plans = client.lock_all(&names).efficiency().plan().expect("the system accepts it");
     let order: Vec<String> = plans.iter().map(|plan| plan.name.as_str().to_owned()).collect();
     assert!(order.is_sorted(), "all clients use the same order: {order:?}");
