@@ -283,7 +283,11 @@ impl Run<'_> {
                     it.entry.id
                 ));
             } else if workload == Workload::Shared && !it.system.can_share() {
-                self.note(format!("{}: {} has no shared locks here", workload.id(), it.entry.id));
+                self.note(format!(
+                    "{}: {} is left out, because this benchmark has no shared locks for it",
+                    workload.id(),
+                    it.entry.id
+                ));
             } else {
                 for &shape in case.shapes {
                     let connecting = contenders(it.system.clone(), shape, many);

@@ -173,7 +173,7 @@ async fn readers_together(contenders: Contenders, name: &str) -> Result<(Contend
         tasks.spawn(async move {
             contender.acquire_shared(&name).await?;
             if tokio::time::timeout(READERS_PATIENCE, all_have_it.wait()).await.is_err() {
-                bail!("a reader waits for a reader: {many} of them did not hold {name} at the same time");
+                bail!("a reader blocks a reader: the {many} readers did not all hold {name} at the same time");
             }
             contender.release().await?;
             Ok((index, contender))

@@ -1,7 +1,7 @@
 //! A snapshot as a peer sends it, a disk returns it or an operator restores it, and the lock state in it.
 //!
-//! Input: a whole snapshot, if it begins as one. Every other input is the records of one chunk, which get a header and checksums that fit:
-//! behind a checksum that does not fit nothing is read, and the fuzzing engine does not guess checksums.
+//! Input: a whole snapshot, if it begins as one. Every other input is the records of one chunk, which get a header and valid checksums.
+//! The fuzzing engine does not guess checksums, and the reader stops at the first wrong one.
 
 use fencepost_core::{LockState, Record};
 use fencepost_wire::{SnapshotHeader, WireError};

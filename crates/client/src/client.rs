@@ -60,7 +60,7 @@ struct Inner {
     session: Mutex<Option<SessionId>>,
     /// The runtime on which the driver runs.
     runtime: Handle,
-    /// A second client for the efficiency tier, with its own connection. Created at its first use.
+    /// A second client, with its own connection, for the efficiency tier: locks in the leader's memory only. Created at its first use.
     efficiency: OnceLock<Client>,
 }
 

@@ -54,7 +54,10 @@ pub enum Refused {
     #[error("the lock is not held: it was given back before")]
     NotHeld,
     /// The grant does not belong to this session.
-    #[error("this session does not hold the lock: another session may hold it. Fencing tokens keep late writes out")]
+    #[error(
+        "this session does not hold the lock, and another session may hold it: stop the protected work. Only a store that \
+         checks fencing tokens refuses a late write"
+    )]
     NotOwner,
     /// A rule of the lock semantics forbids it.
     #[error("{0}")]

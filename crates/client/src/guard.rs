@@ -78,7 +78,7 @@ impl Mode for Shared {
 /// A held lock. Dropping it gives the lock back in the background and does not block; a guard of a
 #[cfg_attr(feature = "blocking", doc = "[blocking client](crate::blocking)")]
 #[cfg_attr(not(feature = "blocking"), doc = "blocking client")]
-/// waits for one write.
+/// waits until the release is written to the socket, up to a time limit.
 ///
 /// # When the program ends
 /// The lock is given back if the guard is dropped before the runtime is shut down: at the end of an async `main`, in a panic that

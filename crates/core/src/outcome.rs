@@ -267,7 +267,7 @@ pub enum Refusal {
     #[error("another owner holds {0} for update or waits to upgrade there: release and acquire in update mode")]
     UpgradeConflict(Name),
     /// The grant holds permits, not locks.
-    #[error("permits have no mode and no value")]
+    #[error("the permits of a semaphore have no mode to convert and no election value: only locks have them")]
     NotALock,
     /// The lock is not an election: only an exclusive lock on one resource is.
     #[error("only an exclusive lock on one resource carries a value")]

@@ -192,7 +192,8 @@ impl Kept {
             Some(version) if version == SCHEMA_VERSION.to_string() => {}
             Some(version) => {
                 let why = format!(
-                    "the marks have version {version}, and this guard knows {SCHEMA_VERSION}: use a newer guard"
+                    "the guard's marks have format version {version}, and this release knows {SCHEMA_VERSION}: use a newer \
+                     release of Fencepost"
                 );
                 return Err(Error::NotInstalled(why));
             }

@@ -198,8 +198,11 @@ fn base(row: Option<(u32, u64)>) -> Result<Token, Error> {
 }
 
 fn other_version(version: u32) -> Error {
-    let what_to_do = if version > VERSION { "use a newer guard" } else { "run `fencepost fence init mysql://...`" };
-    Error::NotInstalled(format!("the marks have version {version}, and this guard knows {VERSION}: {what_to_do}"))
+    let what_to_do =
+        if version > VERSION { "use a newer release of Fencepost" } else { "run `fencepost fence init mysql://...`" };
+    Error::NotInstalled(format!(
+        "the guard's marks have format version {version}, and this release knows {VERSION}: {what_to_do}"
+    ))
 }
 
 fn shown_as_json(shown: &Shown) -> serde_json::Value {

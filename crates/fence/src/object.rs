@@ -257,7 +257,8 @@ impl Envelope {
         let (version, head) = head.trim_start().split_once(' ').unwrap_or_default();
         if version != SCHEMA_VERSION.to_string() {
             return Err(Error::NotInstalled(format!(
-                "the guard's marks in {location} have version {version:?}, and this guard knows {SCHEMA_VERSION}: use a newer guard"
+                "the guard's marks in {location} have format version {version:?}, and this release knows {SCHEMA_VERSION}: \
+                 use a newer release of Fencepost"
             )));
         }
         let numbers = head.split(' ').skip(1).map(str::parse).collect::<Result<Vec<u64>, _>>();

@@ -181,8 +181,14 @@ async fn version_and_base(client: &impl GenericClient) -> Result<(u32, Token), E
 }
 
 fn other_version(version: u32) -> Error {
-    let what_to_do = if version > VERSION { "use a newer guard" } else { "run `fencepost fence init postgres://...`" };
-    Error::NotInstalled(format!("the marks have version {version}, and this guard knows {VERSION}: {what_to_do}"))
+    let what_to_do = if version > VERSION {
+        "use a newer release of Fencepost"
+    } else {
+        "run `fencepost fence init postgres://...`"
+    };
+    Error::NotInstalled(format!(
+        "the guard's marks have format version {version}, and this release knows {VERSION}: {what_to_do}"
+    ))
 }
 
 fn use_of(used_to: Use) -> &'static str {

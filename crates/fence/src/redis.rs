@@ -220,7 +220,9 @@ fn done<Answers: FromRedisValue>(verdict: &str, rest: Vec<Value>) -> Result<Answ
 }
 
 fn other_version(version: &str) -> Error {
-    let why = format!("the marks have version {version}, and this guard knows {SCHEMA_VERSION}: use a newer guard");
+    let why = format!(
+        "the guard's marks have format version {version}, and this release knows {SCHEMA_VERSION}: use a newer release of Fencepost"
+    );
     Error::NotInstalled(why)
 }
 

@@ -129,7 +129,9 @@ fn base(connection: &Connection) -> Result<Token, Error> {
     let row = |row: &Row<'_>| Ok((row.get::<_, u32>(0)?, row.get::<_, u64>(1)?));
     let (version, base) = select.query_row([], row).map_err(Error::store)?;
     if version != SCHEMA_VERSION {
-        let why = format!("the marks have version {version}, and this guard knows {SCHEMA_VERSION}: use a newer guard");
+        let why = format!(
+            "the guard's marks have format version {version}, and this release knows {SCHEMA_VERSION}: use a newer release of Fencepost"
+        );
         return Err(Error::NotInstalled(why));
     }
     Ok(Token(base))

@@ -500,7 +500,7 @@ impl Keeper {
         }
     }
 
-    /// The next job. `Ok(None)` if it is time to look for room instead.
+    /// The next job. `Ok(None)` if it is time to check for free disk space instead.
     fn wait_for_work(&self, to_do: &Receiver<Work>) -> Result<Option<Work>, RecvTimeoutError> {
         if !self.was_short {
             return to_do.recv().map(Some).map_err(|_| RecvTimeoutError::Disconnected);

@@ -107,7 +107,11 @@ impl Metrics {
             ("log_syncs", "Log records that were written and synced, each with one sync", log_syncs),
             ("log_bytes", "Bytes of the log records", log_bytes),
             ("peer_messages", "Consensus messages and snapshots that were sent to other nodes", peer_messages),
-            ("peer_bytes", "Bytes of these messages and snapshots, without framing", peer_bytes),
+            (
+                "peer_bytes",
+                "Bytes of the consensus messages and snapshots sent to other nodes, without framing",
+                peer_bytes,
+            ),
         ] {
             registry.register(name, help, looked.0.clone());
         }

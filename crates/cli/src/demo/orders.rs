@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Order {
     /// Create an account with this balance, and also the table and the guard's marks if they are missing.
     Open { account: String, balance: i64 },
-    /// Acquire the lock on an account and read its balance. With the guard: claim first.
+    /// Acquire the lock on an account and read its balance. If `guarded`, first claim the account with the lock's token.
     Decide { account: String, ttl_ms: u64, guarded: bool },
     /// Check whether the lock is still held, as a careful program does before it writes.
     Look,

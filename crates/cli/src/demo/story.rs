@@ -131,7 +131,7 @@ impl Play {
             Wrote::Done { .. } if actual != expected => {
                 Ok(format!("wrong: token {} wrote after token {}", old.token, new.token))
             }
-            _ => Err("the late write did no harm, although nothing guards the account".to_owned()),
+            _ => Err("the late write did not make the balance wrong, although nothing guards the account".to_owned()),
         };
         Ok(Outcome { title, expected, actual, verdict })
     }

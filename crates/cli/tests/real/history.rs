@@ -142,11 +142,11 @@ pub(crate) struct Hold {
     pub(crate) mode: Mode,
     pub(crate) grant: u64,
     pub(crate) token: u64,
-    /// When it learnt of the grant.
+    /// When the client learnt of the grant.
     pub(crate) from: Instant,
-    /// The latest instant for which the SDK said that it is certainly held.
+    /// The latest instant for which the SDK said that the lock is certainly held.
     pub(crate) believed_until: Instant,
-    /// When it began to release it, if it did.
+    /// When the client began to release or convert the lock, if it did.
     pub(crate) gave_up_at: Option<Instant>,
 }
 

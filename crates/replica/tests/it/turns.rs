@@ -85,7 +85,7 @@ fn lived_and_waited(sleeps: Sleeps) -> (u64, u64) {
     driver.ms_until(|driver| driver.now >= began.after_ms(900));
     let (session, epoch, seen) = (SessionId(1), Epoch(1), Seen::default());
     for _ in 0..2 {
-        // The first may go out at once. The second follows directly and must wait for the next beat.
+        // The first keep-alive gets a log entry at once. The second comes directly after it and waits for the next beat.
         let renewal = Renewal::KeepAlive { session, epoch, seen: seen.clone() };
         let ticket = driver.replica.submit_renewal(renewal).unwrap();
         driver.turn();

@@ -19,13 +19,13 @@ async fn set_expiry(database: &Database, from_now: &str) {
 async fn a_lock_ends_by_the_clock_of_the_database_and_not_by_ours() {
     let Some(database) = Database::fresh().await else { return };
     let table = database.table().await;
-    // By our clock it ends in ten minutes.
+    // By the client's clock the first lock ends in ten minutes. `set_expiry` then ends it by the database's clock.
     let first = take(&table, &alone("a")).await;
     assert!(attempt(&table, &alone("a")).await.is_none());
     set_expiry(&database, "-1 s").await;
     let second = take(&table, &ask("a", Mode::Exclusive, Duration::from_millis(1))).await;
     assert!(token(&*second) > token(&*first));
-    // By our clock the second lock has expired. By the database's clock it has not, so no other client gets it.
+    // By the client's clock the second lock expires. By the database's clock it does not, so no other client gets it.
     set_expiry(&database, "1 h").await;
     until("its TTL has passed by our clock", async || {
         let proof = second.proof();

@@ -69,8 +69,8 @@ impl Invariants {
         let mut queued: Vec<Asker> = step.before.waiters.iter().map(|waiter| (waiter.session, waiter.number)).collect();
         for (request, reply) in requests() {
             let asker = (request.session, request.number);
-            // A cancel can get the same refusal without being carried out and as its result; only the latter is remembered.
-            // An answer that was remembered before this entry belongs to another reply.
+            // A cancel can get the same refusal in two ways: without being carried out, or as its result. Only a result is
+            // remembered. If an answer with this number was remembered before this entry, it belongs to an earlier reply.
             let is_new = step.before.answer(asker.0, asker.1).is_none();
             let in_records = step.after.answer(asker.0, asker.1).is_some_and(|answer| answer.outcome == reply.outcome);
             let remembered = (is_new && in_records)

@@ -78,7 +78,7 @@ pub(crate) fn render(pieces: &[Piece]) -> String {
             Piece::Comment(comment) => {
                 text.push_str(comment);
                 text.push('\n');
-                // A comment belongs to the step below it. A blank line follows only before a reset.
+                // A comment stands directly above its step. Only a comment before a reset has a blank line after it.
                 if matches!(pieces.get(at + 1), Some(Piece::Reset)) {
                     text.push('\n');
                 }

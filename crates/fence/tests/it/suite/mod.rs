@@ -39,7 +39,8 @@ pub(crate) trait Connection {
     async fn peek(&mut self, name: &str) -> i64;
     /// Writes the number without the guard.
     async fn write_unguarded(&mut self, name: &str, number: i64);
-    /// Only passes the guard, in one transaction. For stores with [`Store::WHOLE_ACCESSES`].
+    /// Only passes the guard, in one transaction, without a read or a write. For stores in which an access can show several names
+    /// ([`Store::WHOLE_ACCESSES`]).
     async fn admit(&mut self, access: &AnyAccess) -> Result<(), Error>;
     /// Passes the guard, writes, and dies before the commit.
     async fn write_and_crash(self, name: &str, token: FencingToken, number: i64);
