@@ -329,7 +329,7 @@ impl Run<'_> {
                 return;
             }
         }
-        (self.tell)("  some systems are still busy with earlier work");
+        (self.tell)("  some systems are still busy with earlier work: the next figures may be worse than usual");
     }
 
     fn failed(&mut self, workload: Workload, case: &Case, it: &Running, error: &anyhow::Error) {
@@ -445,7 +445,7 @@ struct Case {
     parameter: usize,
     /// Number of contenders.
     many: usize,
-    /// The shapes of the program that makes the load. If there are several, each is a case of the report.
+    /// The shapes of the load program: its threads and connections. If there are several, each is a case of the report.
     shapes: &'static [Shape],
 }
 

@@ -142,7 +142,7 @@ impl FromStr for Workload {
     }
 }
 
-/// The shape of the program that makes the load.
+/// The shape of the program that makes the load: its threads and connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Whether its runtime has a thread for each core, as `#[tokio::main]` makes it. Otherwise it has one thread.

@@ -53,7 +53,7 @@ impl Elsewhere {
                     }
                     std::future::pending::<()>().await;
                 };
-                // After this, no task of this runtime runs, and nothing is sent.
+                // When the stop signal comes, `block_on` returns. From then on no task of this runtime runs, and nothing is sent.
                 tokio::select! {
                     biased;
                     _ = stopped => {}

@@ -241,7 +241,7 @@ impl LockState {
         record.count
     }
 
-    /// Ends a grant with all its counts. The requests that it blocked are granted later, by `grant_successors`.
+    /// Ends a grant, however often its owner has entered it. The requests that it blocked are granted later, by `grant_successors`.
     pub(crate) fn end_grant(&mut self, id: GrantId, how: GrantEnd) {
         if let Some(arrival) = self.grants[&id].converting {
             self.end_wait(arrival, Outcome::GrantEnded(how));

@@ -58,7 +58,7 @@ pub struct Node {
     counts: Arc<LogCounts>,
     wake: Wake,
     is_disk_short: bool,
-    /// The entries that the snapshot in progress still needs.
+    /// The log entries that this node must still send to the thread that makes the snapshot.
     feeding: Option<Feeding>,
     /// The thread that makes the snapshot in progress, or made the last one.
     snapshot: Option<JoinHandle<()>>,
@@ -83,7 +83,7 @@ enum Disk {
     Closed,
 }
 
-/// The entries that the thread that makes a snapshot still needs. Each turn sends some of them, because copying all at once would
+/// The log entries that the thread that makes a snapshot still needs. Each turn sends some of them, because copying all at once would
 /// hold up the turn.
 struct Feeding {
     entries: Sender<Vec<Entry>>,

@@ -34,8 +34,8 @@ pub const HELD_BYTES_MAX: usize = 16 * CLIENT_MESSAGE_BYTES_MAX;
 pub const MESSAGE_BYTES: usize = CLIENT_MESSAGE_BYTES_MAX - 4 * 1024;
 /// Keep-alives in one message.
 pub const KEEP_ALIVES_PER_MESSAGE: usize = 2_000;
-/// Requests of one session in flight. Half of the answers that a session may leave unseen: the other half is room for waits that end
-/// at the same time.
+/// Requests of one session in flight. A session may leave [`HELD_REQUESTS_MAX`] answers unseen. Half of them are for the requests in
+/// flight; the other half is room for the answers of waits that end at the same time.
 pub const IN_FLIGHT_MAX: usize = HELD_REQUESTS_MAX / 2;
 /// Pending requests of one session, waits included. Further requests fail at once.
 pub const PENDING_MAX: usize = 65_536;

@@ -202,7 +202,7 @@ pub enum Fact<'a> {
         client: usize,
         /// The node.
         node: u64,
-        /// The lock state of the node that the stream uses.
+        /// Which of the two lock states of the node the stream uses.
         tier: Tier,
     },
     /// A node read a message of a client.

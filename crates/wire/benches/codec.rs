@@ -66,7 +66,7 @@ fn entries(c: &mut Criterion) {
     group.finish();
 }
 
-/// The records of a state with this number of locks.
+/// The snapshot records of a state with [`LOCKS`] locks.
 fn records() -> Vec<Record> {
     let header = Header { stamp: LogicalMs(86_400_000), last_token: LOCKS as u64, ..Header::default() };
     let session = |session| {

@@ -515,7 +515,7 @@ fn refusal(refusal: wire::Refusal) -> Read<Refusal> {
 
 fn bad_word(why: wire::BadWord) -> Read<BadWord> {
     use wire::bad_word::Kind;
-    Ok(match known("the reason why a word was refused", why.kind)? {
+    Ok(match known("the reason why a value was refused", why.kind)? {
         Kind::Bound(reached) => BadWord::Bound(bound(reached)?),
         Kind::Empty(wire::Nothing {}) => BadWord::Empty,
         Kind::ControlCharacter(wire::Nothing {}) => BadWord::ControlCharacter,

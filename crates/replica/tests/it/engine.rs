@@ -65,7 +65,7 @@ fn flip(path: &Path, at: usize) {
     fs::write(path, bytes).expect("a file can be written");
 }
 
-/// The store's guard against this: `store/scan.rs` refuses a bad record with a good one after it.
+/// The store's guard against this engine behaviour: `store/scan.rs` refuses a bad record with a good one after it.
 #[test]
 fn synced_records_after_a_damaged_one_are_dropped_silently() {
     let directory = Directory::new("engine-middle");
@@ -79,7 +79,7 @@ fn synced_records_after_a_damaged_one_are_dropped_silently() {
     assert_eq!(engine(&directory.0).last_index(GROUP), Some(1), "of five entries that were synced");
 }
 
-/// The store's guard against this: `store/scan.rs` compares a file's first bytes.
+/// The store's guard against this engine behaviour: `store/scan.rs` compares a file's first bytes.
 #[test]
 fn a_flipped_bit_in_the_header_empties_the_newest_file_silently() {
     let directory = Directory::new("engine-header");
@@ -90,7 +90,7 @@ fn a_flipped_bit_in_the_header_empties_the_newest_file_silently() {
     assert_eq!(engine(&directory.0).last_index(GROUP), None, "of five entries that were synced");
 }
 
-/// The store's guard against this: `store/scan.rs` requires that the files' numbers rise by one.
+/// The store's guard against this engine behaviour: `store/scan.rs` requires that the files' numbers rise by one.
 #[test]
 fn files_before_a_missing_one_are_dropped_silently() {
     let directory = Directory::new("engine-missing");
@@ -104,7 +104,7 @@ fn files_before_a_missing_one_are_dropped_silently() {
     assert!(log_file(&directory, 1).exists());
 }
 
-/// The store's guard against this: the store reads on a thread that ends afterwards.
+/// The store's guard against this engine behaviour: the store reads on a thread that ends afterwards.
 #[test]
 fn an_engine_returns_entries_of_another_engine_on_the_same_thread() {
     let directories = [Directory::new("engine-one"), Directory::new("engine-two")];
@@ -117,7 +117,7 @@ fn an_engine_returns_entries_of_another_engine_on_the_same_thread() {
     assert_eq!(terms, [3, 3], "the second was written in term 4");
 }
 
-/// The store's guard against this: the store writes the last index into every record, and reads no entry after it.
+/// The store's guard against this engine behaviour: the store writes the last index into every record, and reads no entry after it.
 #[test]
 fn overwritten_entries_come_back_when_the_newer_entries_were_compacted() {
     let directory = Directory::new("engine-overwritten");
@@ -136,7 +136,7 @@ fn overwritten_entries_come_back_when_the_newer_entries_were_compacted() {
     assert_eq!((log.first_index(GROUP), log.last_index(GROUP)), (Some(31), Some(35)), "entries that were overwritten");
 }
 
-/// The store's guard against this: `store/guard.rs` hides a failed sync from the engine, and the store stops.
+/// The store's guard against this engine behaviour: `store/guard.rs` hides a failed sync from the engine, and the store stops.
 #[test]
 fn a_failed_sync_panics() {
     let (disk, directory) = (Disk::new(), Directory::new("engine-sync"));
@@ -148,8 +148,8 @@ fn a_failed_sync_panics() {
     disk.fail_syncs(false);
 }
 
-/// The store's guard against this: the store gives its reserve back without the engine's notice, and stops if deleting finds no room
-/// even then.
+/// The store's guard against this engine behaviour: the store gives its reserve back without the engine's notice, and stops if
+/// deleting finds no room even then.
 #[test]
 fn a_dropped_log_comes_back_when_deleting_old_files_once_found_no_room() {
     let last_index_after = |is_full| {
@@ -176,7 +176,7 @@ fn a_dropped_log_comes_back_when_deleting_old_files_once_found_no_room() {
     assert_eq!(last_index_after(true), Some(5), "of a log that was dropped");
 }
 
-/// The store's guard against this: `store/guard.rs` deletes the empty file.
+/// The store's guard against this engine behaviour: `store/guard.rs` deletes the empty file.
 #[test]
 fn an_empty_file_is_left_behind_on_a_full_disk() {
     let (disk, directory) = (Disk::new(), Directory::new("engine-begun"));
@@ -193,7 +193,7 @@ fn an_empty_file_is_left_behind_on_a_full_disk() {
     assert_eq!(fs::read(log_file(&directory, 2)).expect("it is there"), b"", "it continued in the first file");
 }
 
-/// The store's guard against this: the store checks the indexes before it writes.
+/// The store's guard against this engine behaviour: the store checks the indexes before it writes.
 #[test]
 fn a_gap_is_written_and_panics_at_each_start() {
     let directory = Directory::new("engine-gap");

@@ -361,7 +361,7 @@ fn a_truncated_file_is_found_or_only_the_end_of_the_log_is_lost() {
                 let outcome = outcome(&copy, &states, &what);
                 match outcome {
                     Outcome::Same => assert!(is_empty(bytes), "{what}: not found"),
-                    // Without the mark, a truncated newest file looks like one that was never longer.
+                    // Without the file `MARK`, a truncated newest log file looks like a file that was never longer.
                     Outcome::LastRecordCut | Outcome::MoreCut => {
                         assert!(!marked && Some(path) == newest, "{what}: {outcome:?}");
                     }

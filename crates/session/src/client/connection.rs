@@ -217,9 +217,9 @@ impl Connection {
         }
     }
 
-    /// The program ends: the stream takes only the messages of the next `poll_transmit` calls, and no stream follows. A session without
-    /// guards is closed, which ends its waits, too. A session with guards keeps its locks, because their holders may still work; its
-    /// waits are cancelled.
+    /// Prepares the last messages, because the program ends. The caller sends them on the current stream: it calls `poll_transmit` until
+    /// that returns `None`. No stream follows. A session without guards is closed, which ends its waits, too. A session with guards keeps
+    /// its locks, because their holders may still work; its waits are cancelled.
     pub fn handle_farewell(&mut self) {
         for session in self.sessions.values_mut() {
             session.say_farewell(&mut self.common);

@@ -179,7 +179,9 @@ impl Time {
         findings.ensure(ended.is_none(), "I9", || format!("{}, but entry {ended:?} ended that grant by time", what()));
         if let Some(held) = ledger.grants.get(&grant) {
             let is_its_own = held.session == session && (grant.0..=held.token.0).contains(&token.0);
-            findings.ensure(is_its_own, "I3", || format!("{}, but in the log that grant is {held:?}", what()));
+            findings.ensure(is_its_own, "I3", || {
+                format!("{}, but in the log that grant has another session or token: {held:?}", what())
+            });
         }
     }
 }

@@ -80,7 +80,7 @@ impl Plan {
         }
     }
 
-    /// A lease run, with one, three or five nodes.
+    /// A lease run (see [`Plan::leases`]), with one, three or five nodes.
     pub fn of_leases(seed: u64) -> Plan {
         let nodes = [3, 1, 3, 5][(seed / 8 % 4) as usize];
         let (clients, workers, seconds) = (2, 1, 150);

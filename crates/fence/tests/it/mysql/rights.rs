@@ -158,7 +158,8 @@ fn an_account_with_all_rights_in_the_database_gets_none_outside_of_it() {
             let refused = refused.expect_err("there is a view");
             assert!(refused.to_string().contains("fencepost_base is a view"), "{refused}");
         }
-        // Root is refused as the installer: the attack would work on the current version as well.
+        // `install` refuses root: a guard that root installed runs with the rights of root, so this attack would also work on
+        // the current version of the guard.
         let refused = mysql::install(&mut root).await.expect_err("root has rights everywhere");
         assert!(
             refused.to_string().contains("GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, CREATE ROUTINE"),
