@@ -65,7 +65,7 @@ impl Results {
         self.blocks.iter().filter(move |block| block.workload == workload && block.case == case)
     }
 
-    /// The cases of a workload, in the order in which they were measured.
+    /// The cases of a workload, each with its parameter as a number: `("C = 16", 16.0)`. In the order in which they were measured.
     pub fn cases(&self, workload: &str) -> Vec<(String, f64)> {
         let mut cases: Vec<(String, f64)> = Vec::new();
         for block in self.blocks.iter().filter(|block| block.workload == workload) {

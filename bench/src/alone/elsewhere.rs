@@ -15,7 +15,7 @@ pub(crate) struct Elsewhere {
     go_on: mpsc::UnboundedSender<()>,
 }
 
-/// The thread's side of the stages: reports the end of a stage, and waits for `Elsewhere::go_on`.
+/// For the work on the thread of [`Elsewhere`]: reports the end of a stage to the benchmark, and waits for `Elsewhere::go_on`.
 pub(crate) struct Stage {
     reached: mpsc::UnboundedSender<Result<()>>,
     go_on: mpsc::UnboundedReceiver<()>,

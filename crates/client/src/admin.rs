@@ -37,9 +37,9 @@ pub struct Admin {
 /// The members after a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Members {
-    /// The cluster that the node is or was a member of.
+    /// The id of the cluster whose members changed.
     pub cluster: u128,
-    /// Its group.
+    /// The id of the group whose members changed.
     pub group: u64,
     /// The members that vote.
     pub voters: Vec<u64>,

@@ -89,7 +89,8 @@ impl SemaphoreRequest {
     /// Waits for the permits.
     ///
     /// # Errors
-    /// As [`crate::LockRequest::acquire`]; [`Refused::Rule`] if there is no limit, or it is not this one.
+    /// As [`crate::LockRequest::acquire`]. [`Refused::Rule`] if the semaphore has no limit and the request names none, or if the
+    /// request names another limit than the semaphore has.
     ///
     /// # Cancellation
     /// Dropping the future cancels the wait at the server, and gives the permits back if they were already granted.

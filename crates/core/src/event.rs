@@ -69,7 +69,7 @@ pub enum Event {
         owner: Option<OwnerName>,
         /// What it held.
         held: Held,
-        /// The counts that are left. Above zero, the grant goes on.
+        /// How many times the grant is still entered. Above zero, the grant goes on.
         count_left: u32,
         /// How it ended.
         how: GrantEnd,

@@ -143,7 +143,7 @@ pub enum Outcome {
 
     /// One count of the grant was given back.
     Released {
-        /// The counts that are left. Zero means that the grant has ended.
+        /// How many times the grant is still entered. Zero means that the grant has ended.
         count_left: u32,
     },
     /// The grant belongs to another session, is older than this session, or never existed.
@@ -165,7 +165,7 @@ pub enum Outcome {
     CancelReleased {
         /// The grant.
         grant: GrantId,
-        /// The counts that are left.
+        /// How many times the grant is still entered.
         count_left: u32,
     },
 

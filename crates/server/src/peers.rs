@@ -1,7 +1,7 @@
 //! Sends messages to the other nodes: one framed connection to each, opened by this node, and one gRPC call per snapshot.
 //!
 //! A message that cannot be sent at once is dropped, as a network may do: consensus sends again. The peers come from the replicated
-//! list of members. A new node that has no list yet answers at the address that its caller names.
+//! list of members. A new node has no list yet: it sends its answers to the address that the caller gave in its call.
 //!
 //! With TLS a member is identified by its name: a called node must show a certificate with the name of the member that was called, and
 //! a calling node one with the name of the member that it claims to be. A name that is not on the list is refused, unless another

@@ -11,7 +11,8 @@ pub const CLIENT_MESSAGE_BYTES_MAX: usize = fencepost_core::bounds::MESSAGE_BYTE
 /// Bytes of one message of a node. A client's decoder never allocates more.
 /// Invariant: at least [`OUTBOX_BYTES_MAX`] plus the largest answer.
 pub const SERVER_MESSAGE_BYTES_MAX: usize = 64 << 20;
-/// Requests that a node holds behind one open. The same number as the answers that a session may leave unseen.
+/// Requests of a new session that a node holds until the session's open is answered. The same number as the answers that a session
+/// may leave unseen.
 pub const HELD_REQUESTS_MAX: usize = fencepost_core::bounds::UNSEEN_ANSWERS_MAX;
 
 // ---- The node

@@ -27,7 +27,7 @@ pub(crate) struct Disk {
     unsynced: VecDeque<LogWrite>,
     /// How many writes of `unsynced`, from the front, the sync in flight covers. 0 if no sync is in flight.
     syncing: usize,
-    /// The position of the snapshot in progress, and the group's first voters.
+    /// The position of the snapshot in progress, and the voters that the group began with. The node's first snapshot uses them.
     pub(crate) making: Option<(LogPosition, Vec<u64>)>,
     pub(crate) speed: Speed,
     /// Completed syncs.

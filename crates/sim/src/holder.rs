@@ -18,7 +18,7 @@ use crate::worker::Hands;
 
 /// Number of lock names. Few, so that holders wait for each other and waits time out, too.
 const NAMES: u64 = 2;
-/// How much longer than the cluster it waits before it gives up.
+/// How long the holder waits for the answer to a release. For an acquire, the time that it may wait in the queue is added.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 #[derive(Debug)]

@@ -51,7 +51,8 @@ fn init_status_and_gc_with_a_directory_of_files() {
     });
 }
 
-/// `--print` prints the script that `init` runs. Another program writes, with SQL alone.
+/// `--print` prints the script that `init` runs. A program without Fencepost's library writes with token 3, by a call of
+/// the SQL function `fencepost.write`.
 #[test]
 fn init_status_and_gc_with_postgres() {
     let Some(server) = shared(Kind::Postgres) else { return };

@@ -330,7 +330,8 @@ fn check_answers(history: &History, log: &Log<'_>, report: &mut Report) {
             _ => {}
         }
     }
-    // The rest must belong to requests whose outcome the client does not know, or that were granted too late.
+    // Grants and conversions that are still unexplained must belong to requests whose outcome the client does not know, or that
+    // were granted too late.
     let mut open: BTreeMap<(u128, &Taken), usize> = BTreeMap::new();
     for ask in history.asks.iter().filter(|ask| matches!(ask.answer, Answer::Unknown(_) | Answer::TooLate)) {
         match &ask.what {

@@ -20,9 +20,9 @@ pub struct Edge {
     pub need: Mode,
     /// The mode that its owner would hold there in the end. Stronger than `need` if the owner already holds something.
     pub target: Mode,
-    /// The grant that blocks it; `None` if a request does.
+    /// The grant that blocks the request `from`. `None` if another request blocks it.
     pub by: Option<GrantId>,
-    /// The request that blocks it, or the waiting request of the grant's owner, if there is one.
+    /// If a request blocks `from`: that request. If the grant `by` does: the waiting request of the grant's owner, if it waits.
     pub to: Option<Asker>,
 }
 

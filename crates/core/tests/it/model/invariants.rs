@@ -118,7 +118,8 @@ impl Invariants {
     }
 }
 
-/// Outcomes that a request gets without being carried out, besides repeats.
+/// Whether a request can get this outcome without being carried out. A repeat is not carried out either; the caller checks it by
+/// `Reply::repeat`.
 fn is_given_without_carrying_out(outcome: &Outcome) -> bool {
     use Refusal::*;
     matches!(

@@ -240,7 +240,7 @@ fn a_role_can_lift_marks_and_the_owner_repairs_them_and_nothing_lowers_them() {
         let before = marks(&owner).await;
         let attacker = database.open_as(&role).await;
         for (attack, expected) in [
-            // Calls by hand to the function with the installer's rights.
+            // Direct calls of the functions that run with the installer's rights (SECURITY DEFINER).
             ("SELECT fencepost.admit('{wallet:7}', '{6}', '{write}')", postgres::STALE),
             ("SELECT fencepost.admit('{wallet:7}', '{0}', '{write}')", "FP400"),
             ("SELECT fencepost.admit('{wallet:7}', '{-1}', '{write}')", "FP400"),

@@ -27,7 +27,7 @@ struct Disk {
     durable: Log,
     snapshot: Option<Arc<[u8]>>,
     unsynced: VecDeque<LogWrite>,
-    /// The requested snapshot: its last entry, and the group's first voters.
+    /// The requested snapshot: its last entry, and the voters that the group began with. The node's first snapshot uses them.
     order: Option<(LogPosition, Vec<u64>)>,
     /// Syncs so far, for the tests that count them.
     syncs: u64,
