@@ -84,10 +84,15 @@ fn server(scheme: &str, address: &str) -> std::result::Result<StoreAddress, Stri
 
 #[cfg(not(feature = "stores"))]
 fn server(scheme: &str, _: &str) -> std::result::Result<StoreAddress, String> {
-    Err(format!(
+    Err(not_compiled_in(scheme))
+}
+
+#[cfg(any(test, not(feature = "stores")))]
+fn not_compiled_in(scheme: &str) -> String {
+    format!(
         "this `fencepost` was built without clients for database servers, so it cannot reach {scheme}://. Install it with them: \
          cargo install --path crates/cli --features stores"
-    ))
+    )
 }
 
 /// Advice for a database server that cannot be reached.
@@ -120,13 +125,10 @@ mod tests {
         }
     }
 
-    #[cfg(not(feature = "stores"))]
     #[test]
-    fn a_store_whose_client_is_not_compiled_in_is_refused_with_what_to_install() {
-        for address in ["postgres://app:hush@db/shop", "mysql://app:hush@db/shop", "redis://app:hush@db/"] {
-            let refused = parse(address).expect_err("this build cannot reach it");
-            assert!(refused.contains("--features stores") && !refused.contains("hush"), "{refused}");
-        }
+    fn a_build_without_the_clients_says_what_to_install() {
+        let refused = not_compiled_in("postgres");
+        assert!(refused.contains("postgres://") && refused.contains("--features stores"), "{refused}");
     }
 
     #[test]
