@@ -5,5 +5,6 @@ mod cluster;
 mod counts;
 mod edge;
 mod frames;
+mod metrics;
 mod one_node;
 mod tls;
