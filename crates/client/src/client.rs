@@ -14,6 +14,7 @@ use crate::admin::Admin;
 use crate::driver;
 use crate::election::Election;
 use crate::error::{Error, Failed};
+use crate::events::Hook;
 use crate::guard::{Exclusive, Mixed};
 use crate::lock::LockRequest;
 use crate::semaphore::SemaphoreRequest;
@@ -86,6 +87,7 @@ pub struct ClientBuilder {
     connect_timeout: Duration,
     call_timeout: Duration,
     drop_waits: Option<Duration>,
+    pub(crate) hook: Hook,
 }
 
 impl Client {
@@ -125,6 +127,7 @@ impl Client {
             connect_timeout: Duration::from_secs(10),
             call_timeout: Duration::from_secs(10),
             drop_waits: None,
+            hook: Hook::default(),
         }
     }
 
@@ -398,7 +401,7 @@ impl ClientBuilder {
         let caller = driver::Caller::new(self.name.as_deref());
         let dial_timeout = self.connect_timeout.min(DIAL_TIMEOUT);
         let mut shared = Shared::new(self.endpoints, dial_timeout, caller, self.tls);
-        shared.drop_waits = self.drop_waits;
+        (shared.drop_waits, shared.hook) = (self.drop_waits, self.hook);
         let shared = Arc::new(shared);
         let runtime = Handle::current();
         runtime.spawn(driver::drive(shared.clone()));

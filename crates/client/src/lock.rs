@@ -14,6 +14,7 @@ use fencepost_core::{
 
 use crate::client::{Client, millis};
 use crate::error::{self, Error, Refused};
+use crate::events::Acquiring;
 use crate::guard::{Efficiency, Exclusive, Guard, Hold, Mode, Shared, Update};
 use crate::observe::SUSPECT_PATIENCE;
 use crate::session::Home;
@@ -107,10 +108,24 @@ pub(crate) async fn ask(home: &Home, action: Action, wait: Wait) -> Result<Grant
         Wait::UpTo(wait) => Some(Duration::from_millis(wait.get()) + client.call_timeout()),
         Wait::Forever => None,
     };
+    let mut acquiring = Acquiring::begin(client.shared());
+    let granted = ask_until_answered(home, action, wait, limit, &mut acquiring).await;
+    acquiring.ended(&granted);
+    granted
+}
+
+async fn ask_until_answered(
+    home: &Home,
+    action: Action,
+    wait: Wait,
+    limit: Option<Duration>,
+    acquiring: &mut Acquiring<'_>,
+) -> Result<Granted, Error> {
+    let client = home.client();
     let mut again = home.reopens_session();
     loop {
         let session = home.session()?;
-        let (answer, suspected) = answer_and_suspicion(client, session, &action, wait, limit).await;
+        let (answer, suspected) = answer_and_suspicion(client, session, &action, (wait, limit), acquiring).await;
         if let Answer::SessionEnded { queued: false, .. } = answer
             && std::mem::take(&mut again)
         {
@@ -131,18 +146,19 @@ async fn answer_and_suspicion(
     client: &Client,
     session: SessionId,
     action: &Action,
-    wait: Wait,
-    limit: Option<Duration>,
+    (wait, limit): (Wait, Option<Duration>),
+    acquiring: &mut Acquiring<'_>,
 ) -> (Answer, Option<Box<Cycle>>) {
     let mut pending = pin!(client.shared().ask(session, action.clone(), limit));
-    let (Wait::UpTo(wait), Action::Acquire(acquire), true) = (wait, action, client.shared().tier == Tier::Correctness)
-    else {
-        return (pending.await, None);
-    };
     // If the lock is free, no timer is needed.
     if let Some(answer) = pending.as_mut().answer_or_queued().await {
         return (answer, None);
     }
+    acquiring.queued();
+    let (Wait::UpTo(wait), Action::Acquire(acquire), true) = (wait, action, client.shared().tier == Tier::Correctness)
+    else {
+        return (pending.await, None);
+    };
     let wait = Duration::from_millis(wait.get());
     tokio::select! {
         biased;
