@@ -84,7 +84,7 @@ pub use admin::{Admin, Backup, Members, NewMember};
 pub use client::{Client, ClientBuilder};
 pub use clock::Nanos;
 pub use election::{Election, Leader, Leadership, Observer};
-pub use error::{Error, Failed, Refused, Unknown};
+pub use error::{Error, Failed, Obstacle, Refused, Unknown};
 pub use fencepost_session::Tier;
 pub use fencepost_session::client::{GrantState, Lost};
 pub use guard::{
@@ -102,6 +102,7 @@ pub use fencepost_core::{
     Arrival, BadToken, BadWord, BlockedBy, Blocker, Busy, BusyWhy, Counts, Cycle, CycleLink, Event, Explanation,
     FencingToken, FreezeId, FreezeRecord, GrantEnd, GrantId, GrantView, Held, Holder, HolderView, LockMode, LogicalMs,
     Name, OwnerName, Page, Position, PositionedEvent, QueueView, ReadToken, Refusal, SessionEnd, SessionId, Token,
-    TokenCheck, Value, WaiterRecord,
+    TokenCheck, Value, WaiterRecord, shortened,
 };
+pub use fencepost_wire::ShownNode;
 pub use fencepost_wire::api::observe::ReadAt;

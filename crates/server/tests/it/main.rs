@@ -7,3 +7,4 @@ mod edge;
 mod frames;
 mod one_node;
 mod tls;
+mod wrong_door;
