@@ -31,6 +31,7 @@
 //! | `output.rs` | tables, JSON, messages and colours |
 //! | `shown.rs` | how ids, modes, ages and clients are written |
 //! | `duration.rs` | durations as people type and read them |
+//! | `wall_time.rs` | wall-clock times as people and programs read them |
 //! | `listing.rs` | lists that are longer than one page |
 //! | `logs.rs` | the log on standard error |
 //! | `nesting.rs` | `run` inside `run`: refuses a command that would wait for itself |
@@ -51,6 +52,7 @@ mod settings;
 mod shown;
 mod stores;
 mod terminal;
+mod wall_time;
 
 use std::process::ExitCode;
 

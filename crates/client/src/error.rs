@@ -153,12 +153,12 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// How long something has lasted, in the logical time of the cluster: `for 4.1s`.
+/// How long something has lasted, by the wall clock: `for 4.1s`.
 fn since(at: &ReadAt, since: LogicalMs) -> String {
-    let ms = at.stamp.0.saturating_sub(since.0);
-    let (seconds, minutes, hours) = (ms / 1_000, ms / 60_000, ms / 3_600_000);
+    let Some(age) = at.age(since) else { return "for an unknown time".to_owned() };
+    let (seconds, minutes, hours) = (age.as_secs(), age.as_secs() / 60, age.as_secs() / 3_600);
     match minutes {
-        0 => format!("for {seconds}.{}s", ms % 1_000 / 100),
+        0 => format!("for {seconds}.{}s", age.subsec_millis() / 100),
         1..60 => format!("for {minutes}m {}s", seconds % 60),
         _ => format!("for {hours}h {}m", minutes % 60),
     }

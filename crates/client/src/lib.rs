@@ -104,5 +104,5 @@ pub use fencepost_core::{
     Name, OwnerName, Page, Position, PositionedEvent, QueueView, ReadToken, Refusal, SessionEnd, SessionId, Token,
     TokenCheck, Value, WaiterRecord, shortened,
 };
-pub use fencepost_wire::ShownNode;
 pub use fencepost_wire::api::observe::ReadAt;
+pub use fencepost_wire::{ShownNode, WallClock};
