@@ -86,9 +86,11 @@ pub(crate) async fn run(args: Args) -> Result {
     for server in &servers {
         server.wait_until_member().await;
     }
+    let log = if args.detached { Some(open_log(args.data.as_deref())?) } else { None };
     introduce(&args, &servers)?;
-    if args.detached {
-        close_output(args.data.as_deref())?;
+    if let Some(log) = log {
+        // Closes the pipes, so that `run_in_background` returns.
+        dup2_stdout(&log).and_then(|()| dup2_stderr(&log)).map_err(std::io::Error::from)?;
     }
     end_together(servers, end).await
 }
@@ -122,13 +124,11 @@ fn run_in_background(args: &Args) -> Result {
     Err(Failure { code, message: String::new() })
 }
 
-/// Lets `run_in_background` return. From here on the log goes to a file beside the data, if the data is kept.
-fn close_output(data: Option<&Path>) -> Result {
+/// Where the log goes while the nodes run in the background: to a file beside the data, if the data is kept.
+fn open_log(data: Option<&Path>) -> Result<File> {
     let path = data.map_or(PathBuf::from("/dev/null"), |data| data.join(LOG_FILE));
-    let log = File::options().create(true).append(true).open(path)?;
-    dup2_stdout(&log)
-        .and_then(|()| dup2_stderr(&log))
-        .map_err(|error| Failure::failed(format!("cannot redirect the output: {error}")))
+    let opened = File::options().create(true).append(true).open(&path);
+    opened.map_err(|error| Failure::failed(format!("cannot write the log {}: {error}", path.display())))
 }
 
 /// Checks that the directory is new, or holds a cluster of as many nodes.
