@@ -135,7 +135,7 @@ impl Client {
         let fits = |route: &&Route| name.starts_with(&route.prefix);
         self.inner.routes.iter().find(fits).ok_or_else(|| Error::BadAddress {
             address: String::new(),
-            why: format!("no rule matches the name {name:?}, and no rule has an empty prefix"),
+            why: format!("no rule matches the name {:?}, and no rule has an empty prefix", fencepost::shortened(name)),
         })
     }
 

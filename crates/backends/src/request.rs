@@ -10,7 +10,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fencepost::{BadWord, Efficiency, Exclusive, Failed, GrantState, Name, Refused, Shared, Tier, Token, clock};
+use fencepost::{
+    BadWord, Efficiency, Exclusive, Failed, GrantState, Name, Obstacle, Refused, Shared, Tier, Token, clock,
+};
 use tokio::time::timeout;
 
 use crate::backend::{Ask, Mode};
@@ -156,12 +158,16 @@ impl<M> LockRequest<M> {
     /// # Cancellation
     /// Dropping the future cancels the wait. If the lock was granted, it is released in the background.
     pub async fn acquire(self) -> Result<Guard<M>, Error> {
+        let names: Vec<Name> = Name::new(&self.asking.name).into_iter().collect();
         match self.asking.acquire(&self.client).await? {
             Some((grip, name)) => {
                 let token = grip.token().unwrap_or(Token(0));
                 Ok(Guard::new(grip, token, [name].into()))
             }
-            None => Err(Refused::TimedOut { suspected: None }.into()),
+            None => {
+                let obstacle = Obstacle::NotTold("this lock system");
+                Err(Refused::TimedOut { names, obstacle, suspected: None }.into())
+            }
         }
     }
 
@@ -211,8 +217,7 @@ impl<M> LockRequest<M> {
 impl Asking {
     /// Checks the request, and returns the plan, the route and the tier.
     fn plan<'c>(&self, client: &'c Client) -> Result<(Plan, &'c Route, Tier), Error> {
-        let bad_name = |why| Refused::BadName { name: self.name.chars().take(64).collect(), why };
-        let name = Name::new(&self.name).map_err(bad_name)?;
+        let name = Name::new(&self.name).map_err(|why| Refused::bad_name(&self.name, why))?;
         let route = client.route(&self.name)?;
         let tier = match (route.tier, self.tier) {
             (Some(Tier::Efficiency), Tier::Correctness) => {

@@ -11,7 +11,7 @@ use fencepost_core::Name;
 use crate::failure::{Failure, Result};
 use crate::settings::{self, ClientFlags, NodeFlags, Settings};
 
-/// How long to look for the leader. Short, because a person waits.
+/// How long to look for the leader, unless `--timeout` says so. Short, because a person waits.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The options of every command that talks to a cluster.
@@ -27,7 +27,12 @@ pub(crate) struct ServerArgs {
 impl ServerArgs {
     /// The builder of a client, and the addresses of the nodes for messages.
     pub(crate) fn builder(&self) -> Result<(ClientBuilder, String)> {
-        let settings = Settings::gather(&NodeFlags::default(), &self.flags, self.config.as_deref())?;
+        self.builder_that_waits(None)
+    }
+
+    /// The same for a command that waits this long for a lock: it also waits for a node to start, unless `--timeout` says how long.
+    pub(crate) fn builder_that_waits(&self, wait: Option<Duration>) -> Result<(ClientBuilder, String)> {
+        let settings = self.settings()?;
         if std::env::var_os("FENCEPOST_LOG_LEVEL").is_some() {
             crate::logs::begin(&settings, None)?;
         }
@@ -36,7 +41,12 @@ impl ServerArgs {
         if nodes.is_empty() {
             return Err(settings.refuse("server", "no node is named: write one like 127.0.0.1:7420"));
         }
-        let mut builder = Client::builder().name("fencepost").connect_timeout(CONNECT_TIMEOUT);
+        let wait = wait.unwrap_or_default();
+        let mut builder = match settings.timeout()? {
+            Some(timeout) => Client::builder().connect_timeout(timeout),
+            None => Client::builder().connect_timeout(wait.max(CONNECT_TIMEOUT)).refused_timeout(wait),
+        };
+        builder = builder.name("fencepost");
         for node in &nodes {
             let host_port = node.strip_prefix("https://").or_else(|| node.strip_prefix("http://")).unwrap_or(node);
             settings::check_host_port(host_port).map_err(|why| settings.refuse("server", &why))?;
@@ -53,6 +63,15 @@ impl ServerArgs {
         Ok((builder, nodes.join(",")))
     }
 
+    /// The value of `--timeout`, if it is given.
+    pub(crate) fn timeout(&self) -> Result<Option<Duration>> {
+        self.settings()?.timeout()
+    }
+
+    fn settings(&self) -> Result<Settings> {
+        Settings::gather(&NodeFlags::default(), &self.flags, self.config.as_deref())
+    }
+
     /// Connects. Returns when the leader is found.
     pub(crate) async fn connect(&self) -> Result<Client> {
         let (builder, nodes) = self.builder()?;
@@ -64,7 +83,12 @@ impl ServerArgs {
 pub(crate) fn unreachable(nodes: &str, error: Error) -> Failure {
     match error {
         // These errors already say what is wrong and what to do.
-        Error::Failed(Failed::BadTls(_) | Failed::NoLeader { .. }) => error.into(),
+        Error::Failed(Failed::BadTls(_) | Failed::NoLeader { .. } | Failed::WrongDoor { .. }) => error.into(),
+        Error::Failed(Failed::NothingListens { addresses }) => Failure::failed(format!(
+            "no node runs at {} (connection refused). To try things out, start one with `fencepost dev`. To use another cluster, set \
+             --server or FENCEPOST_SERVER. To wait until a node has started, give a --timeout, for example 30s",
+            addresses.join(", ")
+        )),
         Error::Failed(_) => Failure::failed(format!(
             "no leader was found at {nodes}: {error}. To try things out, start a node with `fencepost dev`. To use another cluster, \
              set --server or FENCEPOST_SERVER. If the nodes use TLS, give --ca, --cert and --key"

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use fencepost_core::bounds::DURATION_MS_MAX;
+use fencepost_core::shortened;
 
 const EXAMPLES: &str = "write a number and a unit, like 500ms, 5s, 2m or 1h";
 
@@ -22,13 +23,13 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         "h" => 3_600_000.0,
         "d" => 86_400_000.0,
         "" => return Err(format!("the unit is missing: {EXAMPLES}")),
-        _ => return Err(format!("unknown unit {unit:?}: {EXAMPLES}")),
+        _ => return Err(format!("unknown unit {:?}: {EXAMPLES}", shortened(unit))),
     };
     // Only digits and a point: `f64` would also accept `inf`, `1e9` and `+1`.
     if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
-        return Err(format!("{number:?} is not a number: {EXAMPLES}"));
+        return Err(format!("{:?} is not a number: {EXAMPLES}", shortened(number)));
     }
-    let number: f64 = number.parse().map_err(|_| format!("{number:?} is not a number: {EXAMPLES}"))?;
+    let number: f64 = number.parse().map_err(|_| format!("{:?} is not a number: {EXAMPLES}", shortened(number)))?;
     let ms = (number * unit_ms).round();
     if ms > DURATION_MS_MAX as f64 {
         return Err("longer than a year, which is the maximum: write a shorter duration".to_owned());

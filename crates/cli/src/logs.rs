@@ -4,11 +4,15 @@
 
 use std::io::IsTerminal;
 
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
 
 use crate::failure::{Failure, Result};
 use crate::settings::{Settings, Source};
+
+/// The storage engine. After a crash it warns of "Corruption" where it cuts off a write that was never acknowledged, as designed. What is
+/// really damaged stops the node, which says so itself. So its warnings are shown only if the level names it.
+const ENGINE: &str = "raft_engine";
 
 /// Starts logging as the settings say. `quiet` is the level if it is not set.
 ///
@@ -20,9 +24,12 @@ pub(crate) fn begin(settings: &Settings, quiet: Option<&str>) -> Result {
         Some(quiet) if level.source == Source::Default => quiet,
         _ => &level.value,
     };
-    let filter: Targets = words.parse().map_err(|_| {
+    let mut filter: Targets = words.parse().map_err(|_| {
         settings.refuse("log-level", "unknown level: write error, warn, info, debug or trace, or MODULE=LEVEL,...")
     })?;
+    if !words.contains(ENGINE) {
+        filter = filter.with_target(ENGINE, LevelFilter::ERROR);
+    }
     let logs = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let begun = match settings.get("log-format").value.as_str() {
         "text" => {

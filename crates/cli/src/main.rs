@@ -57,6 +57,8 @@ mod wall_time;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ContextValue;
+use fencepost_core::shortened;
 
 use crate::command::{
     administer, backends, backup, bench, completion, config, describe, dev, exec, fence, locks, members, run, serve,
@@ -108,7 +110,7 @@ enum Command {
 
 fn main() -> ExitCode {
     // Exits with code 2 on wrong usage.
-    let arguments = Arguments::parse();
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| without_long_values(error).exit());
     match carry_out(arguments.command) {
         Ok(code) => ExitCode::from(code),
         Err(Failure { code, message }) => {
@@ -118,6 +120,19 @@ fn main() -> ExitCode {
             ExitCode::from(code)
         }
     }
+}
+
+/// The error with the beginning of each long value that it repeats.
+fn without_long_values(mut error: clap::Error) -> clap::Error {
+    let long = |value: &ContextValue| match value {
+        ContextValue::String(text) => Some(ContextValue::String(shortened(text).into_owned())),
+        _ => None,
+    };
+    let shortened: Vec<_> = error.context().filter_map(|(kind, value)| Some((kind, long(value)?))).collect();
+    for (kind, value) in shortened {
+        error.insert(kind, value);
+    }
+    error
 }
 
 /// Runs the command. Returns the exit code.

@@ -6,9 +6,11 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches};
 use fencepost::Tls;
+use fencepost_core::shortened;
 use fencepost_server::{Begin, Config, TlsFiles};
 
 use crate::failure::{Failure, Result};
@@ -72,6 +74,11 @@ const NODE: &[Key] = &[
 /// The settings of every client command.
 const CLIENT: &[Key] = &[
     key("server", "HOST:PORT,...", "Nodes of the cluster; one is enough to find the others [default: 127.0.0.1:7420]"),
+    key(
+        "timeout",
+        "DURATION",
+        "Look for the leader this long, also while no node runs [default: 5s, but if every node refuses: no longer]",
+    ),
     key("ca", "FILE", "Use TLS, and trust nodes with a certificate from these authorities, in PEM"),
     key("cert", "FILE", "The client's certificate, for nodes that ask for one, in PEM"),
     key("key", "FILE", "The private key of cert, in PEM"),
@@ -324,6 +331,15 @@ impl Settings {
         }
     }
 
+    /// How long a client looks for the leader, if that is set.
+    ///
+    /// # Errors
+    /// The value is not a duration.
+    pub(crate) fn timeout(&self) -> Result<Option<Duration>> {
+        let parse = |text: String| crate::duration::parse(&text).map_err(|why| self.refuse("timeout", &why));
+        self.text("timeout").map(parse).transpose()
+    }
+
     /// The TLS settings of a client, if it uses TLS.
     ///
     /// # Errors
@@ -369,7 +385,7 @@ impl Settings {
     /// The failure for a wrong value: the value, where it comes from, and what is wrong.
     pub(crate) fn refuse(&self, name: &str, why: &str) -> Failure {
         let Setting { value, source, .. } = self.get(name);
-        Failure::usage(format!("{name} = {value:?} ({source}): {why}"))
+        Failure::usage(format!("{name} = {:?} ({source}): {why}", shortened(value)))
     }
 }
 
@@ -384,7 +400,8 @@ pub(crate) fn check_host_port(text: &str) -> std::result::Result<(), String> {
         let is_plain = !host.is_empty() && !host.contains(|it: char| it.is_whitespace() || "/@?#".contains(it));
         is_plain && port.parse::<u16>().is_ok()
     });
-    if is_good { Ok(()) } else { Err(format!("{text:?} is not HOST:PORT: write one like 127.0.0.1:7420")) }
+    let shown = shortened(text);
+    if is_good { Ok(()) } else { Err(format!("{shown:?} is not HOST:PORT: write one like 127.0.0.1:7420")) }
 }
 
 /// Every variable that this program reads or sets, and what it holds.

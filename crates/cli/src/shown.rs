@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use fencepost::ReadAt;
+use fencepost::{ReadAt, ShownNode};
 use fencepost_core::{FreezeId, Held, LockMode, LogicalMs, Mode, OwnerName, Scope, SessionId, Takes};
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ pub(crate) fn short_freeze(id: FreezeId) -> String {
 }
 
 pub(crate) fn node_id(node: u64) -> String {
-    format!("{node:012x}")
+    ShownNode(node).to_string()
 }
 
 pub(crate) fn lock_mode(mode: LockMode) -> &'static str {

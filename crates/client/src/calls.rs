@@ -45,6 +45,9 @@ impl Client {
         let mut no_leader = None;
         let share = self.call_timeout() / if self.shared().endpoints.len() > 1 { SHARE } else { 1 };
         for tried in 0..TRIES {
+            if tried > 0 && self.shared().with(|state| state.is_refused) {
+                break;
+            }
             let way = self.way(hint.take(), tried)?;
             let limit = if kind == Kind::Repeatable { share } else { self.call_timeout() };
             // A call that cannot be given up early and sent to another node goes only to a node that answers.
@@ -68,11 +71,17 @@ impl Client {
                 }
                 // The node was removed from the cluster: it did nothing, and never will.
                 None if was_removed(&status) => {}
-                None if status.code() != Code::Unavailable => return Err(refusal(&status)),
+                None if !is_lost(&status) => return Err(refusal(&status)),
                 None if kind == Kind::Once => return Err(Unknown::BrokeOff(status.message().to_owned()).into()),
                 None => tokio::time::sleep(PAUSE).await,
             }
             last = Failed::Unreachable { last: reason(&status, self.shared()) };
+        }
+        // A client that was never connected may know from its stream what is wrong, in the words of the node.
+        if self.cluster().is_none()
+            && let known @ (Failed::NothingListens { .. } | Failed::WrongDoor { .. }) = self.shared().failed()
+        {
+            last = known;
         }
         Err(no_leader.unwrap_or(last).into())
     }
@@ -115,9 +124,14 @@ async fn within<T>(limit: Duration, call: impl Future<Output = Result<T, Status>
 async fn answers(way: Way, limit: Duration) -> Result<(), Status> {
     let asked = async { ObserveServiceClient::new(way).get_status(v1::GetStatusRequest::default()).await };
     match within(limit, asked).await {
-        Err(status) if status.code() == Code::Unavailable => Err(status),
+        Err(status) if is_lost(&status) => Err(status),
         _ => Ok(()),
     }
+}
+
+/// Whether this is not the answer of a node: the node did not answer, or the connection failed. A node's answer has no cause.
+fn is_lost(status: &Status) -> bool {
+    status.code() == Code::Unavailable || std::error::Error::source(status).is_some()
 }
 
 fn was_removed(status: &Status) -> bool {

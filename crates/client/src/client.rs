@@ -85,6 +85,7 @@ pub struct ClientBuilder {
     name: Option<String>,
     labels: Vec<(String, String)>,
     connect_timeout: Duration,
+    refused_timeout: Duration,
     call_timeout: Duration,
     drop_waits: Option<Duration>,
     pub(crate) hook: Hook,
@@ -95,6 +96,7 @@ impl Client {
     /// TLS see [`ClientBuilder::tls`].
     ///
     /// # Errors
+    /// [`Failed::NothingListens`] if every address refuses the connection, which takes well under a second,
     /// [`Failed::Unreachable`] if no node could be reached within ten seconds, [`Failed::NoLeader`] if a node answered but no node
     /// leads, [`Failed::BadAddress`] if the address is not valid.
     pub async fn connect(address: &str) -> Result<Client, Error> {
@@ -125,6 +127,7 @@ impl Client {
             name: None,
             labels: Vec::new(),
             connect_timeout: Duration::from_secs(10),
+            refused_timeout: Duration::ZERO,
             call_timeout: Duration::from_secs(10),
             drop_waits: None,
             hook: Hook::default(),
@@ -340,9 +343,18 @@ impl ClientBuilder {
         self
     }
 
-    /// How long [`ClientBuilder::connect`] looks for the leader: 10 s by default. It spends at most 2 s of it on one node.
+    /// How long [`ClientBuilder::connect`] looks for the leader: 10 s by default. It spends at most 2 s of it on one node. With this
+    /// setting, it also waits for nodes that are not started yet: see [`ClientBuilder::refused_timeout`].
     pub fn connect_timeout(mut self, timeout: Duration) -> ClientBuilder {
-        self.connect_timeout = timeout;
+        (self.connect_timeout, self.refused_timeout) = (timeout, timeout);
+        self
+    }
+
+    /// How long [`ClientBuilder::connect`] goes on although every node refuses the connection, because none is started or the
+    /// address is wrong. By default it fails when each has refused twice. [`ClientBuilder::connect_timeout`] sets this, too, and is
+    /// the limit.
+    pub fn refused_timeout(mut self, timeout: Duration) -> ClientBuilder {
+        self.refused_timeout = timeout;
         self
     }
 
@@ -363,7 +375,8 @@ impl ClientBuilder {
     /// Connects.
     ///
     /// # Errors
-    /// [`Failed::Unreachable`] if no node could be reached in time, [`Failed::NoLeader`] if a node answered but no node leads.
+    /// [`Failed::NothingListens`] if every node refuses the connection, [`Failed::Unreachable`] if no node could be reached in
+    /// time, [`Failed::NoLeader`] if a node answered but no node leads.
     pub async fn connect(self) -> Result<Client, Error> {
         let timeout = self.connect_timeout;
         let client = self.connect_in_background()?;
@@ -371,15 +384,17 @@ impl ClientBuilder {
         let first = async {
             loop {
                 let connected = shared.connected.notified();
-                if shared.with(|state| state.leader.is_some() || state.is_shut_down) {
-                    return;
+                let (is_over, is_refused) =
+                    shared.with(|state| (state.leader.is_some() || state.is_shut_down, state.is_refused));
+                if is_over || is_refused {
+                    return is_over;
                 }
                 connected.await;
             }
         };
         match tokio::time::timeout(timeout, first).await {
-            Ok(()) => Ok(client),
-            Err(_) => Err(shared.failed().into()),
+            Ok(true) => Ok(client),
+            Ok(false) | Err(_) => Err(shared.failed().into()),
         }
     }
 
@@ -401,7 +416,8 @@ impl ClientBuilder {
         let caller = driver::Caller::new(self.name.as_deref());
         let dial_timeout = self.connect_timeout.min(DIAL_TIMEOUT);
         let mut shared = Shared::new(self.endpoints, dial_timeout, caller, self.tls);
-        (shared.drop_waits, shared.hook) = (self.drop_waits, self.hook);
+        (shared.drop_waits, shared.refused_patience) = (self.drop_waits, self.refused_timeout);
+        shared.hook = self.hook;
         let shared = Arc::new(shared);
         let runtime = Handle::current();
         runtime.spawn(driver::drive(shared.clone()));

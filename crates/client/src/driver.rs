@@ -90,13 +90,16 @@ struct Connected {
 pub(crate) async fn drive(shared: Arc<Shared>) {
     // If this future is dropped with the runtime, no task may wait for an answer for ever.
     let _at_the_end = ShutDown(shared.clone());
-    let mut reconnect = Reconnect::new(shared.endpoints.clone());
+    let mut reconnect = Reconnect::new(shared.endpoints.clone(), shared.refused_patience);
     // When the last stream was lost. `None` before the first.
     let mut lost_at: Option<Nanos> = None;
     loop {
         let failure = match reconnect.poll(clock::now()) {
             Step::WaitUntil(at) => match meanwhile(&shared, sleep_to(Some(at))).await {
-                Some(()) => continue,
+                Some(()) => {
+                    report(&shared, &reconnect);
+                    continue;
+                }
                 None => return,
             },
             Step::Dial(address) => match meanwhile(&shared, dial(&shared, &address)).await {
@@ -114,15 +117,27 @@ pub(crate) async fn drive(shared: Arc<Shared>) {
         };
         let (failure, said) = failure;
         tracing::debug!(%said, "no connection to the leader");
-        let was_open = reconnect.is_open();
-        reconnect.handle_failed(clock::now(), failure.clone(), random());
-        if reconnect.is_open() && !was_open {
+        let now = clock::now();
+        let was_open = reconnect.is_open(now);
+        reconnect.handle_failed(now, failure.clone(), random());
+        if reconnect.is_open(now) && !was_open {
             shared.tell_unreachable(&said);
         }
-        shared.with(|state| {
-            state.note_failure(&failure, said, !reconnect.is_open());
-            state.machine.handle_reachable(!reconnect.is_open());
-        });
+        shared.with(|state| state.note_failure(&failure, said, !reconnect.is_open(now)));
+        report(&shared, &reconnect);
+    }
+}
+
+/// Tells the callers what is known about the cluster while there is no connection.
+fn report(shared: &Shared, reconnect: &Reconnect) {
+    let now = clock::now();
+    let is_refused = shared.with(|state| {
+        state.machine.handle_reachable(!reconnect.is_open(now));
+        (state.is_refusing, state.is_refused) = (reconnect.is_refusing(), reconnect.is_refused(now));
+        state.is_refused
+    });
+    if is_refused {
+        shared.connected.notify_waiters();
     }
 }
 
@@ -188,7 +203,13 @@ async fn dial(shared: &Shared, address: &str) -> Result<Connected, (DialFailure,
     let begin =
         v1::StreamBegin { client: shared.caller.name().to_owned(), efficiency: shared.tier == Tier::Efficiency };
     let connect = async {
-        let lost = |error: io::Error| unreachable(address, &explained(chain(&error), shared));
+        let lost = |error: io::Error| match error.kind() {
+            io::ErrorKind::ConnectionRefused => (DialFailure::Refused, format!("{address}: connection refused")),
+            _ => {
+                let (failure, said) = unreachable(address, &explained(chain(&error), shared));
+                (if tls::is_wrong_door(&said) { DialFailure::WrongDoor } else { failure }, said)
+            }
+        };
         let mut stream = stream::dial(address, shared.tls.as_ref(), begin).await.map_err(lost)?;
         match stream.next().await {
             Some(Ok(v1::ServerMessage { end: Some(end), .. })) => Err(ended(address, end)),
@@ -213,6 +234,7 @@ fn ended(address: &str, end: v1::StreamEnd) -> (DialFailure, String) {
     let said = format!("{address}: {}", end.message);
     match end.reason.as_str() {
         "NOT_LEADER" => (DialFailure::NotLeader { leader: end.leader.filter(|leader| !leader.is_empty()) }, said),
+        "WRONG_DOOR" => (DialFailure::WrongDoor, said),
         _ => (DialFailure::Unreachable, said),
     }
 }
@@ -236,7 +258,7 @@ async fn serve(shared: &Shared, address: String, connected: Connected) -> Option
         state.machine.handle_message(hello, now)
     });
     shared.connected.notify_waiters();
-    let mut failed = first.err().map(|error| unreachable(&address, &error.to_string()));
+    let mut failed = first.err().map(|error| unreachable(&address, &error.problem()));
     let mut alarm = pin!(tokio::time::sleep(SLEEP_MAX));
     let mut rings_at = now.after(SLEEP_MAX);
     let mut others_may_ask = false;
@@ -279,7 +301,7 @@ async fn serve(shared: &Shared, address: String, connected: Connected) -> Option
                         others_may_ask = may_ask;
                         None
                     }
-                    Err(error) => Some(unreachable(&address, &error.to_string())),
+                    Err(error) => Some(unreachable(&address, &error.problem())),
                 },
                 Moved::Message(Some(Err(error))) => Some(unreachable(&address, &chain(&error))),
                 Moved::Message(None) => Some(unreachable(&address, "the stream ended")),

@@ -3,11 +3,16 @@
 //! There are three kinds, and callers must not mix them up: the service refused; nothing was done; the outcome is unknown. Only
 //! after the second kind may a caller simply ask again.
 
+use std::fmt;
 use std::time::Duration;
 
-use fencepost_core::{BadWord, Busy, Cycle, CycleLink, GrantEnd, Name, Outcome, Refusal, SessionEnd};
+use fencepost_core::{
+    BadWord, Busy, Cycle, CycleLink, Explanation, GrantEnd, LogicalMs, Name, Outcome, Refusal, SessionEnd, shortened,
+};
 
+use crate::observe::AsOf;
 use fencepost_session::client::{Answer, Failure, Lost};
+use fencepost_wire::api::observe::ReadAt;
 
 /// Why a request has no result.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -32,8 +37,16 @@ pub enum Refused {
     #[error("{} is busy ({:?}): wait for it, or try again later", .0.name, .0.why)]
     Busy(Box<Busy>),
     /// The lock was not granted within the wait of the request.
-    #[error("not granted in time: wait longer, or ask `explain` who is in the way{}", suspicion(.suspected.as_deref()))]
+    #[error(
+        "{} not granted in time: {obstacle}. Wait longer, or look at what is in the way (`explain`, `fencepost why`){}",
+        asked_for(.names),
+        suspicion(.suspected.as_deref())
+    )]
     TimedOut {
+        /// The names that were asked for.
+        names: Vec<Name>,
+        /// What was in the way when the wait was over.
+        obstacle: Obstacle,
         /// Sessions that waited for each other in a cycle shortly before the wait was over; this session comes first. It is only a
         /// suspicion: a session can do several things at once, and the work that holds may not be the work that waits.
         suspected: Option<Box<Cycle>>,
@@ -65,7 +78,7 @@ pub enum Refused {
     /// The name of a resource is not valid.
     #[error("the name {name:?} is not valid: {why}")]
     BadName {
-        /// The name, or the beginning of it.
+        /// The name. If it is long, its beginning and its length.
         name: String,
         /// Why it is not valid.
         why: BadWord,
@@ -93,6 +106,74 @@ pub enum Refused {
     Invalid(String),
 }
 
+/// What was in the way of a request that timed out, as far as it is known. The error shows it in a sentence.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Obstacle {
+    /// The cluster explained the first of the names.
+    Explained(Box<AsOf<Explanation>>),
+    /// The cluster did not explain it within half a second.
+    NotExplained,
+    /// This kind of lock is not explained. The text names the kind.
+    NotTold(&'static str),
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let AsOf { at, what: explained } = match self {
+            Obstacle::Explained(explained) => &**explained,
+            Obstacle::NotExplained => return f.write_str("the cluster did not say in time who holds it"),
+            Obstacle::NotTold(kind) => return write!(f, "{kind} does not tell who holds it"),
+        };
+        match (explained.freezes.first(), explained.holders.as_slice(), explained.rests.first()) {
+            (Some(freeze), ..) => {
+                write!(f, "as of now it is frozen by {} {}", freeze.by.as_str(), since(at, freeze.since))
+            }
+            (None, [first, others @ ..], _) => {
+                f.write_str("as of now it is held by ")?;
+                match first.holder.session {
+                    Some(session) => write!(f, "session {:.*}", SHOWN_DIGITS, format!("{:032x}", session.0))?,
+                    None => f.write_str("a session that has ended")?,
+                }
+                if let Some(owner) = &first.holder.owner {
+                    write!(f, " (owner {:?})", owner.as_str())?;
+                }
+                write!(f, " {}", since(at, first.holder.since))?;
+                match others.len() {
+                    0 => Ok(()),
+                    others => write!(f, ", and by {others} more"),
+                }
+            }
+            (None, [], Some(rest)) => write!(f, "as of now it rests after a lost grant, {}", since(at, rest.since)),
+            (None, [], None) if explained.queue_len > 0 => {
+                write!(f, "as of now {} requests wait for it", explained.queue_len)
+            }
+            (None, [], None) => f.write_str("as of now it is not held"),
+        }
+    }
+}
+
+/// How long something has lasted, by the wall clock: `for 4.1s`.
+fn since(at: &ReadAt, since: LogicalMs) -> String {
+    let Some(age) = at.age(since) else { return "for an unknown time".to_owned() };
+    let (seconds, minutes, hours) = (age.as_secs(), age.as_secs() / 60, age.as_secs() / 3_600);
+    match minutes {
+        0 => format!("for {seconds}.{}s", age.subsec_millis() / 100),
+        1..60 => format!("for {minutes}m {}s", seconds % 60),
+        _ => format!("for {hours}h {}m", minutes % 60),
+    }
+}
+
+/// The names of a request as the subject of a sentence.
+fn asked_for(names: &[Name]) -> String {
+    let shown: Vec<_> = names.iter().take(SHOWN_NAMES_MAX).map(|name| shortened(name.as_str())).collect();
+    match names.len() {
+        1 => format!("{} was", shown[0]),
+        count if count > SHOWN_NAMES_MAX => format!("{} and {} more were", shown.join(", "), count - SHOWN_NAMES_MAX),
+        _ => format!("{} were", shown.join(", ")),
+    }
+}
+
 /// Why nothing was done.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -102,6 +183,22 @@ pub enum Failed {
     Unreachable {
         /// Why the last try failed.
         last: String,
+    },
+    /// No program listens at any of the addresses: every host refused the connection, twice.
+    #[error(
+        "no node runs at {} (connection refused): start one, for example with `fencepost dev`, or correct the address; with a \
+         `connect_timeout` the client waits for a node to start",
+        addresses.join(", ")
+    )]
+    NothingListens {
+        /// The addresses that the client was given.
+        addresses: Vec<String>,
+    },
+    /// The program at an address is not a node, or it is a node whose port is not for clients, or speaks TLS. It says what to do.
+    #[error("{said}")]
+    WrongDoor {
+        /// The address, and what is wrong there.
+        said: String,
     },
     /// A node answered, but it knows no leader. It says which members it hears.
     #[error("{said}")]
@@ -128,7 +225,8 @@ pub enum Failed {
     ShutDown,
     /// The address is not valid.
     #[error(
-        "{0:?} is not an address: write fencepost://host:port,host:port (for Redis, etcd and others use fencepost-backends)"
+        "{:?} is not an address: write fencepost://host:port,host:port (for Redis, etcd and others use fencepost-backends)",
+        shortened(.0)
     )]
     BadAddress(String),
     /// The TLS settings cannot work.
@@ -163,6 +261,8 @@ pub(crate) fn ended(how: &Option<SessionEnd>) -> &'static str {
     }
 }
 
+/// How many names of a request are shown.
+const SHOWN_NAMES_MAX: usize = 4;
 /// How many sessions of a cycle are shown, and how many hex digits of each.
 const SHOWN_SESSIONS_MAX: usize = 4;
 const SHOWN_DIGITS: usize = 12;
@@ -184,13 +284,16 @@ fn suspicion(cycle: Option<&Cycle>) -> String {
     )
 }
 
-/// How much is shown of a name that is not valid.
-const BAD_NAME_CHARS_MAX: usize = 64;
-
 /// Parses the name of a resource.
 pub(crate) fn name(text: &str) -> Result<Name, Error> {
-    let name = || text.chars().take(BAD_NAME_CHARS_MAX).collect();
-    Name::new(text).map_err(|why| Refused::BadName { name: name(), why }.into())
+    Name::new(text).map_err(|why| Refused::bad_name(text, why).into())
+}
+
+impl Refused {
+    /// The refusal of a name that is not valid. It has only the beginning of a long name.
+    pub fn bad_name(name: &str, why: BadWord) -> Refused {
+        Refused::BadName { name: shortened(name).into_owned(), why }
+    }
 }
 
 impl From<BadWord> for Error {
@@ -201,7 +304,7 @@ impl From<BadWord> for Error {
 
 impl From<fencepost_wire::WireError> for Error {
     fn from(error: fencepost_wire::WireError) -> Error {
-        Failed::NotUnderstood(error.to_string()).into()
+        Failed::NotUnderstood(error.problem()).into()
     }
 }
 
@@ -235,7 +338,7 @@ pub(crate) fn decided(answer: Answer, failed: impl FnOnce() -> Failed) -> Result
 pub(crate) fn refusals(outcome: Outcome) -> Result<Outcome, Error> {
     Err(Error::Refused(match outcome {
         Outcome::Busy(busy) => Refused::Busy(busy),
-        Outcome::TimedOut => Refused::TimedOut { suspected: None },
+        Outcome::TimedOut => Refused::TimedOut { names: Vec::new(), obstacle: Obstacle::NotExplained, suspected: None },
         Outcome::Cancelled => Refused::Cancelled,
         Outcome::Deadlock(cycle) => Refused::Deadlock(cycle),
         Outcome::SessionEnded(how) => Refused::SessionEnded(Some(how)),
@@ -267,7 +370,7 @@ impl Error {
     /// Sessions that seem to wait for each other, if the lock was not granted in time and a deadlock may be the reason.
     pub fn suspected_deadlock(&self) -> Option<&Cycle> {
         match self {
-            Error::Refused(Refused::TimedOut { suspected }) => suspected.as_deref(),
+            Error::Refused(Refused::TimedOut { suspected, .. }) => suspected.as_deref(),
             _ => None,
         }
     }

@@ -13,7 +13,7 @@ use fencepost_core::{
 };
 
 use crate::client::{Client, millis};
-use crate::error::{Error, Refused};
+use crate::error::{Error, Obstacle, Refused};
 use crate::session::Home;
 use fencepost_session::client::{GrantKey, GrantState, Lost};
 
@@ -178,6 +178,15 @@ impl<M> Guard<M> {
             }
             Ok(_) => Err(NotConverted { guard: Some(self), error: Refused::NotHeld.into() }),
             Err(error) if error.is_unknown() => Err(NotConverted { guard: None, error }),
+            Err(error) if error.is_timed_out() => {
+                let names = self.hold.names().cloned().collect();
+                let mut error = crate::lock::timed_out(self.hold.client(), names, None).await;
+                if let Error::Refused(Refused::TimedOut { obstacle: Obstacle::Explained(explained), .. }) = &mut error {
+                    // The lock itself is not in the way.
+                    explained.what.holders.retain(|it| it.holder.grant != self.hold.key.grant);
+                }
+                Err(NotConverted { guard: Some(self), error })
+            }
             Err(error) => Err(NotConverted { guard: Some(self), error }),
         }
     }

@@ -88,7 +88,7 @@ pub use admin::{Admin, Backup, Members, NewMember};
 pub use client::{Client, ClientBuilder};
 pub use clock::Nanos;
 pub use election::{Election, Leader, Leadership, Observer};
-pub use error::{Error, Failed, Refused, Unknown};
+pub use error::{Error, Failed, Obstacle, Refused, Unknown};
 pub use events::{AcquireOutcome, ClientEvent};
 pub use fencepost_session::Tier;
 pub use fencepost_session::client::{GrantState, Lost};
@@ -107,7 +107,7 @@ pub use fencepost_core::{
     Arrival, BadToken, BadWord, BlockedBy, Blocker, Busy, BusyWhy, Counts, Cycle, CycleLink, Event, Explanation,
     FencingToken, FreezeId, FreezeRecord, GrantEnd, GrantId, GrantView, Held, Holder, HolderView, LockMode, LogicalMs,
     Name, OwnerName, Page, Position, PositionedEvent, QueueView, ReadToken, Refusal, SessionEnd, SessionId, Token,
-    TokenCheck, Value, WaiterRecord,
+    TokenCheck, Value, WaiterRecord, shortened,
 };
-pub use fencepost_wire::WallClock;
 pub use fencepost_wire::api::observe::ReadAt;
+pub use fencepost_wire::{ShownNode, WallClock};

@@ -8,15 +8,15 @@ use std::pin::pin;
 use std::time::Duration;
 
 use fencepost_core::{
-    Acquire, Action, Busy, Cycle, GrantId, Lock, LockDelay, LockMode, Locks, Metadata, Outcome, OwnerName, SessionId,
-    Terms, Token, Ttl, Value, Wait,
+    Acquire, Action, Busy, Explanation, GrantId, Lock, LockDelay, LockMode, Locks, Metadata, Name, Outcome, OwnerName,
+    SessionId, Terms, Token, Ttl, Value, Wait,
 };
 
 use crate::client::{Client, millis};
-use crate::error::{self, Error, Refused};
+use crate::error::{self, Error, Obstacle, Refused};
 use crate::events::Acquiring;
 use crate::guard::{Efficiency, Exclusive, Guard, Hold, Mode, Shared, Update};
-use crate::observe::SUSPECT_PATIENCE;
+use crate::observe::{AsOf, EXPLAIN_PATIENCE};
 use crate::session::Home;
 use fencepost_session::Tier;
 use fencepost_session::client::{Answer, GrantKey};
@@ -125,14 +125,14 @@ async fn ask_until_answered(
     let mut again = home.reopens_session();
     loop {
         let session = home.session()?;
-        let (answer, suspected) = answer_and_suspicion(client, session, &action, (wait, limit), acquiring).await;
+        let (answer, explained) = answer_and_explanation(client, session, &action, (wait, limit), acquiring).await;
         if let Answer::SessionEnded { queued: false, .. } = answer
             && std::mem::take(&mut again)
         {
             continue;
         }
         return match crate::error::decided(answer, || client.shared().failed()) {
-            Err(Error::Refused(Refused::TimedOut { .. })) => Err(Refused::TimedOut { suspected }.into()),
+            Err(Error::Refused(Refused::TimedOut { .. })) => Err(timed_out(client, names_of(&action), explained).await),
             Err(error) => Err(error),
             Ok(Outcome::Granted { grant, token, .. }) => Ok(Granted { session, grant, token }),
             Ok(other) => Err(Refused::Invalid(format!("an acquire was answered with {other:?}")).into()),
@@ -140,15 +140,39 @@ async fn ask_until_answered(
     }
 }
 
+/// The names that a request for a grant asks for.
+fn names_of(action: &Action) -> Vec<Name> {
+    match action {
+        Action::Acquire(acquire) => acquire.locks.iter().map(|lock| lock.name.clone()).collect(),
+        Action::TakePermits(take) => vec![take.name.clone()],
+        _ => Vec::new(),
+    }
+}
+
+/// The error of a request that timed out: the names, and what is in the way. It asks the cluster, unless that was done before.
+pub(crate) async fn timed_out(client: &Client, names: Vec<Name>, explained: Option<Box<AsOf<Explanation>>>) -> Error {
+    let (suspected, obstacle) = match (client.shared().tier, explained, names.first()) {
+        (Tier::Efficiency, ..) => (None, Obstacle::NotTold("the efficiency tier")),
+        (Tier::Correctness, Some(mut explained), _) => {
+            (explained.what.suspected.take().map(Box::new), Obstacle::Explained(explained))
+        }
+        (Tier::Correctness, None, Some(name)) => {
+            (None, client.explain_wait(name, None).await.map_or(Obstacle::NotExplained, Obstacle::Explained))
+        }
+        (Tier::Correctness, None, None) => (None, Obstacle::NotExplained),
+    };
+    Refused::TimedOut { names, obstacle, suspected }.into()
+}
+
 /// Asks for a grant. Shortly before the wait is over, checks whether this may be a deadlock. Not afterwards: two requests that wait
 /// for each other equally long time out in the same log entry, and then neither of them waits any more.
-async fn answer_and_suspicion(
+async fn answer_and_explanation(
     client: &Client,
     session: SessionId,
     action: &Action,
     (wait, limit): (Wait, Option<Duration>),
     acquiring: &mut Acquiring<'_>,
-) -> (Answer, Option<Box<Cycle>>) {
+) -> (Answer, Option<Box<AsOf<Explanation>>>) {
     let mut pending = pin!(client.shared().ask(session, action.clone(), limit));
     // If the lock is free, no timer is needed.
     if let Some(answer) = pending.as_mut().answer_or_queued().await {
@@ -163,21 +187,22 @@ async fn answer_and_suspicion(
     tokio::select! {
         biased;
         answer = &mut pending => return (answer, None),
-        () = tokio::time::sleep(wait.saturating_sub(SUSPECT_PATIENCE).max(wait / 2)) => {}
+        () = tokio::time::sleep(wait.saturating_sub(EXPLAIN_PATIENCE).max(wait / 2)) => {}
     }
     // A session that holds nothing cannot be part of a deadlock.
-    if !client.shared().with(|state| state.machine.holds_any(session)) {
+    let Some(first) = acquire.locks.first().filter(|_| client.shared().with(|state| state.machine.holds_any(session)))
+    else {
         return (pending.await, None);
-    }
-    let mut suspicion = pin!(client.suspect(session, acquire));
+    };
+    let mut explaining = pin!(client.explain_wait(&first.name, Some((session, acquire))));
     tokio::select! {
         biased;
         answer = &mut pending => {
-            // A grant is returned at once. After a timeout, wait for the check, whose time is bounded.
+            // A grant is returned at once. After a timeout, wait for the explanation, whose time is bounded.
             let timed_out = matches!(answer, Answer::Decided(Outcome::TimedOut));
-            (answer, if timed_out { suspicion.await } else { None })
+            (answer, if timed_out { explaining.await } else { None })
         }
-        suspected = &mut suspicion => (pending.await, suspected),
+        explained = &mut explaining => (pending.await, explained),
     }
 }
 
@@ -260,8 +285,8 @@ impl<M> LockRequest<M> {
     /// Waits for the lock.
     ///
     /// # Errors
-    /// [`Refused::TimedOut`] if it was not granted in time. It contains the sessions that seem to wait for each other, if a deadlock
-    /// may be the reason.
+    /// [`Refused::TimedOut`] if it was not granted in time. It says who holds the lock, for which it asks the cluster, for half a
+    /// second at most. It contains the sessions that seem to wait for each other, if a deadlock may be the reason.
     /// [`Refused::Deadlock`] if this lock has an owner and waiting would close a cycle of owners.
     /// [`Error::Unknown`] if the outcome is not known.
     ///

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use fencepost_core::{
-    Acquire, Counts, Cycle, Explanation, FreezeRecord, GrantId, GrantView, Page, SessionId, Token, TokenCheck,
+    Acquire, Counts, Explanation, FreezeRecord, GrantId, GrantView, Name, Page, SessionId, Token, TokenCheck,
     WaiterRecord,
 };
 use fencepost_wire::api::observe::{self, ReadAt};
@@ -16,8 +16,8 @@ use crate::client::Client;
 use crate::error::{self, Error};
 use fencepost_wire::grpc::observe_service_client::ObserveServiceClient;
 
-/// How long the check for a suspected deadlock may take.
-pub(crate) const SUSPECT_PATIENCE: Duration = Duration::from_millis(500);
+/// How long the explanation of a wait that times out may take.
+pub(crate) const EXPLAIN_PATIENCE: Duration = Duration::from_millis(500);
 
 /// A session as observers see it, without what only its client may know, such as the secret.
 pub use fencepost_wire::api::observe::Session as SessionView;
@@ -160,19 +160,22 @@ impl Client {
         Ok(AsOf { at, what })
     }
 
-    /// Asks for a cycle of sessions that this session's wait closes. `None` if there is none, or if the answer takes too long.
-    pub(crate) async fn suspect(&self, session: SessionId, acquire: &Acquire) -> Option<Box<Cycle>> {
-        let Acquire { locks, owner, .. } = acquire;
-        let wait = Some(observe::explained_wait_to_wire(session, owner, locks));
-        let name = locks.first()?.name.as_str().to_owned();
-        let request = v1::ExplainRequest { name, queue_max: 1, stale: false, wait };
+    /// Asks what is in the way of a request. With the wait of a session, also for a cycle of sessions that this wait closes. `None` if
+    /// the answer takes too long.
+    pub(crate) async fn explain_wait(
+        &self,
+        name: &Name,
+        waiting: Option<(SessionId, &Acquire)>,
+    ) -> Option<Box<AsOf<Explanation>>> {
+        let wait = waiting.map(|(session, asked)| observe::explained_wait_to_wire(session, &asked.owner, &asked.locks));
+        let request = v1::ExplainRequest { name: name.as_str().to_owned(), queue_max: 1, stale: false, wait };
         let ask = |channel| {
             let request = request.clone();
             async move { ObserveServiceClient::new(channel).explain(request).await }
         };
-        let answered = tokio::time::timeout(SUSPECT_PATIENCE, self.call(Repeatable, ask)).await;
-        let (_, explanation) = observe::explanation_from_wire(answered.ok()?.ok()?).ok()?;
-        explanation.suspected.map(Box::new)
+        let answered = tokio::time::timeout(EXPLAIN_PATIENCE, self.call(Repeatable, ask)).await;
+        let (at, what) = observe::explanation_from_wire(answered.ok()?.ok()?).ok()?;
+        Some(Box::new(AsOf { at, what }))
     }
 
     /// Whether the grant with this token still exists and holds the name. For stores that can ask but cannot keep a mark.

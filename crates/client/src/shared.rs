@@ -33,10 +33,12 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// Wakes the driver.
     pub(crate) wake: Notify,
-    /// Wakes the tasks that wait for the first connection.
+    /// Wakes the tasks that wait for the first connection, also when it has failed.
     pub(crate) connected: Notify,
     pub(crate) endpoints: Vec<String>,
     pub(crate) connect_timeout: Duration,
+    /// How long a first connect goes on although every node refuses the connection.
+    pub(crate) refused_patience: Duration,
     pub(crate) caller: Caller,
     /// `None` means plain text.
     pub(crate) tls: Option<Tls>,
@@ -65,6 +67,12 @@ pub(crate) struct State {
     last_failure: String,
     /// What the last node said that answered but knew no leader. Reset when a node leads, or when no node answers any more.
     no_leader: Option<String>,
+    /// What the last program said that is not a node, or not a node's port for clients. Reset when a node leads.
+    wrong_door: Option<String>,
+    /// Every address refuses the connection or is the wrong one, and the client was never connected.
+    pub(crate) is_refusing: bool,
+    /// The first connect has failed for that reason.
+    pub(crate) is_refused: bool,
     /// The last handle is dropped: the driver closes the sessions and ends.
     pub(crate) closing: bool,
     /// When the driver ends even if not all sessions are closed. `None` until the driver begins to close them.
@@ -138,15 +146,32 @@ impl Shared {
         let last_failure = "not tried yet".to_owned();
         let state = Mutex::new(State { last_failure, ..State::default() });
         let (wake, connected, tier, drop_waits) = (Notify::new(), Notify::new(), Tier::Correctness, None);
-        let hook = Hook::default();
-        Shared { state, wake, connected, endpoints, connect_timeout, caller, tls, tier, drop_waits, hook }
+        let (refused_patience, hook) = (Duration::ZERO, Hook::default());
+        Shared {
+            state,
+            wake,
+            connected,
+            endpoints,
+            connect_timeout,
+            refused_patience,
+            caller,
+            tls,
+            tier,
+            drop_waits,
+            hook,
+        }
     }
 
     /// The same settings for the efficiency tier of the same cluster, with a state of its own.
     pub(crate) fn to_efficiency(&self) -> Shared {
-        let Shared { endpoints, connect_timeout, caller, tls, drop_waits, hook, .. } = self;
-        let to = Shared::new(endpoints.clone(), *connect_timeout, caller.clone(), tls.clone());
-        Shared { tier: Tier::Efficiency, drop_waits: *drop_waits, hook: hook.clone(), ..to }
+        let Shared { endpoints, connect_timeout, caller, tls, .. } = self;
+        Shared {
+            tier: Tier::Efficiency,
+            refused_patience: self.refused_patience,
+            drop_waits: self.drop_waits,
+            hook: self.hook.clone(),
+            ..Shared::new(endpoints.clone(), *connect_timeout, caller.clone(), tls.clone())
+        }
     }
 
     /// Locks the state. Ignores poisoning: a panic was reported where it happened, and other tasks must still be able to give
@@ -268,9 +293,11 @@ impl Shared {
     /// Why the cluster cannot be asked.
     pub(crate) fn failed(&self) -> Failed {
         let state = self.lock();
-        match &state.no_leader {
-            Some(said) => Failed::NoLeader { said: said.clone() },
-            None => Failed::Unreachable { last: state.last_failure.clone() },
+        match (&state.no_leader, &state.wrong_door) {
+            (Some(said), _) => Failed::NoLeader { said: said.clone() },
+            (None, Some(said)) => Failed::WrongDoor { said: said.clone() },
+            (None, None) if state.is_refusing => Failed::NothingListens { addresses: self.endpoints.clone() },
+            (None, None) => Failed::Unreachable { last: state.last_failure.clone() },
         }
     }
 }
@@ -282,7 +309,8 @@ impl State {
         match failure {
             DialFailure::NotLeader { leader: None } => self.no_leader = Some(said.clone()),
             DialFailure::NotLeader { leader: Some(_) } => self.no_leader = None,
-            DialFailure::Unreachable | DialFailure::Stalled => {
+            DialFailure::WrongDoor => self.wrong_door = Some(said.clone()),
+            DialFailure::Refused | DialFailure::Unreachable | DialFailure::Stalled => {
                 self.no_leader.take_if(|_| !is_any_there);
             }
         }
@@ -291,7 +319,7 @@ impl State {
 
     /// Notes that the stream goes to this leader.
     pub(crate) fn note_leader(&mut self, address: String, channel: Channel) {
-        (self.leader, self.no_leader) = (Some((address, channel)), None);
+        (self.leader, self.no_leader, self.wrong_door) = (Some((address, channel)), None, None);
     }
 
     /// Passes on the events of the machine. Returns the wakers to call, and what to tell the program.

@@ -155,10 +155,31 @@ impl Decoder for Codec {
     type Error = io::Error;
 
     fn decode(&mut self, buffer: &mut BytesMut) -> io::Result<Option<v1::ServerMessage>> {
-        take_frame(buffer, SERVER_MESSAGE_BYTES_MAX)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.for_caller()))
+        let refused = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+        // As lengths these would be above the bound, so no node begins a frame with them.
+        let foreign = FOREIGN.iter().find(|(first, _)| buffer.starts_with(first));
+        if let Some((_, why)) = foreign {
+            return Err(refused((*why).to_owned()));
+        }
+        take_frame(buffer, SERVER_MESSAGE_BYTES_MAX).map_err(|error| refused(error.problem()))
     }
 }
+
+/// What each text in [`FOREIGN`] contains.
+pub(crate) const SPOKEN_THERE: &str = " is spoken there";
+
+/// The first bytes of answers of programs that are not a node, and what to do.
+const FOREIGN: [(&[u8], &str); 2] = [
+    (
+        b"HTTP",
+        "HTTP is spoken there, and not by a node of Fencepost: check the address; the port for clients is 7420 by default",
+    ),
+    (
+        &[0x15, 0x03],
+        "TLS is spoken there: connect with https:// and the authority of the nodes (on the command line: --ca FILE), or \
+         check the address",
+    ),
+];
 
 impl Encoder<v1::ClientMessage> for Codec {
     type Error = io::Error;

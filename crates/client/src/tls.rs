@@ -18,6 +18,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use zeroize::Zeroizing;
 
 use crate::error::{Error, Failed};
+use crate::stream;
 
 /// How a client speaks TLS: see [`ClientBuilder::tls`](crate::ClientBuilder::tls).
 ///
@@ -137,12 +138,24 @@ impl Tls {
     }
 }
 
+/// Whether a connection failed because the other side speaks another protocol, so that trying again does not help.
+pub(crate) fn is_wrong_door(said: &str) -> bool {
+    ["ProtocolVersion", "InvalidContentType", "NoApplicationProtocol", stream::SPOKEN_THERE]
+        .iter()
+        .any(|part| said.contains(part))
+}
+
 /// A hint for a connection that failed because the two sides do not agree about TLS. Empty if that is not the reason.
 pub(crate) fn hint(said: &str, has_tls: bool) -> &'static str {
+    let plain =
+        "; the node speaks plain text: connect without TLS (without --ca and https://), or give the node a certificate";
     let foreign = "; the node's certificate is not signed by the authority that was given: give the right one";
     let wants = "; the node hung up: if the node wants to see a certificate, give one, with its key";
     let of_tls = [
-        ("InvalidContentType", "; the node speaks plain text: connect without TLS, or give the node a certificate"),
+        // A node sends this alert from a port without TLS. Other programs answer with bytes that are not TLS.
+        ("ProtocolVersion", plain),
+        ("InvalidContentType", plain),
+        ("NoApplicationProtocol", "; this is not the port for clients, which is 7420 by default: check the port"),
         ("UnknownIssuer", foreign),
         ("BadSignature", foreign),
         ("not valid for name", "; connect by a name in the node's certificate, or say which name it bears"),
@@ -153,15 +166,10 @@ pub(crate) fn hint(said: &str, has_tls: bool) -> &'static str {
         ("broken pipe", wants),
         ("onnection reset", wants),
     ];
-    // A node that expects TLS closes the connection on anything else. There can be other reasons, so this is a guess.
-    let perhaps = "; if the node speaks TLS, connect with https:// and its authority";
-    let of_plain = [
-        ("broken pipe", perhaps),
-        ("onnection reset", perhaps),
-        ("http2 error", perhaps),
-        ("closed at once", perhaps),
-        ("a message has", perhaps),
-    ];
+    // A node says what it expects. Other programs that expect TLS close the connection, for which there can be other reasons.
+    let perhaps = "; if TLS is spoken there, connect with https:// and the authority of the nodes (--ca)";
+    let of_plain =
+        [("broken pipe", perhaps), ("onnection reset", perhaps), ("http2 error", perhaps), ("closed at once", perhaps)];
     let table = if has_tls { &of_tls[..] } else { &of_plain };
     table.iter().find(|(part, _)| said.contains(part)).map_or("", |(_, hint)| hint)
 }

@@ -7,6 +7,8 @@ use std::fmt;
 
 /// Bytes in a resource name: long enough for any path or URL-like key, short enough that a name is never a payload.
 pub const NAME_BYTES_MAX: usize = 512;
+/// Bytes of a text that a message repeats, such as a name that is not valid: enough to recognise it. See [`crate::shortened`].
+pub const SHOWN_BYTES_MAX: usize = 128;
 /// Levels of a path: every acquire looks up each level above its name and takes an intention there.
 pub const PATH_LEVELS_MAX: usize = 16;
 /// Bytes of metadata on a session or a grant: tells people who holds a lock; not for application data.

@@ -3,6 +3,7 @@
 //! The constructors check the bounds, so `apply` never gets a name that is too long or a TTL of zero. Nothing here knows
 //! what a lock is.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -27,6 +28,23 @@ pub enum BadWord {
     /// A number that must be at least one is zero.
     #[error("zero: say at least one")]
     Zero,
+}
+
+/// A text for a message: whole if it is short, else its beginning and how long it is. A message must not grow with what a caller sends.
+///
+/// ```
+/// use fencepost_core::shortened;
+/// assert_eq!(shortened("orders/42"), "orders/42");
+/// assert!(shortened(&"n".repeat(5_000)).ends_with("nnn... (5000 bytes)"));
+/// ```
+pub fn shortened(text: &str) -> Cow<'_, str> {
+    match text.len() {
+        0..=bounds::SHOWN_BYTES_MAX => Cow::Borrowed(text),
+        bytes => {
+            let end = text.floor_char_boundary(bounds::SHOWN_BYTES_MAX);
+            Cow::Owned(format!("{}... ({bytes} bytes)", &text[..end]))
+        }
+    }
 }
 
 fn plain_text(text: &str, bytes_max: usize, bound: Bound) -> Result<Arc<str>, BadWord> {
@@ -401,5 +419,14 @@ mod tests {
         assert_eq!(LockDelay::new(60_001), Err(BadWord::Bound(Bound::LockDelay)));
         assert_eq!(Millis::new(u64::MAX), Err(BadWord::Bound(Bound::Duration)));
         assert_eq!(Permits::new(0), Err(BadWord::Zero));
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_characters_and_its_length_is_told() {
+        let whole = "n".repeat(bounds::SHOWN_BYTES_MAX);
+        assert_eq!(shortened(&whole), whole);
+        // Each of these characters has three bytes, so the bound is in the middle of one.
+        let long = "€".repeat(2_000);
+        assert_eq!(shortened(&long), format!("{}... (6000 bytes)", "€".repeat(bounds::SHOWN_BYTES_MAX / 3)));
     }
 }

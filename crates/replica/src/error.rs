@@ -6,15 +6,15 @@
 use crate::bounds::PROMOTE_BEHIND_ENTRIES_MAX;
 use crate::store::StoreError;
 use fencepost_core::{BadRecords, FormatVersion, KnownVersions, LogPosition};
-use fencepost_wire::WireError;
 use fencepost_wire::bounds::MEMBERS_MAX;
+use fencepost_wire::{ShownNode, WireError};
 
 /// Why a command was not taken. It was not and will not be carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotTaken {
     /// This node does not lead.
-    #[error("this node does not lead: ask {}", leader.map_or("again soon".into(), |leader| format!("node {leader:x}")))]
+    #[error("this node does not lead: ask {}", leader.map_or("again soon".into(), |leader| format!("node {}", ShownNode(leader))))]
     NotLeader {
         /// The leader, if it is known.
         leader: Option<u64>,
@@ -32,31 +32,31 @@ pub enum NotTaken {
     #[error("the request contains no change of the members: name at least one")]
     NothingToChange,
     /// No member has this id, or the member has another role than the change needs.
-    #[error("node {node:x} is not a member, or not a learner that could get a vote: look at the list of members")]
+    #[error("node {} is not a member, or not a learner that could get a vote: look at the list of members", ShownNode(*node))]
     UnknownNode {
         /// Which.
         node: u64,
     },
     /// Leadership cannot be transferred to a node that does not vote.
-    #[error("node {node:x} has no vote and cannot lead: look at the list of members")]
+    #[error("node {} has no vote and cannot lead: look at the list of members", ShownNode(*node))]
     NoVoter {
         /// Which.
         node: u64,
     },
     /// The node is a member already, or votes already.
-    #[error("node {node:x} is a member already: look at the list of members")]
+    #[error("node {} is a member already: look at the list of members", ShownNode(*node))]
     AlreadyMember {
         /// Which.
         node: u64,
     },
     /// Two changes are about one node.
-    #[error("two changes are about node {node:x}: make them one after the other")]
+    #[error("two changes are about node {}: make them one after the other", ShownNode(*node))]
     NodeTwice {
         /// Which.
         node: u64,
     },
     /// Another member has the name.
-    #[error("a member named {name} exists under another id, {node:x}: if that node lost its disk, remove it first")]
+    #[error("a member named {name} exists under another id, {}: if that node lost its disk, remove it first", ShownNode(*node))]
     NameTaken {
         /// The name.
         name: String,
@@ -65,8 +65,9 @@ pub enum NotTaken {
     },
     /// The learner is too far behind to get a vote.
     #[error(
-        "node {node:x} has the log up to entry {matched}, the leader up to {last}, and at most {PROMOTE_BEHIND_ENTRIES_MAX} may be \
-         missing: wait until it has caught up"
+        "node {} has the log up to entry {matched}, the leader up to {last}, and at most {PROMOTE_BEHIND_ENTRIES_MAX} may be \
+         missing: wait until it has caught up",
+        ShownNode(*node)
     )]
     NotCaughtUp {
         /// Which.
@@ -78,8 +79,9 @@ pub enum NotTaken {
     },
     /// The node does not know the format version that the cluster uses, or is about to use.
     #[error(
-        "node {node:x} knows format versions {known}, and the cluster uses {version}: start that node with a release that knows \
-         {version}, then add it again"
+        "node {} knows format versions {known}, and the cluster uses {version}: start that node with a release that knows \
+         {version}, then add it again",
+        ShownNode(*node)
     )]
     VersionUnknown {
         /// Which.

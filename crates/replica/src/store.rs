@@ -70,7 +70,7 @@ pub struct Identity {
 
 impl std::fmt::Display for Identity {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "node {} of cluster {:032x}", self.node, self.cluster)
+        write!(formatter, "node {} of cluster {:032x}", fencepost_wire::ShownNode(self.node), self.cluster)
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fencepost_replica::{MemberChange, Role};
 use fencepost_session::{End, Reason};
 use fencepost_wire::api::{admin, observe};
-use fencepost_wire::{Member, api, v1};
+use fencepost_wire::{Member, ShownNode, api, v1};
 use futures_core::Stream;
 use tokio_stream::StreamExt;
 use tonic::{Request, Response, Status};
@@ -126,8 +126,9 @@ impl AdminService for AdminEdge {
         match tokio::time::timeout(TRANSFER_TIMEOUT, led).await {
             Ok(Ok(now)) => Ok(Response::new(v1::TransferLeadResponse { leader: now.leader.unwrap_or_default() })),
             _ => {
+                let node = ShownNode(successor);
                 let message =
-                    format!("node {successor:x} did not take the lead in time: see whether it is up and has caught up");
+                    format!("node {node} did not take the lead in time: see whether it is up and has caught up");
                 Err(status::of(End::new(Reason::NotTransferred, message)))
             }
         }

@@ -32,3 +32,10 @@ pub(crate) const PENDING_RESETS_MAX: usize = 20;
 pub(crate) const HANDSHAKES_MAX: usize = 512;
 /// How long one handshake may take.
 pub(crate) const HANDSHAKE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
+/// Bytes that the door looks at to tell what the other side speaks: as many as a greeting has.
+pub(crate) const FIRST_BYTES: usize = 4;
+/// Bytes that the door reads and drops after it has told a caller that it is wrong here: a request with large headers. A connection that
+/// is closed with unread bytes is reset, and the caller may not see the answer.
+pub(crate) const WRONG_DOOR_BYTES_MAX: usize = 64 << 10;
+/// How long the door reads these bytes. Within [`HANDSHAKE_TIMEOUT`], so a caller cannot hold the door longer than by silence.
+pub(crate) const WRONG_DOOR_LINGER: std::time::Duration = std::time::Duration::from_secs(1);

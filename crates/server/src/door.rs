@@ -1,8 +1,8 @@
 //! The door of a port: accepts connections, does the TLS handshake if the port has TLS, and tells frames from HTTP.
 //!
 //! The HTTP servers (gRPC and plain HTTP) take their connections from here as a stream. A connection that speaks frames
-//! (`fencepost_wire::FRAME_GREETING`) goes to the port's frame service. Each handshake runs in its own task, so a slow connection does
-//! not delay the others. No message is read here.
+//! (`fencepost_wire::FRAME_GREETING`) goes to the port's frame service. A caller that is wrong at this port is told so by
+//! `wrong_door.rs`. Each handshake runs in its own task, so a slow connection does not delay the others. No message is read here.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use fencepost_wire::{FRAME_GREETING, FRAME_PROTOCOL};
+use fencepost_wire::{FRAME_PROTOCOL, PEER_PROTOCOL};
 use futures_core::Stream;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
@@ -21,8 +21,9 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::{TlsAcceptor, TlsStream};
 use tonic::transport::server::Connected;
 
-use crate::bounds::{HANDSHAKE_TIMEOUT, HANDSHAKES_MAX};
-use crate::tls::{Greeting, names_of};
+use crate::bounds::{FIRST_BYTES, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX};
+use crate::tls::{Greeting, HTTP1_PROTOCOL, names_of};
+use crate::wrong_door::{Purpose, Sign, Speaks, turn_away};
 
 /// How long the other side may be silent: see [`Connection::notice_silence`].
 const SILENCE_MAX: Duration = Duration::from_secs(10);
@@ -133,6 +134,7 @@ pub(crate) struct Door {
 /// Where the connections of a door go.
 #[derive(Clone)]
 struct Room {
+    sign: Arc<Sign>,
     speaks_frames: Option<ServeFrames>,
     http: mpsc::Sender<(Connection, SocketAddr)>,
 }
@@ -142,13 +144,14 @@ impl Door {
     /// accepts connections, and ends when the port is closed and all framed connections are over.
     pub(crate) fn open(
         listener: TcpListener,
+        sign: Sign,
         greeting: Option<Greeting>,
         speaks_frames: Option<ServeFrames>,
         closed: impl Future<Output = ()>,
     ) -> (Door, impl Future<Output = ()>) {
         let address = listener.local_addr().expect("a listener has an address");
         let (http, connections) = mpsc::channel(1);
-        let keep = keep(listener, greeting, Room { speaks_frames, http }, closed);
+        let keep = keep(listener, greeting, Room { sign: Arc::new(sign), speaks_frames, http }, closed);
         (Door { address, connections }, keep)
     }
 }
@@ -189,8 +192,13 @@ async fn arrive(
 ) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
     // If this fails, the connection is only a little slower.
     let _ = stream.set_nodelay(true);
-    let (connection, speaks_frames) = match tokio::time::timeout(HANDSHAKE_TIMEOUT, greet(config, stream)).await {
-        Ok(Ok(greeted)) => greeted,
+    let greeted = tokio::time::timeout(HANDSHAKE_TIMEOUT, greet(&room.sign, config, stream)).await;
+    let (connection, speaks_frames) = match greeted {
+        Ok(Ok(Some(greeted))) => greeted,
+        Ok(Ok(None)) => {
+            tracing::debug!(%from, "a connection was told that it is wrong here");
+            return None;
+        }
         // Any host can cause these, so they are logged at debug level only.
         Ok(Err(error)) => {
             tracing::debug!(%from, %error, "a connection was refused");
@@ -214,25 +222,32 @@ async fn arrive(
     }
 }
 
-/// The connection, and whether it speaks frames.
-async fn greet(config: Option<Arc<ServerConfig>>, mut stream: TcpStream) -> io::Result<(Connection, bool)> {
-    if let Some(config) = config {
-        let stream = TlsAcceptor::from(config).accept(stream).await?;
-        let speaks_frames = stream.get_ref().1.alpn_protocol() == Some(FRAME_PROTOCOL);
-        return Ok((Connection::Tls(Box::new(stream.into())), speaks_frames));
+/// The connection, and whether it speaks frames. `None` if the caller was wrong here, and was told so.
+async fn greet(
+    sign: &Sign,
+    config: Option<Arc<ServerConfig>>,
+    mut stream: TcpStream,
+) -> io::Result<Option<(Connection, bool)>> {
+    let speaks = Speaks::hear(&stream).await?;
+    if let Some(answer) = sign.answer(speaks) {
+        turn_away(stream, &answer).await?;
+        return Ok(None);
     }
-    let mut first = [0];
-    // Only a peek: an HTTP server must read this byte again.
-    stream.peek(&mut first).await?;
-    let speaks_frames = first[0] == FRAME_GREETING[0];
-    if speaks_frames {
-        let mut said = [0; FRAME_GREETING.len()];
-        stream.read_exact(&mut said).await?;
-        if said != FRAME_GREETING {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it speaks another version of the frame protocol"));
+    let Some(config) = config else {
+        let speaks_frames = matches!(speaks, Speaks::ClientFrames | Speaks::PeerFrames);
+        if speaks_frames {
+            stream.read_exact(&mut [0; FIRST_BYTES]).await?;
         }
+        return Ok(Some((Connection::Plain(stream), speaks_frames)));
+    };
+    let stream = TlsAcceptor::from(config).accept(stream).await?;
+    let protocol = stream.get_ref().1.alpn_protocol();
+    if protocol == Some(HTTP1_PROTOCOL) && sign.purpose != Purpose::Http {
+        turn_away(stream, &sign.answer_http1()).await?;
+        return Ok(None);
     }
-    Ok((Connection::Plain(stream), speaks_frames))
+    let speaks_frames = [Some(FRAME_PROTOCOL), Some(PEER_PROTOCOL)].contains(&protocol);
+    Ok(Some((Connection::Tls(Box::new(stream.into())), speaks_frames)))
 }
 
 impl Stream for Door {

@@ -14,7 +14,7 @@ use fencepost_replica::{
 };
 use fencepost_session::edge::{Edge, Lead, StreamId, Transmit};
 use fencepost_session::{End, Tier};
-use fencepost_wire::v1;
+use fencepost_wire::{ShownNode, v1};
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::clock;
@@ -437,8 +437,8 @@ impl Engine {
     /// A member's name and id, for people.
     fn call(&self, node: u64) -> String {
         match self.replica().member(node) {
-            Some(member) => format!("{} ({node:x})", member.name()),
-            None => format!("{node:x}"),
+            Some(member) => format!("{} ({})", member.name(), ShownNode(node)),
+            None => ShownNode(node).to_string(),
         }
     }
 
@@ -465,7 +465,7 @@ impl Engine {
         let replica = self.node.replica();
         let members = replica.members();
         let names: Vec<String> =
-            members.iter().map(|it| format!("{} ({:x}, {:?})", name_of(it), it.node, it.role)).collect();
+            members.iter().map(|it| format!("{} ({}, {:?})", name_of(it), ShownNode(it.node), it.role)).collect();
         tracing::info!(members = names.join(", "), "the members");
         let (me, applied) = (replica.id(), replica.applied().index);
         let described = members.into_iter().filter_map(|view| view.member);

@@ -8,6 +8,8 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
+use fencepost_wire::ShownNode;
+
 use crate::engine::Shared;
 use crate::exposition::CONTENT_TYPE;
 use crate::{metrics, status};
@@ -36,7 +38,7 @@ async fn readiness(State(shared): State<Shared>) -> Response {
             (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
         }
         Some(leader) if leader == replica.id() && replica.serves() => "ready: this node leads\n".into_response(),
-        Some(leader) if leader != replica.id() => format!("ready: node {leader:x} leads\n").into_response(),
+        Some(leader) if leader != replica.id() => format!("ready: node {} leads\n", ShownNode(leader)).into_response(),
         _ => {
             let text = format!("not ready: {}\n", status::without_leader(&replica.hearing()));
             (StatusCode::SERVICE_UNAVAILABLE, text).into_response()

@@ -16,6 +16,7 @@
 //! | `port.rs` | where the edge submits commands: the replica or the efficiency tier |
 //! | `connected.rs` | one client's stream, as its connection holds it |
 //! | `door.rs` | accepts connections, does handshakes, tells frames from HTTP |
+//! | `wrong_door.rs` | tells a caller at the wrong port, in its own protocol, where to go |
 //! | `frames.rs` | messages as frames on a connection, bounded before they are allocated |
 //! | `framed_service.rs` | sessions over frames |
 //! | `lock_service.rs` | sessions over gRPC |
@@ -60,6 +61,7 @@ mod restore;
 mod server;
 mod status;
 mod tls;
+mod wrong_door;
 
 pub use config::{Begin, CLIENT_PORT, Config, HTTP_PORT, PEER_PORT, TlsFiles};
 pub use error::StartError;

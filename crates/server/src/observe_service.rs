@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fencepost_core::{Arrival, GrantId, Name, Position, SessionId};
+use fencepost_core::{Arrival, GrantId, Name, Position, SessionId, shortened};
 use fencepost_session::{End, Reason};
 use fencepost_wire::api::observe::{self, ReadAt};
 use fencepost_wire::api::watch as events;
@@ -71,7 +71,7 @@ fn page_rows(asked: u32) -> usize {
 }
 
 fn name_of(text: &str) -> Result<Name, End> {
-    Name::new(text).map_err(|why| End::invalid(format!("the name {text:?}: {why}")))
+    Name::new(text).map_err(|why| End::invalid(format!("the name {:?}: {why}", shortened(text))))
 }
 
 type WatchStream = Pin<Box<dyn Stream<Item = Result<v1::WatchResponse, Status>> + Send>>;

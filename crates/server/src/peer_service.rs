@@ -8,7 +8,7 @@ use std::sync::Arc;
 use fencepost_core::{FormatVersion, KnownVersions};
 use fencepost_replica::decode_peer;
 use fencepost_session::End;
-use fencepost_wire::{api, v1};
+use fencepost_wire::{ShownNode, api, v1};
 use futures_util::SinkExt;
 use tokio::sync::watch;
 use tokio_stream::StreamExt;
@@ -22,6 +22,9 @@ use crate::frames::{Frames, frames};
 use crate::server::wait_until_closed;
 use crate::status;
 use fencepost_wire::grpc::peer_service_server::PeerService;
+
+/// The reason for a caller whose certificate does not have the name of a member.
+pub(crate) const UNKNOWN_PEER: &str = "UNKNOWN_PEER";
 
 #[derive(Clone)]
 pub(crate) struct PeerEdge {
@@ -58,15 +61,17 @@ impl PeerEdge {
         let cluster = api::whole(hello.cluster_high, hello.cluster_low);
         if cluster != group.cluster {
             let message = format!(
-                "this is node {me:x} of cluster {:032x}, and the caller is of cluster {cluster:032x}: check the addresses of the members",
+                "this is node {} of cluster {:032x}, and the caller is of cluster {cluster:032x}: check the addresses of the members",
+                ShownNode(me),
                 group.cluster
             );
             return Err(status::reason(Code::FailedPrecondition, "FOREIGN_CLUSTER", message));
         }
         if hello.to != me {
             let message = format!(
-                "this is node {me:x}, and the caller means node {:x}: check the addresses of the members",
-                hello.to
+                "this is node {}, and the caller means node {}: check the addresses of the members",
+                ShownNode(me),
+                ShownNode(hello.to)
             );
             return Err(status::reason(Code::FailedPrecondition, "FOREIGN_NODE", message));
         }
@@ -110,8 +115,8 @@ impl Caller {
         if sender == self.node {
             return Ok(());
         }
-        let message =
-            format!("node {:x} sent a message of node {sender:x}: a node sends only its own messages", self.node);
+        let (node, sender) = (ShownNode(self.node), ShownNode(sender));
+        let message = format!("node {node} sent a message of node {sender}: a node sends only its own messages");
         Err(status::reason(Code::PermissionDenied, "FOREIGN_NAME", message))
     }
 }
@@ -121,7 +126,7 @@ fn stranger(names: &[String]) -> Status {
         "the caller's certificate is for {names:?}, which does not match a member that this node knows: the caller needs a \
          certificate with its member's name. If it has one, this node has not heard of that member yet, and asks other nodes"
     );
-    status::reason(Code::PermissionDenied, "UNKNOWN_PEER", message)
+    status::reason(Code::PermissionDenied, UNKNOWN_PEER, message)
 }
 
 fn bad(error: impl std::fmt::Display) -> Status {
@@ -160,7 +165,7 @@ impl PeerEdge {
             caller.check(&engine)?;
             let group = engine.replica().group();
             for bytes in &delivered.messages {
-                let peer = decode_peer(bytes).map_err(bad)?;
+                let peer = decode_peer(bytes).map_err(|error| bad(error.problem()))?;
                 if (peer.cluster, peer.group) != (group.cluster, group.group) {
                     return Err(status::reason(
                         Code::FailedPrecondition,
@@ -188,7 +193,7 @@ impl PeerService for PeerEdge {
         let mut stream = request.into_inner();
         let first = stream.message().await?.ok_or_else(|| bad("the first message of a snapshot must have `hello`"))?;
         let caller = self.meet(names, first.hello)?;
-        let peer = decode_peer(&first.message).map_err(bad)?;
+        let peer = decode_peer(&first.message).map_err(|error| bad(error.problem()))?;
         caller.check_sender(peer.message.from)?;
         let mut bytes = first.data;
         while let Some(piece) = stream.message().await? {
@@ -197,7 +202,7 @@ impl PeerService for PeerEdge {
             }
             bytes.extend(piece.data);
         }
-        tracing::info!(from = format!("{:x}", peer.message.from), bytes = bytes.len(), "a snapshot was received");
+        tracing::info!(from = %ShownNode(peer.message.from), bytes = bytes.len(), "a snapshot was received");
         self.shared.engine().node_mut().handle_snapshot(peer.message, Arc::from(bytes));
         self.shared.ring();
         Ok(Response::new(v1::InstallSnapshotResponse {}))

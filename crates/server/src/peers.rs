@@ -13,11 +13,11 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fencepost_replica::{GroupId, Message, PeerMessage, encode_peer};
 use fencepost_wire::bounds::MEMBERS_MAX;
-use fencepost_wire::{FRAME_GREETING, Member, api, v1};
+use fencepost_wire::{Member, PEER_GREETING, ShownNode, api, v1};
 use futures_core::Stream;
 use futures_util::{Sink, SinkExt};
 use tokio::io::AsyncWriteExt;
@@ -30,6 +30,7 @@ use crate::bounds::{PEER_ANSWER_BYTES_MAX, PEER_MESSAGE_BYTES_MAX, PEER_OUTBOX_B
 use crate::door::Connection;
 use crate::engine::Shared;
 use crate::frames::frames;
+use crate::peer_service::UNKNOWN_PEER;
 use crate::tls::Calling;
 use fencepost_wire::grpc::peer_service_client::PeerServiceClient;
 
@@ -40,6 +41,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Silence of a peer after which this node connects again.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 const RECONNECT_WAIT: Duration = Duration::from_millis(200);
+/// How long another node may refuse this one because it does not know it yet, before this node warns. A node that joins asks for the list of
+/// members once a second.
+const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What this node says about itself to its peers.
@@ -273,7 +277,7 @@ impl Job {
                 match &sent {
                     Ok(bytes) => shared.engine().peers.count(*bytes),
                     Err(reason) => {
-                        tracing::warn!(peer = format!("{node:x}"), %reason, "a snapshot could not be sent: this node tries again");
+                        tracing::warn!(peer = %ShownNode(node), %reason, "a snapshot could not be sent: this node tries again");
                     }
                 }
                 shared.engine().node_mut().replica_mut().handle_snapshot_sent(node, sent.is_ok());
@@ -302,24 +306,43 @@ fn dial(myself: &Myself, way: &Way) -> Result<Channel, String> {
     Ok(endpoint.connect_lazy())
 }
 
+/// Why a connection to a peer failed or ended.
+struct Lost {
+    reason: String,
+    /// The peer does not know this node as a member. If it joins, it will soon.
+    is_stranger: bool,
+}
+
+impl From<String> for Lost {
+    fn from(reason: String) -> Lost {
+        Lost { reason, is_stranger: false }
+    }
+}
+
 /// Keeps a connection to a peer until the peer's outbox is closed.
 async fn talk(shared: &Shared, myself: &Myself, node: u64, way: &Way, outbox: PeerOutbox) {
     let mut was_reachable = true;
+    let mut stranger_since: Option<Instant> = None;
     while !outbox.is_closed() {
         let connected = tokio::time::timeout(CONNECT_TIMEOUT, connect(myself, way)).await;
         let said = match connected.unwrap_or_else(|_| Err("it did not answer in time".to_owned())) {
             Ok(connection) => say(connection, myself.hello(node), outbox.open()).await,
-            Err(reason) => Err(reason),
+            Err(reason) => Err(reason.into()),
         };
         outbox.shut();
         if outbox.is_closed() {
             return;
         }
-        // Logged once, not five times a second.
-        if let Err(reason) = said
-            && std::mem::replace(&mut was_reachable, false)
-        {
-            tracing::warn!(peer = format!("{node:x}"), address = way.address, %reason, "a peer cannot be reached: this node tries again");
+        if let Err(Lost { reason, is_stranger }) = said {
+            let (peer, address) = (ShownNode(node), &way.address);
+            let since = is_stranger.then(|| *stranger_since.get_or_insert_with(Instant::now));
+            stranger_since = since;
+            if since.is_some_and(|since| since.elapsed() < STRANGER_PATIENCE) {
+                tracing::debug!(%peer, address, reason, "a peer does not know this node yet: this node tries again");
+            } else if std::mem::replace(&mut was_reachable, false) {
+                // Logged once, not five times a second.
+                tracing::warn!(%peer, address, reason, "a peer cannot be reached: this node tries again");
+            }
         }
         shared.engine().node_mut().replica_mut().handle_unreachable(node);
         tokio::time::sleep(RECONNECT_WAIT).await;
@@ -331,7 +354,7 @@ async fn connect(myself: &Myself, way: &Way) -> Result<Connection, String> {
     socket.set_nodelay(true).map_err(|error| error.to_string())?;
     let connection = match (&myself.calling, &way.name) {
         (None, _) => {
-            socket.write_all(&FRAME_GREETING).await.map_err(|error| error.to_string())?;
+            socket.write_all(&PEER_GREETING).await.map_err(|error| error.to_string())?;
             Connection::Plain(socket)
         }
         (Some(calling), Some(name)) => Connection::Tls(Box::new(calling.greet_member(socket, name).await?)),
@@ -342,7 +365,7 @@ async fn connect(myself: &Myself, way: &Way) -> Result<Connection, String> {
 }
 
 /// Sends the messages of the outbox until the connection or the outbox is closed. The peer answers only to say why it hangs up.
-async fn say(connection: Connection, hello: v1::PeerHello, mut outbox: PeerOutbox) -> Result<(), String> {
+async fn say(connection: Connection, hello: v1::PeerHello, mut outbox: PeerOutbox) -> Result<(), Lost> {
     let mut frames = frames::<v1::DeliverResponse>(connection, PEER_ANSWER_BYTES_MAX);
     let first = v1::DeliverRequest { hello: Some(hello), messages: Vec::new() };
     frames.feed(first).await.map_err(|error| error.to_string())?;
@@ -351,9 +374,9 @@ async fn say(connection: Connection, hello: v1::PeerHello, mut outbox: PeerOutbo
             let mut ways = Pin::new(&mut frames);
             if let Poll::Ready(answer) = ways.as_mut().poll_next(context) {
                 return Poll::Ready(Err(match answer {
-                    Some(Ok(answer)) => answer.message,
-                    Some(Err(error)) => error.to_string(),
-                    None => "it hung up".to_owned(),
+                    Some(Ok(answer)) => Lost { is_stranger: answer.reason == UNKNOWN_PEER, reason: answer.message },
+                    Some(Err(error)) => error.to_string().into(),
+                    None => "it hung up".to_owned().into(),
                 }));
             }
             let ready = Sink::<v1::DeliverRequest>::poll_ready(ways.as_mut(), context);
@@ -397,7 +420,7 @@ async fn send_snapshot(
     let call = client.install_snapshot(tokio_stream::once(first).chain(tokio_stream::iter(pieces)));
     let sent = tokio::time::timeout(SNAPSHOT_TIMEOUT, call).await.map_err(|_| "it took too long")?;
     sent.map_err(|status| reason(&status))?;
-    tracing::info!(peer = format!("{node:x}"), bytes = bytes.len(), "a snapshot was sent");
+    tracing::info!(peer = %ShownNode(node), bytes = bytes.len(), "a snapshot was sent");
     Ok(bytes.len())
 }
 

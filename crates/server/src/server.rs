@@ -10,12 +10,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::IntoResponse;
 use fencepost_replica::store::{Start, close_to_others, read_identity};
 use fencepost_replica::{GroupId, Log, Node, Role, Settings, Stop, StorageLocation};
-use fencepost_wire::Member;
+use fencepost_wire::{Member, ShownNode};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
+use tonic::Status;
 use tonic::service::Routes;
 use tonic::transport::Server as Grpc;
 
@@ -31,6 +36,7 @@ use crate::observe_service::ObserveEdge;
 use crate::peer_service::PeerEdge;
 use crate::peers::{Myself, Peers};
 use crate::tls::{Calling, Greeting, Port};
+use crate::wrong_door::{Purpose, Sign};
 use crate::{clock, framed_service, http};
 use fencepost_wire::grpc::admin_service_server::AdminServiceServer;
 use fencepost_wire::grpc::lock_service_server::LockServiceServer;
@@ -79,7 +85,7 @@ impl Server {
             calling: tls.asking,
         };
         tracing::info!(
-            node = format!("{:x}", replica.id()),
+            node = %ShownNode(replica.id()),
             cluster = format!("{:032x}", replica.group().cluster),
             name = config.name,
             clients = %client_address,
@@ -100,16 +106,27 @@ impl Server {
 
         let (closing, closed) = watch::channel(false);
         let mut tasks = JoinSet::new();
-        let mut open = |listener, greeting, speaks_frames| {
-            let (door, keep) = Door::open(listener, greeting, speaks_frames, wait_until_closed(closed.clone()));
+        let sign = |purpose, greeting: &Option<Greeting>| Sign {
+            purpose,
+            has_tls: greeting.is_some(),
+            clients: introduction.member.client_address().to_owned(),
+            http: format!("{}://{http_address}", if tls.http.is_some() { "https" } else { "http" }),
+            peers: introduction.member.peer_address().to_owned(),
+        };
+        let (for_clients, for_peers) = (sign(Purpose::Clients, &tls.clients), sign(Purpose::Peers, &tls.peers));
+        let for_http = sign(Purpose::Http, &tls.http);
+        let mut open = |listener, sign: &Sign, greeting, speaks_frames| {
+            let closed = wait_until_closed(closed.clone());
+            let (door, keep) = Door::open(listener, sign.clone(), greeting, speaks_frames, closed);
             tasks.spawn(keep);
             door
         };
         let peers = PeerEdge { shared: shared.clone(), closed: closed.clone() };
-        let client = open(client, tls.clients, Some(client_frames(&shared)));
-        let (web, peer) = (open(web, tls.http, None), open(peer, tls.peers, Some(peer_frames(&peers))));
-        tasks.spawn(serve(client, client_routes(&shared, &closed), closed.clone()));
-        tasks.spawn(serve(peer, peer_routes(peers), closed.clone()));
+        let client = open(client, &for_clients, tls.clients, Some(client_frames(&shared)));
+        let web = open(web, &for_http, tls.http, None);
+        let peer = open(peer, &for_peers, tls.peers, Some(peer_frames(&peers)));
+        tasks.spawn(serve(client, signposted(client_routes(&shared, &closed), for_clients), closed.clone()));
+        tasks.spawn(serve(peer, signposted(peer_routes(peers), for_peers), closed.clone()));
         tasks.spawn(serve_http(web, http::router(shared.clone()), closed.clone()));
         if config.peer_tls.is_some() {
             tasks.spawn(membership::ask_about_strangers(shared.clone(), introduction.clone(), closed.clone()));
@@ -197,7 +214,7 @@ impl Server {
         tokio::select! {
             stop = &mut self.turns => return Err(stop.expect("the turns do not panic")),
             done = tokio::time::timeout(HAND_OVER_TIMEOUT, handed_over) => match done {
-                Ok(_) => tracing::info!(to = format!("{successor:x}"), "the lead is handed over"),
+                Ok(_) => tracing::info!(to = %ShownNode(successor), "the lead is handed over"),
                 Err(_) => tracing::warn!("no node took the lead in time: the others will elect a leader"),
             }
         }
@@ -358,6 +375,18 @@ fn client_routes(shared: &Shared, closed: &watch::Receiver<bool>) -> Routes {
         .add_service(AdminServiceServer::new(AdminEdge { shared: shared.clone() }).max_decoding_message_size(limit))
         .add_service(health)
         .add_service(reflection)
+}
+
+/// The services, and an answer that says where to go instead of an empty one for everything else.
+fn signposted(routes: Routes, sign: Sign) -> Routes {
+    let fallback = move |headers: HeaderMap| async move {
+        let is_grpc = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+        match is_grpc {
+            true => Status::unimplemented(sign.for_grpc()).into_http::<Body>(),
+            false => (StatusCode::BAD_REQUEST, sign.for_http() + "\n").into_response(),
+        }
+    };
+    routes.into_axum_router().fallback(fallback).into()
 }
 
 fn peer_routes(peers: PeerEdge) -> Routes {

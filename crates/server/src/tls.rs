@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fencepost_wire::FRAME_PROTOCOL;
+use fencepost_wire::{FRAME_PROTOCOL, PEER_PROTOCOL};
 use tokio::net::TcpStream;
 use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -26,6 +26,9 @@ use zeroize::Zeroizing;
 
 use crate::config::TlsFiles;
 
+/// The protocol name (ALPN) of HTTP/1.1.
+pub(crate) const HTTP1_PROTOCOL: &[u8] = b"http/1.1";
+
 /// What a port is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Port {
@@ -36,12 +39,15 @@ pub(crate) enum Port {
 }
 
 impl Port {
-    /// The protocols that the port offers (ALPN).
+    /// The protocols that the port offers (ALPN). A client's frames at another port fail in the handshake, because no port offers the
+    /// frames of both. HTTP/1.1 is offered everywhere, so that a browser can be told that it is wrong.
     fn protocols(&self) -> Vec<Vec<u8>> {
-        match self {
-            Port::Http => vec![b"http/1.1".to_vec()],
-            Port::Clients | Port::Peers(_) => vec![FRAME_PROTOCOL.to_vec(), b"h2".to_vec()],
-        }
+        let offered = match self {
+            Port::Http => &[HTTP1_PROTOCOL][..],
+            Port::Clients => &[FRAME_PROTOCOL, b"h2", HTTP1_PROTOCOL],
+            Port::Peers(_) => &[PEER_PROTOCOL, b"h2", HTTP1_PROTOCOL],
+        };
+        offered.iter().map(|protocol| protocol.to_vec()).collect()
     }
 
     /// The flags for certificate, key and authority.
@@ -218,6 +224,15 @@ pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Vec<String> {
     }
 }
 
+/// Alerts of another node's port (see `wrong_door.rs`), and what they mean to a calling node.
+const ALERTS: [(&str, &str); 2] = [
+    ("ProtocolVersion", ": it speaks plain text; start all nodes with --peer-cert, --peer-key and --peer-ca, or none"),
+    (
+        "NoApplicationProtocol",
+        ": this is not its port for other nodes; check the peer address of the member (--advertise-peer)",
+    ),
+];
+
 /// The TLS of outgoing calls: the trusted authority, and the certificate to show. The files are read for each connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Calling {
@@ -267,9 +282,13 @@ impl Calling {
                 builder.with_client_auth_cert(chain, key).map_err(|error| error.to_string())?
             }
         };
-        config.alpn_protocols = vec![FRAME_PROTOCOL.to_vec()];
+        config.alpn_protocols = vec![PEER_PROTOCOL.to_vec()];
         let greeted = TlsConnector::from(Arc::new(config)).connect(server, socket).await;
-        greeted.map(TlsStream::from).map_err(|error| error.to_string())
+        greeted.map(TlsStream::from).map_err(|error| {
+            let said = error.to_string();
+            let hint = ALERTS.iter().find(|(alert, _)| said.contains(alert)).map_or("", |(_, hint)| hint);
+            said + hint
+        })
     }
 
     fn exactly(&self, name: &str) -> Result<ExactName, String> {

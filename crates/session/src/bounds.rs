@@ -63,5 +63,8 @@ pub const BACKOFF_ELECTION_FIRST: Duration = Duration::from_millis(5);
 pub const BACKOFF_ELECTION_MAX: Duration = Duration::from_millis(200);
 /// Rounds without an answer from any node after which the cluster counts as dead.
 pub const BREAKER_ROUNDS: u32 = 3;
+/// Rounds in which every endpoint refuses the connection after which a first connect fails: no node runs there. Twice, because a node
+/// that restarts refuses for a moment. With [`BACKOFF_FIRST`] between them this takes well under 300 ms.
+pub const REFUSED_ROUNDS: u32 = 2;
 /// Leader hints that the client follows without a pause. During an election nodes may point at each other.
 pub const HINTS_FOLLOWED: u32 = 3;

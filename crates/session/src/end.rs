@@ -55,6 +55,8 @@ pub enum Reason {
     NoSuccessor,
     /// The leadership transfer did not finish in time.
     NotTransferred,
+    /// The caller came to the wrong port, or without TLS.
+    WrongDoor,
     /// Any other refusal. The message says why.
     Refused,
     /// The node itself failed. The operator should read its log.
@@ -85,6 +87,7 @@ impl Reason {
             Reason::FormatVersion => "FORMAT_VERSION",
             Reason::NoSuccessor => "NO_SUCCESSOR",
             Reason::NotTransferred => "NOT_TRANSFERRED",
+            Reason::WrongDoor => "WRONG_DOOR",
             Reason::Refused => "REFUSED",
             Reason::Internal => "INTERNAL",
         }

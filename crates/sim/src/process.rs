@@ -105,7 +105,7 @@ impl Process {
             tier,
             users,
             machine: Connection::default(),
-            reconnect: Reconnect::new(addresses.clone()),
+            reconnect: Reconnect::new(addresses.clone(), Duration::ZERO),
             link: Link::Down,
             group: (0, 0),
             addresses,
@@ -118,7 +118,7 @@ impl Process {
     pub(crate) fn crash(&mut self, now: WorldTime) -> Option<Deed> {
         let local = self.local(now);
         self.machine = Connection::default();
-        self.reconnect = Reconnect::new(self.addresses.clone());
+        self.reconnect = Reconnect::new(self.addresses.clone(), Duration::ZERO);
         self.users.iter_mut().for_each(|user| user.forget(local));
         (self.paused, self.waiting) = (false, VecDeque::new());
         self.hang_up()
@@ -246,10 +246,10 @@ impl Process {
         }
         self.link = Link::Down;
         if std::mem::take(&mut self.moved) {
-            self.reconnect = Reconnect::new(self.addresses.clone());
+            self.reconnect = Reconnect::new(self.addresses.clone(), Duration::ZERO);
         }
         self.reconnect.handle_failed(local, failure, self.random.number());
-        self.machine.handle_reachable(!self.reconnect.is_open());
+        self.machine.handle_reachable(!self.reconnect.is_open(local));
     }
 
     /// Lets the machines and users do everything that is due, then sends.

@@ -97,15 +97,26 @@ impl WireError {
     /// The text for a client whose request could not be read: what is wrong with the request, without advice for operators.
     pub fn for_caller(&self) -> String {
         match self {
-            WireError::BadWord { what, source } => format!("{what} is not valid: {source}"),
-            WireError::Damaged { what, detail } => format!("{what} is not valid: {detail}"),
             WireError::Unknown { what } => {
                 format!(
                     "{what} is missing, or says something that this server does not know: is the client newer than it?"
                 )
             }
+            WireError::TooLarge { .. } => self.problem() + ": send several shorter ones",
+            other => other.problem(),
+        }
+    }
+
+    /// What is wrong with bytes that came over the network, without advice: the reader cannot take them from elsewhere.
+    pub fn problem(&self) -> String {
+        match self {
+            WireError::BadWord { what, source } => format!("{what} is not valid: {source}"),
+            WireError::Damaged { what, detail } => format!("{what} is not valid: {detail}"),
+            WireError::Unknown { what } => {
+                format!("{what} is missing, or says something that this version does not know")
+            }
             WireError::TooLarge { what, bytes, bytes_max } => {
-                format!("{what} has {bytes} bytes, and at most {bytes_max} are allowed: send several shorter ones")
+                format!("{what} has {bytes} bytes, and at most {bytes_max} are allowed")
             }
             other => other.to_string(),
         }

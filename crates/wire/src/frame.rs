@@ -7,12 +7,16 @@ use prost::bytes::{Buf, BufMut, BytesMut};
 
 use crate::error::WireError;
 
-/// The first bytes of a framed connection in plain text. No HTTP connection begins with the same letter, so the first byte tells the two
-/// apart. The last byte is the version.
+/// The first bytes of a client's framed connection in plain text. No HTTP connection begins with the same letter, so the first byte tells
+/// the two apart. The last byte is the version.
 pub const FRAME_GREETING: [u8; 4] = *b"FP/1";
+/// The same for a connection between nodes. It differs, so that a node can tell a caller that it came to the wrong port.
+pub const PEER_GREETING: [u8; 4] = *b"FN/1";
 
-/// The protocol name (ALPN) of a framed connection in TLS.
+/// The protocol name (ALPN) of a client's framed connection in TLS.
 pub const FRAME_PROTOCOL: &[u8] = b"fencepost/1";
+/// The same for a connection between nodes.
+pub const PEER_PROTOCOL: &[u8] = b"fencepost-peer/1";
 
 const LENGTH_BYTES: usize = 4;
 

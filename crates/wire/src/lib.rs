@@ -75,9 +75,9 @@ pub mod grpc {
 }
 
 pub use error::WireError;
-pub use frame::{FRAME_GREETING, FRAME_PROTOCOL, put_frame, take_frame};
+pub use frame::{FRAME_GREETING, FRAME_PROTOCOL, PEER_GREETING, PEER_PROTOCOL, put_frame, take_frame};
 pub use log_entry::{Entry, StateProof, decode, encode, encode_into};
-pub use member::{BadMember, Member, Members};
+pub use member::{BadMember, Member, Members, ShownNode};
 pub use member_change::{MemberChanges, MemberStep, decode_member_changes, encode_described};
 pub use secret::SessionSecret;
 pub use snapshot::SnapshotHeader;

@@ -3,10 +3,21 @@
 //! A [`Member`] is always valid: its constructor checks it. The replica decides what a change does to [`Members`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use crate::bounds::{MEMBER_ADDRESS_BYTES_MAX, MEMBER_NAME_BYTES_MAX};
 use crate::error::WireError;
 use crate::v1 as wire;
+
+/// The id of a node as people read and type it: twelve hex digits. Logs, errors, tables and JSON all show it in this way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShownNode(pub u64);
+
+impl fmt::Display for ShownNode {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:012x}", self.0)
+    }
+}
 
 /// A node, its name for people, and its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]

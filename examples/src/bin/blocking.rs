@@ -3,7 +3,7 @@
 //! It needs the feature `blocking` of the crate `fencepost`.
 //!
 //! ```sh
-//! fencepost dev &
+//! fencepost dev --background
 //! cargo run -p fencepost-examples --bin blocking
 //! ```
 

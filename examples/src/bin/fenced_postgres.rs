@@ -3,7 +3,7 @@
 //! The first worker's lock ends after half a second (`max_hold`). The worker does not notice, as after a long pause.
 //!
 //! ```sh
-//! fencepost dev &
+//! fencepost dev --background
 //! export FENCEPOST_POSTGRES=postgres://postgres@127.0.0.1/postgres
 //! cargo run -p fencepost-examples --bin fenced_postgres
 //! ```

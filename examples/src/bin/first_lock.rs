@@ -1,7 +1,7 @@
 //! The shortest whole program: takes a lock, shows its token and how long it is certainly held, and releases it.
 //!
 //! ```sh
-//! fencepost dev &
+//! fencepost dev --background
 //! cargo run -p fencepost-examples --bin first_lock
 //! ```
 

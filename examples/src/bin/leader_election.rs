@@ -3,7 +3,7 @@
 //! Start it twice, in two terminals, with two names. End the leader with Ctrl-C.
 //!
 //! ```sh
-//! fencepost dev &
+//! fencepost dev --background
 //! cargo run -p fencepost-examples --bin leader_election -- ann
 //! cargo run -p fencepost-examples --bin leader_election -- ben
 //! ```

@@ -1,7 +1,7 @@
 //! At most two uploads at a time, across all processes that use the same semaphore.
 //!
 //! ```sh
-//! fencepost dev &
+//! fencepost dev --background
 //! cargo run -p fencepost-examples --bin semaphore
 //! ```
 

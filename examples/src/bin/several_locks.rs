@@ -1,7 +1,7 @@
 //! Two workers need the same two locks, and name them in opposite order. Asked for in one request, they cannot deadlock.
 //!
 //! ```sh
-//! fencepost dev &
+//! fencepost dev --background
 //! cargo run -p fencepost-examples --bin several_locks
 //! ```
 

@@ -1,7 +1,7 @@
 //! A worker that stops when its lock is lost, and writes nothing after that.
 //!
 //! ```sh
-//! fencepost dev &
+//! fencepost dev --background
 //! cargo run -p fencepost-examples --bin stops_when_lost
 //! fencepost break nightly --yes --reason test    # in another terminal, within ten seconds
 //! ```

@@ -6,7 +6,7 @@ use std::io::{IsTerminal, Write};
 
 use clap::ArgGroup;
 use fencepost::{AsOf, Client, FreezeId, FreezeRecord, GrantId, GrantView, Name, SessionId};
-use fencepost_core::Scope;
+use fencepost_core::{Scope, shortened};
 use serde_json::{Value, json};
 
 use crate::command::describe::{freeze_json, holders_of_the_name};
@@ -290,7 +290,8 @@ pub(crate) async fn limit(args: LimitArgs) -> Result {
 fn by_beginning<Id>(what: &str, beginning: &str, ids: impl Iterator<Item = (Id, String)>, lister: &str) -> Result<Id> {
     let wanted = beginning.to_lowercase();
     if wanted.is_empty() || wanted.len() > 32 || !wanted.bytes().all(|it| it.is_ascii_hexdigit()) {
-        return Err(Failure::usage(format!("{beginning:?} is not an id: `{lister}` lists the ids, in hex")));
+        let shown = shortened(beginning);
+        return Err(Failure::usage(format!("{shown:?} is not an id: `{lister}` lists the ids, in hex")));
     }
     let mut found: Vec<Id> = ids.filter(|(_, id)| id.starts_with(&wanted)).map(|(id, _)| id).collect();
     match (found.pop(), found.is_empty()) {
@@ -303,7 +304,7 @@ fn by_beginning<Id>(what: &str, beginning: &str, ids: impl Iterator<Item = (Id, 
 }
 
 /// Asks the user at the terminal. `Ok` means yes.
-fn confirm(what: &str, yes: bool) -> Result {
+pub(crate) fn confirm(what: &str, yes: bool) -> Result {
     if yes {
         return Ok(());
     }

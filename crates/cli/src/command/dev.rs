@@ -1,17 +1,28 @@
 //! `fencepost dev`: runs a node, or a small cluster, in this process, with nothing to configure.
 //!
-//! For trying things out. It listens on loopback only, since it has no TLS.
+//! For trying things out. It listens on loopback only, since it has no TLS. With `--background` this program starts itself again as a
+//! process that outlives the shell. Its standard output and error are pipes: it closes both when its nodes serve, or when it ends.
 
+use std::fs::File;
+use std::io::Read;
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use fencepost_server::{Begin, CLIENT_PORT, Config, Server, StartError};
+use nix::unistd::{dup2_stderr, dup2_stdout, setsid};
 
+use crate::command::exec::own_path;
 use crate::command::serve::{asked_to_end, start_failure};
-use crate::failure::{Failure, Result};
+use crate::failure::{self, Failure, Result};
 use crate::settings::{ClientFlags, NodeFlags, Settings};
 use crate::{logs, output};
 
+/// The beginning of the line that says that the nodes serve.
+const READY: &str = "ready: ";
+/// The log of `--background`, in the directory of the data.
+const LOG_FILE: &str = "dev.log";
 /// How much higher the ports of the next node are: 7420, 7430, 7440.
 const PORTS_APART: u16 = 10;
 
@@ -31,6 +42,12 @@ pub(crate) struct Args {
     /// higher. Port 0 picks free ports
     #[arg(long, value_name = "IP:PORT", default_value_t = SocketAddr::from(([127, 0, 0, 1], CLIENT_PORT)))]
     listen: SocketAddr,
+    /// Run in the background: return when the nodes serve, and say how to end them
+    #[arg(long)]
+    background: bool,
+    /// This is the process that `--background` has started
+    #[arg(long, hide = true, conflicts_with = "background")]
+    detached: bool,
 }
 
 fn nodes(text: &str) -> std::result::Result<u16, String> {
@@ -44,6 +61,13 @@ fn nodes(text: &str) -> std::result::Result<u16, String> {
 }
 
 pub(crate) async fn run(args: Args) -> Result {
+    if args.background {
+        return run_in_background(&args);
+    }
+    if args.detached {
+        // It fails only for the leader of a group, which this process is not. Then Ctrl-C in the shell would end the nodes, too.
+        let _ = setsid();
+    }
     let settings = Settings::gather(&NodeFlags::default(), &ClientFlags::default(), None)?;
     logs::begin(&settings, Some("warn"))?;
     if let Some(data) = &args.data {
@@ -62,8 +86,49 @@ pub(crate) async fn run(args: Args) -> Result {
     for server in &servers {
         server.wait_until_member().await;
     }
+    let log = if args.detached { Some(open_log(args.data.as_deref())?) } else { None };
     introduce(&args, &servers)?;
+    if let Some(log) = log {
+        // Closes the pipes, so that `run_in_background` returns.
+        dup2_stdout(&log).and_then(|()| dup2_stderr(&log)).map_err(std::io::Error::from)?;
+    }
     end_together(servers, end).await
+}
+
+/// Starts this program again, passes on what it says, and returns when it serves. If it does not serve, it has ended.
+fn run_in_background(args: &Args) -> Result {
+    let mut command = Command::new(own_path()?);
+    command.arg0("fencepost").args(["dev", "--detached", "--nodes", &args.nodes.to_string()]);
+    command.arg("--listen").arg(args.listen.to_string());
+    if let Some(data) = &args.data {
+        command.arg("--data").arg(data);
+    }
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let mut stderr = child.stderr.take().expect("it is piped");
+    let warnings = std::thread::spawn(move || {
+        let mut text = String::new();
+        stderr.read_to_string(&mut text).map(|_| text)
+    });
+    let mut said = String::new();
+    child.stdout.take().expect("it is piped").read_to_string(&mut said)?;
+    let warnings = warnings.join().expect("the thread does not panic")?;
+    if !warnings.is_empty() {
+        output::say(warnings.trim_end());
+    }
+    if said.starts_with(READY) {
+        return output::line(said.trim_end());
+    }
+    let status = child.wait()?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(failure::FAILED);
+    // The process has said why on its standard error.
+    Err(Failure { code, message: String::new() })
+}
+
+/// Where the log goes while the nodes run in the background: to a file beside the data, if the data is kept.
+fn open_log(data: Option<&Path>) -> Result<File> {
+    let path = data.map_or(PathBuf::from("/dev/null"), |data| data.join(LOG_FILE));
+    let opened = File::options().create(true).append(true).open(&path);
+    opened.map_err(|error| Failure::failed(format!("cannot write the log {}: {error}", path.display())))
 }
 
 /// Checks that the directory is new, or holds a cluster of as many nodes.
@@ -135,18 +200,28 @@ fn introduce(args: &Args, servers: &[Server]) -> Result {
         None => "in memory: everything is lost when it ends".to_owned(),
     };
     let clients = clients.join(",");
-    output::line(&format!("ready: {} ({kept})", clients))?;
+    output::line(&format!("{READY}{clients} ({kept})"))?;
     for (place, server) in servers.iter().enumerate() {
         let (client, http, peer) = (server.client_address(), server.http_address(), server.peer_address());
         output::line(&format!("  n{}  clients {client}  http http://{http}  peers {peer}", place + 1))?;
     }
     let is_default = servers[0].client_address() == Config::default().client_listen;
     let to = if is_default { String::new() } else { format!(" --server {clients}") };
+    let (place, end) = match (args.detached, &args.data) {
+        (false, _) => ("Try in another terminal", "Ctrl-C ends it.".to_owned()),
+        (true, data) => {
+            let log = data.as_ref().map(|data| format!(" Its log: {}", data.join(LOG_FILE).display()));
+            (
+                "Try",
+                format!("It runs in the background. `kill {}` ends it.{}", std::process::id(), log.unwrap_or_default()),
+            )
+        }
+    };
     output::line(&format!(
-        "\nTry in another terminal:\n  \
+        "\n{place}:\n  \
            fencepost run{to} nightly -- sh -c 'echo my token is $FENCEPOST_TOKEN; sleep 60'\n  \
            fencepost locks{to}\n  \
-           fencepost why{to} nightly\n\nCtrl-C ends it."
+           fencepost why{to} nightly\n\n{end}"
     ))
 }
 

@@ -1,10 +1,12 @@
 //! `fencepost members` and `fencepost member ...`: list, add, promote and remove nodes of the cluster.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use fencepost::{Client, ClusterStatus, MemberLag, MemberRole, MemberState, MemberStatus, NewMember};
+use fencepost::{Client, ClusterStatus, Error, MemberLag, MemberRole, MemberState, MemberStatus, NewMember};
+use fencepost_core::shortened;
 use serde_json::{Value, json};
 
+use crate::command::administer;
 use crate::connect::ServerArgs;
 use crate::failure::{Failure, Result};
 use crate::output::{self, Format, OutputArgs};
@@ -56,10 +58,13 @@ enum What {
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Remove a node for good; its id cannot be used again
+    /// Remove a node for good; its id cannot be used again. Shows what it will remove and asks first, unless you pass --yes
     Remove {
         /// The node's name, or its id in hex
         node: String,
+        /// Do not ask for confirmation
+        #[arg(short, long)]
+        yes: bool,
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -69,7 +74,13 @@ pub(crate) async fn list(args: ListArgs) -> Result {
     let (builder, nodes) = args.server.builder()?;
     // Does not wait for a leader: without one, a node still reports its own view.
     let client = builder.connect_in_background()?;
-    let status = client.status().await.map_err(|error| crate::connect::unreachable(&nodes, error))?;
+    let (begun, timeout) = (Instant::now(), args.server.timeout()?.unwrap_or_default());
+    let status = loop {
+        match client.status().await {
+            Err(Error::Failed(_)) if begun.elapsed() < timeout => {}
+            answered => break answered.map_err(|error| crate::connect::unreachable(&nodes, error))?,
+        }
+    };
     match args.output.output {
         Format::Json => output::json(&status_json(&status)),
         Format::Table => {
@@ -109,7 +120,10 @@ pub(crate) async fn run(Args { what }: Args) -> Result {
         What::List(args) => list(args).await,
         What::Add { node, name, peer, client, server } => {
             let node = u64::from_str_radix(&node, 16).map_err(|_| {
-                Failure::usage(format!("{node:?} is not a node's id: write it in hex, as in the node's log"))
+                Failure::usage(format!(
+                    "{:?} is not a node's id: write it in hex, as in the node's log",
+                    shortened(&node)
+                ))
             })?;
             let member = NewMember { node, name, peer_address: peer, client_address: client };
             server.connect().await?.admin().add_member(member).await?;
@@ -130,24 +144,52 @@ pub(crate) async fn run(Args { what }: Args) -> Result {
             output::say(&format!("fencepost: {} is a voter now", call(&promoted)));
             Ok(())
         }
-        What::Remove { node, server } => {
-            let client = server.connect().await?;
-            let removed = find(&client, &node).await?;
-            client.admin().remove_member(removed.node).await?;
-            output::say(&format!("fencepost: {} is removed; stop it and delete its data directory", call(&removed)));
-            Ok(())
-        }
+        What::Remove { node, yes, server } => remove(&server.connect().await?, &node, yes).await,
     }
+}
+
+async fn remove(client: &Client, node: &str, yes: bool) -> Result {
+    let members = client.status().await?.members;
+    let removed = find_in(&members, node)?;
+    let is_voter = |member: &&MemberStatus| member.role == MemberRole::Voter;
+    let voters = members.iter().filter(is_voter).count() - usize::from(is_voter(&&removed));
+    let facts = format!(
+        "{}, {}, {}",
+        role(removed.role),
+        shown_state(&removed),
+        if removed.leads { "leads" } else { "follows" }
+    );
+    let warning = match voters {
+        0 => "no voter would be left, so this will be refused".to_owned(),
+        1 => "one voter is left, and if it fails, no lock is granted".to_owned(),
+        voters => format!("{voters} voters are left, of which {} must run", voters / 2 + 1),
+    };
+    administer::confirm(
+        &format!("This will remove for good:\n  {} ({facts})\nAfterwards {warning}.", call(&removed)),
+        yes,
+    )?;
+    client.admin().remove_member(removed.node).await?;
+    let data = "delete its data directory. To let the machine join again, start it with an empty one and --join";
+    let next = match removed.state {
+        _ if removed.leads => format!("Another node takes the lead. Stop this one, and {data}"),
+        MemberState::Up => format!("It still runs, and refuses every client: stop it, and {data}"),
+        _ => format!("It does not answer: make sure that it does not start again, and {data}"),
+    };
+    output::say(&format!("fencepost: {} is removed. {next}", call(&removed)));
+    Ok(())
 }
 
 /// The member with this name or id.
 pub(crate) async fn find(client: &Client, node: &str) -> Result<MemberStatus> {
-    let members = client.status().await?.members;
+    find_in(&client.status().await?.members, node)
+}
+
+fn find_in(members: &[MemberStatus], node: &str) -> Result<MemberStatus> {
     let id = u64::from_str_radix(node, 16).ok();
     let found = members.iter().find(|it| it.name == node).or_else(|| members.iter().find(|it| Some(it.node) == id));
     found.cloned().ok_or_else(|| {
         let known: Vec<String> = members.iter().map(call).collect();
-        Failure::refused(format!("there is no member {node:?}: the members are {}", known.join(", ")))
+        Failure::refused(format!("there is no member {:?}: the members are {}", shortened(node), known.join(", ")))
     })
 }
 

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fencepost::{Client, Error, Exclusive, GrantId, Guard, Hold, LockRequest, Name, Refused, Shared};
 use fencepost_core::bounds::{SESSION_TTL_MS_DEFAULT, TTL_MS_MIN};
@@ -107,9 +107,10 @@ fn max_hold(text: &str) -> std::result::Result<Duration, String> {
 }
 
 /// Returns the exit code.
-pub(crate) async fn run(args: Args) -> Result<u8> {
+pub(crate) async fn run(mut args: Args) -> Result<u8> {
     let mut signals = signals()?;
-    let (builder, nodes) = args.server.builder()?;
+    let (builder, nodes) = args.server.builder_that_waits(args.wait)?;
+    let begun = Instant::now();
     let ttl = args.ttl.unwrap_or(Duration::from_millis(SESSION_TTL_MS_DEFAULT));
     let command = args.command[0].to_string_lossy().into_owned();
     let connecting =
@@ -118,6 +119,8 @@ pub(crate) async fn run(args: Args) -> Result<u8> {
         connected = connecting => connected.map_err(|error| connect::unreachable(&nodes, error))?,
         signal = stopping(&mut signals) => return Ok(128 + signal as u8),
     };
+    // The time that it took to connect counts, as if it had waited for the lock.
+    args.wait = args.wait.map(|wait| wait.saturating_sub(begun.elapsed()));
     let request = client.lock(args.lock.as_str());
     let code = if args.shared {
         hold_and_run(&args, &client, signals, asked(&args, request.shared()), ttl).await
@@ -186,7 +189,11 @@ where
             ));
             return Ok(args.conflict_exit_code);
         }
-        Err(Error::Refused(Refused::Busy(_) | Refused::TimedOut { .. })) => {
+        Err(error @ Error::Refused(Refused::TimedOut { .. })) => {
+            output::say(&format!("fencepost: {}", output::printable(&error.to_string())));
+            return Ok(args.conflict_exit_code);
+        }
+        Err(Error::Refused(Refused::Busy(_))) => {
             output::say(&format!(
                 "fencepost: {} was not acquired: `fencepost why {0}` shows what blocks it",
                 args.lock

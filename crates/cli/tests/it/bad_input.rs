@@ -73,6 +73,33 @@ fn wrong_arguments_are_refused_with_what_to_write() {
 }
 
 #[test]
+fn a_long_value_is_not_repeated_whole() {
+    let dev = Dev::start();
+    let huge = "h".repeat(5_000);
+    let wrong: &[&[&str]] = &[
+        &["run", &huge, "--", "true"],
+        &["why", &huge],
+        &["freeze", &huge, "--reason", "x"],
+        &["locks", "--server", &huge],
+        &["locks", "--timeout", &huge],
+        &["run", "-w", &huge, "a", "--", "true"],
+        &["evict", &huge, "--reason", "x", "--yes"],
+        &["thaw", &huge],
+        &["member", "remove", &huge, "--yes"],
+        &["member", "add", &huge, "--name", "n", "--peer", "h:1", "--client", "h:1"],
+        &["serve", "--listen-client", &huge],
+        &["dev", "--listen", &huge],
+        &[&huge],
+    ];
+    for args in wrong {
+        let refused = dev.fencepost(args);
+        assert!([1, 2].contains(&refused.code), "{refused:?}");
+        assert!(refused.stderr.len() < 1_500 && !refused.stderr.contains(&"h".repeat(200)), "{refused:?}");
+        assert!(refused.stderr.contains("(5000 bytes)"), "{refused:?}");
+    }
+}
+
+#[test]
 fn text_that_is_not_utf_8_is_refused_where_it_must_be() {
     let strange = OsStr::from_bytes(b"\xff\xfe");
     let mut name = command(&["why"]);

@@ -3,6 +3,7 @@
 mod bad_input;
 mod bench;
 mod demo;
+mod fail_fast;
 mod fence;
 mod harness;
 mod look;

@@ -122,7 +122,11 @@ fn a_leader_is_removed_and_the_others_keep_serving() {
     let leader = seen["members"].as_array().unwrap().iter().find(|it| it["leads"] == true).unwrap().clone();
     let (name, address) = (leader["name"].as_str().unwrap(), leader["client_address"].as_str().unwrap());
     let _holder = dev.hold("a");
-    dev.fencepost(&["member", "remove", name]).ok().says("is removed; stop it and delete its data directory");
+    let asks = dev.fencepost(&["member", "remove", name]).with_code(2).says("pass --yes to do it");
+    asks.says("This will remove for good").says("voter, up, leads").says("2 voters are left, of which 2 must run");
+    let removed =
+        dev.fencepost(&["member", "remove", name, "--yes"]).ok().says("is removed. Another node takes the lead");
+    removed.says("Stop this one, and delete its data directory");
     let left = dev.fencepost(&["members", "-o", "json"]).ok().json();
     let left = left["members"].as_array().unwrap();
     assert_eq!(left.len(), 2, "{left:?}");
@@ -132,7 +136,52 @@ fn a_leader_is_removed_and_the_others_keep_serving() {
     dev.fencepost(&["run", "b", "--", "true"]).ok();
     // The removed node tells a client why it cannot answer.
     ask(address, &["members"]).with_code(125).says("removed from the cluster");
-    dev.fencepost(&["member", "remove", name]).with_code(1).says("there is no member");
+    dev.fencepost(&["member", "remove", name, "--yes"]).with_code(1).says("there is no member");
+    // A member that follows and runs, by its id as it is printed.
+    let follower = left.iter().find(|it| it["leads"] == false).unwrap();
+    let id = follower["node"].as_str().unwrap();
+    let removed = dev.fencepost(&["member", "remove", id, "--yes"]).ok().says(&format!("({id}) is removed"));
+    removed.says("It still runs, and refuses every client: stop it");
+    let last = dev.fencepost(&["members", "-o", "json"]).ok().json();
+    let last = last["members"][0]["name"].as_str().unwrap();
+    dev.fencepost(&["member", "remove", last, "--yes"]).with_code(1).says("no voter would be left");
+}
+
+/// A member that is down, and the way in which its id is printed: in the log of the node, in a table, in JSON and in an error.
+#[test]
+fn a_node_that_is_down_is_removed_and_its_id_is_printed_in_one_way() {
+    let directory = tempfile::tempdir().unwrap();
+    let free = ["--listen-client", "127.0.0.1:0"];
+    let (_first, client, _) = serve(directory.path(), "n1", &[&free[..], &["--new-cluster"]].concat());
+    let (second, _, its_peer) = serve(directory.path(), "n2", &[&free[..], &["--join", &client]].concat());
+    wait_until("two vote", || {
+        let all = roles(&client);
+        (all.len() == 2 && all.iter().all(|(_, role)| role == "voter")).then_some(())
+    });
+    let log = std::fs::read_to_string(directory.path().join("n2.log")).unwrap();
+    let up = log.lines().find(|line| line.contains("the node is up")).expect("the log says that the node is up");
+    let id = between(up, "\"node\":\"", "\"").to_owned();
+    assert_eq!(id.len(), 12, "{id}");
+    ask(&client, &["members"]).ok().says(&id);
+    let seen = ask(&client, &["members", "-o", "json"]).ok().json();
+    assert!(seen["members"].as_array().unwrap().iter().any(|it| it["node"] == id.as_str()), "{seen}");
+    let taken = ["member", "add", "2a", "--name", "n2", "--peer", &its_peer, "--client", "h:1"];
+    ask(&client, &taken).with_code(1).says(&format!("exists under another id, {id}"));
+    let unknown = ["member", "promote", "n1", "--replaces", "2b"];
+    ask(&client, &unknown).with_code(1).says(&format!("n2 ({id})"));
+
+    // With two voters, both must run to change the members. So there is a third.
+    let third = serve(directory.path(), "n3", &[&free[..], &["--join", &client]].concat());
+    wait_until("three vote", || (roles(&client).iter().filter(|(_, role)| role == "voter").count() == 3).then_some(()));
+    drop(second);
+    let is_silent = || {
+        let seen = ask(&client, &["members", "-o", "json"]).ok().json();
+        seen["members"].as_array().unwrap().iter().any(|it| it["name"] == "n2" && it["state"] == "silent").then_some(())
+    };
+    wait_until("the node is missed", is_silent);
+    let removed = ask(&client, &["member", "remove", &id, "--yes"]).ok().says(&format!("n2 ({id}) is removed"));
+    removed.says("It does not answer: make sure that it does not start again");
+    drop(third);
 }
 
 #[test]

@@ -1,10 +1,11 @@
-//! Runs the first session of the README line by line in a shell, against its own `fencepost dev`.
+//! Runs the first session of the README line by line in a shell. Only the port of its node is another one.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::harness::{Dev, PATIENCE};
+use crate::fail_fast::Background;
+use crate::harness::PATIENCE;
 
 /// The lines of the first session: the block after the mark `<!-- first_session -->`.
 fn lines() -> Vec<String> {
@@ -17,27 +18,27 @@ fn lines() -> Vec<String> {
 
 #[test]
 fn the_first_session_of_the_readme_works_line_by_line() {
-    let dev = Dev::start();
     let place = std::env::temp_dir().join(format!("fencepost-readme-{}", std::process::id()));
     std::fs::create_dir_all(&place).expect("a place for the backup");
     let binary = Path::new(env!("CARGO_BIN_EXE_fencepost"));
     let path =
         format!("{}:{}", binary.parent().expect("a directory").display(), std::env::var("PATH").unwrap_or_default());
-    let shell = |line: &str| {
+    let shell_at = |server: &str, line: &str| {
         let mut shell = Command::new("sh");
-        shell.args(["-c", line]).current_dir(&place).env("PATH", &path).env("FENCEPOST_SERVER", &dev.server);
+        shell.args(["-c", line]).current_dir(&place).env("PATH", &path).env("FENCEPOST_SERVER", server);
         shell.stdin(Stdio::null());
         shell
     };
-    let mut background = Vec::new();
     let lines = lines();
     assert!(lines.len() == 7, "seven lines: {lines:?}");
+    assert_eq!(lines[0], "fencepost dev --background");
+    let started = shell_at("", &format!("{} --listen 127.0.0.1:0", lines[0])).output().expect("a shell");
+    assert!(started.status.success(), "{started:?}");
+    let node = Background::of(&String::from_utf8_lossy(&started.stdout));
+    let shell = |line: &str| shell_at(&node.server, line);
+    let mut background = Vec::new();
     let mut all_said = String::new();
-    for line in &lines {
-        // The test has already started one, on free ports.
-        if line == "fencepost dev &" {
-            continue;
-        }
+    for line in &lines[1..] {
         if let Some(line) = line.strip_suffix('&') {
             background.push(shell(&format!("exec {line}")).spawn().expect("a shell"));
             let until = Instant::now() + PATIENCE;

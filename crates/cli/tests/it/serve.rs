@@ -1,5 +1,6 @@
 //! Nodes: `dev` with several nodes, `serve` as a cluster, the sources of settings, backup and restore.
 
+use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -23,7 +24,7 @@ fn a_local_cluster_of_three_transfers_leadership() {
     dev.fencepost(&["transfer", &other]).ok().says(&format!("{other} ("));
     // The lock is still held.
     dev.fencepost(&["run", "-n", "a", "--", "true"]).with_code(124);
-    dev.fencepost(&["member", "remove", &leader]).ok();
+    dev.fencepost(&["member", "remove", &leader, "--yes"]).ok();
     let left = dev.fencepost(&["members", "-o", "json"]).ok().json();
     assert_eq!(left["members"].as_array().unwrap().len(), 2, "{left}");
     holder.signal(Signal::SIGTERM);
@@ -217,4 +218,28 @@ fn a_directory_that_does_not_fit_the_flags_is_refused() {
     drop(node);
     serve_again(&["--new-cluster"]).with_code(125).says("leave out --new-cluster");
     fencepost(&["dev", "--listen", free, "--data", data.to_str().unwrap()]).with_code(125).says("fencepost serve");
+}
+
+#[test]
+fn a_write_that_a_crash_tore_is_cut_off_without_a_warning() {
+    let directory = tempfile::tempdir().unwrap();
+    let (node, client) = serve(directory.path(), "n1", &["--new-cluster"]);
+    let mut asked = command(&["limit", "pool", "3"]);
+    asked.env("FENCEPOST_SERVER", &client);
+    Process::start(asked).finish().ok();
+    node.signal(Signal::SIGKILL);
+    node.finish();
+    // The beginning of a record, as a crash in the middle of a write leaves it.
+    let logs = std::fs::read_dir(directory.path().join("n1/log")).unwrap().map(|entry| entry.unwrap().path());
+    let newest = logs.filter(|path| path.extension().is_some_and(|it| it == "raftlog")).max().expect("a log file");
+    let mut file = std::fs::File::options().append(true).open(newest).unwrap();
+    file.write_all(&[0, 0, 0, 0, 0, 1, 0, 0, 0, 0]).unwrap();
+    drop(file);
+    let (node, client) = serve(directory.path(), "n1", &[]);
+    let mut asked = command(&["describe", "pool"]);
+    asked.env("FENCEPOST_SERVER", &client);
+    Process::start(asked).finish().ok().says("0 of 3");
+    node.signal(Signal::SIGTERM);
+    let ended = node.finish().ok();
+    assert!(!ended.stderr.contains("orrupt") && !ended.stderr.contains("WARN"), "{}", ended.stderr);
 }

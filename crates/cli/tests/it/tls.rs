@@ -117,13 +117,19 @@ fn a_cluster_with_tls_everywhere_takes_locks_and_survives_a_killed_node() {
     other.write(files.at(), "other-ca.pem");
     let other_ca = files.path("other-ca.pem");
     let refused: &[(&[&str], &str)] = &[
-        (&[], "if the node speaks TLS"),
         (&["--ca", &ca], "the node wants to see a certificate"),
         (&["--ca", &other_ca], "not signed by the authority that was given"),
     ];
     for (flags, said) in refused {
         let args = [&["locks", "--server", &client], *flags].concat();
         fencepost(&args).with_code(125).says(said).says("give --ca, --cert and --key");
+    }
+    for args in [&["locks", "--server", &client][..], &["members", "--server", &client]] {
+        let told = fencepost(args).with_code(125).says("this port speaks TLS").says("--ca FILE");
+        assert!(!told.stderr.contains("fencepost dev"), "only what helps: {told:?}");
+    }
+    for args in [&["locks", "--server", &second_peer][..], &["locks", "--server", &second_peer, "--ca", &ca]] {
+        fencepost(args).with_code(125).says("port for");
     }
     let (certificate, key) = (files.path("client.pem"), files.path("client.key"));
     let by_flags = ["--ca", &ca, "--cert", &certificate, "--key", &key];
@@ -191,5 +197,27 @@ fn paths_of_keys_are_shown_and_their_content_is_not() {
 #[test]
 fn tls_to_a_node_without_tls_is_reported() {
     let (files, dev) = (Files::new(), Dev::start());
-    files.ask(&dev.server, &["locks"]).with_code(125).says("the node speaks plain text");
+    files.ask(&dev.server, &["locks"]).with_code(125).says("the node speaks plain text").says("without --ca");
+}
+
+#[test]
+fn a_healthy_join_with_tls_logs_no_warning() {
+    let files = Files::new();
+    let free = ["--listen-client", "127.0.0.1:0", "--listen-peer", "127.0.0.1:0"];
+    let (first, client, _) = start(&files.serve("n1", &[&free[..], &["--new-cluster"]].concat()));
+    let mut nodes = vec![first];
+    for (name, count) in [("n2", 2), ("n3", 3)] {
+        nodes.push(start(&files.serve(name, &[&free[..], &["--join", &client]].concat())).0);
+        wait_until("the node votes", || {
+            let seen = files.ask(&client, &["members", "-o", "json"]).ok().json();
+            let members = seen["members"].as_array().unwrap();
+            (members.len() == count && members.iter().all(|member| member["role"] == "voter")).then_some(())
+        });
+    }
+    // Killed, so that the end of one is not seen by the others.
+    nodes.iter().for_each(|node| node.signal(Signal::SIGKILL));
+    for node in nodes {
+        let log = node.finish().stderr;
+        assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
+    }
 }

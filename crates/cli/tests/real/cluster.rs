@@ -336,9 +336,9 @@ impl Cluster {
             let endpoint = format!("127.0.0.1:{}", self.nodes[*node].client_port);
             let served = self.runtime.block_on(async {
                 let limit = Duration::from_secs(30);
+                let client = Client::builder().endpoint(endpoint).connect_timeout(limit).call_timeout(limit);
                 let client =
-                    Client::builder().endpoint(endpoint).call_timeout(limit).name("checks that the node serves");
-                let client = client.connect().await.map_err(|error| error.to_string())?;
+                    client.name("checks that the node serves").connect().await.map_err(|error| error.to_string())?;
                 let lock = client.lock("every node serves").wait(limit).acquire().await;
                 let released = lock.map_err(|error| error.to_string())?.release().await;
                 released.map_err(|error| error.to_string())?;

@@ -23,7 +23,13 @@ async fn it_excludes_waits_shares_and_gives_back() {
     assert!(held.is_held() && held.remaining() > Duration::ZERO);
     assert!(second.lock("thumbnails").efficiency().try_acquire().await.unwrap().is_none(), "it is taken");
     let refused = second.lock("thumbnails").efficiency().wait(Duration::from_millis(50)).acquire().await;
-    assert!(matches!(refused, Err(Error::Refused(Refused::TimedOut { .. }))), "{refused:?}");
+    let refused = refused.map(drop).expect_err("it is held");
+    assert!(matches!(refused, Error::Refused(Refused::TimedOut { .. })), "{refused:?}");
+    let said = refused.to_string();
+    assert!(
+        said.contains("thumbnails was not granted in time: the efficiency tier does not tell who holds it"),
+        "{said}"
+    );
 
     let waiting = tokio::spawn(async move { second.lock("thumbnails").efficiency().wait(PATIENCE).acquire().await });
     held.release().await.unwrap();

@@ -50,6 +50,7 @@ async fn a_wait_ends_in_time_and_says_so() {
     let _held = client.lock("a").acquire().await.unwrap();
     let error = client.lock("a").wait(Duration::from_millis(50)).acquire().await.unwrap_err();
     assert!(error.is_timed_out(), "{error}");
+    assert!(error.to_string().starts_with("a was not granted in time: "), "{error}");
     let error = client.lock("").acquire().await.unwrap_err();
     assert!(matches!(error, Error::Refused(Refused::BadName { .. })), "{error}");
 }

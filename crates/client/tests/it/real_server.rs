@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fencepost::{Client, Error, GrantState, NewMember, Refused};
+use fencepost::{Client, Error, GrantState, NewMember, Obstacle, Refused};
 use fencepost_testing::TestServer;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -156,13 +156,61 @@ async fn an_invalid_value_is_explained_in_one_sentence() {
     assert_eq!(refused("").await, "the name \"\" is not valid: empty: say at least one character");
     assert_eq!(refused("a\nb").await, "the name \"a\\nb\" is not valid: control characters are not allowed");
     let long = refused(&"n".repeat(10_000)).await;
-    assert!(long.len() < 200 && long.contains("512"), "{long}");
+    assert!(long.len() < 256 && long.contains("512") && long.contains("... (10000 bytes)"), "{long}");
     let ttl = client.lock("a").ttl(Duration::from_millis(1)).acquire().await.expect_err("too short").to_string();
     assert!(ttl.starts_with("a value is not valid: "), "{ttl}");
     // An error of the service is passed on unchanged.
     let last =
         client.admin().remove_member(client.status().await.unwrap().node).await.expect_err("no member would be left");
     assert_eq!(last.to_string(), "no voter would be left: add another first");
+}
+
+/// What a request that timed out says about its lock.
+fn says_who_holds(error: &Error, names: &str) {
+    let said = error.to_string();
+    let expected = format!("{names} not granted in time: as of now it is held by session ");
+    assert!(
+        error.is_timed_out() && said.starts_with(&expected) && said.contains(" for ") && !said.contains("unknown"),
+        "{said}"
+    );
+    assert!(said.contains("`fencepost why`"), "{said}");
+}
+
+#[tokio::test]
+async fn a_request_that_times_out_names_the_lock_and_its_holder() {
+    let server = TestServer::start();
+    let (holder, client) = (server.client().await.unwrap(), server.client().await.unwrap());
+    let soon = Duration::from_millis(50);
+    let _held = holder.lock_all(["a", "b"]).owner("nightly").acquire().await.unwrap();
+    let error = client.lock("a").wait(soon).acquire().await.map(drop).expect_err("it is held");
+    says_who_holds(&error, "a was");
+    assert!(error.to_string().contains("(owner \"nightly\")"), "{error}");
+    let Error::Refused(Refused::TimedOut { names, obstacle: Obstacle::Explained(explained), .. }) = &error else {
+        panic!("{error:?}")
+    };
+    assert_eq!((names.len(), explained.what.holders.len()), (1, 1));
+    // A session that holds something asks before the end of its wait, whether this is a deadlock. That answer is used.
+    let _mine = client.lock("mine").acquire().await.unwrap();
+    let error = client.lock_all(["b", "c"]).wait(soon).acquire().await.map(drop).expect_err("it is held");
+    says_who_holds(&error, "b, c were");
+    let _permit = holder.semaphore("s").limit(1).acquire().await.unwrap();
+    let error = client.semaphore("s").wait(soon).acquire().await.map(drop).expect_err("no permit is left");
+    says_who_holds(&error, "s was");
+    let (_reader, update) =
+        (holder.lock("u").shared().acquire().await.unwrap(), client.lock("u").update().acquire().await.unwrap());
+    let error = update.upgrade(soon).await.map(drop).expect_err("a reader is left");
+    says_who_holds(&error.error, "u was");
+    assert!(!error.error.to_string().contains("more"), "its own lock is not in its way: {}", error.error);
+}
+
+#[cfg(feature = "blocking")]
+#[test]
+fn the_blocking_twin_names_the_lock_and_its_holder() {
+    let server = TestServer::start();
+    let client = fencepost::blocking::Client::connect(&format!("fencepost://{}", server.address())).unwrap();
+    let _held = client.acquire(client.lock("a")).unwrap();
+    let error = client.acquire(client.lock("a").wait(Duration::from_millis(50))).map(drop).expect_err("it is held");
+    says_who_holds(&error, "a was");
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use crate::authority::Authority;
 use fencepost::{Client, ClientBuilder, Error, Failed, Tls};
 use fencepost_server::{Begin, Config, Server, TlsFiles};
 use fencepost_testing::TestServer;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A node on free ports of loopback that speaks TLS, and demands a certificate of clients.
 async fn node(directory: &std::path::Path, authority: &Authority) -> (SocketAddr, tokio::task::JoinHandle<()>) {
@@ -72,15 +73,68 @@ async fn a_client_takes_a_lock_over_tls_and_is_told_what_is_wrong_otherwise() {
             "does not know who signed the certificate",
         ),
         (Client::builder().tls(good.clone().server_name("elsewhere.example")), "a name in the node's certificate"),
-        (Client::builder(), "if the node speaks TLS, connect with https://"),
     ];
     for (builder, expected) in cases {
         let said = refused(builder.endpoint(address.to_string())).await;
         assert!(said.contains(expected), "{said:?} should say {expected:?}");
     }
+}
+
+/// Asserts that every kind of client is told what is wrong at once: when it connects, for a lock of each tier, and for a call.
+async fn every_client_is_told(builder: ClientBuilder, expected: &[&str]) {
+    let mut told = Vec::new();
+    let begun = std::time::Instant::now();
+    told.push(builder.clone().connect().await.expect_err("it must not connect"));
+    let client = builder.clone().connect_in_background().expect("the settings are not refused before the connection");
+    told.push(client.lock("a").acquire().await.map(drop).expect_err("it must not connect"));
+    told.push(client.lock("a").efficiency().acquire().await.map(drop).expect_err("it must not connect"));
+    told.push(client.status().await.map(drop).expect_err("it must not connect"));
+    #[cfg(feature = "blocking")]
+    {
+        let blocking = tokio::task::spawn_blocking(move || fencepost::blocking::Client::with(builder).map(drop));
+        told.push(blocking.await.expect("no panic").expect_err("it must not connect"));
+    }
+    for error in told {
+        let said = error.to_string();
+        assert!(matches!(error, Error::Failed(Failed::WrongDoor { .. })), "{error:?}");
+        assert!(expected.iter().all(|part| said.contains(part)), "{said:?} should say {expected:?}");
+        assert!(!said.contains("bug") && !said.contains("replica"), "{said:?}");
+    }
+    assert!(begun.elapsed() < std::time::Duration::from_secs(8), "it is not tried for long: {:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_client_that_disagrees_about_tls_or_is_wrong_at_the_port_is_told_which_flag_to_use() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Authority::new();
+    let (address, _runs) = node(directory.path(), &authority).await;
+    let at = |address: SocketAddr| Client::builder().endpoint(address.to_string());
+    every_client_is_told(at(address), &["speaks TLS", "https://", "--ca", "ClientBuilder::tls"]).await;
     let plain = TestServer::start();
-    let said = refused(Client::builder().endpoint(plain.address().to_string()).tls(good)).await;
-    assert!(said.contains("the node speaks plain text"), "{said}");
+    let tls = || Tls::new(authority.pem());
+    every_client_is_told(at(plain.address()).tls(tls()), &["speaks plain text", "without --ca"]).await;
+}
+
+#[tokio::test]
+async fn a_client_that_reaches_another_kind_of_server_is_told_so() {
+    for (answer, expected) in
+        [(&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "HTTP"), (b"\x15\x03\x01\0\x02\x02\x46", "--ca")]
+    {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let mut said = [0; 4];
+                    let _ = stream.read_exact(&mut said).await;
+                    let _ = stream.write_all(answer).await;
+                    // It stays open until the client has read the answer and hangs up.
+                    let _ = stream.read_to_end(&mut Vec::new()).await;
+                });
+            }
+        });
+        every_client_is_told(Client::builder().endpoint(address.to_string()), &[expected, "is spoken there"]).await;
+    }
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
 
 use fencepost_core::Nanos;
-use fencepost_wire::Members;
+use fencepost_wire::{Members, ShownNode};
 use raft::{ProgressState, StateRole};
 
 use super::Replica;
@@ -243,7 +243,7 @@ impl Replica {
     pub fn hearing(&self) -> Hearing {
         let name = |node: u64| match self.members.directory.get(&node) {
             Some(member) => member.name().to_owned(),
-            None => format!("{node:x}"),
+            None => ShownNode(node).to_string(),
         };
         let voters: Vec<u64> =
             self.members.nodes().into_iter().filter(|node| role(&self.members, *node) != Role::Learner).collect();

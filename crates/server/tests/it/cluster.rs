@@ -331,8 +331,7 @@ async fn a_node_that_does_not_know_the_format_version_of_the_cluster_is_not_adde
         })
         .await
     };
-    let said =
-        "node 77 knows format versions 2 to 3, and the cluster uses 1: start that node with a release that knows 1";
+    let said = "node 000000000077 knows format versions 2 to 3, and the cluster uses 1: start that node with a release that knows 1";
     assert!(answer(2, 3).await.contains(said));
     assert!(answer(3, 2).await.contains("the oldest comes first"));
     assert_eq!(answer(1, 3).await, "", "it knows version 1");

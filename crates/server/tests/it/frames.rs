@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use crate::client::{Client, Running, config, lock, open, request, run_node, soon, until};
 use fencepost_core::{Outcome, Wait};
 use fencepost_server::Begin;
-use fencepost_wire::{FRAME_GREETING, api, put_frame, take_frame, v1};
+use fencepost_wire::{FRAME_GREETING, PEER_GREETING, api, put_frame, take_frame, v1};
 use prost::bytes::{BufMut, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -169,7 +169,8 @@ async fn a_peer_whose_version_is_too_long_or_has_control_characters_is_refused()
             oldest_format: 1,
             newest_format: 1,
         };
-        let mut raw = Raw::greeted(node.config.peer_listen).await;
+        let mut raw = Raw::connect(node.config.peer_listen).await;
+        raw.say_bytes(&PEER_GREETING).await;
         let mut bytes = BytesMut::new();
         put_frame(&v1::DeliverRequest { hello: Some(hello.clone()), messages: Vec::new() }, &mut bytes);
         if is_taken {
@@ -191,7 +192,8 @@ async fn a_peer_that_does_not_say_which_formats_it_knows_is_refused() {
         let (from, to, peer_address, version) = (77, status.node, "127.0.0.1:1".to_owned(), String::new());
         let hello =
             v1::PeerHello { cluster_high, cluster_low, from, to, peer_address, version, oldest_format, newest_format };
-        let mut raw = Raw::greeted(node.config.peer_listen).await;
+        let mut raw = Raw::connect(node.config.peer_listen).await;
+        raw.say_bytes(&PEER_GREETING).await;
         let mut bytes = BytesMut::new();
         put_frame(&v1::DeliverRequest { hello: Some(hello), messages: Vec::new() }, &mut bytes);
         raw.say_bytes(&bytes).await;

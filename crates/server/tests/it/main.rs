@@ -8,3 +8,4 @@ mod frames;
 mod metrics;
 mod one_node;
 mod tls;
+mod wrong_door;

@@ -10,7 +10,7 @@ use crate::client::{
 };
 use fencepost_core::{Outcome, Wait};
 use fencepost_server::{Begin, Config, Server, TlsFiles};
-use fencepost_wire::{FRAME_PROTOCOL, put_frame, take_frame, v1};
+use fencepost_wire::{PEER_PROTOCOL, put_frame, take_frame, v1};
 use prost::bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -137,7 +137,7 @@ impl World {
     /// A connection to this node's port for peers, with this certificate.
     async fn connect_as_peer(&self, to: &str, shown: Option<&Signed>) -> std::io::Result<TlsStream<TcpStream>> {
         let name = ServerName::try_from(to.to_owned()).expect("a name");
-        greet(self.node(to).peer_listen, name, &self.authority, shown, FRAME_PROTOCOL).await
+        greet(self.node(to).peer_listen, name, &self.authority, shown, PEER_PROTOCOL).await
     }
 
     /// Calls a node as a peer that shows this certificate and claims to be the member `from`. `Err` is the reason of the refusal.
@@ -284,7 +284,7 @@ async fn connect(address: std::net::SocketAddr, authority: &Authority) -> std::i
 }
 
 /// A TLS connection to a server with this name, which shows this client certificate and speaks this protocol.
-async fn greet(
+pub(crate) async fn greet(
     address: std::net::SocketAddr,
     name: ServerName<'static>,
     authority: &Authority,
@@ -426,7 +426,7 @@ async fn a_node_connects_only_to_the_member_that_it_means() {
                 PrivateKeyDer::from_pem_slice(signed.key.as_bytes()).unwrap(),
             )
             .unwrap();
-        config.alpn_protocols = vec![FRAME_PROTOCOL.to_vec()];
+        config.alpn_protocols = vec![PEER_PROTOCOL.to_vec()];
         let (stream, _) = soon("n1 calls", listener.accept()).await.unwrap();
         let greeted = soon("n1 decides", TlsAcceptor::from(Arc::new(config)).accept(stream)).await;
         assert_eq!(greeted.is_ok(), is_right, "{name} shown {shown}: {:?}", greeted.err());

@@ -90,7 +90,7 @@ impl World {
         let (from, to) = (Endpoint::Client(client), Endpoint::Node(node));
         let at = WorldTime(self.now.0 + self.network.delay(from, to, &mut self.random));
         if !self.nodes.contains_key(&node) {
-            let arrival = Box::new(Arrival::Ended(stream, DialFailure::Unreachable));
+            let arrival = Box::new(Arrival::Ended(stream, DialFailure::Refused));
             self.agenda.put(at, Happening::ToClient { client, arrival });
             return;
         }

@@ -117,7 +117,7 @@ impl World {
             self.take_in(id, arrival);
             self.turn(id);
         } else if let NodeArrival::Dial(stream) = arrival {
-            self.end_stream(stream, DialFailure::Unreachable);
+            self.end_stream(stream, DialFailure::Refused);
         }
     }
 
