@@ -1,30 +1,25 @@
 //! `fencepost run`: runs a command only while a lock is held.
 //!
-//! The command gets its own process group. When the lock nears its deadline the group gets TERM, and KILL at the deadline or
-//! when the lock is lost, so that it is gone before the next holder starts. The command starts through `exec.rs`, which makes
-//! the kernel kill it if this process is killed: then no process would watch the deadline.
+//! This file has the arguments, the wait for the lock, and the exit codes. `supervise.rs` runs the command while the lock is held.
+
+mod supervise;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use fencepost::{Client, Error, Exclusive, GrantId, Guard, Hold, LockRequest, Name, Refused, Shared};
+use fencepost::{Client, Error, GrantId, Guard, Hold, LockRequest, Name, Refused};
 use fencepost_core::bounds::{SESSION_TTL_MS_DEFAULT, TTL_MS_MIN};
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
-use tokio::process::{Child, Command};
+use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::connect::{self, ServerArgs};
-use crate::failure::{self, Failure, Result};
-use crate::nesting::{self, Outer};
-use crate::{duration, output, settings, terminal};
+use crate::failure::{self, Result};
+use crate::nesting::Outer;
+use crate::{duration, output};
+use supervise::{ShowsToken, supervise};
 
-/// How often the remaining time is checked: a timer may stand still while the machine is suspended.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// How long to wait for the answer to a release. The lock ends with its deadline at the latest.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(3);
 /// After this time without the lock, a user at a terminal is told that it waits.
@@ -202,137 +197,6 @@ where
     let least = args.max_hold.map_or(ttl, |max_hold| max_hold.min(ttl));
     let told = outer.and(client.cluster().unwrap_or_default(), guard.hold().grant());
     supervise(args, guard, told, &mut signals, least / 6).await
-}
-
-/// Runs the command under the lock, then releases the lock.
-async fn supervise<M>(
-    args: &Args,
-    guard: Guard<M>,
-    grants: String,
-    signals: &mut mpsc::Receiver<Signal>,
-    grace: Duration,
-) -> Result<u8>
-where
-    Hold<M>: ShowsToken,
-{
-    let hold = guard.hold();
-    let mut child = match spawn(args, &hold, &grants) {
-        Ok(child) => child,
-        Err(error) => {
-            let _ = tokio::time::timeout(RELEASE_PATIENCE, guard.release()).await;
-            return Err(Failure::failed(format!(
-                "cannot start another process: {error}; free some memory or processes"
-            )));
-        }
-    };
-    let group =
-        Pid::from_raw(child.id().and_then(|id| i32::try_from(id).ok()).expect("the child was not waited for yet"));
-    let foreground = terminal::Foreground::give_to(group);
-    let (status, stopped) = watch_over(&mut child, group, &hold, signals, grace).await?;
-    drop(foreground);
-    if stopped.is_some() {
-        // Processes of the group that outlived the command must be gone before the next holder starts.
-        let _ = killpg(group, Signal::SIGKILL);
-    }
-    let released = tokio::time::timeout(RELEASE_PATIENCE, guard.release()).await;
-    let lost = match (&stopped, released) {
-        (Some(why), _) => Some(why.clone()),
-        (None, Ok(Err(error))) if error.lost().is_some() => Some(error.to_string()),
-        _ => None,
-    };
-    match lost {
-        Some(why) => {
-            output::say(&format!("fencepost: {} was lost while the command ran: {why}", args.lock));
-            Ok(failure::LOST)
-        }
-        None => Ok(code_of(status)),
-    }
-}
-
-/// Waits for the command to end, and stops it when the lock ends. Returns its status, and why it was stopped, if it was.
-async fn watch_over<M>(
-    child: &mut Child,
-    group: Pid,
-    hold: &Hold<M>,
-    signals: &mut mpsc::Receiver<Signal>,
-    grace: Duration,
-) -> Result<(ExitStatus, Option<String>)> {
-    let mut stopped = None;
-    let mut is_killed = false;
-    loop {
-        let remaining = hold.remaining();
-        let until = if stopped.is_none() { remaining.saturating_sub(grace) } else { remaining };
-        tokio::select! {
-            biased;
-            why = hold.lost(), if !is_killed => {
-                let _ = killpg(group, Signal::SIGKILL);
-                is_killed = true;
-                stopped = Some(why.to_string());
-            }
-            status = child.wait() => return Ok((status?, stopped)),
-            Some(signal) = signals.recv() => {
-                // It may just have ended.
-                let _ = killpg(group, signal);
-            }
-            () = tokio::time::sleep(until.min(LOOK_AGAIN)), if !is_killed => {
-                let remaining = hold.remaining();
-                if remaining.is_zero() {
-                    let _ = killpg(group, Signal::SIGKILL);
-                    is_killed = true;
-                } else if remaining <= grace && stopped.is_none() {
-                    let _ = killpg(group, Signal::SIGTERM);
-                    // A stopped process receives TERM only after CONT.
-                    let _ = killpg(group, Signal::SIGCONT);
-                    stopped = Some("the deadline of the lock was near, so fencepost told the command to end".to_owned());
-                }
-            }
-        }
-    }
-}
-
-fn spawn<M>(args: &Args, hold: &Hold<M>, grants: &str) -> std::io::Result<Child>
-where
-    Hold<M>: ShowsToken,
-{
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let deadline_ms = (now + hold.remaining()).as_millis();
-    let mut command = Command::new(super::exec::own_path()?);
-    command
-        .arg(super::exec::NAME)
-        .arg(std::process::id().to_string())
-        .args(&args.command)
-        .env("FENCEPOST_LOCK", args.lock.as_str())
-        .env("FENCEPOST_TOKEN", hold.shown_token().to_string())
-        .env("FENCEPOST_DEADLINE", deadline_ms.to_string())
-        .env(nesting::VARIABLE, grants)
-        .process_group(0);
-    // Secrets are for this program only: neither the command nor anything that it starts may have them.
-    for secret in settings::secret_variables() {
-        command.env_remove(secret);
-    }
-    command.spawn()
-}
-
-/// The token that the command gets.
-pub(crate) trait ShowsToken {
-    fn shown_token(&self) -> u64;
-}
-
-impl ShowsToken for Hold<Exclusive> {
-    fn shown_token(&self) -> u64 {
-        self.token().get()
-    }
-}
-
-impl ShowsToken for Hold<Shared> {
-    fn shown_token(&self) -> u64 {
-        self.token().get()
-    }
-}
-
-fn code_of(status: ExitStatus) -> u8 {
-    let by_signal = || status.signal().map(|signal| 128 + signal);
-    u8::try_from(status.code().or_else(by_signal).unwrap_or(i32::from(failure::FAILED))).unwrap_or(failure::FAILED)
 }
 
 /// The signals that are passed on to the command.
