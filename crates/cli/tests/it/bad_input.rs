@@ -19,7 +19,7 @@ fn wrong_arguments_are_refused_with_what_to_write() {
         (&["describe", ""], 2, "say at least one character"),
         (&["freeze", &long, "--reason", "x"], 2, "at most 512 bytes"),
         (&["run", "a"], 2, "COMMAND"),
-        (&["run", "-w", "5", "a", "--", "true"], 2, "the unit is missing"),
+        (&["run", "-w", "1h30", "a", "--", "true"], 2, "the unit of 30 is missing"),
         (&["run", "-w=-5s", "a", "--", "true"], 2, "cannot be negative"),
         (&["run", "-w", "99999999h", "a", "--", "true"], 2, "longer than a year"),
         (&["run", "-w", "soon", "a", "--", "true"], 2, "like 500ms"),
