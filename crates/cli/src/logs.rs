@@ -4,11 +4,12 @@
 
 use std::io::IsTerminal;
 
+use fencepost::settings::Source;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
 use crate::failure::{Failure, Result};
-use crate::settings::{Settings, Source};
+use crate::settings::Settings;
 
 /// Starts logging as the settings say. `quiet` is the level if it is not set.
 ///

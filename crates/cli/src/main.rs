@@ -31,6 +31,7 @@
 //! | `failure.rs` | exit codes and error messages |
 //! | `output.rs` | tables, JSON, messages and colours |
 //! | `shown.rs` | how ids, modes, ages and clients are written |
+//! | `similar.rs` | "do you mean ...?" for words that are not clap's |
 //! | `duration.rs` | durations as people type and read them |
 //! | `listing.rs` | lists that are longer than one page |
 //! | `logs.rs` | the log on standard error |
@@ -50,6 +51,7 @@ mod output;
 mod own;
 mod settings;
 mod shown;
+mod similar;
 mod stores;
 mod terminal;
 

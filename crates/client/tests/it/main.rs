@@ -6,6 +6,7 @@ mod efficiency;
 mod over_sockets;
 mod program_ends;
 mod real_server;
+mod settings;
 mod tls;
 
 #[path = "../../../server/tests/it/client/authority.rs"]
