@@ -97,7 +97,7 @@ fn administrators_break_evict_freeze_thaw_and_limit() {
 
     dev.fencepost(&["limit", "pool", "3"]).ok();
     dev.fencepost(&["describe", "pool"]).ok().says("0 of 3");
-    dev.fencepost(&["run", "-n", "pool", "--", "true"]).with_code(124).says("semaphore");
+    dev.fencepost(&["run", "-n", "pool", "--", "true"]).with_code(2).says("semaphore");
     dev.fencepost(&["limit", "pool", "--none"]).ok();
     dev.fencepost(&["run", "-n", "pool", "--", "true"]).ok();
 }

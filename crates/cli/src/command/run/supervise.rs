@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fencepost::{Exclusive, Guard, Hold, Shared};
+use fencepost::{Guard, Hold};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
@@ -22,19 +22,26 @@ use crate::{nesting, output, settings, terminal};
 /// How often the remaining time is checked: a timer may stand still while the machine is suspended.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
+/// What the command learns about its lock.
+pub(super) struct Environment {
+    /// The names, one a line.
+    pub(super) locks: String,
+    /// `None` if such a lock has no token. Then the command must not see one: an inherited one belongs to an outer `run`.
+    pub(super) token: Option<u64>,
+    /// The sessions that the command runs under: see `nesting.rs`.
+    pub(super) sessions: String,
+}
+
 /// Runs the command under the lock, then releases the lock.
 pub(super) async fn supervise<M>(
     args: &Args,
     guard: Guard<M>,
-    grants: String,
+    environment: &Environment,
     signals: &mut mpsc::Receiver<Signal>,
     grace: Duration,
-) -> Result<u8>
-where
-    Hold<M>: ShowsToken,
-{
+) -> Result<u8> {
     let hold = guard.hold();
-    let mut child = match spawn(args, &hold, &grants) {
+    let mut child = match spawn(args, hold.remaining(), environment) {
         Ok(child) => child,
         Err(error) => {
             let _ = tokio::time::timeout(RELEASE_PATIENCE, guard.release()).await;
@@ -60,7 +67,7 @@ where
     };
     match lost {
         Some(why) => {
-            output::say(&format!("fencepost: {} was lost while the command ran: {why}", args.lock));
+            output::say(&format!("fencepost: {} was lost while the command ran: {why}", args.shown()));
             Ok(failure::LOST)
         }
         None => Ok(code_of(status)),
@@ -108,44 +115,27 @@ async fn watch_over<M>(
     }
 }
 
-fn spawn<M>(args: &Args, hold: &Hold<M>, grants: &str) -> std::io::Result<Child>
-where
-    Hold<M>: ShowsToken,
-{
+fn spawn(args: &Args, remaining: Duration, environment: &Environment) -> std::io::Result<Child> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let deadline_ms = (now + hold.remaining()).as_millis();
+    let deadline_ms = (now + remaining).as_millis();
     let mut command = Command::new(exec::own_path()?);
     command
         .arg(exec::NAME)
         .arg(std::process::id().to_string())
         .args(&args.command)
-        .env("FENCEPOST_LOCK", args.lock.as_str())
-        .env("FENCEPOST_TOKEN", hold.shown_token().to_string())
+        .env("FENCEPOST_LOCK", &environment.locks)
         .env("FENCEPOST_DEADLINE", deadline_ms.to_string())
-        .env(nesting::VARIABLE, grants)
+        .env(nesting::VARIABLE, &environment.sessions)
         .process_group(0);
+    match environment.token {
+        Some(token) => command.env("FENCEPOST_TOKEN", token.to_string()),
+        None => command.env_remove("FENCEPOST_TOKEN"),
+    };
     // Secrets are for this program only: neither the command nor anything that it starts may have them.
     for secret in settings::secret_variables() {
         command.env_remove(secret);
     }
     command.spawn()
-}
-
-/// The token that the command gets.
-pub(crate) trait ShowsToken {
-    fn shown_token(&self) -> u64;
-}
-
-impl ShowsToken for Hold<Exclusive> {
-    fn shown_token(&self) -> u64 {
-        self.token().get()
-    }
-}
-
-impl ShowsToken for Hold<Shared> {
-    fn shown_token(&self) -> u64 {
-        self.token().get()
-    }
 }
 
 fn code_of(status: ExitStatus) -> u8 {
