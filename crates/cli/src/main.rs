@@ -23,7 +23,9 @@
 //! | `command/fence.rs` | `fence`: prepares a store to check tokens, shows and tidies its marks |
 //! | `command/backends.rs` | `backends`: the supported lock systems, and what each promises |
 //! | `command/bench.rs` | `bench`: measures a running cluster |
-//! | `command/config.rs`, `command/completion.rs` | `config`, `completion`: the settings in force, and scripts for shells |
+//! | `command/config.rs` | `config`: the settings in force, and where each comes from |
+//! | `command/completion.rs` | `completion`, and `complete-words`: scripts for shells, and what they call |
+//! | `command/completion/fencepost.bash`, `command/completion/fencepost.fish`, `command/completion/fencepost.zsh` | the scripts |
 //! | `demo/` | `demo`: nodes, workers and a bank account that show why a lock needs a guard |
 //! | `stores/` | the stores that `fence` connects to, one file each |
 //! | `settings.rs` | every setting: its flag, variable, key in the file and default |
@@ -101,6 +103,8 @@ enum Command {
     Bench(bench::Args),
     Config(config::Args),
     Completion(completion::Args),
+    #[command(name = completion::NAME, hide = true)]
+    CompleteWords(completion::CompleteArgs),
     #[command(name = exec::NAME, hide = true)]
     Exec(exec::Args),
     #[command(name = demo::worker::NAME, hide = true)]
@@ -123,8 +127,10 @@ fn main() -> ExitCode {
 
 /// Runs the command. Returns the exit code.
 fn carry_out(command: Command) -> Result<u8> {
-    if let Command::Exec(args) = &command {
-        return exec::run(args).map(|()| 0);
+    match &command {
+        Command::Exec(args) => return exec::run(args).map(|()| 0),
+        Command::CompleteWords(args) => return completion::complete(args).map(|()| 0),
+        _ => {}
     }
     // One thread: the server is designed for one, and a client needs no more.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -157,7 +163,7 @@ fn carry_out(command: Command) -> Result<u8> {
             Command::Config(args) => config::run(args),
             Command::Completion(args) => completion::run(&args),
             Command::DemoWorker(args) => demo::worker::run(args).await,
-            Command::Exec(_) => unreachable!("it ran before the runtime was created"),
+            Command::Exec(_) | Command::CompleteWords(_) => unreachable!("it ran before the runtime was created"),
         }?;
         Ok(0)
     })

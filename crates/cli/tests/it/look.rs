@@ -114,13 +114,6 @@ fn systems_are_listed_with_their_promises_and_reasons() {
     fencepost(&["backends", "memcached"]).with_code(2).says("write one of fencepost").says("etcd");
 }
 
-#[test]
-fn every_shell_gets_its_completion_script() {
-    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        crate::harness::fencepost(&["completion", shell]).ok().says("fencepost");
-    }
-}
-
 /// Addresses as people write them reach the same cluster: with and without a scheme, from a flag and from the environment.
 #[test]
 fn every_form_of_an_address_reaches_the_cluster() {
