@@ -81,6 +81,7 @@ enum Command {
     Dev(dev::Args),
     Serve(serve::Args),
     Run(run::Args),
+    #[command(visible_alias = "list")]
     Locks(locks::Args),
     Sessions(sessions::Args),
     Members(members::ListArgs),
@@ -167,4 +168,55 @@ fn carry_out(command: Command) -> Result<u8> {
         }?;
         Ok(0)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// Calls `check` with each command and the words that start it.
+    fn walk(command: &clap::Command, words: &str, check: &mut impl FnMut(&str, &clap::Command)) {
+        check(words, command);
+        for inner in command.get_subcommands() {
+            walk(inner, &format!("{words} {}", inner.get_name()), check);
+        }
+    }
+
+    fn commands() -> clap::Command {
+        let mut command = Arguments::command();
+        command.build();
+        command
+    }
+
+    #[test]
+    fn every_command_and_every_argument_has_help() {
+        let mut without = Vec::new();
+        walk(&commands(), "fencepost", &mut |words, command| {
+            if command.get_about().is_none() {
+                without.push(words.to_owned());
+            }
+            let arguments = command.get_arguments().filter(|it| it.get_help().is_none());
+            without.extend(arguments.map(|it| format!("{words} {it}")));
+        });
+        assert!(without.is_empty(), "without help: {without:#?}");
+    }
+
+    /// A usage line that shows `<PERMITS> <NAME>` for a command that takes the name first leads the user astray.
+    #[test]
+    fn usage_lines_show_arguments_in_the_order_that_is_taken() {
+        let mut wrong = Vec::new();
+        walk(&commands(), "fencepost", &mut |words, command| {
+            let usage = command.clone().render_usage().to_string();
+            let places: Vec<Option<usize>> = command
+                .get_positionals()
+                .map(|it| it.get_value_names().and_then(|names| usage.find(names[0].as_str())))
+                .collect();
+            if !places.is_sorted() || (!command.has_subcommands() && places.contains(&None)) {
+                wrong.push(format!("{words}: {usage}"));
+            }
+        });
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
 }

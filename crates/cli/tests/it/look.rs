@@ -139,6 +139,14 @@ fn every_form_of_an_address_reaches_the_cluster() {
     fencepost(&["locks", "--server", "127.0.0.9"]).with_code(125).says("127.0.0.9:7420");
 }
 
+#[test]
+fn list_is_another_name_for_locks() {
+    let dev = Dev::start();
+    let _holder = dev.hold("a");
+    assert!(dev.fencepost(&["list"]).ok().stdout.contains("a     exclusive"));
+    fencepost(&["--help"]).ok().says("list");
+}
+
 /// Programs read JSON: a truth value is `true` or `false`, and a number has no quotes.
 #[test]
 fn truth_values_are_booleans_in_every_json() {
