@@ -135,7 +135,7 @@ fn seeds_of_snapshots_are_as_made_and_pass() {
     let mut state = LockState::new(0);
     let Entry { stamp, batch, .. } = story();
     state.apply(stamp, batch);
-    let header = SnapshotHeader { members: forge::some_members(), ..SnapshotHeader::default() };
+    let header = SnapshotHeader { members: forge::some_members(), wall_clock: forge::some_wall_clock(), ..SnapshotHeader::default() };
     seeds.insert("story".to_owned(), forge::write(&header, &state.records().collect::<Vec<_>>()).concat());
     seeds.insert(
         "empty-state".to_owned(),

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use fencepost::{Client, GrantView, LogicalMs, SessionId, SessionView, WaiterRecord};
+use fencepost::{Client, GrantView, ReadAt, SessionId, SessionView, WaiterRecord};
 
 use crate::failure::Result;
 use crate::shown::People;
@@ -12,15 +12,15 @@ use crate::shown::People;
 /// How many sessions are looked up, with one request each. The others are shown by id only.
 const PEOPLE_MAX: usize = 200;
 
-/// Every grant that holds a name with this prefix, and the stamp of the last page.
-pub(crate) async fn grants(client: &Client, prefix: &str) -> Result<(Vec<GrantView>, LogicalMs)> {
+/// Every grant that holds a name with this prefix, and the position and time of the last page.
+pub(crate) async fn grants(client: &Client, prefix: &str) -> Result<(Vec<GrantView>, ReadAt)> {
     let (mut rows, mut after) = (Vec::new(), None);
     loop {
         let page = client.grants(prefix, after).await?;
         rows.extend(page.what.rows);
         after = page.what.next;
         if after.is_none() {
-            return Ok((rows, page.at.stamp));
+            return Ok((rows, page.at));
         }
     }
 }
@@ -39,15 +39,15 @@ pub(crate) async fn waiters(client: &Client, prefix: &str, pages_max: usize) -> 
     Ok(rows)
 }
 
-/// Every session, and the stamp of the last page.
-pub(crate) async fn sessions(client: &Client) -> Result<(Vec<SessionView>, LogicalMs)> {
+/// Every session, and the position and time of the last page.
+pub(crate) async fn sessions(client: &Client) -> Result<(Vec<SessionView>, ReadAt)> {
     let (mut rows, mut after) = (Vec::new(), None);
     loop {
         let page = client.sessions(after).await?;
         rows.extend(page.what.rows);
         after = page.what.next;
         if after.is_none() {
-            return Ok((rows, page.at.stamp));
+            return Ok((rows, page.at));
         }
     }
 }

@@ -35,6 +35,7 @@
 //! | `shown.rs` | how ids, modes, ages and clients are written |
 //! | `similar.rs` | "do you mean ...?" for words that are not clap's |
 //! | `duration.rs` | durations as people type and read them |
+//! | `wall_time.rs` | wall-clock times as people and programs read them |
 //! | `listing.rs` | lists that are longer than one page |
 //! | `logs.rs` | the log on standard error |
 //! | `nesting.rs` | `run` inside `run`: refuses a command that would wait for itself |
@@ -56,6 +57,7 @@ mod shown;
 mod similar;
 mod stores;
 mod terminal;
+mod wall_time;
 
 use std::process::ExitCode;
 

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use fencepost::ReadAt;
 use fencepost_core::{FreezeId, Held, LockMode, LogicalMs, Mode, OwnerName, Scope, SessionId, Takes};
 use serde_json::{Value, json};
 
-use crate::duration;
+use crate::{duration, wall_time};
 
 /// Hex digits of a short id: enough to tell ten thousand apart.
 const SHORT_ID_DIGITS: usize = 12;
@@ -96,12 +97,29 @@ pub(crate) fn scope_json(scope: &Scope) -> Value {
     }
 }
 
-/// How long ago.
-pub(crate) fn age(since: LogicalMs, now: LogicalMs) -> String {
-    duration::show(now.0.saturating_sub(since.0))
+/// What people read where the cluster no longer knows which wall-clock time a stamp was.
+const UNKNOWN: &str = "unknown";
+
+/// How long ago, by the wall clock: logical time stands still while no node leads.
+pub(crate) fn age(at: &ReadAt, since: LogicalMs) -> String {
+    at.age(since).map_or(UNKNOWN.to_owned(), |age| duration::show(age.as_millis() as u64))
 }
 
-/// How long from now.
+/// When, by the wall clock.
+pub(crate) fn time(at: &ReadAt, stamp: LogicalMs) -> String {
+    at.wall_clock.at(stamp).map_or(UNKNOWN.to_owned(), wall_time::for_people)
+}
+
+/// Adds to JSON since when something is so: the wall-clock time and the age for people, `null` where they are unknown, and the stamp for
+/// programs.
+pub(crate) fn with_since(mut json: Value, at: &ReadAt, since: LogicalMs) -> Value {
+    json["since"] = at.wall_clock.at(since).map(wall_time::rfc_3339).into();
+    json["age_ms"] = at.age(since).map(|age| age.as_millis() as u64).into();
+    json["since_stamp_ms"] = since.0.into();
+    json
+}
+
+/// How long from now, in logical time.
 pub(crate) fn left(until: LogicalMs, now: LogicalMs) -> String {
     duration::show(until.0.saturating_sub(now.0))
 }
@@ -160,6 +178,19 @@ impl People {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_older_than_the_table_of_times_is_unknown() {
+        let mut at = ReadAt { stamp: LogicalMs(70_000), wall_clock_ms: 1_763_481_723_123, ..ReadAt::default() };
+        at.wall_clock.note(LogicalMs(0), LogicalMs(60_000), 1_763_481_663_123);
+        let (old, known) = (LogicalMs(59_999), LogicalMs(60_000));
+        assert_eq!((age(&at, old).as_str(), time(&at, old).as_str()), (UNKNOWN, UNKNOWN));
+        assert_eq!((age(&at, known).as_str(), time(&at, known).as_str()), ("1m", "2025-11-18 16:01:03 UTC"));
+        let unknown = json!({ "since": null, "age_ms": null, "since_stamp_ms": 59_999 });
+        assert_eq!(with_since(json!({}), &at, old), unknown);
+        let since = json!({ "since": "2025-11-18T16:01:03.123Z", "age_ms": 60_000, "since_stamp_ms": 60_000 });
+        assert_eq!(with_since(json!({}), &at, known), since);
+    }
 
     #[test]
     fn a_session_is_shown_with_what_is_known_of_its_client() {

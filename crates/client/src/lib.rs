@@ -109,4 +109,5 @@ pub use fencepost_core::{
     Name, OwnerName, Page, Position, PositionedEvent, QueueView, ReadToken, Refusal, SessionEnd, SessionId, Token,
     TokenCheck, Value, WaiterRecord,
 };
+pub use fencepost_wire::WallClock;
 pub use fencepost_wire::api::observe::ReadAt;

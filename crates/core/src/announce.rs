@@ -6,7 +6,7 @@
 
 use crate::event::{ActFacts, Event, RequestFacts};
 use crate::outcome::{Busy, BusyWhy, Effects, GrantEnd, Holder, Outcome, Push, SessionEnd, Takes};
-use crate::record::{GrantRecord, RestRecord, WaiterRecord, Wants};
+use crate::record::{GrantRecord, RestRecord, SessionRecord, WaiterRecord, Wants};
 use crate::state::LockState;
 use crate::waiter::{Blocked, OwnerId};
 use crate::words::{Arrival, GrantId, LogicalMs, Name, Permits, Principal, Reason, SessionId, Value};
@@ -128,8 +128,10 @@ impl Effects {
 
 /// Events for watchers.
 impl Effects {
-    pub(crate) fn announce_session_opened(&mut self, session: SessionId, principal: Principal) {
-        self.events.push(Event::SessionOpened { session, principal });
+    pub(crate) fn announce_session_opened(&mut self, opened: &SessionRecord) {
+        let SessionRecord { id, principal, metadata, .. } = opened;
+        let (principal, metadata) = (principal.clone(), metadata.clone());
+        self.events.push(Event::SessionOpened { session: *id, principal, metadata });
     }
 
     /// Comes before the events about the session's grants and waits.

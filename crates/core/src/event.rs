@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 use crate::command::Scope;
 use crate::outcome::{GrantEnd, Held, Outcome, SessionEnd};
 use crate::words::{
-    Arrival, FreezeId, GrantId, LogicalMs, Name, OwnerName, Permits, Principal, Reason, RequestNumber, SessionId,
-    Token, Value,
+    Arrival, FreezeId, GrantId, LogicalMs, Metadata, Name, OwnerName, Permits, Principal, Reason, RequestNumber,
+    SessionId, Token, Value,
 };
 
 /// Something that happened at one log position.
@@ -23,6 +23,8 @@ pub enum Event {
         session: SessionId,
         /// Its principal.
         principal: Principal,
+        /// What it says about itself, so that a watcher can show who acts.
+        metadata: Metadata,
     },
     /// A session ended. The ends of its grants and waits follow as separate events.
     SessionEnded {
@@ -267,13 +269,15 @@ pub struct Position {
     pub ordinal: u32,
 }
 
-/// An event with its position and the stamp of its entry.
+/// An event with its position, and the stamp and the wall clock of its entry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PositionedEvent {
     /// Its position.
     pub position: Position,
     /// When it happened, in logical time.
     pub stamp: LogicalMs,
+    /// The leader's wall clock when it wrote the entry, in milliseconds since 1970. For people.
+    pub wall_clock_ms: Option<u64>,
     /// What happened.
     pub event: Event,
 }
@@ -305,7 +309,13 @@ impl EventRing {
     ///
     /// # Panics
     /// If the index is not above the last one: a repeated entry would repeat its events.
-    pub fn push(&mut self, index: u64, stamp: LogicalMs, events: impl IntoIterator<Item = Event>) {
+    pub fn push(
+        &mut self,
+        index: u64,
+        stamp: LogicalMs,
+        wall_clock_ms: Option<u64>,
+        events: impl IntoIterator<Item = Event>,
+    ) {
         let newest = self.events.back().map_or(self.complete_after.index, |event| event.position.index);
         assert!(index > newest, "entry {index} pushed after entry {newest}: events would repeat");
         for (ordinal, event) in (0..).zip(events) {
@@ -314,7 +324,8 @@ impl EventRing {
             {
                 self.complete_after = oldest.position;
             }
-            self.events.push_back(PositionedEvent { position: Position { index, ordinal }, stamp, event });
+            let position = Position { index, ordinal };
+            self.events.push_back(PositionedEvent { position, stamp, wall_clock_ms, event });
         }
     }
 

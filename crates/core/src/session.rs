@@ -137,8 +137,7 @@ impl LockState {
         if of_principal >= bounds::SESSIONS_PER_PRINCIPAL_MAX {
             return (Outcome::Refused(Refusal::Bound(Bound::SessionsPerPrincipal)), None);
         }
-        self.effects.announce_session_opened(open.session, open.principal.clone());
-        self.insert_session(SessionRecord {
+        let opened = SessionRecord {
             id: open.session,
             principal: open.principal,
             secret_hash: open.secret_hash,
@@ -151,7 +150,9 @@ impl LockState {
             seen_mark: 0,
             seen_ranges: Vec::new(),
             lost: Vec::new(),
-        });
+        };
+        self.effects.announce_session_opened(&opened);
+        self.insert_session(opened);
         (Outcome::Opened { epoch: Epoch(1) }, None)
     }
 

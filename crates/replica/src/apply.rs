@@ -4,7 +4,7 @@
 //! to the locks is decided in the core.
 
 use fencepost_core::{Effects, KnownVersions, LockState, LogicalMs};
-use fencepost_wire::{Entry as LockEntry, MemberChanges, StateProof};
+use fencepost_wire::{Entry as LockEntry, MemberChanges, StateProof, WallClock};
 use raft::eraftpb::{Entry, EntryType};
 
 use crate::error::Stop;
@@ -13,14 +13,22 @@ use crate::planted::{enforces_one_proposer, under_the_active_version};
 /// What an entry did to the lock state.
 pub(crate) struct Applied {
     pub(crate) stamp: LogicalMs,
+    pub(crate) wall_clock_ms: Option<u64>,
     pub(crate) effects: Effects,
     pub(crate) proof: Option<StateProof>,
 }
 
-/// Applies an entry to the lock state. `None` if the entry carries no commands, or was stamped in another term. The node stops
-/// before it applies a raise to a version that is not in `known`.
-pub(crate) fn apply_to(state: &mut LockState, entry: &Entry, known: KnownVersions) -> Result<Option<Applied>, Stop> {
-    let Some(LockEntry { term, stamp, batch, proof, .. }) = read_entry(entry, known)? else { return Ok(None) };
+/// Applies an entry to the lock state, and notes its wall clock. `None` if the entry carries no commands, or was stamped in another
+/// term. The node stops before it applies a raise to a version that is not in `known`.
+pub(crate) fn apply_to(
+    state: &mut LockState,
+    wall_clock: &mut WallClock,
+    entry: &Entry,
+    known: KnownVersions,
+) -> Result<Option<Applied>, Stop> {
+    let Some(LockEntry { term, stamp, wall_clock_ms, batch, proof, .. }) = read_entry(entry, known)? else {
+        return Ok(None);
+    };
     // Rule: one-proposer
     if term != entry.term && enforces_one_proposer() {
         return Ok(None);
@@ -28,8 +36,11 @@ pub(crate) fn apply_to(state: &mut LockState, entry: &Entry, known: KnownVersion
     if let Some(version) = batch.raise_to.filter(|version| !known.contains(*version)) {
         return Err(Stop::VersionUnknown { index: entry.index, version, known });
     }
+    if let Some(ms) = wall_clock_ms {
+        wall_clock.note(state.stamp(), stamp, ms);
+    }
     let effects = state.apply(stamp, under_the_active_version(batch, known));
-    Ok(Some(Applied { stamp, effects, proof }))
+    Ok(Some(Applied { stamp, wall_clock_ms, effects, proof }))
 }
 
 /// The change of the members in an entry, if it carries one.

@@ -10,7 +10,7 @@ use fencepost_core::{
     Act, Action, Batch, EventRing, KnownVersions, LockState, LogPosition, LogicalMs, Nanos, Operation, Renewal,
     ReplyTo, Ticket,
 };
-use fencepost_wire::{Entry as LockEntry, MemberChanges, Members};
+use fencepost_wire::{Entry as LockEntry, MemberChanges, Members, WallClock};
 use raft::eraftpb::{ConfChangeV2, Entry, EntryType, Message, MessageType};
 use raft::{Config, RawNode, StateRole};
 
@@ -117,6 +117,8 @@ pub struct Replica {
     settings: Settings,
     raft: RawNode<Log>,
     state: LockState,
+    /// The wall-clock times of the stamps in the applied entries. For people; nothing is decided by it.
+    wall_clock: WallClock,
     members: Members,
     applied: LogPosition,
     /// The voters that the group began with. Used to make this node's first snapshot. Empty if the node started from a snapshot.
@@ -170,7 +172,7 @@ impl Replica {
     /// # Errors
     /// [`Stop`] if the snapshot cannot be read or is missing, or consensus does not accept the log.
     pub fn new(settings: Settings, mut log: Log, snapshot: Option<&[u8]>, now: Nanos) -> Result<Replica, Stop> {
-        let Restored { position: applied, members, state } = match snapshot {
+        let Restored { position: applied, members, state, wall_clock } = match snapshot {
             Some(bytes) => {
                 let restored = read_snapshot(settings.group, bytes, settings.seed, settings.known)?;
                 go_on_from(&mut log, restored.info())?;
@@ -181,7 +183,8 @@ impl Replica {
             // The group has no snapshot yet, or the node is about to join.
             None if log.before == GROUP_BEGINS || log.last() == LogPosition::default() => {
                 let members = from_conf_state(&log.members);
-                Restored { position: log.before, members, state: LockState::new(settings.seed) }
+                let state = LockState::new(settings.seed);
+                Restored { position: log.before, members, state, wall_clock: WallClock::NONE }
             }
             None => return Err(Stop::SnapshotMissing { before: log.before }),
         };
@@ -205,6 +208,7 @@ impl Replica {
             settings,
             raft: RawNode::new(&config, log, &logger)?,
             state,
+            wall_clock,
             members,
             applied,
             first_voters,
@@ -709,13 +713,16 @@ impl Replica {
         if let Some(changes) = read_member_changes(entry)? {
             return self.apply_member_changes(&changes);
         }
-        let Some(Applied { stamp, effects, proof }) = apply_to(&mut self.state, entry, self.settings.known)? else {
+        let Replica { state, wall_clock, settings, .. } = self;
+        let Some(Applied { stamp, wall_clock_ms, effects, proof }) =
+            apply_to(state, wall_clock, entry, settings.known)?
+        else {
             return Ok(());
         };
         if let Some(proof) = proof {
             self.proofs.check(proof)?;
         }
-        self.events.push(entry.index, stamp, effects.events);
+        self.events.push(entry.index, stamp, wall_clock_ms, effects.events);
         // In each term, the first entry that changes the state is the leader's own entry, which carries the fail-over grace.
         if matches!(self.lead, Lead::Starting { term } if term == entry.term) {
             self.lead = Lead::Running { term: entry.term, clock: StampClock::new(stamp, now), logged: stamp };

@@ -5,7 +5,7 @@
 //! also proves that applying the log twice gives the same state.
 
 use fencepost_core::{KnownVersions, LockState, LogPosition, Position, Record};
-use fencepost_wire::{Members, SnapshotHeader, SnapshotReader, SnapshotWriter, WireError};
+use fencepost_wire::{Members, SnapshotHeader, SnapshotReader, SnapshotWriter, WallClock, WireError};
 use raft::eraftpb::{ConfState, Entry};
 
 use crate::apply::{apply_to, read_member_changes};
@@ -32,6 +32,8 @@ pub struct Restored {
     pub members: Members,
     /// The lock state as of that entry.
     pub state: LockState,
+    /// The wall-clock times of stamps up to that entry.
+    pub wall_clock: WallClock,
 }
 
 impl Restored {
@@ -65,13 +67,13 @@ pub fn make_snapshot(
 ) -> Result<(Vec<u8>, u64), Stop> {
     let mut made = match previous {
         Some(bytes) => read_snapshot(group, bytes, 0, known)?,
-        None => first_snapshot(LockState::new(0), first_voters),
+        None => first_snapshot(LockState::new(0), WallClock::NONE, first_voters),
     };
     for entry in entries {
         if entry.index > made.position.index && entry.index <= through.index {
             match read_member_changes(&entry)? {
                 Some(changes) => apply_changes(&mut made.members, &changes),
-                None => drop(apply_to(&mut made.state, &entry, known)?),
+                None => drop(apply_to(&mut made.state, &mut made.wall_clock, &entry, known)?),
             }
             made.position = LogPosition { index: entry.index, term: entry.term };
         }
@@ -97,17 +99,18 @@ pub fn restore_backup(
     founder: u64,
     known: KnownVersions,
 ) -> Result<Vec<u8>, Stop> {
-    let (_, records) = read_records(backup, known)?;
+    let (header, records) = read_records(backup, known)?;
     let state = LockState::restore_backup(0, records, token_jump).map_err(Stop::BadRecords)?;
-    write_snapshot(new_group, &first_snapshot(state, &[founder]))
+    write_snapshot(new_group, &first_snapshot(state, header.wall_clock, &[founder]))
 }
 
-fn first_snapshot(state: LockState, voters: &[u64]) -> Restored {
+fn first_snapshot(state: LockState, wall_clock: WallClock, voters: &[u64]) -> Restored {
     let members = Members { voters: voters.iter().copied().collect(), ..Members::NONE };
-    Restored { position: GROUP_BEGINS, members, state }
+    Restored { position: GROUP_BEGINS, members, state, wall_clock }
 }
 
-fn write_snapshot(group: GroupId, Restored { position, members, state }: &Restored) -> Result<Vec<u8>, Stop> {
+fn write_snapshot(group: GroupId, made: &Restored) -> Result<Vec<u8>, Stop> {
+    let Restored { position, members, state, wall_clock } = made;
     let mut writer = SnapshotWriter::new(&SnapshotHeader {
         version: state.version(),
         cluster_id: group.cluster,
@@ -116,6 +119,7 @@ fn write_snapshot(group: GroupId, Restored { position, members, state }: &Restor
         log_term: position.term,
         state_hash: state.state_hash(),
         members: members.clone(),
+        wall_clock: wall_clock.clone(),
     });
     let mut bytes = Vec::new();
     for record in state.records() {
@@ -141,7 +145,7 @@ pub fn read_snapshot(group: GroupId, bytes: &[u8], hash_seed: u64, known: KnownV
         return Err(Stop::StateDiffers { index: header.log_index });
     }
     let position = LogPosition { index: header.log_index, term: header.log_term };
-    Ok(Restored { position, members: header.members, state })
+    Ok(Restored { position, members: header.members, state, wall_clock: header.wall_clock })
 }
 
 fn read_records(bytes: &[u8], known: KnownVersions) -> Result<(SnapshotHeader, Vec<Record>), Stop> {

@@ -55,7 +55,8 @@ impl AdminService for AdminEdge {
             .map_err(|error| status::of(End::invalid(error.for_caller())))?;
         let acted = self.shared.act(asked.clone()).await.map_err(status::of)?;
         tracing::info!(by = asked.by.as_str(), reason = asked.reason.as_str(), act = ?asked.act, outcome = ?acted.outcome, "an administrator acted");
-        let at = observe::ReadAt { index: acted.position.index, term: acted.position.term, stamp: acted.stamp };
+        let (index, term) = (acted.position.index, acted.position.term);
+        let at = observe::ReadAt { index, term, stamp: acted.stamp, ..observe::ReadAt::default() };
         Ok(Response::new(admin::acted_to_wire(at, &acted.outcome)))
     }
 

@@ -17,6 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use crate::bounds::{EVENTS_PER_MESSAGE_MAX, EXPLAIN_QUEUE_MAX, PAGE_ROWS_MAX, WATCHERS_MAX};
+use crate::clock;
 use crate::engine::{Engine, Shared};
 use crate::peers::VERSION;
 use crate::status;
@@ -44,16 +45,22 @@ impl ObserveEdge {
         }
         let engine = self.shared.engine();
         engine.check_member()?;
-        let at = read_at(&engine);
+        let at = read_at_for_people(&engine);
         Ok(Response::new(read(&engine, at)))
     }
 }
 
-/// The position and time that a read shows.
+/// The position and time that a read shows, without the wall clock.
 fn read_at(engine: &Engine) -> ReadAt {
     let replica = engine.replica();
     let applied = replica.applied();
-    ReadAt { index: applied.index, term: applied.term, stamp: replica.stamp() }
+    ReadAt { index: applied.index, term: applied.term, stamp: replica.stamp(), ..ReadAt::default() }
+}
+
+/// The same for an answer with stamps that people read.
+fn read_at_for_people(engine: &Engine) -> ReadAt {
+    let wall_clock = engine.replica().wall_clock().clone();
+    ReadAt { wall_clock_ms: clock::wall_ms(), wall_clock, ..read_at(engine) }
 }
 
 fn page_rows(asked: u32) -> usize {
@@ -176,9 +183,12 @@ impl ObserveService for ObserveEdge {
     async fn check(&self, request: Request<v1::CheckRequest>) -> Result<Response<v1::CheckResponse>, Status> {
         let (name, token) = observe::check_request_from_wire(&request.into_inner())
             .map_err(|error| status::of(End::invalid(error.for_caller())))?;
-        self.read(false, |engine, at| observe::check_to_wire(at, engine.replica().state().check(&name, token)))
-            .await
-            .map_err(status::of)
+        // For programs, once for each write: without the wall clock.
+        self.read(false, |engine, _| {
+            observe::check_to_wire(read_at(engine), engine.replica().state().check(&name, token))
+        })
+        .await
+        .map_err(status::of)
     }
 
     type WatchStream = WatchStream;

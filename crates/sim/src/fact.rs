@@ -37,6 +37,8 @@ pub struct LoggedEntry {
     pub position: LogPosition,
     /// Its logical time.
     pub stamp: LogicalMs,
+    /// The leader's wall clock when it wrote the entry.
+    pub wall_clock_ms: Option<u64>,
     /// Its commands.
     pub batch: Batch,
     /// What applying it caused.

@@ -30,8 +30,16 @@ pub const MEMBER_NAME_BYTES_MAX: usize = 64;
 pub const MEMBER_ADDRESS_BYTES_MAX: usize = 255;
 
 /// Bytes of the header of a snapshot, of any version. Today's longest header has [`MEMBERS_MAX`] members with the longest names and
-/// addresses: about 20 KiB. The rest is room for later versions.
+/// addresses, about 20 KiB, and [`WALL_CLOCK_ROWS_MAX`] rows of wall-clock times, about 20 KiB. The rest is room for later versions.
 pub const SNAPSHOT_HEADER_BYTES_MAX: usize = 64 * 1024;
+
+/// Rows in the table of wall-clock times. A pause of the cluster adds one, so a table covers months at least. It is sent with each
+/// answer to an observer: a row takes about 20 bytes.
+pub const WALL_CLOCK_ROWS_MAX: usize = 1_000;
+
+/// How far logical time and the wall clock may move apart, in milliseconds, before the table of wall-clock times gets another row.
+/// People read times by the second, and a usual clock drifts by that in a day.
+pub const WALL_CLOCK_STEP_MS: u64 = 1_000;
 
 /// Bytes of one message between nodes. Consensus sends about a mebibyte of entries at a time, or one longer entry.
 pub const PEER_MESSAGE_BYTES_MAX: usize = ENTRY_BYTES_MAX + 2 * 1024 * 1024;

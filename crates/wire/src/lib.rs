@@ -27,6 +27,7 @@
 //! | `frame.rs` | messages with a length prefix on a connection |
 //! | `member.rs` | members with names and addresses, and all members of a group |
 //! | `member_change.rs` | changes of the members, without the consensus library's parser |
+//! | `wall_clock.rs` | which wall-clock time each stamp was, for people |
 //! | `strict.rs` | reading a message without skipping unknown fields |
 //! | `secret.rs` | a session's secret: wiped after use, never shown |
 //! | `made_up.rs` | what the made-up version 2 adds to the bytes, for the tests of upgrades |
@@ -48,6 +49,7 @@ mod snapshot_reader;
 mod snapshot_writer;
 mod strict;
 mod to_wire;
+mod wall_clock;
 
 /// The types generated from `proto/fencepost/v1`. Read the comments there.
 #[allow(missing_docs, clippy::all, reason = "generated")]
@@ -82,3 +84,4 @@ pub use snapshot::SnapshotHeader;
 pub use snapshot_reader::SnapshotReader;
 pub use snapshot_writer::SnapshotWriter;
 pub use strict::message as read_strictly;
+pub use wall_clock::WallClock;

@@ -2,12 +2,13 @@
 //! `docs/decisions/0007-snapshot-format.md`.
 //!
 //! ```text
-//! header   magic 8 | format 4 | length 4 | cluster 16 | group 8 | log index 8 | log term 8 | state hash 8 | members | sum 4
+//! header   magic 8 | format 4 | length 4 | cluster 16 | group 8 | log index 8 | log term 8 | state hash 8 | beside | sum 4
 //! chunk    "CHNK" | its number 4 | bytes before compression 4 | bytes after it 4 | sum 4 | LZ4 block | sum so far 4
 //! trailer  "DONE" | number of chunks 4 | number of records 8 | sum so far 4
 //! ```
 //!
-//! Numbers are little-endian. The header's length counts the bytes between it and the sum. The members are a message `GroupMembers`.
+//! Numbers are little-endian. The header's length counts the bytes between it and the sum. What is beside the
+//! state is a message `BesideTheState`: the members and the wall clock.
 //! A chunk's block is a sequence of messages `Record`, each after its length as a varint. No record continues in the next chunk. Sums
 //! are CRC-32C. The sum in a chunk's head starts from the header's sum, so no chunk of another snapshot fits. The "sum so far" runs
 //! from the header over every head and block, so each chunk fits only after the chunks before it, and the trailer covers all.
@@ -18,6 +19,7 @@ use prost::Message;
 use crate::bounds::SNAPSHOT_HEADER_BYTES_MAX;
 use crate::error::WireError;
 use crate::member::Members;
+use crate::wall_clock::WallClock;
 use crate::{strict, v1 as wire};
 
 /// The header of a snapshot: everything before the first record.
@@ -37,6 +39,8 @@ pub struct SnapshotHeader {
     pub state_hash: u64,
     /// The members as of that entry, so that a node can start from the snapshot alone.
     pub members: Members,
+    /// The wall-clock times of stamps up to that entry. Not in the state hash.
+    pub wall_clock: WallClock,
 }
 
 const WHAT: &str = "the snapshot";
@@ -44,7 +48,7 @@ const WHAT: &str = "the snapshot";
 const MAGIC: [u8; 8] = *b"fpsnap\r\n";
 /// Magic, format and length: the same in every format, so that a newer one can be named.
 const PREAMBLE_BYTES: usize = 16;
-/// The numbers in the header before the members.
+/// The numbers in the header before the message `BesideTheState`.
 const HEADER_NUMBERS_BYTES: usize = 48;
 
 const CHUNK: [u8; 4] = *b"CHNK";
@@ -64,9 +68,11 @@ pub(crate) struct Summed<'a, T> {
 impl SnapshotHeader {
     /// The header's bytes, and their sum.
     pub(crate) fn write(&self) -> (Vec<u8>, u32) {
-        let SnapshotHeader { version, cluster_id, group_id, log_index, log_term, state_hash, members } = self;
-        let members = members.to_wire().encode_to_vec();
-        let length = HEADER_NUMBERS_BYTES + members.len();
+        let SnapshotHeader { version, cluster_id, group_id, log_index, log_term, state_hash, members, wall_clock } =
+            self;
+        let (members, wall_clock) = (Some(members.to_wire()), Some(wall_clock.to_wire()));
+        let beside = wire::BesideTheState { members, wall_clock }.encode_to_vec();
+        let length = HEADER_NUMBERS_BYTES + beside.len();
         assert!(length <= SNAPSHOT_HEADER_BYTES_MAX, "the replica refuses changes beyond the bound of members");
         let mut bytes = Vec::with_capacity(PREAMBLE_BYTES + length + 4);
         bytes.extend(MAGIC);
@@ -76,7 +82,7 @@ impl SnapshotHeader {
         for number in [group_id, log_index, log_term, state_hash] {
             bytes.extend(number.to_le_bytes());
         }
-        bytes.extend(members);
+        bytes.extend(beside);
         let sum = crc32c::crc32c(&bytes);
         bytes.extend(sum.to_le_bytes());
         (bytes, sum)
@@ -108,9 +114,11 @@ impl SnapshotHeader {
         let mut number = || take(&mut fields).map_or(0, u64::from_le_bytes);
         let cluster_id = u128::from(number()) | u128::from(number()) << 64;
         let (group_id, log_index, log_term, state_hash) = (number(), number(), number(), number());
-        let members: wire::GroupMembers = strict::message(WHAT, &summed[PREAMBLE_BYTES + HEADER_NUMBERS_BYTES..])?;
-        let members = Members::from_wire(WHAT, &members)?;
-        let value = SnapshotHeader { version, cluster_id, group_id, log_index, log_term, state_hash, members };
+        let beside: wire::BesideTheState = strict::message(WHAT, &summed[PREAMBLE_BYTES + HEADER_NUMBERS_BYTES..])?;
+        let members = Members::from_wire(WHAT, &beside.members.unwrap_or_default())?;
+        let wall_clock = WallClock::from_wire(WHAT, &beside.wall_clock.unwrap_or_default())?;
+        let value =
+            SnapshotHeader { version, cluster_id, group_id, log_index, log_term, state_hash, members, wall_clock };
         Ok(Some(Summed { value, bytes: summed, sum, behind }))
     }
 }

@@ -69,8 +69,15 @@ impl Target {
             (_, Target::Entry) => encode(&random.entry()),
             (_, Target::Snapshot) => {
                 let records = random.some(4, Generator::record);
-                write(&SnapshotHeader { members: forge::some_members(), ..SnapshotHeader::default() }, &records)
-                    .concat()
+                write(
+                    &SnapshotHeader {
+                        members: forge::some_members(),
+                        wall_clock: forge::some_wall_clock(),
+                        ..SnapshotHeader::default()
+                    },
+                    &records,
+                )
+                .concat()
             }
             (_, Target::Records) => {
                 let records = random.some(3, Generator::record);

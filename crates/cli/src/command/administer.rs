@@ -5,11 +5,11 @@
 use std::io::{IsTerminal, Write};
 
 use clap::ArgGroup;
-use fencepost::{Client, FreezeId, FreezeRecord, GrantId, GrantView, Name, SessionId};
+use fencepost::{AsOf, Client, FreezeId, FreezeRecord, GrantId, GrantView, Name, SessionId};
 use fencepost_core::Scope;
 use serde_json::{Value, json};
 
-use crate::command::describe::holders_of_the_name;
+use crate::command::describe::{freeze_json, holders_of_the_name};
 use crate::connect::{self, ServerArgs};
 use crate::failure::{Failure, Result};
 use crate::output::{self, Format, OutputArgs};
@@ -153,10 +153,10 @@ pub(crate) async fn break_lock(args: BreakArgs) -> Result {
 /// The grants that hold the lock, or that rest on it, each with a description.
 async fn targets_of(client: &Client, lock: &Name, rests: bool) -> Result<Vec<(GrantId, String)>> {
     let explained = client.explain(lock.as_str()).await?;
-    let (now, what) = (explained.at.stamp, &explained.what);
+    let AsOf { at, what } = &explained;
     if rests {
         let rest = |it: &fencepost_core::RestRecord| {
-            (it.grant, format!("the rest of grant {}, {} left", it.grant.0, shown::left(it.until, now)))
+            (it.grant, format!("the rest of grant {}, {} left", it.grant.0, shown::left(it.until, at.stamp)))
         };
         let found: Vec<_> = what.rests.iter().map(rest).collect();
         return if found.is_empty() { Err(Failure::refused(format!("{lock} is not resting"))) } else { Ok(found) };
@@ -169,7 +169,7 @@ async fn targets_of(client: &Client, lock: &Name, rests: bool) -> Result<Vec<(Gr
             .session
             .map_or("a session that has ended".to_owned(), |id| people.who(id, it.holder.owner.as_ref()));
         let (token, takes) = (it.holder.token.0, shown::takes(it.holder.takes));
-        let age = shown::age(it.holder.since, now);
+        let age = shown::age(at, it.holder.since);
         (
             it.holder.grant,
             format!("grant {} of {lock} ({takes}, token {token}), held by {who} for {age}", it.holder.grant.0),
@@ -201,7 +201,7 @@ async fn grant_target(client: &Client, grant: GrantId) -> Result<(GrantId, Strin
     let people = listing::people(client, [record.session]).await?;
     let (names, mode) = shown::held(&record.held);
     let who = people.who(record.session, record.owner.as_ref());
-    let age = shown::age(record.granted_at, page.at.stamp);
+    let age = shown::age(&page.at, record.granted_at);
     Ok((grant, format!("grant {} of {names} ({mode}, token {}), held by {who} for {age}", grant.0, record.token.0)))
 }
 
@@ -240,26 +240,17 @@ pub(crate) async fn freeze(args: FreezeArgs) -> Result {
 
 pub(crate) async fn freezes(args: FreezesArgs) -> Result {
     let client = args.server.connect().await?;
-    let found = client.freezes().await?;
-    let now = found.at.stamp;
+    let AsOf { at, what: freezes } = client.freezes().await?;
     if args.output.output == Format::Json {
-        let row = |it: &FreezeRecord| {
-            json!({
-                "freeze": shown::freeze_id(it.id),
-                "scope": shown::scope_json(&it.scope),
-                "by": it.by.as_str(),
-                "reason": it.reason.as_str(),
-                "age_ms": now.0.saturating_sub(it.since.0),
-            })
-        };
-        return output::json(&found.what.iter().map(row).collect::<Vec<Value>>());
+        return output::json(&freezes.iter().map(|it| freeze_json(it, &at)).collect::<Vec<Value>>());
     }
     let row = |it: &FreezeRecord| {
         let (by, reason) = (it.by.as_str().to_owned(), it.reason.as_str().to_owned());
-        [shown::short_freeze(it.id), shown::scope(&it.scope), shown::age(it.since, now), by, reason]
+        let (since, age) = (shown::time(&at, it.since), shown::age(&at, it.since));
+        [shown::short_freeze(it.id), shown::scope(&it.scope), since, age, by, reason]
     };
-    let rows: Vec<[String; 5]> = found.what.iter().map(row).collect();
-    output::table(["FREEZE", "WHAT", "SINCE", "BY", "REASON"], &rows, "fencepost: nothing is frozen")
+    let rows: Vec<[String; 6]> = freezes.iter().map(row).collect();
+    output::table(["FREEZE", "WHAT", "SINCE", "FROZEN FOR", "BY", "REASON"], &rows, "fencepost: nothing is frozen")
 }
 
 pub(crate) async fn thaw(args: ThawArgs) -> Result {

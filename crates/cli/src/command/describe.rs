@@ -1,6 +1,8 @@
 //! `fencepost describe LOCK`: everything about one lock, in tables or as JSON. `why` uses the same JSON.
 
-use fencepost::{AsOf, BlockedBy, Blocker, CycleLink, Explanation, HolderView, Name, QueueView, SessionId};
+use fencepost::{
+    AsOf, BlockedBy, Blocker, CycleLink, Explanation, FreezeRecord, HolderView, Name, QueueView, ReadAt, SessionId,
+};
 use serde_json::{Value, json};
 
 use crate::connect::{self, ServerArgs};
@@ -26,17 +28,18 @@ pub(crate) async fn run(args: Args) -> Result {
     if args.output.output == Format::Json {
         return output::json(&explanation_json(&explained));
     }
-    let (now, what) = (explained.at.stamp, &explained.what);
+    let AsOf { at, what } = &explained;
+    let now = at.stamp;
     let people = listing::people(&client, sessions_of(what)).await?;
     output::line(&format!("lock      {}", output::printable(what.name.as_str())))?;
-    output::line(&format!("as of     entry {} of term {}", explained.at.index, explained.at.term))?;
+    output::line(&format!("as of     entry {} of term {}", at.index, at.term))?;
     if let Some((semaphore, out)) = &what.semaphore {
         let kind =
             if semaphore.administered { "limit set by an administrator" } else { "limit lasts while it is in use" };
         output::line(&format!("permits   {out} of {} are held ({kind})", semaphore.limit.get()))?;
     }
     for freeze in &what.freezes {
-        let (scope, age) = (output::printable(&shown::scope(&freeze.scope)), shown::age(freeze.since, now));
+        let (scope, age) = (output::printable(&shown::scope(&freeze.scope)), shown::age(at, freeze.since));
         let (by, why) = (output::printable(freeze.by.as_str()), output::printable(freeze.reason.as_str()));
         let id = shown::short_freeze(freeze.id);
         output::line(&format!("frozen    {scope} for {age} by {by}: {why} (freeze {id})"))?;
@@ -54,12 +57,14 @@ pub(crate) async fn run(args: Args) -> Result {
             holder.token.0.to_string(),
             format!("{}{covers}", shown::takes(holder.takes)),
             who,
-            shown::age(holder.since, now),
+            shown::time(at, holder.since),
+            shown::age(at, holder.since),
             shown::left(*deadline, now),
         ]
     };
-    let rows: Vec<[String; 6]> = what.holders.iter().map(row).collect();
-    output::table(["GRANT", "TOKEN", "MODE", "HELD BY", "SINCE", "ENDS IN"], &rows, "fencepost: it is not held")?;
+    let rows: Vec<[String; 7]> = what.holders.iter().map(row).collect();
+    let heading = ["GRANT", "TOKEN", "MODE", "HELD BY", "SINCE", "HELD FOR", "ENDS IN"];
+    output::table(heading, &rows, "fencepost: it is not held")?;
     if what.queue_len == 0 {
         return Ok(());
     }
@@ -69,12 +74,13 @@ pub(crate) async fn run(args: Args) -> Result {
             position.to_string(),
             format!("{}{}", shown::takes(*wants), if *converts { " (upgrade)" } else { "" }),
             people.who(waiter.session, waiter.owner.as_ref()),
-            shown::age(waiter.queued_at, now),
+            shown::time(at, waiter.queued_at),
+            shown::age(at, waiter.queued_at),
             waiter.until.map_or("for ever".to_owned(), |until| shown::left(until, now)),
         ]
     };
-    let rows: Vec<[String; 5]> = what.queue.iter().map(row).collect();
-    output::table(["PLACE", "WANTS", "WAITING", "SINCE", "GIVES UP IN"], &rows, "")?;
+    let rows: Vec<[String; 6]> = what.queue.iter().map(row).collect();
+    output::table(["PLACE", "WANTS", "WAITING", "SINCE", "WAITED", "GIVES UP IN"], &rows, "")?;
     if what.queue_len > what.queue.len() {
         output::say(&format!("fencepost: {} more requests wait", what.queue_len - what.queue.len()));
     }
@@ -106,38 +112,33 @@ pub(crate) fn holders_of_the_name(what: &Explanation) -> impl Iterator<Item = &H
 pub(crate) fn explanation_json(AsOf { at, what }: &AsOf<Explanation>) -> Value {
     let now = at.stamp;
     let holder = |it: &HolderView| {
-        json!({
+        let row = json!({
             "grant": it.holder.grant.0,
             "token": it.holder.token.0,
             "takes": shown::takes(it.holder.takes),
             "session": it.holder.session.map(shown::session_id),
             "owner": it.holder.owner.as_ref().map(|owner| owner.as_str()),
             "covers_from": it.covers_from.as_ref().map(Name::as_str),
-            "age_ms": now.0.saturating_sub(it.holder.since.0),
             "remaining_ms": it.deadline.0.saturating_sub(now.0),
-        })
+        });
+        shown::with_since(row, at, it.holder.since)
     };
     let waiter = |it: &QueueView| {
-        json!({
+        let row = json!({
             "place": it.position,
             "wants": shown::takes(it.wants),
             "converts": it.converts,
             "session": shown::session_id(it.waiter.session),
             "owner": it.waiter.owner.as_ref().map(|owner| owner.as_str()),
-            "age_ms": now.0.saturating_sub(it.waiter.queued_at.0),
             "remaining_ms": it.waiter.until.map(|until| until.0.saturating_sub(now.0)),
-        })
+        });
+        shown::with_since(row, at, it.waiter.queued_at)
     };
-    let freeze = |it: &fencepost::FreezeRecord| {
-        json!({
-            "freeze": shown::freeze_id(it.id),
-            "scope": shown::scope_json(&it.scope),
-            "by": it.by.as_str(),
-            "reason": it.reason.as_str(),
-            "age_ms": now.0.saturating_sub(it.since.0),
-        })
+    let rest = |it: &fencepost_core::RestRecord| {
+        let left_ms = it.until.0.saturating_sub(now.0);
+        let row = json!({ "grant": it.grant.0, "token": it.token.0, "remaining_ms": left_ms });
+        shown::with_since(row, at, it.since)
     };
-    let rest = |it: &fencepost_core::RestRecord| json!({ "grant": it.grant.0, "token": it.token.0, "remaining_ms": it.until.0.saturating_sub(now.0) });
     let semaphore = what.semaphore.as_ref().map(|(semaphore, out)| {
         json!({ "limit": semaphore.limit.get(), "out": out, "administered": semaphore.administered })
     });
@@ -147,12 +148,23 @@ pub(crate) fn explanation_json(AsOf { at, what }: &AsOf<Explanation>) -> Value {
         "holders": what.holders.iter().map(holder).collect::<Vec<Value>>(),
         "waiting": what.queue.iter().map(waiter).collect::<Vec<Value>>(),
         "waiting_count": what.queue_len,
-        "freezes": what.freezes.iter().map(freeze).collect::<Vec<Value>>(),
+        "freezes": what.freezes.iter().map(|it| freeze_json(it, at)).collect::<Vec<Value>>(),
         "rests": what.rests.iter().map(rest).collect::<Vec<Value>>(),
         "semaphore": semaphore,
         "blockers": what.chain.iter().map(blocker_json).collect::<Vec<Value>>(),
         "suspected_deadlock": what.suspected.as_ref().map(|cycle| cycle.links.iter().map(link_json).collect::<Vec<Value>>()),
     })
+}
+
+/// A freeze as JSON.
+pub(crate) fn freeze_json(freeze: &FreezeRecord, at: &ReadAt) -> Value {
+    let row = json!({
+        "freeze": shown::freeze_id(freeze.id),
+        "scope": shown::scope_json(&freeze.scope),
+        "by": freeze.by.as_str(),
+        "reason": freeze.reason.as_str(),
+    });
+    shown::with_since(row, at, freeze.since)
 }
 
 fn link_json(link: &CycleLink) -> Value {

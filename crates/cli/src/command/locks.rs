@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fencepost::{GrantView, WaiterRecord};
+use fencepost::{GrantView, ReadAt, WaiterRecord};
 use serde_json::{Value, json};
 
 use crate::connect::ServerArgs;
@@ -26,11 +26,11 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> Result {
     let client = args.server.connect().await?;
-    let (grants, now) = listing::grants(&client, &args.prefix).await?;
+    let (grants, at) = listing::grants(&client, &args.prefix).await?;
     let waiters = listing::waiters(&client, &args.prefix, usize::MAX).await?;
     if args.output.output == Format::Json {
-        let grants: Vec<Value> = grants.iter().map(|grant| grant_json(grant, now)).collect();
-        let waiters: Vec<Value> = waiters.iter().map(|waiter| waiter_json(waiter, now)).collect();
+        let grants: Vec<Value> = grants.iter().map(|grant| grant_json(grant, &at)).collect();
+        let waiters: Vec<Value> = waiters.iter().map(|waiter| waiter_json(waiter, &at)).collect();
         return output::json(&json!({ "held": grants, "waiting": waiters }));
     }
     let people = listing::people(&client, grants.iter().map(|grant| grant.record.session)).await?;
@@ -51,8 +51,8 @@ pub(crate) async fn run(args: Args) -> Result {
             mode,
             record.token.0.to_string(),
             people.who(record.session, record.owner.as_ref()),
-            shown::age(record.granted_at, now),
-            shown::left(*deadline, now),
+            shown::age(&at, record.granted_at),
+            shown::left(*deadline, at.stamp),
             count.to_string(),
         ]);
     }
@@ -62,7 +62,7 @@ pub(crate) async fn run(args: Args) -> Result {
         rows.push([name.clone(), dash(), dash(), dash(), dash(), dash(), count.to_string()]);
     }
     rows.sort();
-    let heading = ["LOCK", "MODE", "TOKEN", "HELD BY", "SINCE", "ENDS IN", "WAITING"];
+    let heading = ["LOCK", "MODE", "TOKEN", "HELD BY", "HELD FOR", "ENDS IN", "WAITING"];
     output::table(heading, &rows, &nothing(&args.prefix))
 }
 
@@ -74,27 +74,27 @@ fn nothing(prefix: &str) -> String {
 }
 
 /// A grant as JSON.
-pub(crate) fn grant_json(GrantView { record, deadline }: &GrantView, now: fencepost::LogicalMs) -> Value {
-    json!({
+pub(crate) fn grant_json(GrantView { record, deadline }: &GrantView, at: &ReadAt) -> Value {
+    let row = json!({
         "grant": record.id.0,
         "token": record.token.0,
         "locks": shown::held_json(&record.held),
         "session": shown::session_id(record.session),
         "owner": record.owner.as_ref().map(|owner| owner.as_str()),
         "count": record.count,
-        "age_ms": now.0.saturating_sub(record.granted_at.0),
-        "remaining_ms": deadline.0.saturating_sub(now.0),
-    })
+        "remaining_ms": deadline.0.saturating_sub(at.stamp.0),
+    });
+    shown::with_since(row, at, record.granted_at)
 }
 
 /// A waiting request as JSON.
-pub(crate) fn waiter_json(waiter: &WaiterRecord, now: fencepost::LogicalMs) -> Value {
-    json!({
+pub(crate) fn waiter_json(waiter: &WaiterRecord, at: &ReadAt) -> Value {
+    let row = json!({
         "arrival": waiter.arrival.0,
         "locks": shown::held_json(&waiter.wants.held()),
         "session": shown::session_id(waiter.session),
         "owner": waiter.owner.as_ref().map(|owner| owner.as_str()),
-        "age_ms": now.0.saturating_sub(waiter.queued_at.0),
-        "remaining_ms": waiter.until.map(|until| until.0.saturating_sub(now.0)),
-    })
+        "remaining_ms": waiter.until.map(|until| until.0.saturating_sub(at.stamp.0)),
+    });
+    shown::with_since(row, at, waiter.queued_at)
 }

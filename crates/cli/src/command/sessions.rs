@@ -18,19 +18,19 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> Result {
     let client = args.server.connect().await?;
-    let (sessions, now) = listing::sessions(&client).await?;
+    let (sessions, at) = listing::sessions(&client).await?;
     if args.output.output == Format::Json {
         let row = |session: &fencepost::SessionView| {
-            json!({
+            let row = json!({
                 "session": shown::session_id(session.id),
                 "principal": session.principal.as_str(),
                 "client": shown::metadata(session.metadata.as_bytes()),
                 "grants": session.grants,
                 "waits": session.waits,
                 "ttl_ms": session.ttl.millis().get(),
-                "age_ms": now.0.saturating_sub(session.opened_at.0),
-                "remaining_ms": session.deadline.0.saturating_sub(now.0),
-            })
+                "remaining_ms": session.deadline.0.saturating_sub(at.stamp.0),
+            });
+            shown::with_since(row, &at, session.opened_at)
         };
         return output::json(&sessions.iter().map(row).collect::<Vec<Value>>());
     }
@@ -41,8 +41,8 @@ pub(crate) async fn run(args: Args) -> Result {
             session.grants.to_string(),
             session.waits.to_string(),
             duration::show(session.ttl.millis().get()),
-            shown::age(session.opened_at, now),
-            shown::left(session.deadline, now),
+            shown::age(&at, session.opened_at),
+            shown::left(session.deadline, at.stamp),
         ]
     };
     let rows: Vec<[String; 7]> = sessions.iter().map(row).collect();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use fencepost::{Client, ClusterStatus, GrantView, LogicalMs, MemberState};
+use fencepost::{Client, ClusterStatus, GrantView, MemberState, ReadAt};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
@@ -104,7 +104,7 @@ struct Seen {
     status: ClusterStatus,
     waiting: BTreeMap<String, usize>,
     grants: Vec<GrantView>,
-    now: LogicalMs,
+    as_of: ReadAt,
 }
 
 async fn look(client: &Client) -> Result<Seen> {
@@ -116,7 +116,7 @@ async fn look(client: &Client) -> Result<Seen> {
             *waiting.entry(name.to_string()).or_default() += 1;
         }
     }
-    Ok(Seen { at: Instant::now(), status, waiting, grants: page.what.rows, now: page.at.stamp })
+    Ok(Seen { at: Instant::now(), status, waiting, grants: page.what.rows, as_of: page.at })
 }
 
 /// The text on the screen.
@@ -129,7 +129,7 @@ struct View {
 
 impl View {
     fn of(seen: &Seen, before: Option<&Seen>) -> View {
-        let Seen { status, waiting, grants, now, .. } = seen;
+        let Seen { status, waiting, grants, as_of, .. } = seen;
         let leader = status.members.iter().find(|member| member.leads);
         let leader = leader.map_or("none".to_owned(), crate::command::members::call);
         let rate = |of: fn(&ClusterStatus) -> u64| match before {
@@ -162,12 +162,12 @@ impl View {
         if status.disk_short {
             head.push("the leader's disk is nearly full: new locks are refused; free space".to_owned());
         }
-        View { head, hot: hot_locks(waiting, grants, *now), problem: None }
+        View { head, hot: hot_locks(waiting, grants, as_of), problem: None }
     }
 }
 
 /// The locks with the most waiters first, then those that have been held longest.
-fn hot_locks(waiting: &BTreeMap<String, usize>, grants: &[GrantView], now: LogicalMs) -> Vec<[String; 5]> {
+fn hot_locks(waiting: &BTreeMap<String, usize>, grants: &[GrantView], as_of: &ReadAt) -> Vec<[String; 5]> {
     let mut hot = Vec::new();
     for GrantView { record, .. } in grants {
         let (names, mode) = shown::held(&record.held);
@@ -177,14 +177,14 @@ fn hot_locks(waiting: &BTreeMap<String, usize>, grants: &[GrantView], now: Logic
             count.to_string(),
             mode,
             record.token.0.to_string(),
-            format!("{} for {}", shown::short_session(record.session), shown::age(record.granted_at, now)),
+            format!("{} for {}", shown::short_session(record.session), shown::age(as_of, record.granted_at)),
         ];
         hot.push((count, record.granted_at, cells));
     }
     let is_held = |name: &str| grants.iter().any(|it| it.record.held.names().any(|held| held.as_str() == name));
     for (name, count) in waiting.iter().filter(|(name, _)| !is_held(name)) {
         let dash = || "-".to_owned();
-        hot.push((*count, now, [name.clone(), count.to_string(), dash(), dash(), dash()]));
+        hot.push((*count, as_of.stamp, [name.clone(), count.to_string(), dash(), dash(), dash()]));
     }
     hot.sort_by(|(a_count, a_since, _), (b_count, b_since, _)| (b_count, a_since).cmp(&(a_count, b_since)));
     hot.into_iter().take(HOT_LOCKS_MAX).map(|(_, _, cells)| cells.map(|cell| output::printable(&cell))).collect()
@@ -220,7 +220,7 @@ fn draw(frame: &mut Frame<'_>, view: &View) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fencepost::{Counts, GrantId, MemberRole, MemberStatus, Name, ReadAt, SessionId, Token};
+    use fencepost::{Counts, GrantId, LogicalMs, MemberRole, MemberStatus, Name, SessionId, Token, WallClock};
     use fencepost_core::{GrantRecord, Held, Lock, LockMode, Locks, Permits};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
@@ -248,7 +248,7 @@ mod tests {
             term: 7,
             leader: Some(2),
             leader_address: None,
-            applied: ReadAt { index, term: 7, stamp: LogicalMs(100_000) },
+            applied: ReadAt { index, term: 7, stamp: LogicalMs(100_000), ..ReadAt::default() },
             members: vec![member(1, false), member(2, true), member(3, false)],
             counts: Counts {
                 sessions: 4,
@@ -282,8 +282,16 @@ mod tests {
     /// Two looks at the cluster, two seconds apart: idle, then busy.
     fn seen() -> (Seen, Seen) {
         let at = Instant::now();
-        let before =
-            Seen { at, status: status(900, 40), waiting: BTreeMap::new(), grants: Vec::new(), now: LogicalMs(0) };
+        let before = Seen {
+            at,
+            status: status(900, 40),
+            waiting: BTreeMap::new(),
+            grants: Vec::new(),
+            as_of: ReadAt::default(),
+        };
+        let mut wall_clock = WallClock::NONE;
+        wall_clock.note(LogicalMs(0), LogicalMs(0), 1_700_000_000_000);
+        let (stamp, wall_clock_ms) = (LogicalMs(100_000), 1_700_000_100_000);
         let permits = Held::Permits { name: Name::new("licences").unwrap(), permits: Permits::new(2).unwrap() };
         let now = Seen {
             at: at + Duration::from_secs(2),
@@ -294,7 +302,7 @@ mod tests {
                 grant(12, permits, 40_000),
                 grant(42, lock("nightly", LockMode::Exclusive), 95_000),
             ],
-            now: LogicalMs(100_000),
+            as_of: ReadAt { stamp, wall_clock_ms, wall_clock, ..ReadAt::default() },
         };
         (before, now)
     }

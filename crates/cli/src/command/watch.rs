@@ -1,19 +1,25 @@
 //! `fencepost watch`: prints events as they happen, one line each.
 //!
-//! The watch is ordered and without gaps; the client library resumes it after a leader change. This file only prints.
+//! The watch is ordered and without gaps; the client library resumes it after a leader change. This file only prints, and looks up the
+//! clients of sessions that were open before the watch began.
 
-use fencepost::{Event, GrantEnd, Held, Name, Position, PositionedEvent, SessionEnd, SessionId};
-use fencepost_core::{ActFacts, OwnerName, RequestFacts};
+use std::collections::BTreeMap;
+
+use fencepost::{Client, Event, GrantEnd, Held, Name, Position, PositionedEvent, SessionEnd, SessionId};
+use fencepost_core::{ActFacts, Metadata, OwnerName, RequestFacts};
 use serde_json::{Map, Value, json};
 
 use crate::connect::ServerArgs;
 use crate::failure::{Failure, Result};
 use crate::output::{self, Format, OutputArgs};
-use crate::shown;
+use crate::{shown, wall_time};
+
+/// Sessions whose client is remembered. Each has at most 4 KiB of metadata.
+const CLIENTS_MAX: usize = 10_000;
 
 /// Print events as they happen, one line each
 ///
-/// The first column is the event's position. `--after POSITION` prints every later event, without a gap or a repeat, or fails if
+/// The first column is the event's position, the second the leader's wall clock. `--after POSITION` prints every later event, without a gap or a repeat, or fails if
 /// the events are no longer kept. Events about sessions come with every prefix. Use it to observe, not to decide: when you
 /// read an event, the lock may already have another holder.
 #[derive(Debug, clap::Args)]
@@ -45,14 +51,42 @@ pub(crate) async fn run(args: Args) -> Result {
     let mut watch = request.start().await?;
     let Position { index, .. } = watch.position();
     output::say(&format!("fencepost: watching events after entry {index}"));
+    let mut clients = Clients { client, known: BTreeMap::new() };
     while let Some(event) = watch.next().await {
         let event = event?;
+        let metadata = clients.behind(&event.event).await;
         match args.output.output {
-            Format::Table => output::line(&output::printable(&line(&event)))?,
-            Format::Json => output::json_line(&event_json(&event))?,
+            Format::Table => output::line(&output::printable(&line(&event, metadata)))?,
+            Format::Json => output::json_line(&event_json(&event, metadata))?,
         }
     }
     Err(Failure::failed("the watch ended: start again with --after and the last position"))
+}
+
+/// The clients behind the sessions in events.
+struct Clients {
+    client: Client,
+    /// What each session says about itself; `None` if it ended before it was looked up.
+    known: BTreeMap<SessionId, Option<Metadata>>,
+}
+
+impl Clients {
+    /// What the session of an event says about itself, as far as that is known. Asks the cluster once for each session that was open
+    /// before the watch began.
+    async fn behind(&mut self, event: &Event) -> Option<&Metadata> {
+        let session = facts(event).session?;
+        if self.known.len() >= CLIENTS_MAX && !self.known.contains_key(&session) {
+            self.known.clear();
+        }
+        if let Event::SessionOpened { metadata, .. } = event {
+            self.known.insert(session, Some(metadata.clone()));
+        } else if !self.known.contains_key(&session) {
+            // The watch goes on if the cluster cannot be asked: the client is shown as not known.
+            let found = self.client.find_session(session).await.ok().and_then(|found| found.what);
+            self.known.insert(session, found.map(|found| found.metadata));
+        }
+        self.known.get(&session)?.as_ref()
+    }
 }
 
 /// The facts of an event, with the same words for people and programs.
@@ -73,7 +107,7 @@ fn facts(event: &Event) -> Facts<'_> {
         (request.session, request.converts.map(|grant| grant.0))
     };
     match event {
-        Event::SessionOpened { session, principal } => Facts {
+        Event::SessionOpened { session, principal, .. } => Facts {
             session: Some(*session),
             more: vec![("principal", principal.as_str().to_owned())],
             ..Facts::default()
@@ -192,8 +226,9 @@ fn grant_end(how: GrantEnd) -> &'static str {
     }
 }
 
-/// `17.0  granted         nightly (exclusive) token=3 session=3fa2...`
-fn line(PositionedEvent { position, event, .. }: &PositionedEvent) -> String {
+/// `17.0  2026-11-18T16:02:03.123Z  granted  nightly (exclusive)  token=3  session=3fa2...  client="backup.sh, pid 17 on db-1"`
+fn line(event: &PositionedEvent, metadata: Option<&Metadata>) -> String {
+    let PositionedEvent { position, wall_clock_ms, event, .. } = event;
     let facts = facts(event);
     let mut parts = Vec::new();
     match facts.held {
@@ -207,16 +242,20 @@ fn line(PositionedEvent { position, event, .. }: &PositionedEvent) -> String {
     parts.extend(facts.token.map(|token| format!("token={token}")));
     parts.extend(facts.grant.filter(|grant| facts.token != Some(*grant)).map(|grant| format!("grant={grant}")));
     parts.extend(facts.session.map(|session| format!("session={}", shown::short_session(session))));
+    let client = metadata.map(|metadata| shown::client(metadata.as_bytes())).filter(|client| !client.is_empty());
+    parts.extend(client.map(|client| format!("client={client:?}")));
     parts.extend(facts.owner.map(|owner| format!("owner={:?}", owner.as_str())));
     parts.extend(facts.more.iter().map(|(key, value)| match value.contains(' ') {
         true => format!("{key}={value:?}"),
         false => format!("{key}={value}"),
     }));
     let position = format!("{}.{}", position.index, position.ordinal);
-    format!("{position:<10}  {:<14}  {}", event.kind(), parts.join("  "))
+    let time = wall_clock_ms.map_or("-".to_owned(), wall_time::rfc_3339);
+    format!("{position:<10}  {time:<24}  {:<14}  {}", event.kind(), parts.join("  "))
 }
 
-fn event_json(PositionedEvent { position, stamp, event }: &PositionedEvent) -> Value {
+fn event_json(event: &PositionedEvent, metadata: Option<&Metadata>) -> Value {
+    let PositionedEvent { position, stamp, wall_clock_ms, event } = event;
     let facts = facts(event);
     let names: Vec<&str> = match facts.held {
         Some(held) => held.names().map(Name::as_str).collect(),
@@ -224,6 +263,7 @@ fn event_json(PositionedEvent { position, stamp, event }: &PositionedEvent) -> V
     };
     let mut json = Map::new();
     json.insert("position".to_owned(), format!("{}.{}", position.index, position.ordinal).into());
+    json.insert("time".to_owned(), wall_clock_ms.map(wall_time::rfc_3339).into());
     json.insert("stamp_ms".to_owned(), stamp.0.into());
     json.insert("event".to_owned(), event.kind().into());
     json.insert("names".to_owned(), names.into());
@@ -232,6 +272,7 @@ fn event_json(PositionedEvent { position, stamp, event }: &PositionedEvent) -> V
     }
     let optional = [
         ("session", facts.session.map(|session| json!(shown::session_id(session)))),
+        ("client", metadata.map(|metadata| json!(shown::metadata(metadata.as_bytes())))),
         ("owner", facts.owner.map(|owner| json!(owner.as_str()))),
         ("grant", facts.grant.map(Value::from)),
         ("token", facts.token.map(Value::from)),

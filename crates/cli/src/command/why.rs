@@ -2,7 +2,7 @@
 //!
 //! The cluster computes the explanation; this file turns it into sentences. `describe` shows the same facts in tables.
 
-use fencepost::{AsOf, BlockedBy, Cycle, Explanation, Holder, LogicalMs, Name};
+use fencepost::{AsOf, BlockedBy, Cycle, Explanation, Holder, Name, ReadAt};
 
 use crate::command::describe::{explanation_json, sessions_of};
 use crate::connect::{self, ServerArgs};
@@ -49,7 +49,7 @@ fn sentences(AsOf { at, what }: &AsOf<Explanation>, people: &People) -> Vec<Stri
     }
     for freeze in &what.freezes {
         let by = freeze.by.as_str();
-        let (scope, age) = (shown::scope(&freeze.scope), shown::age(freeze.since, now));
+        let (scope, age) = (shown::scope(&freeze.scope), shown::age(at, freeze.since));
         let why = if freeze.reason.as_str().is_empty() { "no reason given" } else { freeze.reason.as_str() };
         said.push(format!(
             "{scope} was frozen {age} ago by {by} ({why}): new requests for {name} wait until `fencepost thaw {}`.",
@@ -60,7 +60,7 @@ fn sentences(AsOf { at, what }: &AsOf<Explanation>, people: &People) -> Vec<Stri
         said.push(format!(
             "Grant {} was lost {} ago and asked for a rest: {name} stays busy for {} more.",
             rest.grant.0,
-            shown::age(rest.since, now),
+            shown::age(at, rest.since),
             shown::left(rest.until, now)
         ));
     }
@@ -72,7 +72,7 @@ fn sentences(AsOf { at, what }: &AsOf<Explanation>, people: &People) -> Vec<Stri
         said.push(format!(
             "{place} is held ({}) by {}; it ends in {} unless it is renewed.",
             shown::takes(it.holder.takes),
-            holder_of(&it.holder, people, now),
+            holder_of(&it.holder, people, at),
             shown::left(it.deadline, now)
         ));
     }
@@ -93,7 +93,7 @@ fn sentences(AsOf { at, what }: &AsOf<Explanation>, people: &People) -> Vec<Stri
             "  {}. {} has waited {} for it ({}){gives_up}.",
             it.position,
             people.who(it.waiter.session, it.waiter.owner.as_ref()),
-            shown::age(it.waiter.queued_at, now),
+            shown::age(at, it.waiter.queued_at),
             shown::takes(it.wants)
         ));
     }
@@ -104,7 +104,7 @@ fn sentences(AsOf { at, what }: &AsOf<Explanation>, people: &People) -> Vec<Stri
         said.push("What blocks the first request, down to the root:".to_owned());
         for blocker in &what.chain {
             let who = people.who(blocker.session, blocker.owner.as_ref());
-            said.push(format!("  {who} waits for {}, {}.", blocker.name, in_the_way(&blocker.by, people, now)));
+            said.push(format!("  {who} waits for {}, {}.", blocker.name, in_the_way(&blocker.by, people, at)));
         }
     }
     if let Some(Cycle { links }) = &what.suspected {
@@ -130,9 +130,9 @@ fn sentences(AsOf { at, what }: &AsOf<Explanation>, people: &People) -> Vec<Stri
     said
 }
 
-fn in_the_way(by: &BlockedBy, people: &People, now: LogicalMs) -> String {
+fn in_the_way(by: &BlockedBy, people: &People, at: &ReadAt) -> String {
     match by {
-        BlockedBy::Grant(holder) => format!("held by {}", holder_of(holder, people, now)),
+        BlockedBy::Grant(holder) => format!("held by {}", holder_of(holder, people, at)),
         BlockedBy::Rest(holder) => format!("which rests after grant {} was lost", holder.grant.0),
         BlockedBy::Waiter(_) => "behind an earlier request".to_owned(),
         BlockedBy::Freeze(freeze) => format!("which is frozen (freeze {})", shown::short_freeze(freeze.id)),
@@ -140,9 +140,10 @@ fn in_the_way(by: &BlockedBy, people: &People, now: LogicalMs) -> String {
     }
 }
 
-fn holder_of(holder: &Holder, people: &People, now: LogicalMs) -> String {
+fn holder_of(holder: &Holder, people: &People, at: &ReadAt) -> String {
     let who = holder
         .session
         .map_or("a session that has ended".to_owned(), |session| people.who(session, holder.owner.as_ref()));
-    format!("{who} for {} with token {}", shown::age(holder.since, now), holder.token.0)
+    let (age, since) = (shown::age(at, holder.since), shown::time(at, holder.since));
+    format!("{who} for {age} (since {since}) with token {}", holder.token.0)
 }

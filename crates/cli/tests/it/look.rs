@@ -1,5 +1,9 @@
 //! The commands that show and administer locks: each once, for people and for programs.
 
+use std::time::Instant;
+
+use nix::sys::signal::Signal;
+
 use crate::harness::{Dev, Process, command, fencepost};
 
 #[test]
@@ -39,6 +43,32 @@ fn listings_and_explanations_name_who_holds_and_who_waits() {
     dev.fencepost(&["top"]).with_code(2).says("top needs a terminal");
 }
 
+/// Logical time stands still while the cluster does; people see how long a lock was really held.
+#[test]
+fn ages_are_by_the_wall_clock_and_stamps_are_for_programs() {
+    let dev = Dev::start();
+    let _holder = dev.hold("a");
+    let held = || dev.fencepost(&["locks", "-o", "json"]).ok().json()["held"][0].clone();
+    let before = held();
+    let paused_ms = 3_000;
+    dev.process.signal(Signal::SIGSTOP);
+    let stopped = Instant::now();
+    crate::harness::wait_until("the pause is over", || (stopped.elapsed().as_millis() >= paused_ms).then_some(()));
+    dev.process.signal(Signal::SIGCONT);
+    let after = held();
+    for same in ["grant", "since", "since_stamp_ms"] {
+        assert_eq!(before[same], after[same], "{same}");
+    }
+    let age_ms = |held: &serde_json::Value| u128::from(held["age_ms"].as_u64().unwrap());
+    assert!(age_ms(&after) >= age_ms(&before) + paused_ms, "{before} {after}");
+    let since = after["since"].as_str().unwrap();
+    assert!(since.ends_with('Z') && since.contains('T'), "{since}");
+    let shown = since.replace('T', " ");
+    dev.fencepost(&["describe", "a"]).ok().says(&shown[..19]).says("HELD FOR");
+    dev.fencepost(&["why", "a"]).ok().says(&format!("(since {} UTC)", &shown[..19]));
+    dev.fencepost(&["locks"]).ok().says("HELD FOR");
+}
+
 #[test]
 fn piped_output_has_no_colours() {
     let dev = Dev::start();
@@ -57,6 +87,9 @@ fn a_watch_prints_events_and_continues_after_a_position() {
     });
     let position = first.split_whitespace().next().unwrap().to_owned();
     assert!(first.contains("a (exclusive)"), "{first}");
+    let time = first.split_whitespace().nth(1).unwrap();
+    assert!(time.starts_with("20") && time.ends_with('Z') && time.len() == 24, "{first}");
+    assert!(first.contains("client=\"fencepost run true"), "{first}");
 
     let mut again = dev.start_client(&["watch", "a", "--after", &position, "-o", "json"]);
     let next = again.wait_for_line("released");
@@ -64,6 +97,22 @@ fn a_watch_prints_events_and_continues_after_a_position() {
     assert_eq!(next["event"], "released");
     assert_eq!(next["names"][0], "a");
     assert_ne!(next["position"], position);
+    assert!(next["time"].as_str().unwrap().ends_with('Z'), "{next}");
+
+    // This session was open before the watch began.
+    let holder = dev.hold("a");
+    let pid = holder.id().to_string();
+    let held = dev.fencepost(&["describe", "a", "-o", "json"]).ok().json();
+    let token = held["holders"][0]["token"].as_u64().unwrap();
+    let position = again.wait_for_line(&format!("\"token\":{token}"));
+    let position: serde_json::Value = serde_json::from_str(&position).unwrap();
+    let mut late = dev.start_client(&["watch", "a", "--after", position["position"].as_str().unwrap(), "-o", "json"]);
+    // A killed client closes nothing: its session stays until it expires.
+    drop(holder);
+    dev.fencepost(&["break", "a", "--yes", "--reason", "a test"]).ok();
+    let broken = late.wait_for_line("\"broken\"");
+    let broken: serde_json::Value = serde_json::from_str(&broken).unwrap();
+    assert_eq!(broken["client"]["pid"], pid.as_str(), "{broken}");
 }
 
 #[test]

@@ -175,7 +175,7 @@ async fn sample(client: Client, recorder: Recorder, stop: Arc<AtomicBool>) {
 }
 
 fn translate(event: &PositionedEvent, seen_at: u64) -> Option<LogEvent> {
-    let PositionedEvent { position, stamp, event } = event;
+    let PositionedEvent { position, stamp, event, .. } = event;
     let what = match event {
         Event::SessionOpened { session, .. } => What::SessionOpened { session: session.0 },
         Event::SessionEnded { session, how } => {

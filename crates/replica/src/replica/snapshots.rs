@@ -121,7 +121,8 @@ impl Replica {
             .expect("consensus gets a snapshot only through handle_snapshot, which keeps its bytes");
         let info = restored.info();
         self.abandon_change();
-        Restored { state: self.state, members: self.members, position: self.applied } = restored;
+        Restored { state: self.state, members: self.members, position: self.applied, wall_clock: self.wall_clock } =
+            restored;
         self.events = EventRing::new(EVENTS_KEPT_MAX, events_begin(position));
         self.making = None;
         self.bytes_since_snapshot = 0;

@@ -3,7 +3,7 @@
 //! Everything here only reads. Linearizable reads are submitted in `replica.rs`, because they go through consensus.
 
 use fencepost_core::{EventRing, LockState, LogPosition, LogicalMs};
-use fencepost_wire::Member;
+use fencepost_wire::{Member, WallClock};
 use raft::StateRole;
 use raft::eraftpb::Entry;
 
@@ -23,6 +23,11 @@ impl Replica {
     /// The lock state as of the last applied entry.
     pub fn state(&self) -> &LockState {
         &self.state
+    }
+
+    /// The wall-clock times of the stamps in [`Replica::state`].
+    pub fn wall_clock(&self) -> &WallClock {
+        &self.wall_clock
     }
 
     /// The recent events.

@@ -3,7 +3,7 @@
 //! A new leader counts on from the highest stamp in its log. Time that is not in the log is lost with the old leader. Real time is the
 //! clock of the test. All clocks of the group show it.
 
-use crate::cluster::{Cluster, member, open};
+use crate::cluster::{Cluster, SNAPSHOT_EVERY_ENTRIES, member, open, wall_ms};
 use fencepost_core::{
     Acquire, Action, Epoch, KnownVersions, Lock, LockMode, Locks, Millis, Name, Nanos, Operation, Request,
     RequestNumber, Seen, SessionId, Terms, Wait,
@@ -50,6 +50,14 @@ impl Silent {
 
     fn passed_ms(&self, since: Nanos) -> u64 {
         (self.cluster.now.0 - since.0) / 1_000_000
+    }
+
+    /// When the lock was granted, by the wall clock that this node shows for the stamp.
+    fn granted_wall_ms(&mut self, node: u64, name: &str) -> u64 {
+        let replica = self.cluster.replica(node);
+        let page = replica.state().list_grants(name, None, 1);
+        let granted_at = page.rows.first().expect("it is held").record.granted_at;
+        replica.wall_clock().at(granted_at).expect("the table reaches back to it")
     }
 
     /// Changes the leader every `every_ms` until both locks are free, or two minutes have passed. Returns for each lock how long it was
@@ -137,6 +145,43 @@ fn a_lock_of_a_silent_holder_is_freed_in_time_although_leaders_crash() {
             assert!(max_hold <= MAX_HOLD_MS + LATE_MS + COMMIT_MS + max_hold_alone + lost(max_hold), "{max_hold} ms");
         }
     }
+}
+
+/// Logical time stands still while no node runs. What people are shown does not.
+#[test]
+fn a_stamp_keeps_its_wall_clock_time_through_pauses_restarts_and_snapshots() {
+    let mut silent = Silent::new(&[1, 2, 3], 5);
+    let granted = wall_ms(silent.began[0]);
+    for round in 1..=3 {
+        let leader = silent.cluster.run_until_leader();
+        let before = silent.cluster.replica(leader).state().stamp();
+        for id in 1..=3 {
+            silent.cluster.crash(id);
+        }
+        silent.cluster.run_ms(1_800_000);
+        for id in 1..=3 {
+            silent.cluster.restart(id);
+        }
+        let leader = silent.cluster.run_until_leader();
+        let stood_still = silent.cluster.replica(leader).state().stamp().0 - before.0 < 2_000;
+        assert!(stood_still, "round {round}: the leases of living holders would end");
+        for id in 1..=3 {
+            let shown = silent.granted_wall_ms(id, "silent");
+            assert!(shown.abs_diff(granted) <= 1_000, "round {round}, node {id}: {shown} for {granted}");
+        }
+    }
+    // A follower misses what follows, and gets it as a snapshot.
+    let follower = if silent.cluster.run_until_leader() == 3 { 1 } else { 3 };
+    silent.cluster.isolate(follower);
+    for number in 2..=SNAPSHOT_EVERY_ENTRIES * 2 {
+        silent.cluster.ask(crate::cluster::lock(2, number, &format!("n{number}"), Wait::No));
+    }
+    silent.cluster.heal();
+    silent.cluster.assert_replicas_equal();
+    assert!(silent.cluster.snapshot_bytes(follower).is_some(), "it has the snapshot of a peer");
+    let latest = format!("n{}", SNAPSHOT_EVERY_ENTRIES * 2);
+    let shown = silent.granted_wall_ms(follower, &latest);
+    assert!(shown.abs_diff(wall_ms(silent.cluster.now)) < 60_000, "{shown}");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use fencepost_core::{Position, PositionedEvent};
+use fencepost_core::{LogPosition, Position, PositionedEvent};
 
 use crate::fact::LoggedEntry;
 
@@ -27,7 +27,7 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn entry(&mut self, entry: &LoggedEntry) {
-        let (index, stamp) = (entry.position.index, entry.stamp);
+        let LoggedEntry { position: LogPosition { index, .. }, stamp, wall_clock_ms, .. } = *entry;
         for (ordinal, event) in (0..).zip(&entry.effects.events) {
             if self.events.len() == EVENTS_MAX
                 && let Some(oldest) = self.events.pop_front()
@@ -37,6 +37,7 @@ impl Watch {
             self.events.push_back(PositionedEvent {
                 position: Position { index, ordinal },
                 stamp,
+                wall_clock_ms,
                 event: event.clone(),
             });
         }

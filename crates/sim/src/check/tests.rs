@@ -53,7 +53,7 @@ impl World {
         self.position.index += 1;
         let stamp = LogicalMs(self.stamp);
         let effects = self.state.apply(stamp, batch.clone());
-        LoggedEntry { position: self.position, stamp, batch, effects }
+        LoggedEntry { position: self.position, stamp, wall_clock_ms: None, batch, effects }
     }
 
     /// Applies an entry and reports it unchanged.
@@ -599,6 +599,7 @@ fn i14_a_gap_a_repeat_and_a_changed_event_are_seen() {
                 .map(|entry| PositionedEvent {
                     position: Position { index: entry.position.index, ordinal: 0 },
                     stamp: entry.stamp,
+                    wall_clock_ms: entry.wall_clock_ms,
                     event: entry.effects.events[0].clone(),
                 })
                 .collect();

@@ -311,7 +311,13 @@ impl World {
             };
             raises.extend(read.batch.raise_to.map(|version| (entry.index, version)));
             let effects = self.witness.apply(read.stamp, read.batch.clone());
-            let logged = LoggedEntry { position, stamp: read.stamp, batch: read.batch, effects };
+            let logged = LoggedEntry {
+                position,
+                stamp: read.stamp,
+                wall_clock_ms: read.wall_clock_ms,
+                batch: read.batch,
+                effects,
+            };
             self.observer.fact(self.now, &Fact::Logged(&logged));
         }
         node.applied = applied.index;

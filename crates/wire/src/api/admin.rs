@@ -46,7 +46,7 @@ pub fn act_to_wire(reason: &Reason, act: &Act) -> v1::ActRequest {
 }
 
 /// The outcome of an act, with the entry that decided it.
-pub fn acted_to_wire(ReadAt { index, term, stamp }: ReadAt, outcome: &Outcome) -> v1::ActResponse {
+pub fn acted_to_wire(ReadAt { index, term, stamp, .. }: ReadAt, outcome: &Outcome) -> v1::ActResponse {
     v1::ActResponse { index, term, stamp_ms: stamp.0, outcome: Some(to_wire::outcome(outcome)) }
 }
 
@@ -56,5 +56,6 @@ pub fn acted_to_wire(ReadAt { index, term, stamp }: ReadAt, outcome: &Outcome) -
 /// [`WireError`] if this version does not know the outcome.
 pub fn acted_from_wire(response: v1::ActResponse) -> Result<(ReadAt, Outcome), WireError> {
     let v1::ActResponse { index, term, stamp_ms, outcome } = response;
-    Ok((ReadAt { index, term, stamp: LogicalMs(stamp_ms) }, from_wire::outcome(outcome)?))
+    let at = ReadAt { index, term, stamp: LogicalMs(stamp_ms), ..ReadAt::default() };
+    Ok((at, from_wire::outcome(outcome)?))
 }

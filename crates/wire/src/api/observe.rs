@@ -4,6 +4,8 @@
 //! secret, so observers get a message of its own, and readers a type of their own. The server decides which page to read and whether
 //! an answer may be stale. Events are in [`watch`](super::watch).
 
+use std::time::Duration;
+
 use fencepost_core::{
     Arrival, BlockedBy, Blocker, Counts, Explanation, FreezeRecord, GrantId, GrantView, HolderView, Locks, LogicalMs,
     Metadata, Name, OwnerName, Principal, QueueView, RequestNumber, RestRecord, SemaphoreRecord, SessionId,
@@ -14,9 +16,10 @@ use crate::error::WireError;
 use crate::from_wire::{self, Read, known};
 use crate::to_wire;
 use crate::v1;
+use crate::wall_clock::WallClock;
 
 /// The log entry up to which an answer is current.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadAt {
     /// The index of the entry.
     pub index: u64,
@@ -24,6 +27,18 @@ pub struct ReadAt {
     pub term: u64,
     /// The logical time of the answer. Compare deadlines with it.
     pub stamp: LogicalMs,
+    /// The wall clock of the node that answered, in milliseconds since 1970. Zero if the answer has no wall-clock times.
+    pub wall_clock_ms: u64,
+    /// Which wall-clock time each stamp in the answer was. For people; decide nothing by it.
+    pub wall_clock: WallClock,
+}
+
+impl ReadAt {
+    /// How long ago a stamp was, by the wall clock. `None` if that is not known any more.
+    pub fn age(&self, stamp: LogicalMs) -> Option<Duration> {
+        let then_ms = self.wall_clock.at(stamp)?;
+        Some(Duration::from_millis(self.wall_clock_ms.saturating_sub(then_ms)))
+    }
 }
 
 /// A session, as an observer reads it. Unlike the core's view, it has no secret and no state of the protocol.
@@ -50,17 +65,19 @@ pub struct Session {
 }
 
 /// The log position of an answer.
-pub fn read_at_to_wire(ReadAt { index, term, stamp }: ReadAt) -> v1::ReadAt {
-    v1::ReadAt { index, term, stamp_ms: stamp.0 }
+pub fn read_at_to_wire(ReadAt { index, term, stamp, wall_clock_ms, wall_clock }: ReadAt) -> v1::ReadAt {
+    let wall_clock = (wall_clock != WallClock::NONE).then(|| wall_clock.to_wire());
+    v1::ReadAt { index, term, stamp_ms: stamp.0, wall_clock_ms, wall_clock }
 }
 
 /// The log position of an answer.
 ///
 /// # Errors
-/// [`WireError`] if it is missing.
+/// [`WireError`] if it is missing, or its wall-clock times are not in order.
 pub fn read_at_from_wire(at: Option<v1::ReadAt>) -> Result<ReadAt, WireError> {
-    let v1::ReadAt { index, term, stamp_ms } = known("the log position of an answer", at)?;
-    Ok(ReadAt { index, term, stamp: LogicalMs(stamp_ms) })
+    let v1::ReadAt { index, term, stamp_ms, wall_clock_ms, wall_clock } = known("the log position of an answer", at)?;
+    let wall_clock = WallClock::from_wire("an answer", &wall_clock.unwrap_or_default())?;
+    Ok(ReadAt { index, term, stamp: LogicalMs(stamp_ms), wall_clock_ms, wall_clock })
 }
 
 /// A session's id, as requests and events carry it.

@@ -24,8 +24,14 @@ pub fn position_from_wire(v1::EventPosition { index, ordinal }: v1::EventPositio
 }
 
 /// An event, as a watcher receives it.
-pub fn event_to_wire(PositionedEvent { position, stamp, event }: &PositionedEvent) -> v1::WatchEvent {
-    v1::WatchEvent { position: Some(position_to_wire(*position)), stamp_ms: stamp.0, what: Some(what_to_wire(event)) }
+pub fn event_to_wire(event: &PositionedEvent) -> v1::WatchEvent {
+    let PositionedEvent { position, stamp, wall_clock_ms, event } = event;
+    v1::WatchEvent {
+        position: Some(position_to_wire(*position)),
+        stamp_ms: stamp.0,
+        wall_clock_ms: *wall_clock_ms,
+        what: Some(what_to_wire(event)),
+    }
 }
 
 /// An event, as a watcher receives it.
@@ -33,11 +39,12 @@ pub fn event_to_wire(PositionedEvent { position, stamp, event }: &PositionedEven
 /// # Errors
 /// [`WireError`] names what is missing, not known or not valid.
 pub fn event_from_wire(
-    v1::WatchEvent { position, stamp_ms, what }: v1::WatchEvent,
+    v1::WatchEvent { position, stamp_ms, wall_clock_ms, what }: v1::WatchEvent,
 ) -> Result<PositionedEvent, WireError> {
     Ok(PositionedEvent {
         position: position_from_wire(known("the position of an event", position)?),
         stamp: LogicalMs(stamp_ms),
+        wall_clock_ms,
         event: what_from_wire(known("an event", what)?)?,
     })
 }
@@ -45,9 +52,10 @@ pub fn event_from_wire(
 fn what_to_wire(event: &Event) -> v1::watch_event::What {
     use v1::watch_event::What;
     match event {
-        Event::SessionOpened { session, principal } => What::SessionOpened(v1::SessionOpenedEvent {
+        Event::SessionOpened { session, principal, metadata } => What::SessionOpened(v1::SessionOpenedEvent {
             session: Some(to_wire::session_id(*session)),
             principal: principal.as_str().to_owned(),
+            metadata: metadata.as_bytes().to_vec(),
         }),
         Event::SessionEnded { session, how } => What::SessionEnded(v1::SessionEndedEvent {
             session: Some(to_wire::session_id(*session)),
@@ -111,9 +119,11 @@ fn what_to_wire(event: &Event) -> v1::watch_event::What {
 fn what_from_wire(what: v1::watch_event::What) -> Read<Event> {
     use v1::watch_event::What;
     Ok(match what {
-        What::SessionOpened(v1::SessionOpenedEvent { session: whose, principal }) => {
-            Event::SessionOpened { session: session(whose)?, principal: from_wire::principal(&principal)? }
-        }
+        What::SessionOpened(v1::SessionOpenedEvent { session: whose, principal, metadata }) => Event::SessionOpened {
+            session: session(whose)?,
+            principal: from_wire::principal(&principal)?,
+            metadata: from_wire::metadata(&metadata)?,
+        },
         What::SessionEnded(v1::SessionEndedEvent { session: whose, how }) => {
             Event::SessionEnded { session: session(whose)?, how: from_wire::session_end(how)? }
         }

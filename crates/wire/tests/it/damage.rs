@@ -8,7 +8,9 @@ use fencepost_core::{
     AnswerRecord, Cycle, CycleLink, FormatVersion, GrantId, KnownVersions, LogicalMs, Mode, Name, Outcome, OwnerName,
     Record, RequestNumber, SessionId,
 };
-use fencepost_wire::{Members, SnapshotHeader, SnapshotReader, SnapshotWriter, WireError, bounds, decode, encode};
+use fencepost_wire::{
+    Members, SnapshotHeader, SnapshotReader, SnapshotWriter, WallClock, WireError, bounds, decode, encode,
+};
 
 const HEADER: SnapshotHeader = SnapshotHeader {
     version: FormatVersion::FIRST,
@@ -18,6 +20,7 @@ const HEADER: SnapshotHeader = SnapshotHeader {
     log_term: 7,
     state_hash: 0xABCD,
     members: Members::NONE,
+    wall_clock: WallClock::NONE,
 };
 
 fn records(seed: u64, count: usize) -> Vec<Record> {

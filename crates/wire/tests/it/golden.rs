@@ -92,6 +92,7 @@ fn snapshot_with_every_record() -> (SnapshotHeader, Vec<Record>) {
         log_term: 12,
         state_hash: 0x0123_4567_89AB_CDEF,
         members: crate::forge::some_members(),
+        wall_clock: crate::forge::some_wall_clock(),
     };
     let commands = ["Renewal::", "Operation::", "Action::", "Act::", "Wait::"];
     let mut random = Generator::brief(8);

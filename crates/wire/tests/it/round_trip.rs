@@ -27,6 +27,7 @@ fn commands_and_records_of_every_kind_survive_a_round_trip() {
         log_term: 17,
         state_hash: 0x0123_4567_89AB_CDEF,
         members: crate::forge::some_members(),
+        wall_clock: crate::forge::some_wall_clock(),
     };
     let mut pieces_most = 0;
     for round in 0..20 {
@@ -74,6 +75,7 @@ fn a_second_writer_made_from_the_description_writes_the_same_bytes() {
         log_term: 3,
         state_hash: 4,
         members: crate::forge::some_members(),
+        wall_clock: crate::forge::some_wall_clock(),
     };
     let written = crate::forge::write(&header, &records).concat();
     let head = crate::forge::header_bytes(&written);

@@ -9,7 +9,7 @@ use fencepost_core::{
     SecretHash, Seen, SessionEnd, SessionId, SessionView,
 };
 use fencepost_wire::api::{self, admin, observe, watch};
-use fencepost_wire::{WireError, v1};
+use fencepost_wire::{WallClock, WireError, v1};
 use prost::Message;
 
 const ROUNDS: usize = 3_000;
@@ -59,7 +59,8 @@ fn stream_comes_back(random: &mut Generator, round: usize) {
 
 fn views_come_back(random: &mut Generator, round: usize) {
     let at = random.read_at();
-    assert_eq!(observe::read_at_from_wire(Some(carried(&observe::read_at_to_wire(at)))), Ok(at), "round {round}");
+    let heard = observe::read_at_from_wire(Some(carried(&observe::read_at_to_wire(at.clone()))));
+    assert_eq!(heard, Ok(at.clone()), "round {round}");
 
     let grant = random.grant_view();
     assert_eq!(observe::grant_from_wire(carried(&observe::grant_to_wire(&grant))), Ok(grant), "round {round}");
@@ -93,8 +94,8 @@ fn views_come_back(random: &mut Generator, round: usize) {
     assert_eq!(heard, Ok(semaphore), "round {round}");
 
     let explanation = random.explanation(at.stamp);
-    let heard = observe::explanation_from_wire(carried(&observe::explanation_to_wire(at, &explanation)));
-    assert_eq!(heard, Ok((at, explanation)), "round {round}");
+    let heard = observe::explanation_from_wire(carried(&observe::explanation_to_wire(at.clone(), &explanation)));
+    assert_eq!(heard, Ok((at.clone(), explanation)), "round {round}");
 
     let wait = (random.session(), random.owner(), random.locks());
     let heard = observe::explained_wait_from_wire(carried(&observe::explained_wait_to_wire(wait.0, &wait.1, &wait.2)));
@@ -104,7 +105,7 @@ fn views_come_back(random: &mut Generator, round: usize) {
     let heard = observe::check_request_from_wire(&carried(&observe::check_request_to_wire(&name, token)));
     assert_eq!(heard, Ok((name, token)), "round {round}");
     let check = random.token_check();
-    let heard = observe::check_from_wire(carried(&observe::check_to_wire(at, check)));
+    let heard = observe::check_from_wire(carried(&observe::check_to_wire(at.clone(), check)));
     assert_eq!(heard, Ok((at, check)), "round {round}");
 
     let counts = random.counts();
@@ -121,8 +122,9 @@ fn events_and_acts_come_back(random: &mut Generator, round: usize) {
     let act = random.admin();
     let said = carried(&admin::act_to_wire(&act.reason, &act.act));
     assert_eq!(admin::act_from_wire(said, act.by.clone()), Ok(act), "round {round}");
-    let (at, outcome) = (random.read_at(), random.outcome());
-    let heard = admin::acted_from_wire(carried(&admin::acted_to_wire(at, &outcome)));
+    let (at, outcome) =
+        (observe::ReadAt { wall_clock_ms: 0, wall_clock: WallClock::NONE, ..random.read_at() }, random.outcome());
+    let heard = admin::acted_from_wire(carried(&admin::acted_to_wire(at.clone(), &outcome)));
     assert_eq!(heard, Ok((at, outcome)), "round {round}");
 }
 
@@ -179,7 +181,8 @@ fn a_missing_choice_is_refused_by_name() {
     let session = Some(v1::SessionId::default());
     let held = Some(observe::rest_to_wire(&Generator::new(9).rest_record()).held.unwrap());
     let request = || v1::RequestFacts { session, wants: held.clone(), ..v1::RequestFacts::default() };
-    let event = |what| watch::event_from_wire(v1::WatchEvent { position, stamp_ms: 1, what: Some(what) });
+    let event =
+        |what| watch::event_from_wire(v1::WatchEvent { position, stamp_ms: 1, wall_clock_ms: None, what: Some(what) });
     let granted = |request| event(What::Granted(v1::GrantedEvent { request, ..v1::GrantedEvent::default() }));
     let administered = |act| {
         let by = "root".to_owned();
@@ -207,7 +210,7 @@ fn a_missing_choice_is_refused_by_name() {
     assert_eq!(administered(None), unknown("the act of an event"));
     let froze = v1::administered_event::Act::Froze(v1::Freeze::default());
     assert_eq!(administered(Some(froze)), unknown("the scope of a freeze"));
-    let nowhere = v1::WatchEvent { position: None, stamp_ms: 1, what: None };
+    let nowhere = v1::WatchEvent::default();
     assert_eq!(watch::event_from_wire(nowhere), unknown("the position of an event"));
 
     let explained = |change: &dyn Fn(&mut v1::ExplainResponse)| {
@@ -243,7 +246,8 @@ fn an_unknown_number_of_an_enumeration_is_refused_by_name() {
 
         let ended = v1::SessionEndedEvent { session: Some(v1::SessionId::default()), how: number };
         let what = Some(v1::watch_event::What::SessionEnded(ended));
-        let event = v1::WatchEvent { position: Some(v1::EventPosition::default()), stamp_ms: 1, what };
+        let position = Some(v1::EventPosition::default());
+        let event = v1::WatchEvent { position, what, ..v1::WatchEvent::default() };
         assert_eq!(watch::event_from_wire(event), unknown("the reason why a session ended"));
 
         let mut grant = observe::grant_to_wire(&Generator::new(10).grant_view());
@@ -327,7 +331,7 @@ fn changed_bytes_never_panic() {
             }
             2 => {
                 let at = random.read_at();
-                let said = observe::explanation_to_wire(at, &random.explanation(at.stamp));
+                let said = observe::explanation_to_wire(at.clone(), &random.explanation(at.stamp));
                 changed(&mut random, &said).map(|it| observe::explanation_from_wire(it).err())
             }
             3 => {

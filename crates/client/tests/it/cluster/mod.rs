@@ -149,7 +149,7 @@ impl Cluster {
     }
 
     fn read_at(inner: &Inner) -> ReadAt {
-        ReadAt { index: inner.lone.index(), term: 1, stamp: inner.lone.state.stamp() }
+        ReadAt { index: inner.lone.index(), term: 1, stamp: inner.lone.state.stamp(), ..ReadAt::default() }
     }
 }
 
@@ -162,7 +162,7 @@ impl Inner {
     fn apply(&mut self) {
         let stamp = self.stamp();
         for (index, events) in self.lone.apply(stamp, &mut self.edge) {
-            self.ring.push(index, stamp, events);
+            self.ring.push(index, stamp, None, events);
         }
         self.transmit();
     }

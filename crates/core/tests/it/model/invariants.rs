@@ -336,10 +336,10 @@ impl Watch {
     /// I14: positions rise strictly, without gap or repeat. A watcher that resumes gets the next events, or *compacted*.
     fn i14_streams_without_gap_or_repeat(&mut self, step: &Step<'_>) -> Result<(), String> {
         self.index += 1;
-        self.ring.push(self.index, step.stamp, step.effects.events.iter().cloned());
+        self.ring.push(self.index, step.stamp, None, step.effects.events.iter().cloned());
         for (ordinal, event) in (0..).zip(&step.effects.events) {
             let position = Position { index: self.index, ordinal };
-            self.all.push(PositionedEvent { position, stamp: step.stamp, event: event.clone() });
+            self.all.push(PositionedEvent { position, stamp: step.stamp, wall_clock_ms: None, event: event.clone() });
         }
         let kept_from = self.all.len().saturating_sub(Watch::RING_EVENTS);
         for watcher in self.watchers.iter_mut().filter(|watcher| self.index.is_multiple_of(watcher.every)) {

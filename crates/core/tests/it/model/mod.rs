@@ -261,7 +261,8 @@ impl Model {
             seen_ranges: Vec::new(),
             lost: Vec::new(),
         });
-        self.event(Event::SessionOpened { session: open.session, principal: open.principal.clone() });
+        let (principal, metadata) = (open.principal.clone(), open.metadata.clone());
+        self.event(Event::SessionOpened { session: open.session, principal, metadata });
         (Outcome::Opened { epoch: Epoch(1) }, None)
     }
 

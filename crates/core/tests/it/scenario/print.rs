@@ -105,7 +105,7 @@ impl Spelling {
     pub(crate) fn event(&self, event: &Event) -> String {
         let kind = event.kind();
         let details = match event {
-            Event::SessionOpened { session, principal } => {
+            Event::SessionOpened { session, principal, .. } => {
                 format!("{} of {}", self.session(*session), principal.as_str())
             }
             Event::SessionEnded { session, how } => format!("{} {}", self.session(*session), session_end(*how)),

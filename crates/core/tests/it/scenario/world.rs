@@ -109,7 +109,7 @@ impl World {
             return Err(format!("something due at {} outlived the entry at {}", time(due.0), time(self.stamp.0)));
         }
         self.index += 1;
-        self.ring.push(self.index, self.stamp, effects.events.iter().cloned());
+        self.ring.push(self.index, self.stamp, None, effects.events.iter().cloned());
         let lines = self.print(&effects, &draft.renewals, &draft.operations);
         self.learn(&effects, &draft.renewals, &draft.operations);
         Ok(lines)

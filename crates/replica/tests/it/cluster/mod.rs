@@ -327,6 +327,7 @@ impl Cluster {
             }
         }
         node.log_bytes_most = node.log_bytes_most.max(replica.log_bytes());
+        replica.set_wall_clock(wall_ms(now));
         for output in replica.turn(now).expect("the node continues") {
             let mut send = |message, snapshot| {
                 // As over a real network: every message is encoded and decoded.
@@ -388,10 +389,11 @@ impl Cluster {
             let behind = |node: &Node| node.replica.as_ref().is_some_and(|replica| replica.applied() < newest);
             (!cluster.nodes.values().any(behind)).then_some(())
         });
-        let mut by_position: BTreeMap<LogPosition, BTreeSet<u64>> = BTreeMap::new();
+        let mut by_position: BTreeMap<LogPosition, BTreeSet<(u64, String)>> = BTreeMap::new();
         for replica in self.nodes.values().filter_map(|node| node.replica.as_ref()) {
             replica.state().verify().expect("the state is sound");
-            by_position.entry(replica.applied()).or_default().insert(replica.state().state_hash());
+            let holds = (replica.state().state_hash(), format!("{:?}", replica.wall_clock()));
+            by_position.entry(replica.applied()).or_default().insert(holds);
         }
         let members = |replica: &Replica| {
             let members = replica.members().into_iter().map(|view| (view.node, view.member, view.role));
@@ -401,8 +403,8 @@ impl Cluster {
         for (one, other) in members.iter().zip(&members[1..]) {
             assert!(one.0 != other.0 || one.1 == other.1, "two nodes differ in their members: {one:?}, {other:?}");
         }
-        for (position, hashes) in by_position {
-            assert_eq!(hashes.len(), 1, "replicas differ at {position:?}");
+        for (position, held) in by_position {
+            assert_eq!(held.len(), 1, "replicas differ at {position:?}: {held:?}");
         }
     }
 
@@ -413,6 +415,11 @@ impl Cluster {
     pub(crate) fn syncs(&self, id: u64) -> u64 {
         self.nodes[&id].disk.syncs
     }
+}
+
+/// The wall clock of every node: nine hours ahead of the clock of the test.
+pub(crate) fn wall_ms(now: Nanos) -> u64 {
+    9 * 3_600_000 + now.0 / 1_000_000
 }
 
 impl Disk {

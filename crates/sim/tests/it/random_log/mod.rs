@@ -121,7 +121,7 @@ impl World {
         let stamp = LogicalMs(self.stamp);
         let effects = self.state.apply(stamp, batch.clone());
         self.learn(&batch, &effects);
-        LoggedEntry { position: self.position, stamp, batch, effects }
+        LoggedEntry { position: self.position, stamp, wall_clock_ms: None, batch, effects }
     }
 
     fn is_unusual(&mut self) -> bool {

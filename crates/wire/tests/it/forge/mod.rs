@@ -3,8 +3,8 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
-use fencepost_core::{KnownVersions, Record};
-use fencepost_wire::{Member, Members, SnapshotHeader, SnapshotReader, SnapshotWriter, WireError};
+use fencepost_core::{KnownVersions, LogicalMs, Record};
+use fencepost_wire::{Member, Members, SnapshotHeader, SnapshotReader, SnapshotWriter, WallClock, WireError};
 
 /// A snapshot that is being written.
 pub struct Forged {
@@ -17,13 +17,13 @@ impl Forged {
     pub fn header(format: u32, header: &SnapshotHeader) -> Forged {
         let mut bytes = b"fpsnap\r\n".to_vec();
         bytes.extend(format.to_le_bytes());
-        let members = group_members(&header.members);
-        bytes.extend((48 + members.len() as u32).to_le_bytes());
+        let beside = beside_the_state(header);
+        bytes.extend((48 + beside.len() as u32).to_le_bytes());
         bytes.extend(header.cluster_id.to_le_bytes());
         for number in [header.group_id, header.log_index, header.log_term, header.state_hash] {
             bytes.extend(number.to_le_bytes());
         }
-        bytes.extend(members);
+        bytes.extend(beside);
         let sum = crc32c::crc32c(&bytes);
         bytes.extend(sum.to_le_bytes());
         Forged { bytes, header_sum: sum, sum }
@@ -48,6 +48,17 @@ impl Forged {
         self.bytes.extend([&head[..], &sum.to_le_bytes()].concat());
         self.bytes
     }
+}
+
+/// The message `BesideTheState` by hand.
+fn beside_the_state(header: &SnapshotHeader) -> Vec<u8> {
+    let rows: Vec<u8> = (SOME_TIMES.iter().filter(|_| header.wall_clock != WallClock::NONE))
+        .flat_map(|(stamp, wall_clock)| {
+            let row = [vec![1 << 3], varint(*stamp), vec![2 << 3], varint(*wall_clock)].concat();
+            delimited(1, &row)
+        })
+        .collect();
+    [delimited(1, &group_members(&header.members)), delimited(2, &rows)].concat()
 }
 
 /// The message `GroupMembers` by hand: numbers in packed lists, and members as messages.
@@ -87,6 +98,18 @@ fn varint(mut number: u64) -> Vec<u8> {
     }
     bytes.push(number as u8);
     bytes
+}
+
+/// Stamps and wall-clock times that are more than a second apart from each other.
+const SOME_TIMES: [(u64, u64); 2] = [(5, 1_700_000_000_000), (70_000, 1_700_003_600_000)];
+
+/// A table with two rows.
+pub fn some_wall_clock() -> WallClock {
+    let mut clock = WallClock::NONE;
+    for (stamp, wall_clock_ms) in SOME_TIMES {
+        clock.note(LogicalMs(stamp - 1), LogicalMs(stamp), wall_clock_ms);
+    }
+    clock
 }
 
 /// Members of every kind, in the middle of a change.

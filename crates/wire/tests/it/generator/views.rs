@@ -5,6 +5,7 @@ use fencepost_core::{
     LogicalMs, Names, Position, PositionedEvent, Push, QueueView, RequestFacts, RequestNumber, SessionView, Token,
     TokenCheck,
 };
+use fencepost_wire::WallClock;
 use fencepost_wire::api::observe::ReadAt;
 
 use super::Generator;
@@ -23,7 +24,19 @@ impl Generator {
     }
 
     pub fn read_at(&mut self) -> ReadAt {
-        ReadAt { index: self.number(), term: self.number(), stamp: self.stamp() }
+        let (index, term, stamp) = (self.number(), self.number(), self.stamp());
+        ReadAt { index, term, stamp, wall_clock_ms: self.number(), wall_clock: self.wall_clock() }
+    }
+
+    pub fn wall_clock(&mut self) -> WallClock {
+        let mut clock = WallClock::NONE;
+        let mut before = LogicalMs(0);
+        for _ in 0..self.below(5) {
+            let stamp = LogicalMs(before.0 + self.below(10_000) as u64);
+            clock.note(before, stamp, self.below(1 << 40) as u64);
+            before = stamp;
+        }
+        clock
     }
 
     fn count(&mut self) -> usize {
@@ -111,12 +124,16 @@ impl Generator {
     }
 
     pub fn positioned_event(&mut self) -> PositionedEvent {
-        PositionedEvent { position: self.position(), stamp: self.stamp(), event: self.event() }
+        let (position, stamp) = (self.position(), self.stamp());
+        PositionedEvent { position, stamp, wall_clock_ms: self.maybe(Generator::number), event: self.event() }
     }
 
     fn event(&mut self) -> Event {
         let event = match self.below(12) {
-            0 => Event::SessionOpened { session: self.session(), principal: self.principal() },
+            0 => {
+                let (session, principal, metadata) = (self.session(), self.principal(), self.metadata());
+                Event::SessionOpened { session, principal, metadata }
+            }
             1 => Event::SessionEnded { session: self.session(), how: self.session_end() },
             2 => Event::Queued { request: self.request_facts(), arrival: Arrival(self.number()) },
             3 => Event::Granted {
