@@ -5,11 +5,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fencepost::{Client, ClientBuilder, Error, Failed, Refused};
+use fencepost::{Address, Client, ClientBuilder, Error, Failed, Refused};
 use fencepost_core::Name;
 
 use crate::failure::{Failure, Result};
-use crate::settings::{self, ClientFlags, NodeFlags, Settings};
+use crate::settings::{ClientFlags, NodeFlags, Settings};
 
 /// How long to look for the leader, unless `--timeout` says so. Short, because a person waits.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,31 +36,14 @@ impl ServerArgs {
         if std::env::var_os("FENCEPOST_LOG_LEVEL").is_some() {
             crate::logs::begin(&settings, None)?;
         }
-        let said = &settings.get("server").value;
-        let nodes = settings::list(said.strip_prefix("fencepost://").unwrap_or(said));
-        if nodes.is_empty() {
-            return Err(settings.refuse("server", "no node is named: write one like 127.0.0.1:7420"));
-        }
         let wait = wait.unwrap_or_default();
-        let mut builder = match settings.timeout()? {
-            Some(timeout) => Client::builder().connect_timeout(timeout),
-            None => Client::builder().connect_timeout(wait.max(CONNECT_TIMEOUT)).refused_timeout(wait),
+        let builder = settings.client()?.name("fencepost");
+        let builder = match settings.timeout()? {
+            Some(timeout) => builder.connect_timeout(timeout),
+            None => builder.connect_timeout(wait.max(CONNECT_TIMEOUT)).refused_timeout(wait),
         };
-        builder = builder.name("fencepost");
-        for node in &nodes {
-            let host_port = node.strip_prefix("https://").or_else(|| node.strip_prefix("http://")).unwrap_or(node);
-            settings::check_host_port(host_port).map_err(|why| settings.refuse("server", &why))?;
-            builder = builder.endpoint(node);
-        }
-        let tls = settings.client_tls()?;
-        if tls.is_none() && said.contains("https://") {
-            let why = "https:// needs the authority that signed the nodes' certificates: give --ca FILE";
-            return Err(settings.refuse("server", why));
-        }
-        if let Some(tls) = tls {
-            builder = builder.tls(tls);
-        }
-        Ok((builder, nodes.join(",")))
+        let nodes = builder.nodes().join(",");
+        Ok((builder, nodes))
     }
 
     /// The value of `--timeout`, if it is given.
@@ -100,12 +83,25 @@ pub(crate) fn unreachable(nodes: &str, error: Error) -> Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         match &error {
-            Error::Refused(Refused::BadName { .. } | Refused::BadWord(_)) | Error::Failed(Failed::BadTls(_)) => {
-                Failure::usage(error)
-            }
+            Error::Refused(Refused::BadName { .. } | Refused::BadWord(_)) => Failure::usage(error),
+            Error::Failed(Failed::BadAddress(_) | Failed::BadSetting(_) | Failed::BadTls(_)) => Failure::usage(error),
             Error::Refused(_) => Failure::refused(error),
             _ => Failure::failed(error),
         }
+    }
+}
+
+impl From<Failed> for Failure {
+    fn from(failed: Failed) -> Failure {
+        Error::from(failed).into()
+    }
+}
+
+/// Parses the address of one node. Without a port it has the default port.
+pub(crate) fn node_address(text: &str, default_port: u16) -> std::result::Result<String, String> {
+    match Address::parse(text, default_port).map_err(|error| error.to_string())?.nodes() {
+        [node] => Ok(node.clone()),
+        _ => Err("a node has one address: write one HOST:PORT".to_owned()),
     }
 }
 

@@ -4,11 +4,12 @@
 
 use std::io::IsTerminal;
 
+use fencepost::settings::Source;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
 
 use crate::failure::{Failure, Result};
-use crate::settings::{Settings, Source};
+use crate::settings::Settings;
 
 /// The storage engine. After a crash it warns of "Corruption" where it cuts off a write that was never acknowledged, as designed. What is
 /// really damaged stops the node, which says so itself. So its warnings are shown only if the level names it.

@@ -12,6 +12,7 @@
 //! | `command/dev.rs` | `dev`: a node or a small cluster in this process, to try things out |
 //! | `command/serve.rs` | `serve`: one node of a cluster |
 //! | `command/run.rs` | `run`: a command that runs only while a lock is held |
+//! | `command/run/supervise.rs` | the command itself: its process group, its environment, and its end with the lock |
 //! | `command/exec.rs` | `become-command`: starts a command that dies with its parent; for `run` and `demo` |
 //! | `command/locks.rs`, `command/sessions.rs` | `locks`, `sessions`: lists of locks and sessions |
 //! | `command/describe.rs`, `command/why.rs` | `describe`, `why`: one lock, in tables and in sentences |
@@ -22,7 +23,9 @@
 //! | `command/fence.rs` | `fence`: prepares a store to check tokens, shows and tidies its marks |
 //! | `command/backends.rs` | `backends`: the supported lock systems, and what each promises |
 //! | `command/bench.rs` | `bench`: measures a running cluster |
-//! | `command/config.rs`, `command/completion.rs` | `config`, `completion`: the settings in force, and scripts for shells |
+//! | `command/config.rs` | `config`: the settings in force, and where each comes from |
+//! | `command/completion.rs` | `completion`, and `complete-words`: scripts for shells, and what they call |
+//! | `command/completion/fencepost.bash`, `command/completion/fencepost.fish`, `command/completion/fencepost.zsh` | the scripts |
 //! | `demo/` | `demo`: nodes, workers and a bank account that show why a lock needs a guard |
 //! | `stores/` | the stores that `fence` connects to, one file each |
 //! | `settings.rs` | every setting: its flag, variable, key in the file and default |
@@ -30,6 +33,7 @@
 //! | `failure.rs` | exit codes and error messages |
 //! | `output.rs` | tables, JSON, messages and colours |
 //! | `shown.rs` | how ids, modes, ages and clients are written |
+//! | `similar.rs` | "do you mean ...?" for words that are not clap's |
 //! | `duration.rs` | durations as people type and read them |
 //! | `wall_time.rs` | wall-clock times as people and programs read them |
 //! | `listing.rs` | lists that are longer than one page |
@@ -50,6 +54,7 @@ mod output;
 mod own;
 mod settings;
 mod shown;
+mod similar;
 mod stores;
 mod terminal;
 mod wall_time;
@@ -80,6 +85,7 @@ enum Command {
     Dev(dev::Args),
     Serve(serve::Args),
     Run(run::Args),
+    #[command(visible_alias = "list")]
     Locks(locks::Args),
     Sessions(sessions::Args),
     Members(members::ListArgs),
@@ -102,6 +108,8 @@ enum Command {
     Bench(bench::Args),
     Config(config::Args),
     Completion(completion::Args),
+    #[command(name = completion::NAME, hide = true)]
+    CompleteWords(completion::CompleteArgs),
     #[command(name = exec::NAME, hide = true)]
     Exec(exec::Args),
     #[command(name = demo::worker::NAME, hide = true)]
@@ -137,8 +145,10 @@ fn without_long_values(mut error: clap::Error) -> clap::Error {
 
 /// Runs the command. Returns the exit code.
 fn carry_out(command: Command) -> Result<u8> {
-    if let Command::Exec(args) = &command {
-        return exec::run(args).map(|()| 0);
+    match &command {
+        Command::Exec(args) => return exec::run(args).map(|()| 0),
+        Command::CompleteWords(args) => return completion::complete(args).map(|()| 0),
+        _ => {}
     }
     // One thread: the server is designed for one, and a client needs no more.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -171,8 +181,59 @@ fn carry_out(command: Command) -> Result<u8> {
             Command::Config(args) => config::run(args),
             Command::Completion(args) => completion::run(&args),
             Command::DemoWorker(args) => demo::worker::run(args).await,
-            Command::Exec(_) => unreachable!("it ran before the runtime was created"),
+            Command::Exec(_) | Command::CompleteWords(_) => unreachable!("it ran before the runtime was created"),
         }?;
         Ok(0)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// Calls `check` with each command and the words that start it.
+    fn walk(command: &clap::Command, words: &str, check: &mut impl FnMut(&str, &clap::Command)) {
+        check(words, command);
+        for inner in command.get_subcommands() {
+            walk(inner, &format!("{words} {}", inner.get_name()), check);
+        }
+    }
+
+    fn commands() -> clap::Command {
+        let mut command = Arguments::command();
+        command.build();
+        command
+    }
+
+    #[test]
+    fn every_command_and_every_argument_has_help() {
+        let mut without = Vec::new();
+        walk(&commands(), "fencepost", &mut |words, command| {
+            if command.get_about().is_none() {
+                without.push(words.to_owned());
+            }
+            let arguments = command.get_arguments().filter(|it| it.get_help().is_none());
+            without.extend(arguments.map(|it| format!("{words} {it}")));
+        });
+        assert!(without.is_empty(), "without help: {without:#?}");
+    }
+
+    /// A usage line that shows `<PERMITS> <NAME>` for a command that takes the name first leads the user astray.
+    #[test]
+    fn usage_lines_show_arguments_in_the_order_that_is_taken() {
+        let mut wrong = Vec::new();
+        walk(&commands(), "fencepost", &mut |words, command| {
+            let usage = command.clone().render_usage().to_string();
+            let places: Vec<Option<usize>> = command
+                .get_positionals()
+                .map(|it| it.get_value_names().and_then(|names| usage.find(names[0].as_str())))
+                .collect();
+            if !places.is_sorted() || (!command.has_subcommands() && places.contains(&None)) {
+                wrong.push(format!("{words}: {usage}"));
+            }
+        });
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
 }

@@ -99,6 +99,14 @@ impl Client {
         Client::with(crate::Client::builder().address(address)?)
     }
 
+    /// As [`crate::Client::from_env`].
+    ///
+    /// # Errors
+    /// As [`crate::Client::from_env`].
+    pub fn from_env() -> Result<Client, Error> {
+        Client::with(ClientBuilder::from_env()?)
+    }
+
     /// Connects with the settings of a builder.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ use fencepost_core::{LockMode, Metadata, Millis, SessionId, Ttl, bounds};
 use fencepost_wire::SessionSecret;
 use tokio::runtime::Handle;
 
+use crate::address::{self, Address};
 use crate::admin::Admin;
 use crate::driver;
 use crate::election::Election;
@@ -19,13 +20,12 @@ use crate::guard::{Exclusive, Mixed};
 use crate::lock::LockRequest;
 use crate::semaphore::SemaphoreRequest;
 use crate::session::{Home, SessionBuilder};
+use crate::settings;
 use crate::shared::{PendingRequest, Shared};
 use crate::tls::Tls;
 use crate::watch::WatchRequest;
 use fencepost_session::client::NewSession;
 
-/// The port if an address has none.
-const PORT: u16 = 7420;
 /// How long one node may take to answer before the next is tried. A node that hangs accepts connections and never answers. A
 /// client that dials it first must still find the others within seconds.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -77,10 +77,10 @@ impl Drop for Inner {
 pub struct ClientBuilder {
     endpoints: Vec<String>,
     tls: Option<Tls>,
-    /// A node was given with `https://`.
-    says_https: bool,
-    /// A node was given with `http://`.
-    says_http: bool,
+    /// What the schemes of the addresses say about TLS.
+    scheme_tls: Option<bool>,
+    /// The error of the first address that is not valid. It is returned when the client connects.
+    problem: Option<Failed>,
     ttl: Duration,
     name: Option<String>,
     labels: Vec<(String, String)>,
@@ -92,8 +92,8 @@ pub struct ClientBuilder {
 }
 
 impl Client {
-    /// Connects to the cluster at `fencepost://host:port,host:port`. Any of its nodes will do: the client finds the leader. For
-    /// TLS see [`ClientBuilder::tls`].
+    /// Connects to the cluster at `fencepost://host:port,host:port`, or at any other [`Address`]. Any of its nodes will do: the
+    /// client finds the leader. For TLS see [`ClientBuilder::tls`].
     ///
     /// # Errors
     /// [`Failed::NothingListens`] if every address refuses the connection, which takes well under a second,
@@ -101,6 +101,32 @@ impl Client {
     /// leads, [`Failed::BadAddress`] if the address is not valid.
     pub async fn connect(address: &str) -> Result<Client, Error> {
         Client::builder().address(address)?.connect().await
+    }
+
+    /// Connects with the settings that the command `fencepost` reads, too. Each comes from the environment, else from the TOML file
+    /// that `FENCEPOST_CONFIG` names, else it has its default:
+    ///
+    /// | variable | key in the file | what | default |
+    /// |---|---|---|---|
+    /// | `FENCEPOST_SERVER` | `server` | the nodes: see [`Address`] | `127.0.0.1:7420` |
+    /// | `FENCEPOST_CA` | `ca` | use TLS, and trust nodes with a certificate from these authorities: the path of a PEM file | none |
+    /// | `FENCEPOST_CERT` | `cert` | the certificate of this client: the path of a PEM file | none |
+    /// | `FENCEPOST_KEY` | `key` | its private key: the path of a PEM file | none |
+    /// | `FENCEPOST_SERVER_NAME` | `server-name` | the name in the nodes' certificates | the host of each node |
+    ///
+    /// [`ClientBuilder::from_env`] reads the same, for a client with more settings of its own.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), fencepost::Error> {
+    /// let client = fencepost::Client::from_env().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Failed::BadSetting`] says which setting is not valid, and where it comes from. Otherwise as [`Client::connect`].
+    pub async fn from_env() -> Result<Client, Error> {
+        ClientBuilder::from_env()?.connect().await
     }
 
     /// Builds a client with settings of your own.
@@ -121,8 +147,8 @@ impl Client {
         ClientBuilder {
             endpoints: Vec::new(),
             tls: None,
-            says_https: false,
-            says_http: false,
+            scheme_tls: None,
+            problem: None,
             ttl: Duration::from_millis(bounds::SESSION_TTL_MS_DEFAULT),
             name: None,
             labels: Vec::new(),
@@ -274,47 +300,47 @@ impl Client {
 }
 
 impl ClientBuilder {
-    /// The nodes of `fencepost://host:port,host:port`. The scheme `https://` demands TLS, and `http://` plain text.
+    /// The settings that the command `fencepost` reads, too: see [`Client::from_env`].
+    ///
+    /// # Errors
+    /// [`Failed::BadSetting`] says which setting is not valid, and where it comes from.
+    pub fn from_env() -> Result<ClientBuilder, Error> {
+        settings::builder(&settings::of_environment()?)
+    }
+
+    /// Adds the nodes of an address, such as `localhost`, `fencepost://host:port,host:port` or `https://host`: see [`Address`].
     ///
     /// # Errors
     /// [`Failed::BadAddress`] if the address is not valid.
     pub fn address(mut self, address: &str) -> Result<ClientBuilder, Error> {
-        let bad = || Failed::BadAddress(address.to_owned());
-        let (scheme, nodes) = address.split_once("://").ok_or_else(bad)?;
-        let nodes = nodes.trim_end_matches('/');
-        if !["fencepost", "https", "http"].contains(&scheme) {
-            return Err(bad().into());
-        }
-        for node in nodes.split(',') {
-            if node.is_empty() || node.contains(['/', '@', '?', ' ']) {
-                return Err(bad().into());
-            }
-            self = match scheme {
-                "fencepost" => self.endpoint(node),
-                _ => self.endpoint(format!("{scheme}://{node}")),
-            };
-        }
+        self.add(&address.parse()?)?;
         Ok(self)
     }
 
-    /// Adds a node, as `host:port`. The default port is 7420. `https://host:port` demands TLS, and `http://host:port` plain text.
-    /// Without a scheme the client speaks TLS if [`ClientBuilder::tls`] is set.
-    pub fn endpoint(mut self, node: impl Into<String>) -> ClientBuilder {
-        let mut node = node.into();
-        for (scheme, is_said) in [("https://", &mut self.says_https), ("http://", &mut self.says_http)] {
-            if let Some(rest) = node.strip_prefix(scheme) {
-                node = rest.trim_end_matches('/').to_owned();
-                *is_said = true;
-            }
+    /// Adds a node, as `host:port` or as any other [`Address`]. Without a scheme the client speaks TLS if
+    /// [`ClientBuilder::tls`] is set. An address that is not valid is refused when the client connects.
+    pub fn endpoint(mut self, node: impl AsRef<str>) -> ClientBuilder {
+        let added = node.as_ref().parse().and_then(|node| self.add(&node));
+        if let Err(problem) = added {
+            self.problem.get_or_insert(problem);
         }
-        let has_port = node
-            .rsplit_once(':')
-            .is_some_and(|(host, port)| (!host.contains(':') || host.ends_with(']')) && port.parse::<u16>().is_ok());
-        if !has_port {
-            node = format!("{node}:{PORT}");
-        }
-        self.endpoints.push(node);
         self
+    }
+
+    fn add(&mut self, address: &Address) -> Result<(), Failed> {
+        if let (Some(before), Some(now)) = (self.scheme_tls, address.tls())
+            && before != now
+        {
+            return Err(address::mixed_schemes());
+        }
+        self.scheme_tls = self.scheme_tls.or(address.tls());
+        self.endpoints.extend_from_slice(address.nodes());
+        Ok(())
+    }
+
+    /// The nodes that were added, each as `host:port`.
+    pub fn nodes(&self) -> &[String] {
+        &self.endpoints
     }
 
     /// Speaks TLS with every node: with the nodes given here, and with a leader that they name.
@@ -407,8 +433,11 @@ impl ClientBuilder {
     /// # Panics
     /// Outside of a Tokio runtime.
     pub fn connect_in_background(self) -> Result<Client, Error> {
+        if let Some(problem) = self.problem {
+            return Err(problem.into());
+        }
         if self.endpoints.is_empty() {
-            return Err(Failed::BadAddress(String::new()).into());
+            return Err(Failed::BadAddress("no node was added: see ClientBuilder::endpoint".to_owned()).into());
         }
         self.check_tls()?;
         let ttl = Ttl::new(millis(self.ttl)?.get())?;
@@ -428,13 +457,10 @@ impl ClientBuilder {
     fn check_tls(&self) -> Result<(), Error> {
         let refused = |why: &str| Err(Failed::BadTls(why.to_owned()).into());
         match &self.tls {
-            _ if self.says_https && self.says_http => {
-                refused("some nodes are https:// and some http://: use one of them")
-            }
-            None if self.says_https => refused(
+            None if self.scheme_tls == Some(true) => refused(
                 "https:// needs the authority that signed the nodes' certificates: give it with ClientBuilder::tls",
             ),
-            Some(_) if self.says_http => refused("http:// is plain text: use https://, or no scheme"),
+            Some(_) if self.scheme_tls == Some(false) => refused("http:// is plain text: use https://, or no scheme"),
             Some(tls) => tls.check(),
             None => Ok(()),
         }

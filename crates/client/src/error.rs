@@ -224,11 +224,11 @@ pub enum Failed {
     #[error("the client is shut down")]
     ShutDown,
     /// The address is not valid.
-    #[error(
-        "{:?} is not an address: write fencepost://host:port,host:port (for Redis, etcd and others use fencepost-backends)",
-        shortened(.0)
-    )]
+    #[error("the address is not valid: {0}")]
     BadAddress(String),
+    /// A setting from the environment or from a file is not valid.
+    #[error("{0}")]
+    BadSetting(String),
     /// The TLS settings cannot work.
     #[error("the TLS settings cannot work: {0}")]
     BadTls(String),

@@ -45,6 +45,8 @@
 //! |---|---|
 //! | `lib.rs` | this page, and the public names |
 //! | `client.rs` | [`Client`] and its builder: the address, the settings, and the session that all clones share |
+//! | `address.rs` | [`Address`]: the nodes of a cluster as text |
+//! | `settings.rs` | settings as text: from flags, the environment or a file |
 //! | `session.rs` | [`Session`]: separate sessions, and which session a lock belongs to |
 //! | `lock.rs` | requests for locks, and the wait for a grant |
 //! | `semaphore.rs` | requests for permits of a semaphore |
@@ -66,7 +68,9 @@
 pub mod clock;
 #[cfg(feature = "blocking")]
 pub mod blocking;
+pub mod settings;
 
+mod address;
 mod admin;
 mod calls;
 mod client;
@@ -84,6 +88,7 @@ mod stream;
 mod tls;
 mod watch;
 
+pub use address::{Address, CLIENT_PORT};
 pub use admin::{Admin, Backup, Members, NewMember};
 pub use client::{Client, ClientBuilder};
 pub use clock::Nanos;

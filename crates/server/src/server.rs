@@ -362,10 +362,14 @@ fn client_routes(shared: &Shared, closed: &watch::Receiver<bool>) -> Routes {
             }
         }
     });
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(fencepost_wire::grpc::SCHEMA)
-        .build_v1()
-        .expect("the build generated the schema");
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(fencepost_wire::grpc::SCHEMA)
+    };
+    let is_good = "the build generated the schema";
+    let reflection_v1 = reflection().build_v1().expect(is_good);
+    // Older tools ask for this version only.
+    let reflection_v1alpha = reflection().build_v1alpha().expect(is_good);
     let limit = fencepost_session::bounds::CLIENT_MESSAGE_BYTES_MAX;
     Routes::new(LockServiceServer::new(LockEdge { shared: shared.clone() }).max_decoding_message_size(limit))
         .add_service(
@@ -374,7 +378,8 @@ fn client_routes(shared: &Shared, closed: &watch::Receiver<bool>) -> Routes {
         )
         .add_service(AdminServiceServer::new(AdminEdge { shared: shared.clone() }).max_decoding_message_size(limit))
         .add_service(health)
-        .add_service(reflection)
+        .add_service(reflection_v1)
+        .add_service(reflection_v1alpha)
 }
 
 /// The services, and an answer that says where to go instead of an empty one for everything else.

@@ -13,10 +13,8 @@ use anyhow::Context;
 use fencepost::blocking::Client;
 
 fn main() -> anyhow::Result<()> {
-    let server = std::env::var("FENCEPOST_SERVER").unwrap_or("127.0.0.1:7420".to_owned());
-    let client = Client::connect(&format!("fencepost://{server}")).with_context(|| {
-        format!("no connection to {server}: start a server with `fencepost dev`, or set FENCEPOST_SERVER to yours")
-    })?;
+    let client = Client::from_env()
+        .context("no connection: start a server with `fencepost dev`, or set FENCEPOST_SERVER to yours")?;
 
     // A request is built as in the async library. Then the client carries it out.
     let lock = client.acquire(client.lock("wallet:7").wait(Duration::from_secs(5)))?;

@@ -20,10 +20,9 @@ use tokio_postgres::NoTls;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
-    let server = std::env::var("FENCEPOST_SERVER").unwrap_or("127.0.0.1:7420".to_owned());
-    let client = Client::connect(&format!("fencepost://{server}")).await.with_context(|| {
-        format!("no connection to {server}: start a server with `fencepost dev`, or set FENCEPOST_SERVER to yours")
-    })?;
+    let client = Client::from_env()
+        .await
+        .context("no connection: start a server with `fencepost dev`, or set FENCEPOST_SERVER to yours")?;
     let address = std::env::var("FENCEPOST_POSTGRES")
         .context("FENCEPOST_POSTGRES is not set: write postgres://user@host/database")?;
     let (mut database, connection) = tokio_postgres::connect(&address, NoTls)

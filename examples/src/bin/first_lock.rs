@@ -12,10 +12,9 @@ use fencepost::Client;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
-    let server = std::env::var("FENCEPOST_SERVER").unwrap_or("127.0.0.1:7420".to_owned());
-    let client = Client::connect(&format!("fencepost://{server}")).await.with_context(|| {
-        format!("no connection to {server}: start a server with `fencepost dev`, or set FENCEPOST_SERVER to yours")
-    })?;
+    let client = Client::from_env()
+        .await
+        .context("no connection: start a server with `fencepost dev`, or set FENCEPOST_SERVER to yours")?;
 
     // Waits for at most 5 s while another client holds the lock.
     let lock = match client.lock("wallet:7").wait(Duration::from_secs(5)).acquire().await {

@@ -16,10 +16,9 @@ async fn main() -> anyhow::Result<()> {
     let me = std::env::args().nth(1).unwrap_or(format!("process {}", std::process::id()));
     let mut stop = tokio::spawn(tokio::signal::ctrl_c());
 
-    let server = std::env::var("FENCEPOST_SERVER").unwrap_or("127.0.0.1:7420".to_owned());
-    let client = Client::connect(&format!("fencepost://{server}")).await.with_context(|| {
-        format!("no connection to {server}: start a server with `fencepost dev`, or set FENCEPOST_SERVER to yours")
-    })?;
+    let client = Client::from_env()
+        .await
+        .context("no connection: start a server with `fencepost dev`, or set FENCEPOST_SERVER to yours")?;
 
     let election = client.election("scheduler");
     if let Some(leader) = election.leader().await? {

@@ -28,10 +28,9 @@ impl Account {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
-    let server = std::env::var("FENCEPOST_SERVER").unwrap_or("127.0.0.1:7420".to_owned());
-    let client = Client::connect(&format!("fencepost://{server}")).await.with_context(|| {
-        format!("no connection to {server}: start a server with `fencepost dev`, or set FENCEPOST_SERVER to yours")
-    })?;
+    let client = Client::from_env()
+        .await
+        .context("no connection: start a server with `fencepost dev`, or set FENCEPOST_SERVER to yours")?;
 
     let three = Account { name: "account:3", balance: Cell::new(100) };
     let seven = Account { name: "account:7", balance: Cell::new(100) };

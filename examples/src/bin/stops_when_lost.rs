@@ -15,10 +15,9 @@ const PAGES: u32 = 50;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
-    let server = std::env::var("FENCEPOST_SERVER").unwrap_or("127.0.0.1:7420".to_owned());
-    let client = Client::connect(&format!("fencepost://{server}")).await.with_context(|| {
-        format!("no connection to {server}: start a server with `fencepost dev`, or set FENCEPOST_SERVER to yours")
-    })?;
+    let client = Client::from_env()
+        .await
+        .context("no connection: start a server with `fencepost dev`, or set FENCEPOST_SERVER to yours")?;
 
     // `run` acquires the lock, does the work, and releases the lock. If the lock is lost, it drops the work at its next `.await`.
     match client.lock("nightly").run(write_report).await {

@@ -187,7 +187,7 @@ fn without_a_server_every_program_says_what_to_do() {
     let redis = program!("efficiency_over_redis").set("FENCEPOST_REDIS", &format!("redis://{NO_SERVER}/")).start();
     for program in programs {
         let complaint = program.failed();
-        let advice = "no connection to 127.0.0.1:0: start a server with `fencepost dev`, or set FENCEPOST_SERVER";
+        let advice = "no connection: start a server with `fencepost dev`, or set FENCEPOST_SERVER";
         assert!(complaint.contains(advice), "{complaint}");
     }
     let complaint = redis.failed();

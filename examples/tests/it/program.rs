@@ -18,7 +18,7 @@ pub(crate) struct Program(Command);
 impl Program {
     pub(crate) fn new(path: &str) -> Program {
         let mut command = Command::new(path);
-        for setting in ["FENCEPOST_SERVER", "FENCEPOST_POSTGRES", "FENCEPOST_REDIS"] {
+        for (setting, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("FENCEPOST_")) {
             command.env_remove(setting);
         }
         Program(command)

@@ -95,7 +95,10 @@ pub(crate) struct ThawArgs {
 
 /// Set how many permits a semaphore has
 #[derive(Debug, clap::Args)]
-#[command(group = ArgGroup::new("what").required(true).args(["permits", "none"]))]
+#[command(
+    group = ArgGroup::new("what").required(true).args(["permits", "none"]),
+    override_usage = "fencepost limit [OPTIONS] <NAME> <PERMITS|--none>"
+)]
 pub(crate) struct LimitArgs {
     /// The semaphore
     #[arg(value_parser = connect::name)]

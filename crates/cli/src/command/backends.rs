@@ -5,6 +5,7 @@ use fencepost_backends::{Kept, Promise, System};
 
 use crate::failure::{Failure, Result};
 use crate::output::{self, Format, OutputArgs};
+use crate::similar;
 
 const AFTER_HELP: &str = "\
 yes  the promise is kept
@@ -33,7 +34,8 @@ pub(crate) fn run(args: &Args) -> Result {
         let mut known: Vec<&str> = System::ALL.into_iter().map(scheme).collect();
         known.dedup();
         let said = args.system.as_deref().unwrap_or_default();
-        return Err(Failure::usage(format!("unknown lock system {said:?}: write one of {}", known.join(", "))));
+        let hint = similar::suggestion(said, known.iter().copied());
+        return Err(Failure::usage(format!("unknown lock system {said:?}{hint}; write one of {}", known.join(", "))));
     }
     match (args.output.output, args.system.is_some()) {
         (Format::Json, _) => output::json(&systems.into_iter().map(table::row).collect::<Vec<Row>>()),

@@ -4,7 +4,8 @@
 
 use std::path::PathBuf;
 
-use serde::Serialize;
+use fencepost::settings::Setting;
+use serde_json::{Value, json};
 
 use crate::failure::Result;
 use crate::output::{self, Format, OutputArgs};
@@ -36,24 +37,17 @@ struct ViewArgs {
     output: OutputArgs,
 }
 
-#[derive(Serialize)]
-struct Row<'a> {
-    key: &'a str,
-    value: &'a str,
-    source: String,
-}
-
 pub(crate) fn run(Args { what: What::View(args) }: Args) -> Result {
     let settings = Settings::gather(&args.flags, &args.client, args.config.as_deref())?;
-    for name in settings::unknown_variables() {
-        output::say(&format!("fencepost: {name} is set, but there is no such setting"));
+    for (name, hint) in settings::unknown_variables() {
+        output::say(&format!("fencepost: {name} is set, but there is no such setting{hint}"));
     }
     let rows = settings.all.iter();
     match args.output.output {
         Format::Json => {
-            let rows: Vec<Row<'_>> =
-                rows.map(|it| Row { key: it.name, value: &it.value, source: it.source.to_string() }).collect();
-            output::json(&rows)?;
+            let row =
+                |it: &Setting| json!({ "key": it.name, "value": settings::json(it), "source": it.source.to_string() });
+            output::json(&rows.map(row).collect::<Vec<Value>>())?;
         }
         Format::Table => {
             let shown = |value: &str| if value.is_empty() { "-".to_owned() } else { value.to_owned() };
@@ -64,5 +58,5 @@ pub(crate) fn run(Args { what: What::View(args) }: Args) -> Result {
     }
     // Checked after printing, so that the user sees the wrong value in the table.
     settings.node_config()?;
-    settings.client_tls().map(drop)
+    settings.client().map(drop)
 }

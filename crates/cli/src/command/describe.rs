@@ -13,6 +13,7 @@ use crate::{listing, shown};
 /// Show everything about one lock
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    /// The lock or semaphore
     #[arg(value_parser = connect::name)]
     lock: Name,
     #[command(flatten)]

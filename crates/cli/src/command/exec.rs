@@ -12,10 +12,12 @@ use crate::failure::{self, Failure, Result};
 /// The name of this command.
 pub(crate) const NAME: &str = "become-command";
 
+/// Become a command that dies with its parent; for `fencepost run`
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The process id of the parent.
+    /// The process id of the parent
     parent: u32,
+    /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
 }

@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use fencepost::{Client, ClusterStatus, Error, MemberLag, MemberRole, MemberState, MemberStatus, NewMember};
 use fencepost_core::shortened;
+use fencepost_server::{CLIENT_PORT, PEER_PORT};
 use serde_json::{Value, json};
 
 use crate::command::administer;
-use crate::connect::ServerArgs;
+use crate::connect::{self, ServerArgs};
 use crate::failure::{Failure, Result};
 use crate::output::{self, Format, OutputArgs};
 use crate::{duration, shown};
@@ -39,11 +40,11 @@ enum What {
         /// The node's name
         #[arg(long)]
         name: String,
-        /// The node's address for other nodes
-        #[arg(long, value_name = "HOST:PORT")]
+        /// The node's address for other nodes [default port: 7422]
+        #[arg(long, value_name = "HOST:PORT", value_parser = peer_address)]
         peer: String,
-        /// The node's address for clients
-        #[arg(long, value_name = "HOST:PORT")]
+        /// The node's address for clients [default port: 7420]
+        #[arg(long, value_name = "HOST:PORT", value_parser = client_address)]
         client: String,
         #[command(flatten)]
         server: ServerArgs,
@@ -70,6 +71,14 @@ enum What {
     },
 }
 
+fn peer_address(text: &str) -> std::result::Result<String, String> {
+    connect::node_address(text, PEER_PORT)
+}
+
+fn client_address(text: &str) -> std::result::Result<String, String> {
+    connect::node_address(text, CLIENT_PORT)
+}
+
 pub(crate) async fn list(args: ListArgs) -> Result {
     let (builder, nodes) = args.server.builder()?;
     // Does not wait for a leader: without one, a node still reports its own view.
@@ -78,7 +87,7 @@ pub(crate) async fn list(args: ListArgs) -> Result {
     let status = loop {
         match client.status().await {
             Err(Error::Failed(_)) if begun.elapsed() < timeout => {}
-            answered => break answered.map_err(|error| crate::connect::unreachable(&nodes, error))?,
+            answered => break answered.map_err(|error| connect::unreachable(&nodes, error))?,
         }
     };
     match args.output.output {

@@ -1,30 +1,28 @@
 //! `fencepost run`: runs a command only while a lock is held.
 //!
-//! The command gets its own process group. When the lock nears its deadline the group gets TERM, and KILL at the deadline or
-//! when the lock is lost, so that it is gone before the next holder starts. The command starts through `exec.rs`, which makes
-//! the kernel kill it if this process is killed: then no process would watch the deadline.
+//! This file has the arguments, the wait for the lock, and the exit codes. `supervise.rs` runs the command while the lock is held.
+
+mod supervise;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use fencepost::{Client, Error, Exclusive, GrantId, Guard, Hold, LockRequest, Name, Refused, Shared};
+use fencepost::{
+    Busy, BusyWhy, Client, Efficiency, Error, Exclusive, GrantId, Guard, Hold, LockMode, LockRequest, Name, OwnerName,
+    Permit, Refusal, Refused, SemaphoreRequest, Shared, Tier,
+};
 use fencepost_core::bounds::{SESSION_TTL_MS_DEFAULT, TTL_MS_MIN};
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
-use tokio::process::{Child, Command};
+use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::connect::{self, ServerArgs};
 use crate::failure::{self, Failure, Result};
-use crate::nesting::{self, Outer};
-use crate::{duration, output, settings, terminal};
+use crate::nesting::{Outer, Wanted};
+use crate::{duration, output};
+use supervise::{Environment, supervise};
 
-/// How often the remaining time is checked: a timer may stand still while the machine is suspended.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// How long to wait for the answer to a release. The lock ends with its deadline at the latest.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(3);
 /// After this time without the lock, a user at a terminal is told that it waits.
@@ -32,11 +30,12 @@ const SAY_AFTER: Duration = Duration::from_secs(1);
 
 const AFTER_HELP: &str = "\
 The command gets these environment variables:
-  FENCEPOST_LOCK      the name of the lock
-  FENCEPOST_TOKEN     the fencing token: send it to the store with every write (with -s: for reads only)
+  FENCEPOST_LOCK      the names of the locks, or of the semaphore, one a line
+  FENCEPOST_TOKEN     the fencing token: send it to the store with every write (with -s: for reads only). Several locks share
+                      one token. Permits and locks of the efficiency tier have none; then the variable is not set
   FENCEPOST_DEADLINE  the end of the lease when the command started, in unix milliseconds of the wall clock: only a
                       hint, because renewals extend the lease
-  FENCEPOST_GRANTS    the grants that the command runs under. A `fencepost run` inside of it that asks for the same lock
+  FENCEPOST_SESSIONS  the sessions that the command runs under. A `fencepost run` inside of it that asks for the same lock
                       would wait for itself, so it is refused at once (-s inside -s is granted)
 It does not get FENCEPOST_STORE_PASSWORD, which is a secret. Paths such as FENCEPOST_KEY are passed on.
 
@@ -46,9 +45,10 @@ is lost, so that it is gone before the next holder starts. INT, TERM, HUP, QUIT,
 so is the command (on Linux).
 
 Exit codes: the command's own (128+N if signal N ended it), or
-  2    wrong usage: fix the arguments or the settings
+  1    refused for another reason than those below: for example, a semaphore without a limit
+  2    wrong usage: fix the arguments or the settings. Also for a lock that is a semaphore, and the reverse
   123  the lock was lost, and the command was stopped
-  124  the lock was not acquired (-E sets another code)
+  124  the lock was not acquired: it is busy or frozen, the wait is over, or waiting would be a deadlock (-E sets another code)
   125  fencepost failed: for example, the cluster cannot be reached
   126  the command cannot be executed
   127  the command was not found
@@ -56,24 +56,40 @@ Exit codes: the command's own (128+N if signal N ended it), or
 Examples:
   fencepost run nightly -- ./backup.sh              wait for the lock, then run
   fencepost run -n nightly -- ./backup.sh           run if the lock is free, else exit with 124
-  fencepost run -w 30s --max-hold 1h nightly -- ./backup.sh";
+  fencepost run -w 30s --max-hold 1h30m nightly -- ./backup.sh
+  fencepost run wallet:7 wallet:8 -- ./move.sh      both locks, or none
+  fencepost run --limit 3 uploads -- ./upload.sh    at most three at a time
+  fencepost run --tier efficiency thumbs -- ./thumbs.sh";
 
 /// Run a command while holding a lock
 #[derive(Debug, clap::Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = AFTER_HELP, override_usage = "fencepost run [OPTIONS] <LOCK>... -- <COMMAND>...")]
 pub(crate) struct Args {
-    /// The lock; a name that begins with / is a path and covers everything below it
-    #[arg(value_parser = connect::name)]
-    lock: Name,
+    /// The lock. Several are granted together or not at all. A name that begins with / is a path and covers everything below it
+    #[arg(required = true, value_name = "LOCK", value_parser = connect::name)]
+    locks: Vec<Name>,
     /// Do not wait: exit with 124 if the lock is not free
     #[arg(short = 'n', long, conflicts_with = "wait")]
     nonblock: bool,
-    /// Wait at most this long [default: for ever]
+    /// Wait at most this long: 30s, 1h30m, or a number of seconds [default: for ever]
     #[arg(short, long, value_name = "DURATION", value_parser = duration::parse)]
     wait: Option<Duration>,
     /// Share the lock with other holders that use -s
     #[arg(short, long)]
     shared: bool,
+    /// Take this many permits of a semaphore instead of a lock [default: 1 with --limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    permits: Option<u32>,
+    /// The semaphore has this many permits in all. Not needed if `fencepost limit` has set it; if both are given, they must be
+    /// equal
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    limit: Option<u32>,
+    /// How the lock is kept
+    #[arg(long, value_enum, default_value = "correctness", value_name = "TIER")]
+    tier: TierArg,
+    /// The unit of work that holds the lock, for people who ask who holds it
+    #[arg(long, value_name = "NAME", value_parser = owner)]
+    owner: Option<OwnerName>,
     /// Exit with this code if the lock was not acquired
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = failure::NOT_ACQUIRED)]
     conflict_exit_code: u8,
@@ -85,9 +101,22 @@ pub(crate) struct Args {
     max_hold: Option<Duration>,
     #[command(flatten)]
     server: ServerArgs,
-    /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    /// The command and its arguments, after --
+    #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+}
+
+/// How a lock is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum TierArg {
+    /// By a majority of the nodes, with a fencing token
+    Correctness,
+    /// In the leader's memory only: fast, without a token, and forgotten when the leader changes
+    Efficiency,
+}
+
+fn owner(text: &str) -> std::result::Result<OwnerName, String> {
+    OwnerName::new(text).map_err(|why| format!("{why}; choose another name"))
 }
 
 fn ttl(text: &str) -> std::result::Result<Duration, String> {
@@ -106,8 +135,76 @@ fn max_hold(text: &str) -> std::result::Result<Duration, String> {
     Ok(max_hold)
 }
 
+impl Args {
+    /// What to ask for.
+    ///
+    /// # Errors
+    /// Arguments that make no sense together. The message says what to leave out.
+    fn wanted(&self) -> Result<Wanted> {
+        if self.command.is_empty() {
+            return Err(Failure::usage(no_command(&self.locks)));
+        }
+        if let Some((_, twice)) = self.locks.iter().enumerate().find(|(at, lock)| self.locks[..*at].contains(lock)) {
+            return Err(Failure::usage(format!("{twice} is named twice: name each lock once")));
+        }
+        let mode = if self.shared { LockMode::Shared } else { LockMode::Exclusive };
+        let tier = match self.tier {
+            TierArg::Correctness => Tier::Correctness,
+            TierArg::Efficiency => Tier::Efficiency,
+        };
+        if self.permits.is_none() && self.limit.is_none() {
+            return Ok(Wanted::Locks { names: self.locks.clone(), mode, tier });
+        }
+        let (name, permits) = (self.locks[0].clone(), self.permits.unwrap_or(1));
+        let refused = if self.locks.len() > 1 {
+            "permits are taken of one semaphore: name one, and run another `fencepost run` inside of this one for the next"
+        } else if self.shared {
+            "a semaphore is shared by its nature: leave -s out"
+        } else if self.owner.is_some() {
+            "permits have no owner: leave --owner out"
+        } else if tier == Tier::Efficiency {
+            "the efficiency tier has no semaphores: leave --tier out"
+        } else if name.as_str().starts_with('/') {
+            "a path is a lock, never a semaphore: choose a name that does not begin with /"
+        } else if self.limit.is_some_and(|limit| permits > limit) {
+            "--permits is more than --limit: ask for fewer, or raise the limit"
+        } else {
+            return Ok(Wanted::Permits { name, permits });
+        };
+        Err(Failure::usage(refused))
+    }
+
+    /// The names, for messages.
+    fn shown(&self) -> String {
+        self.locks.iter().map(Name::as_str).collect::<Vec<_>>().join(", ")
+    }
+
+    /// How to find out what blocks a name.
+    fn advice(&self, name: &Name) -> String {
+        match self.tier {
+            TierArg::Correctness => format!("`fencepost why {name}` shows what blocks it"),
+            TierArg::Efficiency => "the efficiency tier does not say what blocks it".to_owned(),
+        }
+    }
+}
+
+/// The refusal of a `run` without a command. Words that were meant as the command were read as locks.
+fn no_command(locks: &[Name]) -> String {
+    match locks {
+        [lock, command @ ..] if !command.is_empty() => {
+            let command: Vec<&str> = command.iter().map(Name::as_str).collect();
+            format!(
+                "there is no -- before the command: write `fencepost run {lock} -- {}`. Words before -- are locks",
+                command.join(" ")
+            )
+        }
+        _ => format!("the command is missing: write `fencepost run {} -- COMMAND`", locks[0]),
+    }
+}
+
 /// Returns the exit code.
 pub(crate) async fn run(mut args: Args) -> Result<u8> {
+    let wanted = args.wanted()?;
     let mut signals = signals()?;
     let (builder, nodes) = args.server.builder_that_waits(args.wait)?;
     let begun = Instant::now();
@@ -121,25 +218,113 @@ pub(crate) async fn run(mut args: Args) -> Result<u8> {
     };
     // The time that it took to connect counts, as if it had waited for the lock.
     args.wait = args.wait.map(|wait| wait.saturating_sub(begun.elapsed()));
-    let request = client.lock(args.lock.as_str());
-    let code = if args.shared {
-        hold_and_run(&args, &client, signals, asked(&args, request.shared()), ttl).await
-    } else {
-        hold_and_run(&args, &client, signals, asked(&args, request), ttl).await
+    let task = Task { args: &args, client: &client, wanted: &wanted, ttl };
+    let code = match &wanted {
+        Wanted::Permits { name, permits } => task.run(signals, args.permits_of(&client, name, *permits)).await,
+        Wanted::Locks { names, mode, tier } => {
+            let request = args.locks_of(&client, names);
+            match (mode, tier) {
+                (LockMode::Shared, Tier::Correctness) => task.run(signals, request.shared()).await,
+                (_, Tier::Correctness) => task.run(signals, request).await,
+                (LockMode::Shared, Tier::Efficiency) => task.run(signals, request.shared().efficiency()).await,
+                (_, Tier::Efficiency) => task.run(signals, request.efficiency()).await,
+            }
+        }
     };
     // Ends a wait that a signal broke off. A lock that was held is already released.
     let _ = tokio::time::timeout(RELEASE_PATIENCE, client.close()).await;
     code
 }
 
-fn asked<M>(args: &Args, mut request: LockRequest<M>) -> LockRequest<M> {
-    request = match args.wait {
-        Some(wait) => request.wait(wait),
-        None => request.wait_forever(),
-    };
-    match args.max_hold {
-        Some(max_hold) => request.max_hold(max_hold),
-        None => request,
+impl Args {
+    fn locks_of(&self, client: &Client, names: &[Name]) -> LockRequest<Exclusive> {
+        let mut request = client.lock_all(names.iter().map(Name::as_str));
+        request = match self.wait {
+            Some(wait) => request.wait(wait),
+            None => request.wait_forever(),
+        };
+        if let Some(max_hold) = self.max_hold {
+            request = request.max_hold(max_hold);
+        }
+        match &self.owner {
+            Some(owner) => request.owner(owner.as_str()),
+            None => request,
+        }
+    }
+
+    fn permits_of(&self, client: &Client, name: &Name, permits: u32) -> SemaphoreRequest {
+        let mut request = client.semaphore(name.as_str()).permits(permits);
+        request = match self.wait {
+            Some(wait) => request.wait(wait),
+            None => request.wait_forever(),
+        };
+        if let Some(max_hold) = self.max_hold {
+            request = request.max_hold(max_hold);
+        }
+        match self.limit {
+            Some(limit) => request.limit(limit),
+            None => request,
+        }
+    }
+}
+
+/// A request that `run` can make: for locks of either tier, or for permits.
+trait Request: Clone {
+    type Mode;
+    async fn try_once(self) -> std::result::Result<std::result::Result<Guard<Self::Mode>, Box<Busy>>, Error>;
+    async fn wait(self) -> std::result::Result<Guard<Self::Mode>, Error>;
+}
+
+impl<M: Clone> Request for LockRequest<M> {
+    type Mode = M;
+
+    async fn try_once(self) -> std::result::Result<std::result::Result<Guard<M>, Box<Busy>>, Error> {
+        self.try_acquire_or_busy().await
+    }
+
+    async fn wait(self) -> std::result::Result<Guard<M>, Error> {
+        self.acquire().await
+    }
+}
+
+impl Request for SemaphoreRequest {
+    type Mode = Permit;
+
+    async fn try_once(self) -> std::result::Result<std::result::Result<Guard<Permit>, Box<Busy>>, Error> {
+        self.try_acquire_or_busy().await
+    }
+
+    async fn wait(self) -> std::result::Result<Guard<Permit>, Error> {
+        self.acquire().await
+    }
+}
+
+/// The token that the command gets, if such a lock has one.
+trait ShowsToken {
+    fn shown_token(&self) -> Option<u64>;
+}
+
+impl ShowsToken for Hold<Exclusive> {
+    fn shown_token(&self) -> Option<u64> {
+        Some(self.token().get())
+    }
+}
+
+impl ShowsToken for Hold<Shared> {
+    fn shown_token(&self) -> Option<u64> {
+        Some(self.token().get())
+    }
+}
+
+impl ShowsToken for Hold<Efficiency> {
+    fn shown_token(&self) -> Option<u64> {
+        None
+    }
+}
+
+impl ShowsToken for Hold<Permit> {
+    fn shown_token(&self) -> Option<u64> {
+        None
     }
 }
 
@@ -150,196 +335,99 @@ enum Acquired<M> {
     ByOuter(GrantId),
 }
 
-async fn hold_and_run<M: Clone>(
-    args: &Args,
-    client: &Client,
-    mut signals: mpsc::Receiver<Signal>,
-    request: LockRequest<M>,
+/// What is to be done, once connected.
+struct Task<'a> {
+    args: &'a Args,
+    client: &'a Client,
+    wanted: &'a Wanted,
     ttl: Duration,
-) -> Result<u8>
-where
-    Hold<M>: ShowsToken,
-{
-    let outer = Outer::of_environment();
-    let acquiring = async {
-        if args.nonblock || !outer.is_empty() {
-            match request.clone().try_acquire_or_busy().await? {
-                Ok(guard) => return Ok(Acquired::Yes(guard)),
-                Err(busy) => match outer.in_the_way(client, &busy).await? {
-                    Some(grant) => return Ok(Acquired::ByOuter(grant)),
-                    None if args.nonblock => return Err(Error::from(Refused::Busy(busy))),
-                    None => {}
-                },
-            }
-        }
-        request.acquire().await.map(Acquired::Yes)
-    };
-    let acquired = tokio::select! {
-        acquired = acquiring => acquired,
-        signal = stopping(&mut signals) => return Ok(128 + signal as u8),
-        () = say_that_it_waits(&args.lock) => unreachable!("it never returns"),
-    };
-    let guard = match acquired {
-        Ok(Acquired::Yes(guard)) => guard,
-        Ok(Acquired::ByOuter(grant)) => {
-            output::say(&format!(
-                "fencepost: {} was not acquired: an outer `fencepost run` holds it (grant {}) until this command ends, so it would wait \
-                 for itself for ever. Remove the inner `run`, or use another lock there",
-                args.lock, grant.0
-            ));
-            return Ok(args.conflict_exit_code);
-        }
-        Err(error @ Error::Refused(Refused::TimedOut { .. })) => {
-            output::say(&format!("fencepost: {}", output::printable(&error.to_string())));
-            return Ok(args.conflict_exit_code);
-        }
-        Err(Error::Refused(Refused::Busy(_))) => {
-            output::say(&format!(
-                "fencepost: {} was not acquired: `fencepost why {0}` shows what blocks it",
-                args.lock
-            ));
-            return Ok(args.conflict_exit_code);
-        }
-        Err(error @ Error::Refused(_)) => {
-            output::say(&format!("fencepost: {} was not acquired: {error}", args.lock));
-            return Ok(args.conflict_exit_code);
-        }
-        Err(error) => return Err(error.into()),
-    };
-    let least = args.max_hold.map_or(ttl, |max_hold| max_hold.min(ttl));
-    let told = outer.and(client.cluster().unwrap_or_default(), guard.hold().grant());
-    supervise(args, guard, told, &mut signals, least / 6).await
 }
 
-/// Runs the command under the lock, then releases the lock.
-async fn supervise<M>(
-    args: &Args,
-    guard: Guard<M>,
-    grants: String,
-    signals: &mut mpsc::Receiver<Signal>,
-    grace: Duration,
-) -> Result<u8>
-where
-    Hold<M>: ShowsToken,
-{
-    let hold = guard.hold();
-    let mut child = match spawn(args, &hold, &grants) {
-        Ok(child) => child,
-        Err(error) => {
-            let _ = tokio::time::timeout(RELEASE_PATIENCE, guard.release()).await;
-            return Err(Failure::failed(format!(
-                "cannot start another process: {error}; free some memory or processes"
-            )));
-        }
-    };
-    let group =
-        Pid::from_raw(child.id().and_then(|id| i32::try_from(id).ok()).expect("the child was not waited for yet"));
-    let foreground = terminal::Foreground::give_to(group);
-    let (status, stopped) = watch_over(&mut child, group, &hold, signals, grace).await?;
-    drop(foreground);
-    if stopped.is_some() {
-        // Processes of the group that outlived the command must be gone before the next holder starts.
-        let _ = killpg(group, Signal::SIGKILL);
-    }
-    let released = tokio::time::timeout(RELEASE_PATIENCE, guard.release()).await;
-    let lost = match (&stopped, released) {
-        (Some(why), _) => Some(why.clone()),
-        (None, Ok(Err(error))) if error.lost().is_some() => Some(error.to_string()),
-        _ => None,
-    };
-    match lost {
-        Some(why) => {
-            output::say(&format!("fencepost: {} was lost while the command ran: {why}", args.lock));
-            Ok(failure::LOST)
-        }
-        None => Ok(code_of(status)),
-    }
-}
-
-/// Waits for the command to end, and stops it when the lock ends. Returns its status, and why it was stopped, if it was.
-async fn watch_over<M>(
-    child: &mut Child,
-    group: Pid,
-    hold: &Hold<M>,
-    signals: &mut mpsc::Receiver<Signal>,
-    grace: Duration,
-) -> Result<(ExitStatus, Option<String>)> {
-    let mut stopped = None;
-    let mut is_killed = false;
-    loop {
-        let remaining = hold.remaining();
-        let until = if stopped.is_none() { remaining.saturating_sub(grace) } else { remaining };
-        tokio::select! {
-            biased;
-            why = hold.lost(), if !is_killed => {
-                let _ = killpg(group, Signal::SIGKILL);
-                is_killed = true;
-                stopped = Some(why.to_string());
-            }
-            status = child.wait() => return Ok((status?, stopped)),
-            Some(signal) = signals.recv() => {
-                // It may just have ended.
-                let _ = killpg(group, signal);
-            }
-            () = tokio::time::sleep(until.min(LOOK_AGAIN)), if !is_killed => {
-                let remaining = hold.remaining();
-                if remaining.is_zero() {
-                    let _ = killpg(group, Signal::SIGKILL);
-                    is_killed = true;
-                } else if remaining <= grace && stopped.is_none() {
-                    let _ = killpg(group, Signal::SIGTERM);
-                    // A stopped process receives TERM only after CONT.
-                    let _ = killpg(group, Signal::SIGCONT);
-                    stopped = Some("the deadline of the lock was near, so fencepost told the command to end".to_owned());
+impl Task<'_> {
+    /// Waits for the lock, then runs the command under it. Returns the exit code.
+    async fn run<R: Request>(&self, mut signals: mpsc::Receiver<Signal>, request: R) -> Result<u8>
+    where
+        Hold<R::Mode>: ShowsToken,
+    {
+        let Task { args, client, wanted, ttl } = *self;
+        let outer = Outer::of_environment();
+        let acquiring = async {
+            if args.nonblock || !outer.is_empty() {
+                match request.clone().try_once().await? {
+                    Ok(guard) => return Ok(Acquired::Yes(guard)),
+                    Err(busy) => match outer.in_the_way(client, wanted, &busy).await? {
+                        Some(grant) => return Ok(Acquired::ByOuter(grant)),
+                        None if args.nonblock => return Err(Error::from(Refused::Busy(busy))),
+                        None => {}
+                    },
                 }
             }
+            request.wait().await.map(Acquired::Yes)
+        };
+        let acquired = tokio::select! {
+            acquired = acquiring => acquired,
+            signal = stopping(&mut signals) => return Ok(128 + signal as u8),
+            () = say_that_it_waits(args) => unreachable!("it never returns"),
+        };
+        let guard = match acquired {
+            Ok(Acquired::Yes(guard)) => guard,
+            Ok(Acquired::ByOuter(grant)) => {
+                output::say(&format!(
+                    "fencepost: {} was not acquired: an outer `fencepost run` holds it (grant {}) until this command ends, so it \
+                     would wait for itself for ever. Remove the inner `run`, or use another lock there",
+                    args.shown(),
+                    grant.0
+                ));
+                return Ok(args.conflict_exit_code);
+            }
+            Err(error) => {
+                let message = not_acquired(args, error)?;
+                output::say(&format!("fencepost: {} was not acquired: {message}", args.shown()));
+                return Ok(args.conflict_exit_code);
+            }
+        };
+        let hold = guard.hold();
+        let environment = Environment {
+            locks: args.locks.iter().map(Name::as_str).collect::<Vec<_>>().join("\n"),
+            token: hold.shown_token(),
+            sessions: outer.and(hold.session()),
+        };
+        let least = args.max_hold.map_or(ttl, |max_hold| max_hold.min(ttl));
+        supervise(args, guard, &environment, &mut signals, least / 6).await
+    }
+}
+
+/// Why the lock is not free now, or would not be in time.
+///
+/// # Errors
+/// Every other failure: the cluster cannot be reached, or it refuses what no wait would change.
+fn not_acquired(args: &Args, error: Error) -> Result<String> {
+    let Error::Refused(refused) = &error else { return Err(error.into()) };
+    match refused {
+        Refused::Busy(busy) if busy.why == BusyWhy::Frozen => {
+            Ok(format!("{} is frozen: {}", busy.name, args.advice(&busy.name)))
         }
+        Refused::Busy(busy) => Ok(args.advice(&busy.name)),
+        Refused::TimedOut { .. } | Refused::Deadlock(_) => Ok(error.to_string()),
+        Refused::Rule(Refusal::IsSemaphore(name)) => Err(Failure::usage(format!(
+            "{name} is a semaphore: give --permits 1 to take a permit of it, or use another name"
+        ))),
+        Refused::Rule(Refusal::IsLock(name)) => Err(Failure::usage(format!(
+            "{name} is in use as a lock: leave --permits and --limit out to take the lock, or use another name"
+        ))),
+        Refused::Rule(Refusal::NoLimit(name)) => Err(Failure::refused(format!(
+            "{name} has no limit yet: give --limit N, or let an administrator set it with `fencepost limit {name} N`"
+        ))),
+        Refused::Rule(Refusal::LimitDiffers { name, live }) => Err(Failure::refused(format!(
+            "{name} has the limit {}: give --limit {0}, or leave --limit out",
+            live.get()
+        ))),
+        Refused::Rule(Refusal::MoreThanLimit { name, limit }) => Err(Failure::refused(format!(
+            "{name} has only {} permits in all: ask for fewer, or raise the limit with `fencepost limit {name} N`",
+            limit.get()
+        ))),
+        _ => Err(error.into()),
     }
-}
-
-fn spawn<M>(args: &Args, hold: &Hold<M>, grants: &str) -> std::io::Result<Child>
-where
-    Hold<M>: ShowsToken,
-{
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let deadline_ms = (now + hold.remaining()).as_millis();
-    let mut command = Command::new(super::exec::own_path()?);
-    command
-        .arg(super::exec::NAME)
-        .arg(std::process::id().to_string())
-        .args(&args.command)
-        .env("FENCEPOST_LOCK", args.lock.as_str())
-        .env("FENCEPOST_TOKEN", hold.shown_token().to_string())
-        .env("FENCEPOST_DEADLINE", deadline_ms.to_string())
-        .env(nesting::VARIABLE, grants)
-        .process_group(0);
-    // Secrets are for this program only: neither the command nor anything that it starts may have them.
-    for secret in settings::secret_variables() {
-        command.env_remove(secret);
-    }
-    command.spawn()
-}
-
-/// The token that the command gets.
-pub(crate) trait ShowsToken {
-    fn shown_token(&self) -> u64;
-}
-
-impl ShowsToken for Hold<Exclusive> {
-    fn shown_token(&self) -> u64 {
-        self.token().get()
-    }
-}
-
-impl ShowsToken for Hold<Shared> {
-    fn shown_token(&self) -> u64 {
-        self.token().get()
-    }
-}
-
-fn code_of(status: ExitStatus) -> u8 {
-    let by_signal = || status.signal().map(|signal| 128 + signal);
-    u8::try_from(status.code().or_else(by_signal).unwrap_or(i32::from(failure::FAILED))).unwrap_or(failure::FAILED)
 }
 
 /// The signals that are passed on to the command.
@@ -374,10 +462,42 @@ async fn stopping(signals: &mut mpsc::Receiver<Signal>) -> Signal {
     }
 }
 
-async fn say_that_it_waits(lock: &Name) {
+async fn say_that_it_waits(args: &Args) {
     tokio::time::sleep(SAY_AFTER).await;
     if std::io::stderr().is_terminal() {
-        output::say(&format!("fencepost: waiting for {lock}; `fencepost why {lock}` shows what blocks it"));
+        output::say(&format!("fencepost: waiting for {}; {}", args.shown(), args.advice(&args.locks[0])));
     }
     std::future::pending().await
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args as _, FromArgMatches};
+    use fencepost::{Cycle, Failed, Obstacle, Unknown};
+
+    use super::*;
+
+    /// Two runs cannot deadlock, because each asks once. A cluster may still say so one day, so the code is decided here.
+    #[test]
+    fn busy_timed_out_and_deadlock_are_not_acquired_and_every_other_error_is_a_failure() {
+        let command = Args::augment_args(clap::Command::new("run"));
+        let args =
+            Args::from_arg_matches(&command.get_matches_from(["run", "a", "--", "true"])).expect("valid arguments");
+        let name = || Name::new("a").expect("a valid name");
+        let busy = Busy { name: name(), why: BusyWhy::Held, holders: Vec::new(), holder_count: 1 };
+        let table: [(Error, Option<u8>); 8] = [
+            (Refused::Busy(Box::new(busy)).into(), None),
+            (Refused::TimedOut { names: vec![name()], obstacle: Obstacle::NotExplained, suspected: None }.into(), None),
+            (Refused::Deadlock(Box::new(Cycle { links: Vec::new() })).into(), None),
+            (Refused::Rule(Refusal::IsSemaphore(name())).into(), Some(failure::USAGE)),
+            (Refused::Rule(Refusal::IsLock(name())).into(), Some(failure::USAGE)),
+            (Refused::Rule(Refusal::OwnerWaits).into(), Some(failure::REFUSED)),
+            (Failed::GrantedTooLate.into(), Some(failure::FAILED)),
+            (Unknown::NoAnswer.into(), Some(failure::FAILED)),
+        ];
+        for (error, code) in table {
+            let shown = error.to_string();
+            assert_eq!(not_acquired(&args, error).err().map(|failure| failure.code), code, "{shown}");
+        }
+    }
 }

@@ -29,8 +29,8 @@ pub(crate) async fn run(args: Args) -> Result {
     let settings = Settings::gather(&args.flags, &ClientFlags::default(), args.config.as_deref())?;
     let config = settings.node_config()?;
     logs::begin(&settings, None)?;
-    for name in settings::unknown_variables() {
-        tracing::warn!("{name} is set, but there is no such setting: `fencepost config view` lists the settings");
+    for (name, hint) in settings::unknown_variables() {
+        tracing::warn!("{name} is set, but there is no such setting{hint}; `fencepost config view` lists the settings");
     }
     for setting in settings.of_node() {
         tracing::info!(value = setting.value, from = %setting.source, "{}", setting.name);

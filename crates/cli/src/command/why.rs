@@ -16,6 +16,7 @@ const NAMED_MAX: usize = 5;
 /// Explain in sentences who holds a lock, who waits, and what blocks it
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    /// The lock or semaphore
     #[arg(value_parser = connect::name)]
     lock: Name,
     #[command(flatten)]

@@ -21,12 +21,13 @@ pub(crate) const NAME: &str = "demo-worker";
 /// Longer than a pause: when the worker is paused, the lock ends at its own TTL, which comes with the order. The session lives on.
 const SESSION_TTL: Duration = Duration::from_secs(30);
 
+/// Carry out orders from standard input; for `fencepost demo`
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Nodes of the cluster, separated by commas.
+    /// Nodes of the cluster, separated by commas
     #[arg(long)]
     server: String,
-    /// The address of the store with the accounts.
+    /// The address of the store with the accounts
     #[arg(long)]
     store: String,
 }
@@ -34,7 +35,7 @@ pub(crate) struct Args {
 /// Works until its input ends: then the sender of the orders is gone.
 pub(crate) async fn run(args: Args) -> failure::Result {
     let mut orders = orders();
-    let client = args.server.split(',').fold(Client::builder(), |builder, node| builder.endpoint(node));
+    let client = Client::builder().address(&args.server)?;
     let client = client.session_ttl(SESSION_TTL).name(NAME).connect_in_background()?;
     let mut worker = Worker { client, store: Store::connect(&args.store).await?, turn: None };
     while let Some(line) = orders.recv().await {

@@ -18,8 +18,20 @@ fn wrong_arguments_are_refused_with_what_to_write() {
         (&["why", &long], 2, "at most 512 bytes"),
         (&["describe", ""], 2, "say at least one character"),
         (&["freeze", &long, "--reason", "x"], 2, "at most 512 bytes"),
-        (&["run", "a"], 2, "COMMAND"),
-        (&["run", "-w", "5", "a", "--", "true"], 2, "the unit is missing"),
+        (&["run", "a"], 2, "the command is missing: write `fencepost run a -- COMMAND`"),
+        (&["run", "a", "./job.sh", "b"], 2, "write `fencepost run a -- ./job.sh b`"),
+        (&["run", "--", "true"], 2, "<LOCK>..."),
+        (&["run", "a", "a", "--", "true"], 2, "a is named twice"),
+        (&["run", "--permits", "0", "a", "--", "true"], 2, "0"),
+        (&["run", "--permits", "1", "a", "b", "--", "true"], 2, "name one, and run another"),
+        (&["run", "--permits", "1", "-s", "a", "--", "true"], 2, "leave -s out"),
+        (&["run", "--limit", "1", "--owner", "me", "a", "--", "true"], 2, "leave --owner out"),
+        (&["run", "--limit", "1", "--tier", "efficiency", "a", "--", "true"], 2, "leave --tier out"),
+        (&["run", "--limit", "1", "/a", "--", "true"], 2, "does not begin with /"),
+        (&["run", "--limit", "1", "--permits", "2", "a", "--", "true"], 2, "--permits is more than --limit"),
+        (&["run", "--owner", "", "a", "--", "true"], 2, "choose another name"),
+        (&["run", "--tier", "eficiency", "a", "--", "true"], 2, "a similar value exists: 'efficiency'"),
+        (&["run", "-w", "1h30", "a", "--", "true"], 2, "the unit of 30 is missing"),
         (&["run", "-w=-5s", "a", "--", "true"], 2, "cannot be negative"),
         (&["run", "-w", "99999999h", "a", "--", "true"], 2, "longer than a year"),
         (&["run", "-w", "soon", "a", "--", "true"], 2, "like 500ms"),
@@ -27,8 +39,10 @@ fn wrong_arguments_are_refused_with_what_to_write() {
         (&["run", "--max-hold", "0s", "a", "--", "true"], 2, "1s or more"),
         (&["run", "-n", "-w", "1s", "a", "--", "true"], 2, "cannot be used with"),
         (&["run", "-E", "256", "a", "--", "true"], 2, "256"),
-        (&["locks", "--server", "nonsense"], 2, "not HOST:PORT: write one like"),
-        (&["locks", "--server", "host:99999"], 2, "not HOST:PORT: write one like"),
+        (&["locks", "--server", "host:99999"], 2, "\"host:99999\" is not a node: write one like localhost"),
+        (&["locks", "--server", "redis://host"], 2, "\"redis\" is not a scheme of Fencepost"),
+        (&["locks", "--server", "https://a,http://b"], 2, "use one of them"),
+        (&["locks", "--server", "https://host"], 2, "set ca to its PEM file"),
         (&["locks", "--server", ","], 2, "no node is named"),
         (&["locks", "-o", "xml"], 2, "table"),
         (&["watch", "--after", "soon"], 2, "like 17.0"),
@@ -39,7 +53,11 @@ fn wrong_arguments_are_refused_with_what_to_write() {
         (&["dev", "--nodes", "2"], 2, "choose 1, 3, 5 or 7"),
         (&["dev", "--listen", "192.0.2.1:7420"], 2, "loopback only"),
         (&["serve", "--new-cluster", "--join", "a:1"], 2, "use one of them"),
-        (&["serve", "--join", "a"], 2, "not HOST:PORT"),
+        (&["serve", "--join", "a:b"], 2, "join = \"a:b\" (flag --join): \"a:b\" is not a node"),
+        (&["serve", "--join", "https://a"], 2, "give --tls-cert and --tls-key, too"),
+        (&["serve", "--advertise-client", "a,b"], 2, "a node has one address"),
+        (&["serve", "--listen-client", "127.0.0.1:0", "--advertise-client", "a"], 2, "the port is missing"),
+        (&["member", "add", "1", "--name", "n", "--peer", "a b", "--client", "a"], 2, "is not a node"),
         (&["serve", "--listen-client", "here"], 2, "not an IP:PORT"),
         (&["serve", "--listen-client", "0.0.0.0:7420"], 2, "--insecure"),
         (&["serve", "--listen-client", "0.0.0.0:7420", "--insecure"], 2, "--advertise-client"),
@@ -64,6 +82,10 @@ fn wrong_arguments_are_refused_with_what_to_write() {
         (&["bench", "--server", "127.0.0.1:1"], 125, "fencepost dev"),
         (&["bench", "compare"], 2, "unexpected argument 'compare'"),
         (&["nonsense"], 2, "--help"),
+        (&["lokcs"], 2, "a similar subcommand exists: 'locks'"),
+        (&["locks", "--sever", "a"], 2, "a similar argument exists: '--server'"),
+        (&["locks", "-o", "jsn"], 2, "a similar value exists: 'json'"),
+        (&["backends", "redsi"], 2, "do you mean `redis`?"),
         (&[], 2, "Usage"),
     ];
     for (args, code, said) in table {
@@ -139,7 +161,9 @@ fn a_wrong_configuration_is_refused_with_its_source() {
     }
     let mut unknown = command(&["config", "view"]);
     unknown.env("FENCEPOST_COLOUR", "red");
-    Process::start(unknown).finish().ok().says("FENCEPOST_COLOUR is set, but there is no such setting");
+    unknown.env("FENCEPOST_SERVR", "a");
+    let seen = Process::start(unknown).finish().ok().says("FENCEPOST_COLOUR is set, but there is no such setting\n");
+    seen.says("FENCEPOST_SERVR is set, but there is no such setting; do you mean `FENCEPOST_SERVER`?");
 }
 
 #[test]

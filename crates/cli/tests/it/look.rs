@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use nix::sys::signal::Signal;
 
-use crate::harness::{Dev, Process, fencepost};
+use crate::harness::{Dev, Process, command, fencepost};
 
 #[test]
 fn listings_and_explanations_name_who_holds_and_who_waits() {
@@ -146,7 +146,7 @@ fn administrators_break_evict_freeze_thaw_and_limit() {
 
     dev.fencepost(&["limit", "pool", "3"]).ok();
     dev.fencepost(&["describe", "pool"]).ok().says("0 of 3");
-    dev.fencepost(&["run", "-n", "pool", "--", "true"]).with_code(124).says("semaphore");
+    dev.fencepost(&["run", "-n", "pool", "--", "true"]).with_code(2).says("semaphore");
     dev.fencepost(&["limit", "pool", "--none"]).ok();
     dev.fencepost(&["run", "-n", "pool", "--", "true"]).ok();
 }
@@ -163,11 +163,76 @@ fn systems_are_listed_with_their_promises_and_reasons() {
     fencepost(&["backends", "memcached"]).with_code(2).says("write one of fencepost").says("etcd");
 }
 
+/// Addresses as people write them reach the same cluster: with and without a scheme, from a flag and from the environment.
 #[test]
-fn every_shell_gets_its_completion_script() {
-    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        crate::harness::fencepost(&["completion", shell]).ok().says("fencepost");
+fn every_form_of_an_address_reaches_the_cluster() {
+    let dev = Dev::start();
+    let port = dev.server.rsplit_once(':').unwrap().1;
+    let forms = [
+        dev.server.clone(),
+        format!("localhost:{port}"),
+        format!("fencepost://{}", dev.server),
+        format!("fencepost://{}/", dev.server),
+        format!("http://{}", dev.server),
+        format!("127.0.0.1:1,{}", dev.server),
+    ];
+    for form in &forms {
+        fencepost(&["locks", "--server", form]).ok();
+        fencepost(&["members", "--server", form]).ok();
+        let mut command = command(&["run", "a", "--", "true"]);
+        command.env("FENCEPOST_SERVER", form);
+        Process::start(command).finish().ok();
     }
+    fencepost(&["bench", "--seconds", "1", "--contenders", "1", "--server", &forms[2]]).ok();
+    // Without a port it is 7420, where no node listens on this address.
+    fencepost(&["locks", "--server", "127.0.0.9"]).with_code(125).says("127.0.0.9:7420");
+}
+
+#[test]
+fn list_is_another_name_for_locks() {
+    let dev = Dev::start();
+    let _holder = dev.hold("a");
+    assert!(dev.fencepost(&["list"]).ok().stdout.contains("a     exclusive"));
+    fencepost(&["--help"]).ok().says("list");
+}
+
+/// Programs read JSON: a truth value is `true` or `false`, and a number has no quotes.
+#[test]
+fn truth_values_are_booleans_in_every_json() {
+    fn texts<'a>(value: &'a serde_json::Value, found: &mut Vec<&'a str>) {
+        match value {
+            serde_json::Value::String(text) => found.push(text),
+            serde_json::Value::Array(values) => values.iter().for_each(|value| texts(value, found)),
+            serde_json::Value::Object(values) => values.values().for_each(|value| texts(value, found)),
+            _ => {}
+        }
+    }
+    let dev = Dev::start();
+    let _holder = dev.hold("a");
+    dev.fencepost(&["limit", "pool", "3"]).ok();
+    dev.fencepost(&["freeze", "b", "--reason", "a test"]).ok();
+    let outputs: &[&[&str]] = &[
+        &["locks"],
+        &["sessions"],
+        &["members"],
+        &["describe", "a"],
+        &["describe", "pool"],
+        &["why", "a"],
+        &["freezes"],
+        &["config", "view"],
+    ];
+    for args in outputs {
+        let json = dev.fencepost(&[*args, &["-o", "json"]].concat()).ok().json();
+        let mut found = Vec::new();
+        texts(&json, &mut found);
+        assert!(!found.iter().any(|text| ["true", "false", "yes", "no"].contains(text)), "{args:?}: {json}");
+    }
+    let settings = dev.fencepost(&["config", "view", "-o", "json"]).ok().json();
+    let value = |key: &str| settings.as_array().unwrap().iter().find(|it| it["key"] == key).unwrap()["value"].clone();
+    assert_eq!(value("insecure"), false);
+    assert_eq!(value("snapshot-every-entries"), 100_000);
+    assert_eq!(value("ca"), serde_json::Value::Null);
+    assert_eq!(value("listen-client"), "127.0.0.1:7420");
 }
 
 #[test]

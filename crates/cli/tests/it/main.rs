@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod bench;
+mod completion;
 mod demo;
 mod fail_fast;
 mod fence;

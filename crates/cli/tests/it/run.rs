@@ -45,6 +45,7 @@ fn every_outcome_has_its_exit_code() {
     dev.fencepost(&["run", "-n", "a", "--", "true"]).with_code(124).says("fencepost why a");
     dev.fencepost(&["run", "-n", "-E", "9", "a", "--", "true"]).with_code(9);
     dev.fencepost(&["run", "-w", "50ms", "a", "--", "true"]).with_code(124);
+    dev.fencepost(&["run", "-w", "0", "a", "--", "true"]).with_code(124);
     dev.fencepost(&["run", "-n", "-s", "a", "--", "true"]).with_code(124);
     dev.fencepost(&["break", "a", "--yes", "--reason", "a test"]).ok();
     holder.finish().with_code(123).says("an administrator broke it");
@@ -52,6 +53,92 @@ fn every_outcome_has_its_exit_code() {
     crate::harness::fencepost(&["run", "--server", "127.0.0.1:1", "a", "--", "true"])
         .with_code(125)
         .says("fencepost dev");
+}
+
+/// 124 means that a later try may succeed. Everything else has another code.
+#[test]
+fn only_a_lock_that_is_not_free_has_the_code_124() {
+    let dev = Dev::start();
+    let run = |args: &[&str]| dev.fencepost(&[&["run"], args, &["--", "true"]].concat());
+    dev.fencepost(&["freeze", "frozen", "--reason", "a test"]).ok();
+    run(&["-n", "frozen"]).with_code(124).says("frozen is frozen");
+    run(&["-w", "0.05", "frozen"]).with_code(124).says("fencepost why frozen");
+    // A name of the other kind.
+    dev.fencepost(&["limit", "pool", "2"]).ok();
+    run(&["-n", "pool"]).with_code(2).says("pool is a semaphore: give --permits 1");
+    run(&["a", "pool"]).with_code(2).says("pool is a semaphore");
+    let _holder = dev.hold("lock");
+    run(&["--limit", "2", "lock"]).with_code(2).says("lock is in use as a lock: leave --permits and --limit out");
+    // Every other refusal.
+    run(&["--permits", "1", "free"]).with_code(1).says("free has no limit yet: give --limit N");
+    run(&["--limit", "3", "pool"]).with_code(1).says("pool has the limit 2: give --limit 2");
+    run(&["--permits", "3", "pool"]).with_code(1).says("pool has only 2 permits in all");
+    // The other code of -E is for 124 only.
+    run(&["-n", "-E", "9", "frozen"]).with_code(9);
+    run(&["-E", "9", "--permits", "1", "free"]).with_code(1);
+    run(&["-E", "9", "pool"]).with_code(2);
+    // The efficiency tier.
+    let mut holder =
+        dev.start_client(&["run", "--tier", "efficiency", "fast", "--", "sh", "-c", "echo held; exec sleep 600"]);
+    holder.wait_for_line("held");
+    run(&["-n", "--tier", "efficiency", "fast"]).with_code(124).says("the efficiency tier does not say");
+    run(&["-w", "50ms", "--tier", "efficiency", "fast"]).with_code(124);
+}
+
+/// The names, and the token if there is one. An inherited token belongs to another lock, so the command must not see it.
+#[test]
+fn the_command_knows_its_locks_and_only_its_own_token() {
+    let dev = Dev::start();
+    let seen = |args: &[&str]| {
+        let script = "echo \"$FENCEPOST_LOCK\" | tr '\\n' ,; echo \" ${FENCEPOST_TOKEN-none}\"";
+        let mut command = dev.command(&[&["run"], args, &["--", "sh", "-c", script]].concat());
+        command.env("FENCEPOST_TOKEN", "inherited");
+        Process::start(command).finish().ok().stdout.trim().to_owned()
+    };
+    let token = |said: &str, locks: &str| {
+        let token = said.strip_prefix(locks).unwrap_or_else(|| panic!("{said:?} should begin with {locks:?}"));
+        token.trim().parse::<u64>().unwrap_or_else(|_| panic!("{said:?} has a token"))
+    };
+    let one = token(&seen(&["a"]), "a, ");
+    let several = token(&seen(&["b", "a"]), "b,a, ");
+    let shared = token(&seen(&["-s", "a", "b"]), "a,b, ");
+    assert!(one < several && several < shared, "tokens rise");
+    assert_eq!(seen(&["--limit", "2", "pool"]), "pool, none");
+    assert_eq!(seen(&["--permits", "2", "--limit", "2", "pool"]), "pool, none");
+    assert_eq!(seen(&["--tier", "efficiency", "a"]), "a, none");
+    assert_eq!(seen(&["--tier", "efficiency", "-s", "a", "b"]), "a,b, none");
+}
+
+#[test]
+fn several_locks_are_held_together_or_not_at_all() {
+    let dev = Dev::start();
+    let script = "echo held; exec sleep 600";
+    let mut both = dev.start_client(&["run", "--owner", "mover", "a", "b", "--", "sh", "-c", script]);
+    both.wait_for_line("held");
+    dev.fencepost(&["run", "-n", "a", "--", "true"]).with_code(124);
+    dev.fencepost(&["run", "-n", "c", "b", "--", "true"]).with_code(124).says("c, b was not acquired").says("why b");
+    dev.fencepost(&["run", "-n", "c", "--", "true"]).ok();
+    let held = dev.fencepost(&["locks", "-o", "json"]).ok().json();
+    let grant = &held["held"][0];
+    assert_eq!((grant["locks"].as_array().unwrap().len(), &grant["owner"]), (2, &"mover".into()), "{held}");
+    dev.fencepost(&["break", "a", "--yes", "--reason", "a test"]).ok();
+    both.finish().with_code(123).says("a, b was lost");
+}
+
+#[test]
+fn a_semaphore_lets_as_many_commands_run_as_it_has_permits() {
+    let dev = Dev::start();
+    let hold = |args: &[&str]| {
+        let mut holder = dev.start_client(&[&["run"], args, &["--", "sh", "-c", "echo held; exec sleep 600"]].concat());
+        holder.wait_for_line("held");
+        holder
+    };
+    let _first = hold(&["--limit", "3", "pool"]);
+    let second = hold(&["--limit", "3", "--permits", "2", "pool"]);
+    dev.fencepost(&["run", "-n", "--limit", "3", "pool", "--", "true"]).with_code(124).says("fencepost why pool");
+    second.signal(Signal::SIGTERM);
+    second.finish().with_code(128 + 15);
+    dev.fencepost(&["run", "-n", "--permits", "2", "pool", "--", "true"]).ok();
 }
 
 #[test]
@@ -164,9 +251,37 @@ fn a_run_inside_a_run_of_the_same_lock_is_refused_at_once() {
     let deep = inner(&["nightly", "--", "true"]);
     let middle = [&inner(&["other", "--"])[..], &deep].concat();
     nested(&["nightly"], &middle).with_code(124).says("wait for itself");
+    // One of several locks, whichever is not free first.
+    nested(&["b"], &inner(&["a", "b", "--", "true"])).with_code(124).says("wait for itself");
+    nested(&["a", "b"], &inner(&["b", "--", "true"])).with_code(124).says("wait for itself");
+    let _other = dev.hold("a");
+    nested(&["b"], &inner(&["a", "b", "--", "true"])).with_code(124).says("wait for itself");
+    nested(&["c"], &inner(&["-n", "a", "b", "--", "true"])).with_code(124).says("fencepost why a");
+    // The efficiency tier has names of its own.
+    let fast = ["--tier", "efficiency", "nightly"];
+    nested(&fast, &inner(&[&fast[..], &["--", "true"]].concat())).with_code(124).says("wait for itself");
+    nested(&fast, &inner(&["nightly", "--", "true"])).ok();
+    nested(&["nightly"], &inner(&[&fast[..], &["--", "true"]].concat())).ok();
     // Another lock is granted, and so is a shared lock inside a shared lock.
     nested(&["nightly"], &inner(&["other", "--", "true"])).ok();
     nested(&["-s", "nightly"], &inner(&["-s", "nightly", "--", "true"])).ok();
+}
+
+/// A permit that another command holds will be free one day. A permit that an outer `run` holds will not.
+#[test]
+fn permits_inside_permits_are_refused_if_they_can_never_be_had() {
+    let dev = Dev::start();
+    dev.fencepost(&["limit", "pool", "3"]).ok();
+    let nested = |outer: &str, inner: &[&str]| {
+        let own = [env!("CARGO_BIN_EXE_fencepost"), "run"];
+        dev.fencepost(&[&["run", "--permits", outer, "pool", "--"], &own[..], inner, &["pool", "--", "true"]].concat())
+    };
+    nested("1", &["--permits", "2"]).ok();
+    nested("2", &["--permits", "2"]).with_code(124).says("wait for itself");
+    let mut other = dev.start_client(&["run", "--permits", "1", "pool", "--", "sh", "-c", "echo held; exec sleep 600"]);
+    other.wait_for_line("held");
+    nested("2", &["-w", "50ms", "--permits", "1"]).with_code(124).says("fencepost why pool");
+    nested("1", &["--permits", "3"]).with_code(124).says("wait for itself");
 }
 
 #[test]

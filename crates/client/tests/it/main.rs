@@ -8,6 +8,7 @@ mod fail_fast;
 mod over_sockets;
 mod program_ends;
 mod real_server;
+mod settings;
 mod tls;
 
 #[path = "../../../server/tests/it/client/authority.rs"]

@@ -9,7 +9,10 @@ use fencepost_testing::TestServer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A node on free ports of loopback that speaks TLS, and demands a certificate of clients.
-async fn node(directory: &std::path::Path, authority: &Authority) -> (SocketAddr, tokio::task::JoinHandle<()>) {
+pub(crate) async fn node(
+    directory: &std::path::Path,
+    authority: &Authority,
+) -> (SocketAddr, tokio::task::JoinHandle<()>) {
     let (certificate, key) = authority.sign(&["127.0.0.1", "fencepost.example"]).write(directory, "node");
     let free = SocketAddr::from(([127, 0, 0, 1], 0));
     let server = Server::start(Config {

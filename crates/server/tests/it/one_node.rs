@@ -290,3 +290,34 @@ async fn administrators_break_evict_and_freeze() {
     let nothing = admin.act(v1::ActRequest { reason: String::new(), act: None }).await.unwrap_err();
     assert_eq!(nothing.code(), tonic::Code::InvalidArgument, "{nothing}");
 }
+
+/// A tool that knows nothing of Fencepost asks for its services. Tools ask in one of two versions.
+#[tokio::test]
+async fn the_services_are_listed_by_reflection_in_both_versions() {
+    let server = one_node().await;
+    macro_rules! services_by {
+        ($version:ident) => {{
+            use tonic_reflection::pb::$version::ServerReflectionRequest;
+            use tonic_reflection::pb::$version::server_reflection_client::ServerReflectionClient;
+            use tonic_reflection::pb::$version::server_reflection_request::MessageRequest;
+            use tonic_reflection::pb::$version::server_reflection_response::MessageResponse;
+            let message_request = Some(MessageRequest::ListServices(String::new()));
+            let request = ServerReflectionRequest { host: String::new(), message_request };
+            let mut client = ServerReflectionClient::new(channel(server.client_address()));
+            let asked = client.server_reflection_info(tokio_stream::once(request));
+            let mut answers = soon("reflection answers", asked).await.expect("it is served").into_inner();
+            let answer = soon("the services are listed", answers.message()).await.unwrap().expect("an answer");
+            match answer.message_response {
+                Some(MessageResponse::ListServicesResponse(list)) => {
+                    list.service.into_iter().map(|service| service.name).collect::<Vec<String>>()
+                }
+                other => panic!("{other:?}"),
+            }
+        }};
+    }
+    for services in [services_by!(v1), services_by!(v1alpha)] {
+        for service in ["LockService", "ObserveService", "AdminService"] {
+            assert!(services.iter().any(|it| it.ends_with(service)), "{service} is not in {services:?}");
+        }
+    }
+}
