@@ -14,6 +14,7 @@ use crate::admin::Admin;
 use crate::driver;
 use crate::election::Election;
 use crate::error::{Error, Failed};
+use crate::events::Hook;
 use crate::guard::{Exclusive, Mixed};
 use crate::lock::LockRequest;
 use crate::semaphore::SemaphoreRequest;
@@ -87,6 +88,7 @@ pub struct ClientBuilder {
     refused_timeout: Duration,
     call_timeout: Duration,
     drop_waits: Option<Duration>,
+    pub(crate) hook: Hook,
 }
 
 impl Client {
@@ -128,6 +130,7 @@ impl Client {
             refused_timeout: Duration::ZERO,
             call_timeout: Duration::from_secs(10),
             drop_waits: None,
+            hook: Hook::default(),
         }
     }
 
@@ -413,7 +416,8 @@ impl ClientBuilder {
         let caller = driver::Caller::new(self.name.as_deref());
         let dial_timeout = self.connect_timeout.min(DIAL_TIMEOUT);
         let mut shared = Shared::new(self.endpoints, dial_timeout, caller, self.tls);
-        (shared.drop_waits, shared.refused_patience) = (self.drop_waits, self.refused_timeout);
+        (shared.drop_waits, shared.hook) = (self.drop_waits, self.hook);
+        shared.refused_patience = self.refused_timeout;
         let shared = Arc::new(shared);
         let runtime = Handle::current();
         runtime.spawn(driver::drive(shared.clone()));

@@ -91,6 +91,8 @@ pub(crate) async fn drive(shared: Arc<Shared>) {
     // If this future is dropped with the runtime, no task may wait for an answer for ever.
     let _at_the_end = ShutDown(shared.clone());
     let mut reconnect = Reconnect::new(shared.endpoints.clone(), shared.refused_patience);
+    // When the last stream was lost. `None` before the first.
+    let mut lost_at: Option<Nanos> = None;
     loop {
         let failure = match reconnect.poll(clock::now()) {
             Step::WaitUntil(at) => match meanwhile(&shared, sleep_to(Some(at))).await {
@@ -105,19 +107,24 @@ pub(crate) async fn drive(shared: Arc<Shared>) {
                 Some(Err(failure)) => failure,
                 Some(Ok(connected)) => {
                     reconnect.handle_connected(&address);
-                    tracing::debug!(%address, "connected to the leader");
-                    match serve(&shared, address, connected).await {
-                        None => return,
-                        Some(failure) => failure,
-                    }
+                    shared.tell_connected(&address, lost_at.map(|at| clock::now().since(at)));
+                    let Some(failure) = serve(&shared, address.clone(), connected).await else { return };
+                    lost_at = Some(clock::now());
+                    shared.tell_disconnected(&address, &failure.1);
+                    failure
                 }
             },
         };
         let (failure, said) = failure;
         tracing::debug!(%said, "no connection to the leader");
         let now = clock::now();
+        let was_open = reconnect.is_open(now);
         reconnect.handle_failed(now, failure.clone(), random());
-        shared.with(|state| state.note_failure(&failure, said, !reconnect.is_open(now)));
+        let is_open = reconnect.is_open(now);
+        if is_open && !was_open {
+            shared.tell_unreachable(&said);
+        }
+        shared.with(|state| state.note_failure(&failure, said, !is_open));
         report(&shared, &reconnect);
     }
 }

@@ -251,7 +251,7 @@ pub enum Unknown {
     BrokeOff(String),
 }
 
-fn ended(how: &Option<SessionEnd>) -> &'static str {
+pub(crate) fn ended(how: &Option<SessionEnd>) -> &'static str {
     match how {
         Some(SessionEnd::Closed) => "closed",
         Some(SessionEnd::Expired) => "expired",

@@ -30,6 +30,8 @@
 //! - [`Error`] has three kinds: the service refused, nothing was done, or the outcome is unknown.
 //! - A broken connection does not lose a lock: the session continues on the next connection, and every request is carried out
 //!   exactly once.
+//! - The client warns through `tracing` when a lock or a session is lost, when locks are in jeopardy, and when the connection is lost
+//!   and found again. [`ClientBuilder::on_event`] feeds the metrics of your program.
 //!
 //! # How it is built
 //!
@@ -48,6 +50,7 @@
 //! | `semaphore.rs` | requests for permits of a semaphore |
 //! | `election.rs` | leader elections, and observers of them |
 //! | `guard.rs` | what a holder gets: the token, the remaining time, the loss signal, the release, changes of the mode |
+//! | `events.rs` | what a client tells its program about itself: warnings, and events for metrics |
 //! | `error.rs` | [`Error`]: refused, failed, or outcome unknown |
 //! | `observe.rs` | read-only queries: locks, waiters, sessions, tokens, the cluster |
 //! | `watch.rs` | watching events in log order |
@@ -70,6 +73,7 @@ mod client;
 mod driver;
 mod election;
 mod error;
+mod events;
 mod guard;
 mod lock;
 mod observe;
@@ -85,6 +89,7 @@ pub use client::{Client, ClientBuilder};
 pub use clock::Nanos;
 pub use election::{Election, Leader, Leadership, Observer};
 pub use error::{Error, Failed, Obstacle, Refused, Unknown};
+pub use events::{AcquireOutcome, ClientEvent};
 pub use fencepost_session::Tier;
 pub use fencepost_session::client::{GrantState, Lost};
 pub use guard::{

@@ -8,14 +8,15 @@ use std::pin::pin;
 use std::time::Duration;
 
 use fencepost_core::{
-    Acquire, Action, Busy, Explanation, GrantId, Lock, LockDelay, LockMode, Locks, Metadata, Name, Outcome, OwnerName,
-    SessionId, Terms, Token, Ttl, Value, Wait,
+    Acquire, Action, Busy, GrantId, Lock, LockDelay, LockMode, Locks, Metadata, Name, Outcome, OwnerName, SessionId,
+    Terms, Token, Ttl, Value, Wait,
 };
 
 use crate::client::{Client, millis};
 use crate::error::{self, Error, Obstacle, Refused};
+use crate::events::Acquiring;
 use crate::guard::{Efficiency, Exclusive, Guard, Hold, Mode, Shared, Update};
-use crate::observe::{AsOf, EXPLAIN_PATIENCE};
+use crate::observe::EXPLAIN_PATIENCE;
 use crate::session::Home;
 use fencepost_session::Tier;
 use fencepost_session::client::{Answer, GrantKey};
@@ -107,17 +108,31 @@ pub(crate) async fn ask(home: &Home, action: Action, wait: Wait) -> Result<Grant
         Wait::UpTo(wait) => Some(Duration::from_millis(wait.get()) + client.call_timeout()),
         Wait::Forever => None,
     };
+    let mut acquiring = Acquiring::begin(client.shared());
+    let granted = ask_until_answered(home, action, wait, limit, &mut acquiring).await;
+    acquiring.ended(&granted);
+    granted
+}
+
+async fn ask_until_answered(
+    home: &Home,
+    action: Action,
+    wait: Wait,
+    limit: Option<Duration>,
+    acquiring: &mut Acquiring<'_>,
+) -> Result<Granted, Error> {
+    let client = home.client();
     let mut again = home.reopens_session();
     loop {
         let session = home.session()?;
-        let (answer, explained) = answer_and_explanation(client, session, &action, wait, limit).await;
+        let (answer, obstacle) = answer_and_obstacle(client, session, &action, (wait, limit), acquiring).await;
         if let Answer::SessionEnded { queued: false, .. } = answer
             && std::mem::take(&mut again)
         {
             continue;
         }
         return match crate::error::decided(answer, || client.shared().failed()) {
-            Err(Error::Refused(Refused::TimedOut { .. })) => Err(timed_out(client, names_of(&action), explained).await),
+            Err(Error::Refused(Refused::TimedOut { .. })) => Err(timed_out(client, names_of(&action), obstacle).await),
             Err(error) => Err(error),
             Ok(Outcome::Granted { grant, token, .. }) => Ok(Granted { session, grant, token }),
             Ok(other) => Err(Refused::Invalid(format!("an acquire was answered with {other:?}")).into()),
@@ -135,38 +150,39 @@ fn names_of(action: &Action) -> Vec<Name> {
 }
 
 /// The error of a request that timed out: the names, and what is in the way. It asks the cluster, unless that was done before.
-pub(crate) async fn timed_out(client: &Client, names: Vec<Name>, explained: Option<Box<AsOf<Explanation>>>) -> Error {
-    let (suspected, obstacle) = match (client.shared().tier, explained, names.first()) {
-        (Tier::Efficiency, ..) => (None, Obstacle::NotTold("the efficiency tier")),
-        (Tier::Correctness, Some(mut explained), _) => {
-            (explained.what.suspected.take().map(Box::new), Obstacle::Explained(explained))
-        }
-        (Tier::Correctness, None, Some(name)) => {
-            (None, client.explain_wait(name, None).await.map_or(Obstacle::NotExplained, Obstacle::Explained))
-        }
-        (Tier::Correctness, None, None) => (None, Obstacle::NotExplained),
+pub(crate) async fn timed_out(client: &Client, names: Vec<Name>, known: Option<Obstacle>) -> Error {
+    let mut obstacle = match (client.shared().tier, known, names.first()) {
+        (Tier::Efficiency, ..) => Obstacle::NotTold("the efficiency tier"),
+        (Tier::Correctness, Some(known), _) => known,
+        (Tier::Correctness, None, Some(name)) => client.explain_wait(name, None).await,
+        (Tier::Correctness, None, None) => Obstacle::NotExplained,
+    };
+    let suspected = match &mut obstacle {
+        Obstacle::Explained(explained) => explained.what.suspected.take().map(Box::new),
+        _ => None,
     };
     Refused::TimedOut { names, obstacle, suspected }.into()
 }
 
 /// Asks for a grant. Shortly before the wait is over, checks whether this may be a deadlock. Not afterwards: two requests that wait
 /// for each other equally long time out in the same log entry, and then neither of them waits any more.
-async fn answer_and_explanation(
+async fn answer_and_obstacle(
     client: &Client,
     session: SessionId,
     action: &Action,
-    wait: Wait,
-    limit: Option<Duration>,
-) -> (Answer, Option<Box<AsOf<Explanation>>>) {
+    (wait, limit): (Wait, Option<Duration>),
+    acquiring: &mut Acquiring<'_>,
+) -> (Answer, Option<Obstacle>) {
     let mut pending = pin!(client.shared().ask(session, action.clone(), limit));
-    let (Wait::UpTo(wait), Action::Acquire(acquire), true) = (wait, action, client.shared().tier == Tier::Correctness)
-    else {
-        return (pending.await, None);
-    };
     // If the lock is free, no timer is needed.
     if let Some(answer) = pending.as_mut().answer_or_queued().await {
         return (answer, None);
     }
+    acquiring.queued();
+    let (Wait::UpTo(wait), Action::Acquire(acquire), true) = (wait, action, client.shared().tier == Tier::Correctness)
+    else {
+        return (pending.await, None);
+    };
     let wait = Duration::from_millis(wait.get());
     tokio::select! {
         biased;
@@ -184,9 +200,9 @@ async fn answer_and_explanation(
         answer = &mut pending => {
             // A grant is returned at once. After a timeout, wait for the explanation, whose time is bounded.
             let timed_out = matches!(answer, Answer::Decided(Outcome::TimedOut));
-            (answer, if timed_out { explaining.await } else { None })
+            (answer, if timed_out { Some(explaining.await) } else { None })
         }
-        explained = &mut explaining => (pending.await, explained),
+        obstacle = &mut explaining => (pending.await, Some(obstacle)),
     }
 }
 

@@ -17,6 +17,7 @@ use tonic::transport::Channel;
 use crate::clock::{self, Nanos};
 use crate::driver::Caller;
 use crate::error::Failed;
+use crate::events::{Hook, News};
 use crate::stream::LastWords;
 use crate::tls::Tls;
 use fencepost_session::Tier;
@@ -45,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) tier: Tier,
     /// How long a dropped guard waits until its release is written. `None` for callers that must not block.
     pub(crate) drop_waits: Option<Duration>,
+    /// Where events for metrics go.
+    pub(crate) hook: Hook,
 }
 
 /// A sender that is dropped when everything that the machine had to send is written. Then the receiver sees that no sender is left.
@@ -143,15 +146,28 @@ impl Shared {
         let last_failure = "not tried yet".to_owned();
         let state = Mutex::new(State { last_failure, ..State::default() });
         let (wake, connected, tier, drop_waits) = (Notify::new(), Notify::new(), Tier::Correctness, None);
-        let refused_patience = Duration::ZERO;
-        Shared { state, wake, connected, endpoints, connect_timeout, refused_patience, caller, tls, tier, drop_waits }
+        let (refused_patience, hook) = (Duration::ZERO, Hook::default());
+        Shared {
+            state,
+            wake,
+            connected,
+            endpoints,
+            connect_timeout,
+            refused_patience,
+            caller,
+            tls,
+            tier,
+            drop_waits,
+            hook,
+        }
     }
 
     /// The same settings for the efficiency tier of the same cluster, with a state of its own.
     pub(crate) fn to_efficiency(&self) -> Shared {
-        let Shared { endpoints, connect_timeout, refused_patience, caller, tls, drop_waits, .. } = self;
+        let Shared { endpoints, connect_timeout, refused_patience, caller, tls, drop_waits, hook, .. } = self;
         let to = Shared::new(endpoints.clone(), *connect_timeout, caller.clone(), tls.clone());
-        Shared { tier: Tier::Efficiency, refused_patience: *refused_patience, drop_waits: *drop_waits, ..to }
+        let (tier, refused_patience, drop_waits) = (Tier::Efficiency, *refused_patience, *drop_waits);
+        Shared { tier, refused_patience, drop_waits, hook: hook.clone(), ..to }
     }
 
     /// Locks the state. Ignores poisoning: a panic was reported where it happened, and other tasks must still be able to give
@@ -160,15 +176,16 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state, then passes the events of the machine to the tasks that wait for them.
+    /// Changes the state, then passes the events of the machine to the tasks that wait for them, and to the program.
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();
         let result = act(&mut state);
         state.say_last_words();
-        let wakers = state.dispatch();
+        let (wakers, news) = state.dispatch();
         drop(state);
-        // Outside the lock, because a woken task takes it.
+        // Outside the lock, because a woken task takes it, and the program's function may.
         wakers.into_iter().for_each(Waker::wake);
+        self.tell(news);
         result
     }
 
@@ -189,9 +206,10 @@ impl Shared {
     /// Gives a grant back, and lets the caller wait for the answer.
     pub(crate) fn release(self: &Arc<Self>, grant: GrantKey, limit: Duration) -> Result<PendingRequest, crate::Lost> {
         let now = clock::now();
-        let mut lost = None;
+        let (mut lost, mut since) = (None, None);
         let pending = self.submit(|state| {
             state.listeners_hear(grant);
+            since = self.hook.is_set().then(|| state.machine.held_by_last_guard_since(grant)).flatten();
             match state.machine.let_go(grant, Some(now.after(limit)), true, now) {
                 LetGo::Asked(key) => Ok(key),
                 LetGo::Lost(why) => {
@@ -200,7 +218,11 @@ impl Shared {
                 }
             }
         });
-        lost.map_or(Ok(pending), Err)
+        if let Some(why) = lost {
+            return Err(why);
+        }
+        self.tell_released(since, now);
+        Ok(pending)
     }
 
     pub(crate) fn close_session(self: &Arc<Self>, session: SessionId, limit: Duration) -> PendingRequest {
@@ -230,9 +252,13 @@ impl Shared {
 
     /// Gives a grant back in the background. If callers may block, returns when the release is written.
     pub(crate) fn let_go(&self, grant: GrantKey) {
+        let (now, mut since) = (clock::now(), None);
         let written = self.with(|state| {
             state.listeners_hear(grant);
-            state.machine.let_go(grant, None, false, clock::now());
+            let last = self.hook.is_set().then(|| state.machine.held_by_last_guard_since(grant)).flatten();
+            if let LetGo::Asked(_) = state.machine.let_go(grant, None, false, now) {
+                since = last;
+            }
             // Without a stream the release cannot be written soon.
             let limit = self.drop_waits.filter(|_| state.leader.is_some())?;
             let (awaits, written) = mpsc::channel();
@@ -240,6 +266,7 @@ impl Shared {
             Some((written, limit))
         });
         self.wake.notify_one();
+        self.tell_released(since, now);
         if let Some((written, limit)) = written {
             // Nothing is ever sent on this channel: it ends when the release is written, or at the limit.
             let _ = written.recv_timeout(limit);
@@ -291,9 +318,9 @@ impl State {
         (self.leader, self.no_leader, self.wrong_door) = (Some((address, channel)), None, None);
     }
 
-    /// Passes on the events of the machine. Returns the wakers to call.
-    fn dispatch(&mut self) -> Vec<Waker> {
-        let mut wakers = Vec::new();
+    /// Passes on the events of the machine. Returns the wakers to call, and what to tell the program.
+    fn dispatch(&mut self) -> (Vec<Waker>, News) {
+        let (mut wakers, mut news) = (Vec::new(), News::default());
         while let Some(event) = self.machine.poll_event() {
             match event {
                 Event::Answered(key, answer) => {
@@ -313,9 +340,17 @@ impl State {
                     let all = GrantKey::new(session, GrantId(0))..=GrantKey::new(session, GrantId(u64::MAX));
                     self.listeners.range(all).for_each(|(_, listener)| listener.notify_waiters());
                 }
+                // A client that shuts down gives everything up because its program ends.
+                Event::Lost(..) | Event::SessionEnded(..) if self.is_shut_down => {}
+                Event::Lost(..) | Event::SessionEnded(..) | Event::Jeopardy(_) | Event::KeptAlive(_) => {
+                    news.events.push(event);
+                }
             }
         }
-        wakers
+        if !news.events.is_empty() {
+            news.node = self.leader.as_ref().map(|(address, _)| address.clone());
+        }
+        (wakers, news)
     }
 
     /// Whether the driver may end: the last handle is dropped, and the sessions are closed or the time for that is over. Begins to

@@ -3,6 +3,8 @@
 //! This file holds the types; `announce.rs` fills pushes and events. A refusal is data like every other outcome. Its text
 //! says what was expected and what to do next.
 
+use smallvec::SmallVec;
+
 use crate::bounds::Bound;
 use crate::command::Locks;
 use crate::event::Event;
@@ -21,6 +23,8 @@ pub struct Effects {
     pub pushes: Vec<Push>,
     /// Events for watchers. An event's ordinal is its index in this list.
     pub events: Vec<Event>,
+    /// How long each request waited that was granted from a queue, in milliseconds of logical time. For metrics.
+    pub waited_ms: SmallVec<[u64; 4]>,
 }
 
 /// The answer to one renewal or operation.

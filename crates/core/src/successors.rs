@@ -79,6 +79,7 @@ impl LockState {
 
     fn grant_waiter(&mut self, arrival: Arrival) {
         let mut record = self.remove_waiter(arrival);
+        self.effects.waited_ms.push(self.stamp.0 - record.queued_at.0);
         let asker = Asker { session: record.session, number: record.number };
         let outcome = match &record.wants {
             Wants::Conversion { grant, name, mode } => self.change_mode(*grant, name, *mode),

@@ -26,6 +26,9 @@
 //! | `peer.rs` | messages between nodes as bytes, without the consensus library's parser |
 //! | `proof.rs` | state hashes that replicas compare |
 //! | `snapshot.rs` | making and reading snapshots, and restoring a backup |
+//! | `tally.rs` | how many sessions, grants and requests ended, and how, for operators |
+//! | `histogram.rs` | durations by buckets, for operators |
+//! | `times.rs` | how long a node's commits and steps take, for operators |
 //! | `unreplicated.rs` | the efficiency tier: a lock state in the leader's memory, for one term |
 //! | `planted.rs` | deliberate faults behind a feature, for the simulation to find |
 //! | `node.rs` | `Node`: a replica with its disk, and the threads that write the log and make snapshots |
@@ -38,6 +41,7 @@ mod apply;
 mod bounds;
 mod error;
 mod gather;
+mod histogram;
 mod log;
 mod members;
 mod node;
@@ -49,6 +53,8 @@ mod replica;
 mod snapshot;
 mod stamp;
 pub mod store;
+mod tally;
+mod times;
 mod unreplicated;
 
 pub use apply::read_entry;
@@ -58,6 +64,7 @@ pub use bounds::{
     WAITING_OPERATIONS_MAX, WAITING_WANTS_MAX,
 };
 pub use error::{NotTaken, Stop};
+pub use histogram::{Histogram, Observed};
 pub use log::{GROUP_BEGINS, Log};
 pub use members::{MemberChange, MemberView, Role};
 pub use node::{Node, Snapshots, StorageLocation, Wake};
@@ -68,4 +75,6 @@ pub use ports::{LogWrite, Output};
 pub use raft::eraftpb::Message;
 pub use replica::{Hearing, Hears, Lag, Replica, Settings};
 pub use snapshot::{GroupId, Restored, SnapshotInfo, make_snapshot, read_snapshot, restore_backup};
+pub use tally::{GrantTally, RequestTally, SessionTally, Tally};
+pub use times::Times;
 pub use unreplicated::{EfficiencyTier, Unreplicated};

@@ -30,6 +30,7 @@ use crate::ports::{LogWrite, Output};
 use crate::replica::{Replica, Settings};
 use crate::snapshot::{GroupId, make_snapshot};
 use crate::store::{Identity, LogCounts, LogStore, SnapshotStore, Start, StoreError};
+use crate::times::Times;
 
 /// Called from other threads when the next turn should come soon.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
@@ -56,6 +57,7 @@ pub struct Node {
     finish: Sender<Finished>,
     snapshots: Arc<Snapshots>,
     counts: Arc<LogCounts>,
+    times: Times,
     wake: Wake,
     is_disk_short: bool,
     /// The log entries that this node must still send to the thread that makes the snapshot.
@@ -167,6 +169,7 @@ impl Node {
             finish,
             snapshots,
             counts,
+            times: Times::default(),
             wake,
             is_disk_short,
             feeding: None,
@@ -195,6 +198,11 @@ impl Node {
     /// Entries, syncs and bytes of the log since the process began.
     pub fn log_counts(&self) -> &LogCounts {
         &self.counts
+    }
+
+    /// How long commits and steps take.
+    pub fn times(&self) -> &Times {
+        &self.times
     }
 
     /// Whether the disk is nearly full. Then operations that make the state larger are refused.
@@ -259,9 +267,14 @@ impl Node {
         let mut rest = Vec::new();
         loop {
             let mut is_durable = false;
-            for output in self.replica.turn(now)? {
+            for output in self.step(now)? {
                 match output {
-                    Output::Write(write) => is_durable |= self.write(write)?,
+                    Output::Write(write) => {
+                        if !write.entries.is_empty() {
+                            self.times.gave_out(&write, &self.replica, Instant::now());
+                        }
+                        is_durable |= self.write(write)?;
+                    }
                     Output::Compact { before, members, dropped } => {
                         self.give(Work::Compact { before, members, _dropped: dropped });
                     }
@@ -275,6 +288,16 @@ impl Node {
         }
         self.feed_snapshot();
         Ok(rest)
+    }
+
+    /// One turn of the replica, with its time taken.
+    fn step(&mut self, now: Nanos) -> Result<Vec<Output>, Stop> {
+        let (began, applied_before) = (Instant::now(), self.replica.applied());
+        let outputs = self.replica.turn(now)?;
+        if self.replica.applied() != applied_before {
+            self.times.applied(&self.replica, began, Instant::now());
+        }
+        Ok(outputs)
     }
 
     /// Writes inside the turn and tells the replica, or hands the write to the disk's thread. Returns whether the write is durable

@@ -31,6 +31,7 @@ use crate::ports::{LogWrite, Output};
 use crate::proof::Proofs;
 use crate::snapshot::{GroupId, Restored, SnapshotInfo, events_begin, read_snapshot};
 use crate::stamp::StampClock;
+use crate::tally::Tally;
 
 mod faults;
 mod hearing;
@@ -160,6 +161,7 @@ pub struct Replica {
     /// A peer's snapshot that consensus has accepted and not given out yet.
     incoming: Option<(Restored, Arc<[u8]>)>,
     events: EventRing,
+    tally: Tally,
     ears: hearing::Ears,
     versions: versions::Versions,
     outputs: Vec<Output>,
@@ -236,6 +238,7 @@ impl Replica {
             installing: None,
             incoming: None,
             events: EventRing::new(EVENTS_KEPT_MAX, events_begin(applied)),
+            tally: Tally::default(),
             ears: hearing::Ears::new(now),
             versions: versions::Versions::default(),
             outputs: Vec::new(),
@@ -721,6 +724,9 @@ impl Replica {
         };
         if let Some(proof) = proof {
             self.proofs.check(proof)?;
+        }
+        if matches!(self.lead, Lead::Starting { term } | Lead::Running { term, .. } if term == entry.term) {
+            self.tally.note(&effects);
         }
         self.events.push(entry.index, stamp, wall_clock_ms, effects.events);
         // In each term, the first entry that changes the state is the leader's own entry, which carries the fail-over grace.

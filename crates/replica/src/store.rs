@@ -18,6 +18,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use protobuf::Message;
 use raft::eraftpb::{ConfState, Entry, HardState};
@@ -369,9 +370,10 @@ impl<F: FileSystem> LogStore<F> {
         let number = written.writes + 1;
         put(&mut batch, STORE_GROUP, KEY_WRITES, number.to_le_bytes().to_vec());
         let mut bytes = 0;
+        let began = Instant::now();
         let mut write = || self.engine.write(&mut batch, true).map(|length| bytes = length);
         self.settle(catch_unwind(AssertUnwindSafe(&mut write)))?;
-        self.counts.synced(bytes);
+        self.counts.synced(bytes, began.elapsed());
         written.writes = number;
         if let Err(error) = written.mark.write(number) {
             self.failure.note(format!("the file MARK beside the log cannot be written: {error}"));

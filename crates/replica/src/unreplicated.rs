@@ -11,6 +11,7 @@ use crate::gather::Gather;
 use crate::ports::Output;
 use crate::replica::grows_the_state;
 use crate::stamp::StampClock;
+use crate::tally::Tally;
 
 /// The efficiency tier of one term.
 #[derive(Debug)]
@@ -62,9 +63,8 @@ impl Unreplicated {
         Ok(ticket)
     }
 
-    /// Counts time, applies what has arrived, and returns the answers: only [`Output::Reply`] and [`Output::Push`]. `version` is the
-    /// cluster's active version, so that both tiers follow the same rules.
-    pub fn turn(&mut self, version: FormatVersion, now: Nanos) -> Vec<Output> {
+    /// As [`EfficiencyTier::turn`]. Counts in `tally` what ended.
+    fn turn(&mut self, version: FormatVersion, now: Nanos, tally: &mut Tally) -> Vec<Output> {
         self.clock.turn(now);
         self.last_turn = now;
         let stamp = self.clock.stamp();
@@ -74,6 +74,7 @@ impl Unreplicated {
             let Some((mut batch, tickets)) = self.gather.take(now, deadline_passed, true) else { return outputs };
             batch.raise_to = Some(version);
             let effects = self.state.apply(stamp, batch);
+            tally.note(&effects);
             self.position.index += 1;
             let position = self.position;
             outputs.extend(effects.replies.into_iter().map(|reply| {
@@ -111,6 +112,7 @@ pub struct EfficiencyTier {
     serves_in: Option<u64>,
     /// Invariant: present exactly while `serves_in` is, and for that term.
     of_term: Option<Unreplicated>,
+    tally: Tally,
 }
 
 impl EfficiencyTier {
@@ -128,9 +130,16 @@ impl EfficiencyTier {
         self.of_term.as_mut()
     }
 
-    /// One turn, as [`Unreplicated::turn`]. Returns nothing while the node does not serve.
+    /// What ended in this tier, in all terms since the process began.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Counts time, applies what has arrived, and returns the answers: only [`Output::Reply`] and [`Output::Push`]. `version` is the
+    /// cluster's active version, so that both tiers follow the same rules. Returns nothing while the node does not serve.
     pub fn turn(&mut self, version: FormatVersion, now: Nanos) -> Vec<Output> {
-        self.of_term.as_mut().map(|tier| tier.turn(version, now)).unwrap_or_default()
+        let EfficiencyTier { of_term, tally, .. } = self;
+        of_term.as_mut().map(|tier| tier.turn(version, now, tally)).unwrap_or_default()
     }
 
     /// As [`Unreplicated::next_turn`]. `None` while the node does not serve.
@@ -178,12 +187,12 @@ mod tests {
 
     #[test]
     fn operations_are_answered_in_the_same_turn_and_time_alone_ends_leases() {
-        let mut tier = Unreplicated::new(7, 1, Nanos(0));
+        let (mut tier, mut tally) = (Unreplicated::new(7, 1, Nanos(0)), Tally::default());
         assert_eq!(tier.next_turn(), None, "nothing can expire");
         for operation in [open(1), open(2), acquire(1), acquire(2)] {
             tier.submit(operation).unwrap();
         }
-        let outputs = tier.turn(FormatVersion::FIRST, Nanos(0));
+        let outputs = tier.turn(FormatVersion::FIRST, Nanos(0), &mut tally);
         let outcomes: Vec<&Outcome> = outputs.iter().filter_map(outcome).collect();
         let [Outcome::Opened { .. }, Outcome::Opened { .. }, Outcome::Granted { .. }, Outcome::Queued { .. }] =
             outcomes[..]
@@ -193,11 +202,11 @@ mod tests {
         assert!(outputs.iter().all(|output| matches!(output, Output::Reply { position, .. } if position.term == 7)));
 
         // The waiter sends a keep-alive, the holder does not.
-        tier.turn(FormatVersion::FIRST, Nanos(0).after_ms(400));
+        tier.turn(FormatVersion::FIRST, Nanos(0).after_ms(400), &mut tally);
         tier.submit_renewal(Renewal::KeepAlive { session: SessionId(2), epoch: Epoch(1), seen: Seen::default() });
-        tier.turn(FormatVersion::FIRST, Nanos(0).after_ms(800));
+        tier.turn(FormatVersion::FIRST, Nanos(0).after_ms(800), &mut tally);
         let due = tier.next_turn().expect("a lease ends");
-        let outputs = tier.turn(FormatVersion::FIRST, due.after_ms(1));
+        let outputs = tier.turn(FormatVersion::FIRST, due.after_ms(1), &mut tally);
         let pushes: Vec<&Push> = outputs.iter().filter_map(push).collect();
         assert!(
             pushes.iter().any(|push| matches!(push, Push::SessionEnded { session: SessionId(1), .. })),
@@ -206,6 +215,9 @@ mod tests {
         let granted =
             |push: &&Push| matches!(push, Push::Ended { session: SessionId(2), outcome: Outcome::Granted { .. }, .. });
         assert!(pushes.iter().any(granted), "{pushes:?}");
+        assert_eq!((tally.sessions.expired, tally.grants.expired, tally.requests.granted), (1, 1, 2));
+        let waited = tally.waits.observed();
+        assert!(waited.count() == 1 && waited.sum >= std::time::Duration::from_secs(1), "{waited:?}");
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub(crate) struct Progress {
 pub(crate) struct Engine {
     node: Node,
     pub(crate) peers: Peers,
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) metrics: Metrics,
     edge: Edge,
     last_stream: u64,
     /// The wakers of connections that wait for something to send.
@@ -76,13 +76,13 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(node: Node, peers: Peers, metrics: Arc<Metrics>, bell: Arc<Notify>) -> Shared {
+    pub(crate) fn new(node: Node, peers: Peers, bell: Arc<Notify>) -> Shared {
         let (progress, progress_seen) = watch::channel(progress_of(&node));
         let (applied, applied_seen) = watch::channel(node.replica().applied());
         let engine = Engine {
             node,
             peers,
-            metrics,
+            metrics: Metrics::default(),
             // If the system has no random numbers the seed is zero. Then clients could choose ids whose hashes collide, which costs
             // time and nothing else.
             edge: Edge::new(getrandom::u64().unwrap_or_default()),
@@ -211,6 +211,10 @@ impl Engine {
         &self.node
     }
 
+    pub(crate) fn efficiency(&self) -> &EfficiencyTier {
+        &self.efficiency
+    }
+
     /// When to turn next, if no input comes before.
     pub(crate) fn next_turn(&self) -> Nanos {
         let next = self.node.next_turn();
@@ -295,8 +299,9 @@ impl Engine {
 
     /// Takes a message of a client.
     pub(crate) fn take_message(&mut self, id: StreamId, message: v1::ClientMessage) {
-        let port = &mut Port { replica: self.node.replica_mut(), efficiency: self.efficiency.of_term() };
-        self.edge.handle_message(id, message, port);
+        let Engine { node, efficiency, metrics, edge, .. } = self;
+        let (replica, efficiency, now) = (node.replica_mut(), efficiency.of_term(), clock::now());
+        edge.handle_message(id, message, &mut Port { replica, efficiency, metrics, now });
         self.wake_ready();
     }
 
@@ -339,20 +344,22 @@ impl Engine {
     /// # Errors
     /// [`Stop`] if the node must not go on.
     pub(crate) fn turn(&mut self, now: Nanos) -> Result<(), Stop> {
-        self.metrics.turns.inc();
+        self.metrics.turns += 1;
         self.node.replica_mut().set_wall_clock(clock::wall_ms());
-        let mut lost = Vec::new();
-        for output in self.node.turn(now)? {
+        let (outputs, mut lost) = (self.node.turn(now)?, Vec::new());
+        // The turn may have waited for the disk.
+        let done = clock::now();
+        for output in outputs {
             match output {
                 Output::PeerLost { peer, .. } => lost.push(peer),
-                other => self.hand_out(Tier::Correctness, other),
+                other => self.hand_out(Tier::Correctness, other, done),
             }
         }
         self.tell_of_lost(&lost);
         self.follow_leadership(now);
         let version = self.node.replica().state().version();
         for output in self.efficiency.turn(version, now) {
-            self.hand_out(Tier::Efficiency, output);
+            self.hand_out(Tier::Efficiency, output, done);
         }
         self.wake_ready();
         let (progress, applied) = (progress_of(&self.node), self.node.replica().applied());
@@ -361,14 +368,16 @@ impl Engine {
         Ok(())
     }
 
-    fn hand_out(&mut self, tier: Tier, output: Output) {
+    fn hand_out(&mut self, tier: Tier, output: Output, now: Nanos) {
         match output {
             Output::Send(message) => self.peers.send(message),
             Output::SendSnapshot { message, position } => self.peers.send_snapshot(message, position),
             Output::Reply { ticket, position, stamp, reply } => {
-                self.metrics.answers.inc();
-                let port = &mut Port { replica: self.node.replica_mut(), efficiency: self.efficiency.of_term() };
-                let others = self.edge.handle_reply((tier, ticket), (position, stamp), reply, port);
+                self.metrics.answered(tier, ticket, &reply, now);
+                let Engine { node, efficiency, metrics, edge, .. } = self;
+                let (replica, efficiency) = (node.replica_mut(), efficiency.of_term());
+                let port = &mut Port { replica, efficiency, metrics, now };
+                let others = edge.handle_reply((tier, ticket), (position, stamp), reply, port);
                 if let Some(reply) = others
                     && let Some(WaitingCall::Act(waiting)) = self.waiting_calls.remove(&ticket)
                 {
@@ -378,7 +387,7 @@ impl Engine {
             }
             Output::Push { position, stamp, push } => {
                 if self.edge.handle_push(tier, (position, stamp), &push) {
-                    self.metrics.pushes.inc();
+                    self.metrics.pushes += 1;
                 }
             }
             Output::ReadReady { ticket, .. } => {
@@ -400,7 +409,7 @@ impl Engine {
                 self.follow_members();
             }
             Output::PeerFound { peer, silent_ms } => {
-                self.metrics.peers_found.inc();
+                self.metrics.peers_found += 1;
                 let peer = self.call(peer);
                 tracing::info!(peer, silent_ms, "a peer is heard again");
             }
@@ -412,11 +421,11 @@ impl Engine {
     }
 
     /// Logs which peers have become silent in this turn, in one line.
-    fn tell_of_lost(&self, lost: &[u64]) {
+    fn tell_of_lost(&mut self, lost: &[u64]) {
         if lost.is_empty() {
             return;
         }
-        self.metrics.peers_lost.inc_by(lost.len() as u64);
+        self.metrics.peers_lost += lost.len() as u64;
         let peers = lost.iter().map(|peer| self.call(*peer)).collect::<Vec<String>>().join(", ");
         let (replica, silent_ms) = (self.replica(), SILENT_AFTER_MS);
         match replica.leader() {
@@ -446,6 +455,7 @@ impl Engine {
             Some(term) => tracing::info!(term, "this node leads"),
             None => tracing::info!("this node no longer leads"),
         }
+        self.metrics.follow_leadership();
         let why = self.not_leader();
         self.edge.handle_lead(serves_in, || why);
     }

@@ -11,13 +11,14 @@ use axum::routing::get;
 use fencepost_wire::ShownNode;
 
 use crate::engine::Shared;
-use crate::status;
+use crate::exposition::CONTENT_TYPE;
+use crate::{metrics, status};
 
 pub(crate) fn router(shared: Shared) -> Router {
     Router::new()
         .route("/healthz", get(health))
         .route("/readyz", get(readiness))
-        .route("/metrics", get(metrics))
+        .route("/metrics", get(show_metrics))
         .fallback(unknown)
         .with_state(shared)
 }
@@ -45,31 +46,8 @@ async fn readiness(State(shared): State<Shared>) -> Response {
     }
 }
 
-async fn metrics(State(shared): State<Shared>) -> Response {
-    let engine = shared.engine();
-    let (replica, counts) = (engine.replica(), engine.replica().state().counts());
-    let text = engine.metrics.show(|levels| {
-        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        levels.term.set(replica.term() as i64);
-        levels.leads.set(i64::from(replica.serves()));
-        levels.applied_index.set(replica.applied().index as i64);
-        levels.streams.set(number(engine.streams()));
-        levels.sessions.set(number(counts.sessions));
-        levels.grants.set(number(counts.grants));
-        levels.waiters.set(number(counts.waiters));
-        levels.rests.set(number(counts.rests));
-        levels.freezes.set(number(counts.freezes));
-        levels.last_token.set(counts.last_token.0 as i64);
-        levels.peers_silent.set(number(replica.silent_peers()));
-        levels.disk_short.set(i64::from(engine.node().is_disk_short()));
-        let (log, sent) = (engine.node().log_counts(), engine.peers.sent());
-        levels.log_entries.set(log.entries());
-        levels.log_syncs.set(log.syncs());
-        levels.log_bytes.set(log.bytes());
-        levels.peer_messages.set(sent.messages);
-        levels.peer_bytes.set(sent.bytes);
-    });
-    ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
+async fn show_metrics(State(shared): State<Shared>) -> Response {
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], metrics::show(&shared.engine())).into_response()
 }
 
 async fn unknown() -> (StatusCode, &'static str) {

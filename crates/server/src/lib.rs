@@ -28,12 +28,16 @@
 //! | `restore.rs` | a new cluster from a backup |
 //! | `tls.rs` | certificates from files, and which certificates are accepted |
 //! | `http.rs` | health, readiness and metrics over HTTP |
-//! | `metrics.rs` | the metrics of a node |
+//! | `metrics.rs` | the metrics of a node: what the server counts, and what is shown |
+//! | `arrivals.rs` | when the operations arrived that are not answered yet |
+//! | `process.rs` | what the system says about this process |
+//! | `exposition.rs` | metrics as text for Prometheus |
 //! | `status.rs` | ends and refusals as gRPC statuses |
 //! | `bounds.rs` | every bound of the server, with its reason |
 //! | `clock.rs` | the monotonic clock of the replica, and the wall clock for people |
 
 mod admin_service;
+mod arrivals;
 mod bounds;
 mod clock;
 mod config;
@@ -41,6 +45,7 @@ mod connected;
 mod door;
 mod engine;
 mod error;
+mod exposition;
 mod framed_service;
 mod frames;
 mod http;
@@ -51,6 +56,7 @@ mod observe_service;
 mod peer_service;
 mod peers;
 mod port;
+mod process;
 mod restore;
 mod server;
 mod status;

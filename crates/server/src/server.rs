@@ -32,7 +32,6 @@ use crate::engine::Shared;
 use crate::error::StartError;
 use crate::lock_service::LockEdge;
 use crate::membership::{self, Introduction};
-use crate::metrics::Metrics;
 use crate::observe_service::ObserveEdge;
 use crate::peer_service::PeerEdge;
 use crate::peers::{Myself, Peers};
@@ -102,7 +101,7 @@ impl Server {
             known: replica.known(),
             calling: config.peer_tls.as_ref().and_then(Calling::peers),
         };
-        let shared = Shared::new(node, Peers::new(myself), Arc::new(Metrics::new()), bell);
+        let shared = Shared::new(node, Peers::new(myself), bell);
         shared.engine().follow_members();
 
         let (closing, closed) = watch::channel(false);

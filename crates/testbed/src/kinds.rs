@@ -244,7 +244,7 @@ fn zookeeper_settings(data: &Path, port: u16) -> String {
 
 /// The path of a program. Searches `PATH` and the directories where Debian keeps servers and jars. `FENCEPOST_MOTO_SERVER` names the
 /// path of `moto_server`.
-fn program(name: &str) -> Option<PathBuf> {
+pub(crate) fn program(name: &str) -> Option<PathBuf> {
     if let ("moto_server", Some(named)) = (name, std::env::var_os("FENCEPOST_MOTO_SERVER")) {
         return Some(PathBuf::from(named)).filter(|file| file.is_file());
     }

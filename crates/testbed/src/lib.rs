@@ -1,8 +1,8 @@
-//! Real servers for tests and benchmarks. Each runs in a temporary directory, on a free port of the loopback. It ends when the
+//! Real servers and tools for tests and benchmarks. Each server runs in a temporary directory, on a free port of the loopback. It ends when the
 //! process that started it ends, even if that process is killed.
 //!
-//! `./test` installs the servers. If a server is missing, a test that needs it is skipped: its name and the reason are appended to
-//! the file in `FENCEPOST_SKIPPED`, which `./test` prints and counts. Without that variable, a missing server fails the test, with
+//! `./test` installs them. If a server or a tool is missing, a test that needs it is skipped: its name and the reason are appended to
+//! the file in `FENCEPOST_SKIPPED`, which `./test` prints and counts. Without that variable, a missing one fails the test, with
 //! a message that says what to install.
 //!
 //! # Files
@@ -20,6 +20,7 @@ mod kinds;
 mod process;
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 pub use kinds::Kind;
@@ -56,7 +57,24 @@ pub fn pooler(postgres: &Server, sessions: u32) -> Option<Server> {
 /// # Panics
 /// If it is not installed and `FENCEPOST_SKIPPED` is not set.
 pub fn available(kind: Kind) -> bool {
-    let Some(missing) = kind.missing() else { return true };
+    kind.missing().is_none_or(|missing| skip(&missing))
+}
+
+/// The path of a tool, such as `promtool`. `None` if it is not installed; then the running test is recorded as skipped. `source` says
+/// what to install.
+///
+/// # Panics
+/// If it is not installed and `FENCEPOST_SKIPPED` is not set.
+pub fn tool(name: &str, source: &str) -> Option<PathBuf> {
+    let found = kinds::program(name);
+    if found.is_none() {
+        skip(&format!("{name} was not found: install {source}"));
+    }
+    found
+}
+
+/// Records the running test as skipped. Returns false.
+fn skip(missing: &str) -> bool {
     let Some(list) = std::env::var_os("FENCEPOST_SKIPPED") else {
         panic!("{missing}. ./test installs what the tests need");
     };

@@ -3,6 +3,7 @@
 mod blocking;
 mod cluster;
 mod efficiency;
+mod events;
 mod fail_fast;
 mod over_sockets;
 mod program_ends;

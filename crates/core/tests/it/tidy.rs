@@ -20,7 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("wire", &["core"]),
     ("session", &["core", "wire"]),
     ("replica", &["core", "wire"]),
-    ("server", &["core", "wire", "replica", "session"]),
+    ("server", &["core", "wire", "replica", "session", "testbed"]),
     // The server, and `testing` around it, for its own tests alone.
     ("client", &["core", "wire", "session", "server", "testing"]),
     // A server in the process, for the tests of programs that use the library.

@@ -11,6 +11,7 @@ use super::{Lead, Replica};
 use crate::log::entry_bytes;
 use crate::members::{MemberView, role};
 use crate::snapshot::GroupId;
+use crate::tally::Tally;
 
 impl Replica {
     /// A stale read: the lock state of this node, and the last entry applied to it. While this node is cut off, the state may lack
@@ -33,6 +34,11 @@ impl Replica {
     /// The recent events.
     pub fn events(&self) -> &EventRing {
         &self.events
+    }
+
+    /// What ended while this node led, since the process began.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
     }
 
     /// The last applied entry.

@@ -5,6 +5,7 @@ mod cluster;
 mod counts;
 mod edge;
 mod frames;
+mod metrics;
 mod one_node;
 mod tls;
 mod wrong_door;

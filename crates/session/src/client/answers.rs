@@ -6,10 +6,11 @@
 use std::collections::BTreeSet;
 
 use fencepost_core::{
-    Action, Attached, Bound, Epoch, GrantId, LogicalMs, Outcome, Push, Refusal, RequestNumber, SessionEnd, Token,
+    Action, Attached, Bound, Epoch, GrantId, Held, Locks, LogicalMs, Outcome, Push, Refusal, RequestNumber, SessionEnd,
+    Token,
 };
 
-use super::session::{Common, Grant, Hold, Life, Link, Session, Stage, UNSAID, terms};
+use super::session::{Common, Grant, Hold, Life, Link, Pending, Session, Stage, UNSAID, terms};
 use super::{Answer, Event, Failure, GrantKey, Lost, RequestKey};
 use crate::bounds::REATTACH_MAX;
 use fencepost_core::Nanos;
@@ -37,7 +38,10 @@ impl Session {
             (Outcome::Opened { .. }, Link::Opening { sent_at, .. }) => sent_at,
             (Outcome::Attached(_), Link::Attaching { sent_at }) => sent_at,
             (Outcome::Renewed, _) => match self.keep_alive_sent.take() {
-                Some(sent_at) => sent_at,
+                Some(sent_at) => {
+                    common.events.push_back(Event::KeptAlive(now.since(sent_at)));
+                    sent_at
+                }
                 None => return,
             },
             (Outcome::Refused(refusal), _) => return self.refused_unnumbered(common, refusal.clone()),
@@ -251,8 +255,10 @@ impl Session {
             }
             return;
         }
-        let Some(pending) = self.finish(common, number) else { return };
-        let asked = terms(&pending.request.action);
+        let Some(Pending { request, listened, .. }) = self.finish(common, number).map(|pending| *pending) else {
+            return;
+        };
+        let asked = terms(&request.action);
         let lost = if !stands {
             true
         } else if let Some(grant) = self.grants.get_mut(&id) {
@@ -275,6 +281,8 @@ impl Session {
                 guards: 1,
                 releasing: 0,
                 granted_at: at,
+                since: now,
+                held: held_by(request.action),
                 ttl,
                 hold,
                 lost: None,
@@ -298,7 +306,7 @@ impl Session {
         } else {
             Answer::Decided(Outcome::Granted { grant: id, token, count: self.grants[&id].guards })
         };
-        if pending.listened {
+        if listened {
             common.events.push_back(Event::Answered(self.key(number), answer));
         }
     }
@@ -373,6 +381,16 @@ impl Session {
             }
             Push::SessionEnded { how, .. } => self.end(common, Some(how)),
         }
+    }
+}
+
+/// What a request that was granted holds now.
+fn held_by(action: Action) -> Held {
+    match action {
+        Action::Acquire(acquire) => Held::Locks(acquire.locks),
+        Action::TakePermits(take) => Held::Permits { name: take.name, permits: take.permits },
+        // No correct node grants another request. A faulty one must not end the client.
+        _ => Held::Locks(Locks::default()),
     }
 }
 

@@ -166,6 +166,12 @@ impl Connection {
         session.validity(&self.common.anchor, grant.grant).until.since(now)
     }
 
+    /// When the client learnt of a grant that is not lost and has one last guard. `None` for other grants.
+    pub fn held_by_last_guard_since(&self, grant: GrantKey) -> Option<Nanos> {
+        let grant = self.sessions.get(&grant.session)?.grants.get(&grant.grant)?;
+        (grant.guards == 1 && grant.lost.is_none()).then_some(grant.since)
+    }
+
     /// Whether another client has begun to wait for this lock since the last call.
     pub fn take_contended(&mut self, grant: GrantKey) -> bool {
         let session = self.sessions.get_mut(&grant.session);

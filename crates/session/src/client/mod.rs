@@ -15,7 +15,7 @@ mod tests;
 
 use std::time::Duration;
 
-use fencepost_core::{GrantEnd, GrantId, Outcome, RequestNumber, SessionEnd, SessionId};
+use fencepost_core::{GrantEnd, GrantId, Held, Nanos, Outcome, RequestNumber, SessionEnd, SessionId, Token};
 
 pub use connection::{Connection, LetGo, NewSession};
 pub use reconnect::{DialFailure, Reconnect, Step};
@@ -49,6 +49,41 @@ pub enum Event {
     GrantChanged(GrantKey),
     /// The state of every grant of this session may have changed: read them again.
     SessionChanged(SessionId),
+    /// A grant that has guards is lost. Comes once for each grant, beside the event that says to read its state again.
+    Lost(Box<HeldGrant>, Lost),
+    /// The session ended, and its client did not close it. [`Event::Lost`] follows for each grant that it held. `None` if the cluster
+    /// no longer knows how it ended.
+    SessionEnded(SessionId, Option<SessionEnd>),
+    /// Grants are in jeopardy. Comes once until the danger is over.
+    Jeopardy(Jeopardy),
+    /// A keep-alive was answered, this long after it was sent.
+    KeptAlive(Duration),
+}
+
+/// A grant that has guards.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeldGrant {
+    /// Its key.
+    pub key: GrantKey,
+    /// Its token.
+    pub token: Token,
+    /// What it holds, in the modes of the request.
+    pub held: Held,
+    /// When the client learnt of it.
+    pub since: Nanos,
+}
+
+/// Grants of one session that are in jeopardy for one reason.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Jeopardy {
+    /// The session.
+    pub session: SessionId,
+    /// The grants, by id.
+    pub grants: Vec<HeldGrant>,
+    /// When the first of them is lost, if nothing happens.
+    pub until: Nanos,
+    /// Whether a longest hold is nearly over. Otherwise no renewal was confirmed for long.
+    pub is_max_hold: bool,
 }
 
 /// How a request ended, for the caller.

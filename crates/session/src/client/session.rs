@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use fencepost_core::{
-    Action, Epoch, GrantEnd, GrantId, LogicalMs, Metadata, Request, RequestNumber, Seen, SessionEnd, SessionId, Terms,
-    Token, Ttl,
+    Action, Epoch, GrantEnd, GrantId, Held, LogicalMs, Metadata, Request, RequestNumber, Seen, SessionEnd, SessionId,
+    Terms, Token, Ttl,
 };
 
 use fencepost_wire::SessionSecret;
 
 use super::seen::SeenNumbers;
-use super::{Answer, Event, Failure, GrantKey, GrantState, Lost, RequestKey};
+use super::{Answer, Event, Failure, GrantKey, GrantState, HeldGrant, Jeopardy, Lost, RequestKey};
 use crate::anchor::Anchor;
 use crate::bounds::{CANCEL_PATIENCE, IN_FLIGHT_MAX, WARNING_MAX};
 use crate::planted::{Bug, planted};
@@ -158,6 +158,9 @@ pub(crate) struct Grant {
     /// Unanswered releases.
     pub(crate) releasing: u32,
     pub(crate) granted_at: LogicalMs,
+    /// When the client learnt of it.
+    pub(crate) since: Nanos,
+    pub(crate) held: Held,
     pub(crate) ttl: Option<Ttl>,
     pub(crate) hold: Option<Hold>,
     /// Invariant: once set it never changes (rule `lost-is-final`).
@@ -178,6 +181,12 @@ pub(crate) struct Hold {
 pub(crate) struct Validity {
     pub(crate) warn_at: Nanos,
     pub(crate) until: Nanos,
+}
+
+impl Hold {
+    fn validity(self, anchor: &Anchor) -> Validity {
+        Validity::of(anchor, self.until, self.length)
+    }
 }
 
 const OVER: Validity = Validity { warn_at: Nanos(0), until: Nanos(0) };
@@ -207,6 +216,13 @@ impl Grant {
     /// Whether it has a deadline besides the session's: a TTL or a longest hold.
     fn has_own_deadline(&self) -> bool {
         (self.ttl.is_some() || self.hold.is_some()) && !planted(Bug::IgnoresLockTtl)
+    }
+}
+
+impl Grant {
+    /// What users are told about it.
+    fn facts(&self, key: GrantKey) -> HeldGrant {
+        HeldGrant { key, token: self.token, held: self.held.clone(), since: self.since }
     }
 }
 
@@ -524,8 +540,8 @@ impl Session {
             let deadline = renewed_at.max(grant.granted_at).after(ttl.millis());
             validity = validity.and(Validity::of(anchor, deadline, millis(ttl)));
         }
-        if let Some(Hold { until, length }) = grant.hold {
-            validity = validity.and(Validity::of(anchor, until, length));
+        if let Some(hold) = grant.hold {
+            validity = validity.and(hold.validity(anchor));
         }
         validity
     }
@@ -557,7 +573,11 @@ impl Session {
             return;
         }
         grant.lost = Some(why);
-        common.events.push_back(Event::GrantChanged(GrantKey { session: self.id, grant: id }));
+        let key = GrantKey { session: self.id, grant: id };
+        common.events.push_back(Event::GrantChanged(key));
+        if grant.guards > 0 {
+            common.events.push_back(Event::Lost(Box::new(grant.facts(key)), why));
+        }
         if why == Lost::DeadlinePassed && !matches!(self.life, Life::Ended(_)) {
             let entries = grant.guards;
             grant.releasing += entries;
@@ -601,6 +621,9 @@ impl Session {
     pub(crate) fn end(&mut self, common: &mut Common, how: Option<SessionEnd>) {
         if matches!(self.life, Life::Ended(_)) {
             return;
+        }
+        if self.life == Life::Open && how != Some(SessionEnd::Closed) {
+            common.events.push_back(Event::SessionEnded(self.id, how));
         }
         self.life = Life::Ended(how);
         for number in self.pending.keys().copied().collect::<Vec<_>>() {
@@ -675,8 +698,12 @@ impl Session {
         }
         let validity = self.own_validity(&common.anchor);
         let jeopardy = validity.is_near(now);
-        if std::mem::replace(&mut self.jeopardy, jeopardy) != jeopardy {
+        let has_changed = std::mem::replace(&mut self.jeopardy, jeopardy) != jeopardy;
+        if has_changed {
             common.events.push_back(Event::SessionChanged(self.id));
+        }
+        if has_changed && jeopardy && !validity.is_over(now) {
+            self.tell_jeopardy(common, self.grants.keys().copied(), validity.until, false);
         }
         if validity.is_over(now) {
             for id in self.grants.keys().copied().collect::<Vec<_>>() {
@@ -698,8 +725,30 @@ impl Session {
             common.wake_by(if jeopardy { validity.until } else { validity.warn_at });
             let grant = self.grants.get_mut(&id).expect("timed grants are held");
             if std::mem::replace(&mut grant.jeopardy, jeopardy) != jeopardy {
+                let ends_by_hold = grant.hold.is_some_and(|hold| hold.validity(&common.anchor).is_near(now));
                 common.events.push_back(Event::GrantChanged(GrantKey { session: self.id, grant: id }));
+                // If the session is in jeopardy, its event has told of this grant.
+                if jeopardy && !self.jeopardy {
+                    self.tell_jeopardy(common, [id], validity.until, ends_by_hold);
+                }
             }
+        }
+    }
+
+    /// Tells the user that those of these grants that have guards are in jeopardy.
+    fn tell_jeopardy(
+        &self,
+        common: &mut Common,
+        ids: impl IntoIterator<Item = GrantId>,
+        until: Nanos,
+        is_max_hold: bool,
+    ) {
+        let held = ids.into_iter().map(|id| (id, &self.grants[&id]));
+        let held = held.filter(|(_, grant)| grant.guards > 0 && grant.lost.is_none());
+        let facts = |(id, grant): (GrantId, &Grant)| grant.facts(GrantKey { session: self.id, grant: id });
+        let grants: Vec<HeldGrant> = held.map(facts).collect();
+        if !grants.is_empty() {
+            common.events.push_back(Event::Jeopardy(Jeopardy { session: self.id, grants, until, is_max_hold }));
         }
     }
 

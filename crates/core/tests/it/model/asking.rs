@@ -214,6 +214,7 @@ impl Model {
             self.waiters.retain(|other| other.arrival != waiter.arrival);
             let outcome = self.grant_now(&waiter);
             let now = self.now();
+            self.effects.waited_ms.push(now.0 - waiter.queued_at.0);
             self.record_answer(waiter.session, waiter.number, now, outcome.clone());
             self.push(Push::Ended { session: waiter.session, number: waiter.number, outcome });
         }

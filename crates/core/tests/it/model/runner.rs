@@ -112,6 +112,7 @@ pub fn agree(
     equal("replies", &comparable.replies, &effects.replies)?;
     equal("pushes", &comparable.pushes, &effects.pushes)?;
     equal("events", &comparable.events, &effects.events)?;
+    equal("waits that ended with a grant", &comparable.waited_ms, &effects.waited_ms)?;
     let records: Vec<Record> = state.records().map(record_without_cycle).collect();
     equal("records", &records, &model.records())?;
     let (due, expected) = (state.next_deadline(), model.next_deadline());

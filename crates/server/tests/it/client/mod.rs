@@ -166,11 +166,21 @@ impl Client {
 
     /// A stream of the client with this name, on a connection that may be shared.
     pub(crate) async fn connect_as(who: &str, channel: Channel) -> Result<Client, Status> {
+        Client::connect_to(who, channel, false).await
+    }
+
+    /// A stream of the efficiency tier.
+    pub(crate) async fn connect_efficiency(address: impl std::fmt::Display) -> Result<Client, Status> {
+        Client::connect_to("tests", channel(address), true).await
+    }
+
+    async fn connect_to(who: &str, channel: Channel, efficiency: bool) -> Result<Client, Status> {
         let (to_server, outgoing) = mpsc::channel(64);
         let mut locks = LockServiceClient::new(channel);
         let mut request = tonic::Request::new(ReceiverStream::new(outgoing));
         request.metadata_mut().insert("fencepost-client", who.parse().expect("a plain name"));
-        let call = locks.connect(request);
+        let call =
+            async { if efficiency { locks.connect_efficiency(request).await } else { locks.connect(request).await } };
         let mut from_server = soon("the server answers", call).await?.into_inner();
         let first = soon("it says hello", from_server.message()).await?.expect("a first message");
         let hello = first.hello.expect("the first message says hello");

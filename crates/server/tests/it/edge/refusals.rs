@@ -9,7 +9,7 @@ use fencepost_wire::v1;
 use super::story::{Door, Story, golden, golden_at};
 use super::stream::Stream;
 use super::{TTL_MS, acquire, attach_session, keep_alive, open_session, opens, release, requests};
-use crate::client::{lock, one_node, open, open_about, open_with, request, secret};
+use crate::client::{lock, metric, one_node, open, open_about, open_with, request, secret};
 
 /// A node, and a stream to it.
 async fn connected(story: &Rc<Story>) -> (Server, Stream) {
@@ -316,6 +316,8 @@ async fn a_node_that_has_too_much_to_do() {
         let asked = [acquire(1, 1, 2, "c"), release(1, 1, 3, 1)];
         client.send_now(&v1::ClientMessage { keep_alives, ..with_requests(open_session(300), asked) });
         client.hears("opens a session, keeps session 1 alive, acquires and releases", 4).await;
+        let refused = metric(server.http_address(), "fencepost_not_taken_total{why=\"overloaded\"}").await;
+        assert_eq!(refused, 2, "the open and the acquire");
     })
     .await;
 }

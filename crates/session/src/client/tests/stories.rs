@@ -5,7 +5,7 @@ use std::time::Duration;
 use fencepost_core::{Action, GrantEnd, Metadata, Millis, Outcome, SessionEnd, SessionId, Terms, Ttl, Wait};
 
 use super::world::{World, exclusive, up_to};
-use crate::client::{Answer, Connection, Failure, GrantState, LetGo, Lost, NewSession};
+use crate::client::{Answer, Connection, Event, Failure, GrantState, LetGo, Lost, NewSession};
 
 const SECOND: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(60);
@@ -120,6 +120,70 @@ fn a_cut_off_holder_stops_first_and_never_comes_back() {
     assert!(matches!(world.state_of(0, held), GrantState::Lost(_)));
     let granted = world.granted(next);
     assert!(world.believes(1, granted));
+}
+
+// The holder of two locks is cut off. One of them has a short longest hold. Each danger and each loss is told once, with the names.
+#[test]
+fn jeopardy_and_loss_are_told_once_with_the_names_of_the_locks() {
+    let mut world = World::new(1);
+    world.connect(0);
+    let held = world.acquire(0, "a", Wait::No, LONG);
+    let terms = Terms { max_hold: Some(Millis::new(1_500).unwrap()), ..Terms::default() };
+    let session = world.clients[0].session;
+    world.clients[0].machine.request(session, exclusive("short", Wait::No, terms), None);
+    world.transmit(0);
+    world.settle();
+    let held = world.granted(held);
+    world.cut(0);
+    for _ in 0..200 {
+        world.pass(Duration::from_millis(50));
+    }
+    let told = |event: &Event| match event {
+        Event::Jeopardy(jeopardy) => {
+            let names = jeopardy.grants.iter().flat_map(|grant| grant.held.names()).map(ToString::to_string);
+            Some(format!("jeopardy of {}, max-hold {}", names.collect::<Vec<_>>().join(" "), jeopardy.is_max_hold))
+        }
+        Event::Lost(grant, why) => Some(format!("lost {}: {why}", grant.held.names().next().expect("a name"))),
+        Event::SessionEnded(..) => Some("session ended".to_owned()),
+        _ => None,
+    };
+    let late = "its deadline passed before a renewal was confirmed";
+    let mut expected = vec![
+        "jeopardy of short, max-hold true".to_owned(),
+        format!("lost short: {late}"),
+        "jeopardy of a, max-hold false".to_owned(),
+        format!("lost a: {late}"),
+    ];
+    assert_eq!(world.clients[0].news.iter().filter_map(told).collect::<Vec<_>>(), expected);
+
+    // The cluster has forgotten the session meanwhile. Its locks are lost already.
+    world.beat();
+    world.connect(0);
+    world.settle();
+    expected.push("session ended".to_owned());
+    assert_eq!(world.clients[0].news.iter().filter_map(told).collect::<Vec<_>>(), expected);
+    assert_eq!(world.release(0, held), LetGo::Lost(Lost::DeadlinePassed));
+}
+
+#[test]
+fn a_keep_alive_is_told_with_its_time_and_a_close_is_no_loss() {
+    let mut world = World::new(1);
+    world.connect(0);
+    let held = world.acquire(0, "a", Wait::No, LONG);
+    world.settle();
+    world.pass(2 * SECOND);
+    world.settle();
+    assert_eq!(world.clients[0].news, [Event::KeptAlive(Duration::ZERO)], "messages take no time in this world");
+    let held = world.granted(held);
+    assert!(world.clients[0].machine.held_by_last_guard_since(held).is_some());
+    let session = world.clients[0].session;
+    world.clients[0].news.clear();
+    world.clients[0].machine.close_session(session, None);
+    world.transmit(0);
+    world.settle();
+    let closed = Lost::Ended(GrantEnd::Session(SessionEnd::Closed));
+    assert!(matches!(&world.clients[0].news[..], [Event::Lost(_, why)] if *why == closed), "no session ended unasked");
+    assert_eq!(world.clients[0].machine.held_by_last_guard_since(held), None);
 }
 
 // Rule: lost-is-final. The leader's clock stood still, so the holder stops believing before the grant ends. It gives the grant back.

@@ -39,6 +39,8 @@ pub(super) struct Client {
     pub(super) to_client: VecDeque<v1::ServerMessage>,
     /// The answers to the requests that have a listener.
     pub(super) answers: BTreeMap<RequestKey, Answer>,
+    /// What it was told about losses, ended sessions, jeopardy and keep-alives.
+    pub(super) news: Vec<Event>,
 }
 
 pub(super) fn exclusive(name: &str, wait: Wait, terms: Terms) -> Action {
@@ -63,8 +65,8 @@ impl World {
             let ttl = Ttl::new(ttl_ms).unwrap();
             let (secret, metadata) = (secret.into(), Metadata::default());
             machine.open_session(NewSession { id: session, secret, ttl, metadata });
-            let (to_client, answers) = Default::default();
-            Client { machine, session, stream: StreamId(0), up: false, to_client, answers }
+            let (to_client, answers, news) = Default::default();
+            Client { machine, session, stream: StreamId(0), up: false, to_client, answers, news }
         };
         World {
             now: Nanos(1_000_000_000),
@@ -123,9 +125,13 @@ impl World {
     fn collect(&mut self, client: usize) {
         let it = &mut self.clients[client];
         while let Some(event) = it.machine.poll_event() {
-            if let Event::Answered(key, answer) = event {
-                let before = it.answers.insert(key, answer);
-                assert_eq!(before, None, "{key:?} ended twice");
+            match event {
+                Event::Answered(key, answer) => {
+                    let before = it.answers.insert(key, answer);
+                    assert_eq!(before, None, "{key:?} ended twice");
+                }
+                Event::Queued(_) | Event::GrantChanged(_) | Event::SessionChanged(_) => {}
+                news => it.news.push(news),
             }
         }
     }
