@@ -445,8 +445,8 @@ impl ClientBuilder {
         let caller = driver::Caller::new(self.name.as_deref());
         let dial_timeout = self.connect_timeout.min(DIAL_TIMEOUT);
         let mut shared = Shared::new(self.endpoints, dial_timeout, caller, self.tls);
-        (shared.drop_waits, shared.refused_patience) = (self.drop_waits, self.refused_timeout);
-        shared.hook = self.hook;
+        (shared.drop_waits, shared.hook) = (self.drop_waits, self.hook);
+        shared.refused_patience = self.refused_timeout;
         let shared = Arc::new(shared);
         let runtime = Handle::current();
         runtime.spawn(driver::drive(shared.clone()));

@@ -120,10 +120,11 @@ pub(crate) async fn drive(shared: Arc<Shared>) {
         let now = clock::now();
         let was_open = reconnect.is_open(now);
         reconnect.handle_failed(now, failure.clone(), random());
-        if reconnect.is_open(now) && !was_open {
+        let is_open = reconnect.is_open(now);
+        if is_open && !was_open {
             shared.tell_unreachable(&said);
         }
-        shared.with(|state| state.note_failure(&failure, said, !reconnect.is_open(now)));
+        shared.with(|state| state.note_failure(&failure, said, !is_open));
         report(&shared, &reconnect);
     }
 }

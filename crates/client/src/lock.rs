@@ -8,15 +8,15 @@ use std::pin::pin;
 use std::time::Duration;
 
 use fencepost_core::{
-    Acquire, Action, Busy, Explanation, GrantId, Lock, LockDelay, LockMode, Locks, Metadata, Name, Outcome, OwnerName,
-    SessionId, Terms, Token, Ttl, Value, Wait,
+    Acquire, Action, Busy, GrantId, Lock, LockDelay, LockMode, Locks, Metadata, Name, Outcome, OwnerName, SessionId,
+    Terms, Token, Ttl, Value, Wait,
 };
 
 use crate::client::{Client, millis};
 use crate::error::{self, Error, Obstacle, Refused};
 use crate::events::Acquiring;
 use crate::guard::{Efficiency, Exclusive, Guard, Hold, Mode, Shared, Update};
-use crate::observe::{AsOf, EXPLAIN_PATIENCE};
+use crate::observe::EXPLAIN_PATIENCE;
 use crate::session::Home;
 use fencepost_session::Tier;
 use fencepost_session::client::{Answer, GrantKey};
@@ -125,14 +125,14 @@ async fn ask_until_answered(
     let mut again = home.reopens_session();
     loop {
         let session = home.session()?;
-        let (answer, explained) = answer_and_explanation(client, session, &action, (wait, limit), acquiring).await;
+        let (answer, obstacle) = answer_and_obstacle(client, session, &action, (wait, limit), acquiring).await;
         if let Answer::SessionEnded { queued: false, .. } = answer
             && std::mem::take(&mut again)
         {
             continue;
         }
         return match crate::error::decided(answer, || client.shared().failed()) {
-            Err(Error::Refused(Refused::TimedOut { .. })) => Err(timed_out(client, names_of(&action), explained).await),
+            Err(Error::Refused(Refused::TimedOut { .. })) => Err(timed_out(client, names_of(&action), obstacle).await),
             Err(error) => Err(error),
             Ok(Outcome::Granted { grant, token, .. }) => Ok(Granted { session, grant, token }),
             Ok(other) => Err(Refused::Invalid(format!("an acquire was answered with {other:?}")).into()),
@@ -150,29 +150,29 @@ fn names_of(action: &Action) -> Vec<Name> {
 }
 
 /// The error of a request that timed out: the names, and what is in the way. It asks the cluster, unless that was done before.
-pub(crate) async fn timed_out(client: &Client, names: Vec<Name>, explained: Option<Box<AsOf<Explanation>>>) -> Error {
-    let (suspected, obstacle) = match (client.shared().tier, explained, names.first()) {
-        (Tier::Efficiency, ..) => (None, Obstacle::NotTold("the efficiency tier")),
-        (Tier::Correctness, Some(mut explained), _) => {
-            (explained.what.suspected.take().map(Box::new), Obstacle::Explained(explained))
-        }
-        (Tier::Correctness, None, Some(name)) => {
-            (None, client.explain_wait(name, None).await.map_or(Obstacle::NotExplained, Obstacle::Explained))
-        }
-        (Tier::Correctness, None, None) => (None, Obstacle::NotExplained),
+pub(crate) async fn timed_out(client: &Client, names: Vec<Name>, known: Option<Obstacle>) -> Error {
+    let mut obstacle = match (client.shared().tier, known, names.first()) {
+        (Tier::Efficiency, ..) => Obstacle::NotTold("the efficiency tier"),
+        (Tier::Correctness, Some(known), _) => known,
+        (Tier::Correctness, None, Some(name)) => client.explain_wait(name, None).await,
+        (Tier::Correctness, None, None) => Obstacle::NotExplained,
+    };
+    let suspected = match &mut obstacle {
+        Obstacle::Explained(explained) => explained.what.suspected.take().map(Box::new),
+        _ => None,
     };
     Refused::TimedOut { names, obstacle, suspected }.into()
 }
 
 /// Asks for a grant. Shortly before the wait is over, checks whether this may be a deadlock. Not afterwards: two requests that wait
 /// for each other equally long time out in the same log entry, and then neither of them waits any more.
-async fn answer_and_explanation(
+async fn answer_and_obstacle(
     client: &Client,
     session: SessionId,
     action: &Action,
     (wait, limit): (Wait, Option<Duration>),
     acquiring: &mut Acquiring<'_>,
-) -> (Answer, Option<Box<AsOf<Explanation>>>) {
+) -> (Answer, Option<Obstacle>) {
     let mut pending = pin!(client.shared().ask(session, action.clone(), limit));
     // If the lock is free, no timer is needed.
     if let Some(answer) = pending.as_mut().answer_or_queued().await {
@@ -200,9 +200,9 @@ async fn answer_and_explanation(
         answer = &mut pending => {
             // A grant is returned at once. After a timeout, wait for the explanation, whose time is bounded.
             let timed_out = matches!(answer, Answer::Decided(Outcome::TimedOut));
-            (answer, if timed_out { explaining.await } else { None })
+            (answer, if timed_out { Some(explaining.await) } else { None })
         }
-        explained = &mut explaining => (pending.await, explained),
+        obstacle = &mut explaining => (pending.await, Some(obstacle)),
     }
 }
 

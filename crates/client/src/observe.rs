@@ -13,7 +13,7 @@ use fencepost_wire::v1;
 
 use crate::calls::Kind::Repeatable;
 use crate::client::Client;
-use crate::error::{self, Error};
+use crate::error::{self, Error, Obstacle};
 use fencepost_wire::grpc::observe_service_client::ObserveServiceClient;
 
 /// How long the explanation of a wait that times out may take.
@@ -160,13 +160,8 @@ impl Client {
         Ok(AsOf { at, what })
     }
 
-    /// Asks what is in the way of a request. With the wait of a session, also for a cycle of sessions that this wait closes. `None` if
-    /// the answer takes too long.
-    pub(crate) async fn explain_wait(
-        &self,
-        name: &Name,
-        waiting: Option<(SessionId, &Acquire)>,
-    ) -> Option<Box<AsOf<Explanation>>> {
+    /// Asks what is in the way of a request. With the wait of a session, also for a cycle of sessions that this wait closes.
+    pub(crate) async fn explain_wait(&self, name: &Name, waiting: Option<(SessionId, &Acquire)>) -> Obstacle {
         let wait = waiting.map(|(session, asked)| observe::explained_wait_to_wire(session, &asked.owner, &asked.locks));
         let request = v1::ExplainRequest { name: name.as_str().to_owned(), queue_max: 1, stale: false, wait };
         let ask = |channel| {
@@ -174,8 +169,10 @@ impl Client {
             async move { ObserveServiceClient::new(channel).explain(request).await }
         };
         let answered = tokio::time::timeout(EXPLAIN_PATIENCE, self.call(Repeatable, ask)).await;
-        let (at, what) = observe::explanation_from_wire(answered.ok()?.ok()?).ok()?;
-        Some(Box::new(AsOf { at, what }))
+        match answered.map(|answer| answer.map(observe::explanation_from_wire)) {
+            Ok(Ok(Ok((at, what)))) => Obstacle::Explained(Box::new(AsOf { at, what })),
+            _ => Obstacle::NotExplained,
+        }
     }
 
     /// Whether the grant with this token still exists and holds the name. For stores that can ask but cannot keep a mark.

@@ -164,14 +164,10 @@ impl Shared {
 
     /// The same settings for the efficiency tier of the same cluster, with a state of its own.
     pub(crate) fn to_efficiency(&self) -> Shared {
-        let Shared { endpoints, connect_timeout, caller, tls, .. } = self;
-        Shared {
-            tier: Tier::Efficiency,
-            refused_patience: self.refused_patience,
-            drop_waits: self.drop_waits,
-            hook: self.hook.clone(),
-            ..Shared::new(endpoints.clone(), *connect_timeout, caller.clone(), tls.clone())
-        }
+        let Shared { endpoints, connect_timeout, refused_patience, caller, tls, drop_waits, hook, .. } = self;
+        let to = Shared::new(endpoints.clone(), *connect_timeout, caller.clone(), tls.clone());
+        let (tier, refused_patience, drop_waits) = (Tier::Efficiency, *refused_patience, *drop_waits);
+        Shared { tier, refused_patience, drop_waits, hook: hook.clone(), ..to }
     }
 
     /// Locks the state. Ignores poisoning: a panic was reported where it happened, and other tasks must still be able to give
