@@ -58,6 +58,7 @@
 //! | `stream.rs` | one framed connection to a node |
 //! | `tls.rs` | TLS settings, the handshake, and hints when it fails |
 //! | `clock.rs` | the clock of all deadlines |
+//! | `process.rs` | what the system knows about this process, for people who ask who holds a lock |
 //! | `blocking.rs` | the same API without `async` |
 
 pub mod clock;
@@ -73,6 +74,7 @@ mod error;
 mod guard;
 mod lock;
 mod observe;
+mod process;
 mod semaphore;
 mod session;
 mod shared;
@@ -102,6 +104,6 @@ pub use fencepost_core::{
     Arrival, BadToken, BadWord, BlockedBy, Blocker, Busy, BusyWhy, Counts, Cycle, CycleLink, Event, Explanation,
     FencingToken, FreezeId, FreezeRecord, GrantEnd, GrantId, GrantView, Held, Holder, HolderView, LockMode, LogicalMs,
     Name, OwnerName, Page, Position, PositionedEvent, QueueView, ReadToken, Refusal, SessionEnd, SessionId, Token,
-    TokenCheck, Value, WaiterRecord,
+    TokenCheck, ToldReason, Value, WaiterRecord,
 };
 pub use fencepost_wire::api::observe::ReadAt;

@@ -4,7 +4,7 @@
 //! to the locks is decided in the core.
 
 use fencepost_core::{Effects, KnownVersions, LockState, LogicalMs};
-use fencepost_wire::{Entry as LockEntry, MemberChanges, StateProof};
+use fencepost_wire::{Entry as LockEntry, MemberChanges, StateProof, Transfer};
 use raft::eraftpb::{Entry, EntryType};
 
 use crate::error::Stop;
@@ -15,12 +15,14 @@ pub(crate) struct Applied {
     pub(crate) stamp: LogicalMs,
     pub(crate) effects: Effects,
     pub(crate) proof: Option<StateProof>,
+    pub(crate) transfer: Option<Transfer>,
 }
 
 /// Applies an entry to the lock state. `None` if the entry carries no commands, or was stamped in another term. The node stops
 /// before it applies a raise to a version that is not in `known`.
 pub(crate) fn apply_to(state: &mut LockState, entry: &Entry, known: KnownVersions) -> Result<Option<Applied>, Stop> {
-    let Some(LockEntry { term, stamp, batch, proof, .. }) = read_entry(entry, known)? else { return Ok(None) };
+    let Some(lock_entry) = read_entry(entry, known)? else { return Ok(None) };
+    let LockEntry { term, stamp, batch, proof, transfer, .. } = lock_entry;
     // Rule: one-proposer
     if term != entry.term && enforces_one_proposer() {
         return Ok(None);
@@ -29,7 +31,7 @@ pub(crate) fn apply_to(state: &mut LockState, entry: &Entry, known: KnownVersion
         return Err(Stop::VersionUnknown { index: entry.index, version, known });
     }
     let effects = state.apply(stamp, under_the_active_version(batch, known));
-    Ok(Some(Applied { stamp, effects, proof }))
+    Ok(Some(Applied { stamp, effects, proof, transfer }))
 }
 
 /// The change of the members in an entry, if it carries one.

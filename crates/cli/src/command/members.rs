@@ -44,6 +44,8 @@ enum What {
         #[arg(long, value_name = "HOST:PORT")]
         client: String,
         #[command(flatten)]
+        why: WhyArgs,
+        #[command(flatten)]
         server: ServerArgs,
     },
     /// Make a voter of a learner that has caught up
@@ -54,6 +56,8 @@ enum What {
         #[arg(long, value_name = "NODE")]
         replaces: Option<String>,
         #[command(flatten)]
+        why: WhyArgs,
+        #[command(flatten)]
         server: ServerArgs,
     },
     /// Remove a node for good; its id cannot be used again
@@ -61,8 +65,17 @@ enum What {
         /// The node's name, or its id in hex
         node: String,
         #[command(flatten)]
+        why: WhyArgs,
+        #[command(flatten)]
         server: ServerArgs,
     },
+}
+
+#[derive(Debug, clap::Args)]
+struct WhyArgs {
+    /// The reason, for the log
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    reason: String,
 }
 
 pub(crate) async fn list(args: ListArgs) -> Result {
@@ -107,33 +120,33 @@ pub(crate) async fn list(args: ListArgs) -> Result {
 pub(crate) async fn run(Args { what }: Args) -> Result {
     match what {
         What::List(args) => list(args).await,
-        What::Add { node, name, peer, client, server } => {
+        What::Add { node, name, peer, client, why, server } => {
             let node = u64::from_str_radix(&node, 16).map_err(|_| {
                 Failure::usage(format!("{node:?} is not a node's id: write it in hex, as in the node's log"))
             })?;
             let member = NewMember { node, name, peer_address: peer, client_address: client };
-            server.connect().await?.admin().add_member(member).await?;
+            server.connect().await?.admin().reason(why.reason).add_member(member).await?;
             output::say(&format!(
                 "fencepost: node {} is a learner: when it has caught up, `fencepost member promote` makes it a voter",
                 shown::node_id(node)
             ));
             Ok(())
         }
-        What::Promote { node, replaces, server } => {
+        What::Promote { node, replaces, why, server } => {
             let client = server.connect().await?;
             let promoted = find(&client, &node).await?;
             let replaced = match replaces {
                 Some(replaced) => Some(find(&client, &replaced).await?.node),
                 None => None,
             };
-            client.admin().promote_member(promoted.node, replaced).await?;
+            client.admin().reason(why.reason).promote_member(promoted.node, replaced).await?;
             output::say(&format!("fencepost: {} is a voter now", call(&promoted)));
             Ok(())
         }
-        What::Remove { node, server } => {
+        What::Remove { node, why, server } => {
             let client = server.connect().await?;
             let removed = find(&client, &node).await?;
-            client.admin().remove_member(removed.node).await?;
+            client.admin().reason(why.reason).remove_member(removed.node).await?;
             output::say(&format!("fencepost: {} is removed; stop it and delete its data directory", call(&removed)));
             Ok(())
         }

@@ -79,7 +79,7 @@ fn facts(event: &Event) -> Facts<'_> {
             ..Facts::default()
         },
         Event::SessionEnded { session, how } => {
-            Facts { session: Some(*session), more: vec![("how", session_end(*how).to_owned())], ..Facts::default() }
+            Facts { session: Some(*session), more: vec![("how", session_end(how).to_owned())], ..Facts::default() }
         }
         Event::Queued { request, arrival } => {
             let (session, grant) = asked(request);
@@ -112,7 +112,7 @@ fn facts(event: &Event) -> Facts<'_> {
             }
         }
         Event::Ended { grant, token, session, owner, held, count_left, how, .. } => {
-            let mut more = vec![("how", grant_end(*how).to_owned())];
+            let mut more = vec![("how", grant_end(how).to_owned())];
             if *count_left > 0 {
                 more.push(("count_left", count_left.to_string()));
             }
@@ -170,25 +170,25 @@ fn act_facts(act: &ActFacts) -> Facts<'_> {
     }
 }
 
-fn session_end(how: SessionEnd) -> &'static str {
+fn session_end(how: &SessionEnd) -> &'static str {
     match how {
         SessionEnd::Closed => "closed",
         SessionEnd::Expired => "expired",
-        SessionEnd::Evicted => "evicted",
+        SessionEnd::Evicted(_) => "evicted",
         SessionEnd::Restored => "restored",
     }
 }
 
-fn grant_end(how: GrantEnd) -> &'static str {
+fn grant_end(how: &GrantEnd) -> &'static str {
     match how {
         GrantEnd::Released => "released",
         GrantEnd::Session(SessionEnd::Closed) => "session closed",
         GrantEnd::Session(SessionEnd::Expired) => "session expired",
-        GrantEnd::Session(SessionEnd::Evicted) => "session evicted",
+        GrantEnd::Session(SessionEnd::Evicted(_)) => "session evicted",
         GrantEnd::Session(SessionEnd::Restored) => "cluster restored",
         GrantEnd::Ttl => "ttl",
         GrantEnd::MaxHold => "max-hold",
-        GrantEnd::Broken => "broken",
+        GrantEnd::Broken(_) => "broken",
     }
 }
 

@@ -98,7 +98,7 @@ pub(crate) struct Session {
 }
 
 /// Whether a session lives, as far as this client knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     /// The cluster has not confirmed the open.
     New,
@@ -534,7 +534,7 @@ impl Session {
     pub(crate) fn grant_state(&mut self, common: &mut Common, id: GrantId, now: Nanos) -> GrantState {
         match self.grants.get(&id) {
             None => return GrantState::Lost(Lost::Gone),
-            Some(Grant { lost: Some(why), .. }) => return GrantState::Lost(*why),
+            Some(Grant { lost: Some(why), .. }) => return GrantState::Lost(why.clone()),
             Some(Grant { guards: 0, .. }) => return GrantState::Lost(Lost::Released),
             Some(_) => {}
         }
@@ -556,9 +556,10 @@ impl Session {
         if grant.lost.is_some() {
             return;
         }
+        let may_be_held = why == Lost::DeadlinePassed && !matches!(self.life, Life::Ended(_));
         grant.lost = Some(why);
         common.events.push_back(Event::GrantChanged(GrantKey { session: self.id, grant: id }));
-        if why == Lost::DeadlinePassed && !matches!(self.life, Life::Ended(_)) {
+        if may_be_held {
             let entries = grant.guards;
             grant.releasing += entries;
             for _ in 0..entries {
@@ -602,15 +603,15 @@ impl Session {
         if matches!(self.life, Life::Ended(_)) {
             return;
         }
-        self.life = Life::Ended(how);
+        self.life = Life::Ended(how.clone());
         for number in self.pending.keys().copied().collect::<Vec<_>>() {
             let queued = self.pending[&number].ever_queued;
-            self.resolve(common, number, Answer::SessionEnded { how, queued });
+            self.resolve(common, number, Answer::SessionEnded { how: how.clone(), queued });
         }
         self.unsent.clear();
         let why = how.map_or(Lost::Gone, |how| Lost::Ended(GrantEnd::Session(how)));
         for id in self.grants.keys().copied().collect::<Vec<_>>() {
-            self.lose(common, id, why);
+            self.lose(common, id, why.clone());
             if let Some(grant) = self.grants.get_mut(&id) {
                 grant.releasing = 0;
             }
