@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 
 use crate::connect::{self, ServerArgs};
 use crate::failure::Result;
+use crate::listing;
 use crate::output::{self, Format, OutputArgs};
-use crate::{listing, shown};
+use crate::shown::{self, People};
 
 /// Show everything about one lock
 #[derive(Debug, clap::Args)]
@@ -22,11 +23,11 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> Result {
     let client = args.server.connect().await?;
     let explained = client.explain(args.lock.as_str()).await?;
-    if args.output.output == Format::Json {
-        return output::json(&explanation_json(&explained));
-    }
     let (now, what) = (explained.at.stamp, &explained.what);
     let people = listing::people(&client, sessions_of(what)).await?;
+    if args.output.output == Format::Json {
+        return output::json(&explanation_json(&explained, &people));
+    }
     output::line(&format!("lock      {}", output::printable(what.name.as_str())))?;
     output::line(&format!("as of     entry {} of term {}", explained.at.index, explained.at.term))?;
     if let Some((semaphore, out)) = &what.semaphore {
@@ -102,7 +103,7 @@ pub(crate) fn holders_of_the_name(what: &Explanation) -> impl Iterator<Item = &H
     what.holders.iter().filter(move |it| it.covers_from.is_none() && asked(it.holder.takes))
 }
 
-pub(crate) fn explanation_json(AsOf { at, what }: &AsOf<Explanation>) -> Value {
+pub(crate) fn explanation_json(AsOf { at, what }: &AsOf<Explanation>, people: &People) -> Value {
     let now = at.stamp;
     let holder = |it: &HolderView| {
         json!({
@@ -110,6 +111,7 @@ pub(crate) fn explanation_json(AsOf { at, what }: &AsOf<Explanation>) -> Value {
             "token": it.holder.token.0,
             "takes": shown::takes(it.holder.takes),
             "session": it.holder.session.map(shown::session_id),
+            "client": it.holder.session.map(|session| people.json(session)),
             "owner": it.holder.owner.as_ref().map(|owner| owner.as_str()),
             "covers_from": it.covers_from.as_ref().map(Name::as_str),
             "age_ms": now.0.saturating_sub(it.holder.since.0),
@@ -122,6 +124,7 @@ pub(crate) fn explanation_json(AsOf { at, what }: &AsOf<Explanation>) -> Value {
             "wants": shown::takes(it.wants),
             "converts": it.converts,
             "session": shown::session_id(it.waiter.session),
+            "client": people.json(it.waiter.session),
             "owner": it.waiter.owner.as_ref().map(|owner| owner.as_str()),
             "age_ms": now.0.saturating_sub(it.waiter.queued_at.0),
             "remaining_ms": it.waiter.until.map(|until| until.0.saturating_sub(now.0)),
