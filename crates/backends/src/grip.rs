@@ -49,7 +49,7 @@ impl<M> Native<M> {
     fn with_reason(&self, state: GrantState) -> GrantState {
         match (state, &*self.guard.lock().unwrap_or_else(PoisonError::into_inner)) {
             (GrantState::Lost(Lost::Gone), None) => GrantState::Lost(Lost::Released),
-            _ => state,
+            (state, _) => state,
         }
     }
 }

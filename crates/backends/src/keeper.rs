@@ -205,7 +205,7 @@ async fn keep(kept: Arc<Kept>) {
 /// Why a lock is lost after its renewal was refused.
 fn lost_by(refused: &Refused) -> Lost {
     match refused {
-        Refused::Lost(why) => *why,
+        Refused::Lost(why) => why.clone(),
         _ => Lost::Gone,
     }
 }

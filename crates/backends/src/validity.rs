@@ -33,7 +33,7 @@ pub struct Validity {
 }
 
 /// What to do next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Renew the lock.
     Renew,
@@ -80,7 +80,7 @@ impl Validity {
         if now >= self.until {
             self.handle_lost(Lost::DeadlinePassed);
         }
-        match self.lost {
+        match self.lost.clone() {
             Some(why) => GrantState::Lost(why),
             None if now >= self.warned_at => GrantState::Jeopardy,
             None => GrantState::Held,

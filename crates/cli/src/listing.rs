@@ -9,8 +9,10 @@ use fencepost::{Client, GrantView, ReadAt, SessionId, SessionView, WaiterRecord}
 use crate::failure::Result;
 use crate::shown::People;
 
-/// How many sessions are looked up, with one request each. The others are shown by id only.
-const PEOPLE_MAX: usize = 200;
+/// How many sessions are looked up, with one request each.
+const LOOKUPS_MAX: usize = 20;
+/// How many pages of sessions a join reads: 100,000 sessions. Those on later pages are shown by id only.
+const SESSION_PAGES_MAX: usize = 100;
 
 /// Every grant that holds a name with this prefix, and the position and time of the last page.
 pub(crate) async fn grants(client: &Client, prefix: &str) -> Result<(Vec<GrantView>, ReadAt)> {
@@ -52,14 +54,39 @@ pub(crate) async fn sessions(client: &Client) -> Result<(Vec<SessionView>, ReadA
     }
 }
 
-/// Looks up the clients behind these sessions.
+/// The clients behind these sessions: looked up if they are few, else joined with the listing of all sessions.
 pub(crate) async fn people(client: &Client, sessions: impl IntoIterator<Item = SessionId>) -> Result<People> {
-    let sessions: BTreeSet<SessionId> = sessions.into_iter().collect();
+    let mut wanted: BTreeSet<SessionId> = sessions.into_iter().collect();
     let mut people = People::default();
-    for session in sessions.into_iter().take(PEOPLE_MAX) {
+    if wanted.len() <= LOOKUPS_MAX {
+        learn(client, &mut people, wanted).await?;
+        return Ok(people);
+    }
+    let mut after = None;
+    for _ in 0..SESSION_PAGES_MAX {
+        let page = client.sessions(after).await?;
+        for session in page.what.rows.iter().filter(|session| wanted.remove(&session.id)) {
+            people.learn(session.id, session.metadata.as_bytes());
+        }
+        after = page.what.next;
+        if after.is_none() || wanted.is_empty() {
+            break;
+        }
+    }
+    Ok(people)
+}
+
+/// Looks up the clients behind those sessions that are not known yet, a few at a time.
+pub(crate) async fn learn(
+    client: &Client,
+    people: &mut People,
+    sessions: impl IntoIterator<Item = SessionId>,
+) -> Result<()> {
+    let unknown: BTreeSet<SessionId> = sessions.into_iter().filter(|session| !people.knows(*session)).collect();
+    for session in unknown.into_iter().take(LOOKUPS_MAX) {
         if let Some(found) = client.find_session(session).await?.what {
             people.learn(session, found.metadata.as_bytes());
         }
     }
-    Ok(people)
+    Ok(())
 }

@@ -3,7 +3,7 @@
 //! People get short ids and ages; programs get whole ids and milliseconds. Text that other users chose (names, owners, metadata)
 //! is not escaped here: the caller passes it through `output::printable` before it prints it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fencepost::{ReadAt, ShownNode};
 use fencepost_core::{FreezeId, Held, LockMode, LogicalMs, Mode, OwnerName, Scope, SessionId, Takes};
@@ -124,48 +124,107 @@ pub(crate) fn left(until: LogicalMs, now: LogicalMs) -> String {
     duration::show(until.0.saturating_sub(now.0))
 }
 
-/// The metadata of a session: `key=value` lines, as our client libraries write them. Other clients may write
-/// anything; lines of another form are skipped.
-pub(crate) fn metadata(bytes: &[u8]) -> BTreeMap<String, String> {
+/// What a session's client says about itself, by key.
+pub(crate) type Facts = BTreeMap<String, String>;
+
+/// How much of one fact people see. Programs get all of it: metadata has 4 KiB at most.
+const FACT_CHARS_MAX: usize = 64;
+
+/// Reads the metadata of a session: `key=value` lines. Other clients may write anything, so this never fails: spaces around keys and
+/// values do not count, bytes that are not UTF-8 are replaced, and a line without a key, without a value or without `=` is skipped.
+/// If a key comes twice, the last one counts.
+pub(crate) fn metadata(bytes: &[u8]) -> Facts {
     let text = String::from_utf8_lossy(bytes);
-    text.lines().filter_map(|line| line.split_once('=')).map(|(key, value)| (key.into(), value.into())).collect()
+    let facts = text.split(['\n', '\r']).filter_map(|line| line.split_once('='));
+    let facts =
+        facts.map(|(key, value)| (key.trim_matches(is_blank).to_owned(), value.trim_matches(is_blank).to_owned()));
+    facts.filter(|(key, value)| !key.is_empty() && !value.is_empty()).collect()
 }
 
-/// `backup.sh, pid 17 on db-1`: the parts that are known.
-pub(crate) fn client(bytes: &[u8]) -> String {
-    let known = metadata(bytes);
-    let mut text = String::new();
-    for key in ["name", "command"] {
-        if let Some(value) = known.get(key) {
-            text.push_str(if text.is_empty() { "" } else { " " });
-            text.push_str(value);
-        }
+/// A space, or the mark with which some editors begin a file.
+fn is_blank(character: char) -> bool {
+    character.is_whitespace() || character == '\u{feff}'
+}
+
+/// `backup.sh, ann@db-1, pid 17, started 2026-11-18T16:03:13Z`: the facts that are known.
+pub(crate) fn client(facts: &Facts) -> String {
+    let fact = |key: &str| facts.get(key).map(|value| short(value));
+    let mut parts = Vec::new();
+    let what: Vec<String> = [fact("name").or_else(|| fact("program")), fact("command")].into_iter().flatten().collect();
+    parts.extend((!what.is_empty()).then(|| what.join(" ")));
+    // A client is often named after its program.
+    let name = facts.get("name");
+    let program = facts.get("program").filter(|program| name.is_some_and(|name| !name.starts_with(*program)));
+    parts.extend(program.map(|program| format!("program {}", short(program))));
+    parts.extend(place(facts));
+    parts.extend(fact("pid").map(|pid| format!("pid {pid}")));
+    parts.extend(fact("started").map(|started| format!("started {started}")));
+    parts.join(", ")
+}
+
+/// `ann@db-1`, or what is known of it.
+fn place(facts: &Facts) -> Option<String> {
+    let fact = |key: &str| facts.get(key).map(|value| short(value));
+    match (fact("user"), fact("host")) {
+        (Some(user), Some(host)) => Some(format!("{user}@{host}")),
+        (Some(user), None) => Some(format!("user {user}")),
+        (None, Some(host)) => Some(format!("on {host}")),
+        (None, None) => None,
     }
-    if let Some(pid) = known.get("pid") {
-        text.push_str(if text.is_empty() { "" } else { ", " });
-        text.push_str(&format!("pid {pid}"));
+}
+
+/// The beginning of a long text.
+fn short(text: &str) -> String {
+    match text.char_indices().nth(FACT_CHARS_MAX) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
     }
-    if let Some(host) = known.get("host") {
-        text.push_str(&format!(" on {host}"));
-    }
-    text.trim().to_owned()
+}
+
+/// What a client says about itself, for programs. The pid is a number.
+pub(crate) fn client_json(facts: &Facts) -> Value {
+    let value = |key: &str, value: &String| match value.parse::<u64>() {
+        Ok(number) if key == "pid" => json!(number),
+        _ => json!(value),
+    };
+    facts.iter().map(|(key, fact)| (key.clone(), value(key, fact))).collect()
 }
 
 /// The clients behind sessions.
 #[derive(Default)]
 pub(crate) struct People {
-    clients: BTreeMap<SessionId, String>,
+    clients: BTreeMap<SessionId, Facts>,
 }
 
 impl People {
-    pub(crate) fn learn(&mut self, session: SessionId, metadata: &[u8]) {
-        self.clients.insert(session, client(metadata));
+    pub(crate) fn learn(&mut self, session: SessionId, bytes: &[u8]) {
+        self.clients.insert(session, metadata(bytes));
     }
 
-    /// `session 3fa2… (backup.sh, pid 17 on db-1), owner "nightly"`.
+    pub(crate) fn knows(&self, session: SessionId) -> bool {
+        self.clients.contains_key(&session)
+    }
+
+    /// Forgets all other sessions.
+    pub(crate) fn keep(&mut self, sessions: &BTreeSet<SessionId>) {
+        self.clients.retain(|session, _| sessions.contains(session));
+    }
+
+    /// The client of a session, for programs. Null if it is not known.
+    pub(crate) fn json(&self, session: SessionId) -> Value {
+        self.clients.get(&session).map_or(Value::Null, client_json)
+    }
+
+    /// `ann@db-1`, or the session if that is not known.
+    pub(crate) fn place(&self, session: SessionId) -> String {
+        self.clients.get(&session).and_then(place).unwrap_or_else(|| short_session(session))
+    }
+
+    /// `session 3fa2... (backup.sh, ann@db-1, pid 17, started 2026-11-18T16:03:13Z), owner "nightly"`.
     pub(crate) fn who(&self, session: SessionId, owner: Option<&OwnerName>) -> String {
         let mut text = format!("session {}", short_session(session));
-        if let Some(client) = self.clients.get(&session).filter(|client| !client.is_empty()) {
+        let client = self.clients.get(&session).map(client).unwrap_or_default();
+        if !client.is_empty() {
             text.push_str(&format!(" ({client})"));
         }
         if let Some(owner) = owner {
@@ -194,17 +253,40 @@ mod tests {
 
     #[test]
     fn a_session_is_shown_with_what_is_known_of_its_client() {
+        let shown = |bytes: &[u8]| client(&metadata(bytes));
         assert_eq!(
-            client(b"host=db-1\npid=17\nname=fencepost\ncommand=backup.sh"),
-            "fencepost backup.sh, pid 17 on db-1"
+            shown(b"command=backup.sh\nhost=db-1\nname=fencepost run\npid=17\nprogram=fencepost\nstarted=2026-11-18T16:03:13Z\nuser=ann"),
+            "fencepost run backup.sh, ann@db-1, pid 17, started 2026-11-18T16:03:13Z"
         );
-        assert_eq!(client(b"pid=17"), "pid 17");
-        assert_eq!(client(b"\xff\xfe"), "");
+        assert_eq!(shown(b"name=billing\nprogram=worker\nuser=ann"), "billing, program worker, user ann");
+        assert_eq!(shown(b"program=worker\nhost=db-1"), "worker, on db-1");
+        assert_eq!(shown(b"pid=17"), "pid 17");
         let mut people = People::default();
         let session = SessionId(0x3fa2 << 112);
         assert_eq!(people.who(session, None), "session 3fa200000000");
-        people.learn(session, b"pid=17");
+        assert_eq!((people.place(session), people.json(session)), ("3fa200000000".to_owned(), Value::Null));
+        people.learn(session, b"pid=17\nuser=ann\nhost=db-1");
         let owner = OwnerName::new("job").unwrap();
-        assert_eq!(people.who(session, Some(&owner)), "session 3fa200000000 (pid 17), owner \"job\"");
+        assert_eq!(people.who(session, Some(&owner)), "session 3fa200000000 (ann@db-1, pid 17), owner \"job\"");
+        assert_eq!(people.place(session), "ann@db-1");
+        assert_eq!(people.json(session), json!({ "pid": 17, "user": "ann", "host": "db-1" }));
+    }
+
+    #[test]
+    fn metadata_of_any_form_is_read_as_far_as_it_goes() {
+        let read =
+            |bytes: &[u8]| metadata(bytes).into_iter().map(|(key, value)| format!("{key}:{value}")).collect::<Vec<_>>();
+        assert_eq!(read(b"host=db-1\r\nuser=ann\rpid=17"), ["host:db-1", "pid:17", "user:ann"]);
+        assert_eq!(read("\u{feff} host =  db-1 \n\n\t user=ann\n".as_bytes()), ["host:db-1", "user:ann"]);
+        assert_eq!(read(b"host=a\nhost=b"), ["host:b"], "the last one counts");
+        assert_eq!(read(b"command=a=b"), ["command:a=b"]);
+        assert_eq!(read(b"nonsense\n=db-1\nhost=\n==\n{\"json\": true}"), [] as [&str; 0]);
+        assert_eq!(read(b"\xff\xfe\nhost=d\xffb"), ["host:d\u{fffd}b"]);
+        assert_eq!(read(b""), [] as [&str; 0]);
+        let huge = format!("host={}", "ü".repeat(2_000));
+        let facts = metadata(huge.as_bytes());
+        assert_eq!(client(&facts), format!("on {}...", "ü".repeat(FACT_CHARS_MAX)));
+        assert_eq!(client_json(&facts)["host"], "ü".repeat(2_000), "programs get all of it");
+        assert_eq!(client_json(&metadata(b"pid=many\nport=80")), json!({ "pid": "many", "port": "80" }));
     }
 }

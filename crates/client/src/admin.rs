@@ -65,7 +65,8 @@ impl Admin {
         Admin { client, reason: String::new() }
     }
 
-    /// The reason for what follows. It goes to the audit log, and to the affected clients.
+    /// The reason for what follows, at most 1 KiB. It goes to the log and to watchers, with the author: the name in this client's
+    /// certificate, or `unverified USER@HOST`. The clients that an act hits are told its first 128 bytes.
     pub fn reason(mut self, reason: impl Into<String>) -> Admin {
         self.reason = reason.into();
         self
@@ -155,7 +156,14 @@ impl Admin {
     /// [`crate::Refused::Invalid`] if the name or the node is a member already; [`Error::Unknown`] if the answer was lost.
     pub async fn add_member(&self, member: NewMember) -> Result<Members, Error> {
         let NewMember { node, name, peer_address, client_address } = member;
-        let request = v1::AddMemberRequest { node, name, peer_address, client_address, ..Default::default() };
+        let request = v1::AddMemberRequest {
+            node,
+            name,
+            peer_address,
+            client_address,
+            reason: self.reason.clone(),
+            ..Default::default()
+        };
         let ask = |channel| {
             let request = request.clone();
             async move { AdminServiceClient::new(channel).add_member(request).await }
@@ -168,8 +176,11 @@ impl Admin {
     /// # Errors
     /// [`crate::Refused::Invalid`] if it has not caught up; [`Error::Unknown`] if the answer was lost.
     pub async fn promote_member(&self, node: u64, replaces: Option<u64>) -> Result<Members, Error> {
-        let request = v1::PromoteMemberRequest { node, replaces };
-        let ask = |channel| async move { AdminServiceClient::new(channel).promote_member(request).await };
+        let request = v1::PromoteMemberRequest { node, replaces, reason: self.reason.clone() };
+        let ask = |channel| {
+            let request = request.clone();
+            async move { AdminServiceClient::new(channel).promote_member(request).await }
+        };
         self.client.call(Once, ask).await.map(members)
     }
 
@@ -178,8 +189,11 @@ impl Admin {
     /// # Errors
     /// [`crate::Refused::NotFound`] if it is not a member; [`Error::Unknown`] if the answer was lost.
     pub async fn remove_member(&self, node: u64) -> Result<Members, Error> {
-        let request = v1::RemoveMemberRequest { node };
-        let ask = |channel| async move { AdminServiceClient::new(channel).remove_member(request).await };
+        let request = v1::RemoveMemberRequest { node, reason: self.reason.clone() };
+        let ask = |channel| {
+            let request = request.clone();
+            async move { AdminServiceClient::new(channel).remove_member(request).await }
+        };
         self.client.call(Once, ask).await.map(members)
     }
 
@@ -188,8 +202,11 @@ impl Admin {
     /// # Errors
     /// [`Error::Unknown`] if the answer was lost.
     pub async fn transfer_lead(&self, node: Option<u64>) -> Result<u64, Error> {
-        let request = v1::TransferLeadRequest { node: node.unwrap_or(0) };
-        let ask = |channel| async move { AdminServiceClient::new(channel).transfer_lead(request).await };
+        let request = v1::TransferLeadRequest { node: node.unwrap_or(0), reason: self.reason.clone() };
+        let ask = |channel| {
+            let request = request.clone();
+            async move { AdminServiceClient::new(channel).transfer_lead(request).await }
+        };
         Ok(self.client.call(Once, ask).await?.leader)
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Every other request begins here, with a method of [`Client`]. The connection itself runs in `driver.rs`.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use crate::error::{Error, Failed};
 use crate::events::Hook;
 use crate::guard::{Exclusive, Mixed};
 use crate::lock::LockRequest;
+use crate::process::{Process, one_line};
 use crate::semaphore::SemaphoreRequest;
 use crate::session::{Home, SessionBuilder};
 use crate::settings;
@@ -363,7 +365,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Adds a label, which is shown to people who ask who holds a lock.
+    /// Adds a label, which is shown to people who ask who holds a lock. The client adds its user, host, program, pid and start by
+    /// itself; a label with one of these keys takes its place.
     pub fn label(mut self, key: impl Into<String>, value: impl Display) -> ClientBuilder {
         self.labels.push((key.into(), value.to_string()));
         self
@@ -466,13 +469,14 @@ impl ClientBuilder {
         }
     }
 
-    /// The metadata of the client's sessions: one line `key=value` for each fact.
+    /// The metadata of the client's sessions: one line `key=value` for each fact. `docs/operating.md` has the format.
     fn metadata(&self) -> String {
-        let mut lines = vec![format!("pid={}", std::process::id()), format!("sdk=rust {}", env!("CARGO_PKG_VERSION"))];
-        lines.extend(std::env::var("HOSTNAME").ok().map(|host| format!("host={host}")));
-        lines.extend(self.name.iter().map(|name| format!("name={name}")));
-        lines.extend(self.labels.iter().map(|(key, value)| format!("{key}={value}")));
-        lines.sort();
+        let mut facts: BTreeMap<String, String> = Process::this().facts().collect();
+        facts.insert("sdk".to_owned(), format!("rust {}", env!("CARGO_PKG_VERSION")));
+        facts.extend(self.name.iter().map(|name| ("name".to_owned(), one_line(name))));
+        // A label takes the place of a fact with the same key: in a container, the user knows the host better.
+        facts.extend(self.labels.iter().map(|(key, value)| (one_line(key), one_line(value))));
+        let lines: Vec<String> = facts.iter().map(|(key, value)| format!("{key}={value}")).collect();
         lines.join("\n")
     }
 }

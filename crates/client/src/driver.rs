@@ -23,6 +23,7 @@ use tonic::{Request, Status};
 use tonic_types::StatusExt;
 
 use crate::clock::{self, Nanos};
+use crate::process::Process;
 use crate::shared::{AwaitsWrite, Shared, State};
 use crate::stream::{self, LastWords, Stream};
 use crate::tls;
@@ -51,19 +52,25 @@ const PING_PATIENCE: Duration = Duration::from_secs(5);
 /// Flow-control window of HTTP/2. With the small default of the standard, a busy stream would have to wait.
 const WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 
-/// A channel to a node that adds the name of the client to every call.
+/// A channel to a node that adds to every call who calls.
 pub(crate) type Way = InterceptedService<Channel, Caller>;
 
-/// The name of the client, if it has one.
+/// Who calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Caller {
+    /// The name of the client, if it has one.
     name: Option<AsciiMetadataValue>,
+    /// `USER@HOST`: the author of what an administrator orders, if there is no certificate.
+    user_at_host: Option<AsciiMetadataValue>,
 }
 
 impl Caller {
     /// A name that is not valid in a header is not sent with calls. It is still in the metadata of the sessions.
     pub(crate) fn new(name: Option<&str>) -> Caller {
-        Caller { name: name.and_then(|name| AsciiMetadataValue::try_from(name).ok()) }
+        Caller {
+            name: name.and_then(|name| AsciiMetadataValue::try_from(name).ok()),
+            user_at_host: AsciiMetadataValue::try_from(Process::this().caller()).ok(),
+        }
     }
 
     fn name(&self) -> &str {
@@ -73,8 +80,10 @@ impl Caller {
 
 impl Interceptor for Caller {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        if let Some(name) = &self.name {
-            request.metadata_mut().insert("fencepost-client", name.clone());
+        for (header, value) in [("fencepost-client", &self.name), ("fencepost-caller", &self.user_at_host)] {
+            if let Some(value) = value {
+                request.metadata_mut().insert(header, value.clone());
+            }
         }
         Ok(request)
     }

@@ -251,14 +251,15 @@ pub enum Unknown {
     BrokeOff(String),
 }
 
-pub(crate) fn ended(how: &Option<SessionEnd>) -> &'static str {
-    match how {
+pub(crate) fn ended(how: &Option<SessionEnd>) -> String {
+    let how = match how {
         Some(SessionEnd::Closed) => "closed",
         Some(SessionEnd::Expired) => "expired",
-        Some(SessionEnd::Evicted) => "evicted by an administrator",
+        Some(SessionEnd::Evicted(reason)) => return format!("evicted by an administrator{reason}"),
         Some(SessionEnd::Restored) => "the cluster was restored from a backup",
         None => "the cluster no longer knows the session",
-    }
+    };
+    how.to_owned()
 }
 
 /// How many names of a request are shown.
@@ -378,9 +379,9 @@ impl Error {
     /// Why the lock is lost, if it is.
     pub fn lost(&self) -> Option<Lost> {
         match self {
-            Error::Refused(Refused::Lost(why)) => Some(*why),
+            Error::Refused(Refused::Lost(why)) => Some(why.clone()),
             Error::Refused(Refused::SessionEnded(how)) => {
-                Some(how.map_or(Lost::Gone, |how| Lost::Ended(GrantEnd::Session(how))))
+                Some(how.clone().map_or(Lost::Gone, |how| Lost::Ended(GrantEnd::Session(how))))
             }
             _ => None,
         }

@@ -279,20 +279,21 @@ impl Shared {
                         _ => None,
                     });
                     let lost: Vec<(Box<HeldGrant>, Lost)> = lost.collect();
-                    self.warn_session_ended(session, how, lost.iter().map(|(grant, _)| &**grant), node);
+                    self.warn_session_ended(session, &how, lost.iter().map(|(grant, _)| &**grant), node);
                     self.hook.tell(|| ClientEvent::SessionEnded { tier: self.tier, how });
                     lost.into_iter().for_each(|(grant, why)| self.tell_lost(*grant, why));
                 }
                 Event::Lost(grant, why) => {
                     let session = grant.key.session;
                     let mut grants = vec![*grant];
-                    while let Some(Event::Lost(next, _)) = events.next_if(|next| is_lost_by(next, session, Some(why))) {
+                    while let Some(Event::Lost(next, _)) = events.next_if(|next| is_lost_by(next, session, Some(&why)))
+                    {
                         grants.push(*next);
                     }
-                    if !is_deliberate(why) {
-                        self.warn_lost(session, &grants, why, node);
+                    if !is_deliberate(&why) {
+                        self.warn_lost(session, &grants, &why, node);
                     }
-                    grants.into_iter().for_each(|grant| self.tell_lost(grant, why));
+                    grants.into_iter().for_each(|grant| self.tell_lost(grant, why.clone()));
                 }
                 Event::Jeopardy(jeopardy) => self.tell_jeopardy(&jeopardy, node),
                 Event::KeptAlive(took) => self.hook.tell(|| ClientEvent::KeptAlive { tier: self.tier, took }),
@@ -304,11 +305,11 @@ impl Shared {
     fn warn_session_ended<'a>(
         &self,
         session: SessionId,
-        how: Option<SessionEnd>,
+        how: &Option<SessionEnd>,
         lost: impl ExactSizeIterator<Item = &'a HeldGrant> + Clone,
         node: &str,
     ) {
-        let (tier, reason) = (self.tier, crate::error::ended(&how));
+        let (tier, reason) = (self.tier, crate::error::ended(how));
         let (locks, tokens) = (names(lost.clone()), tokens(self.tier, lost.clone()));
         let session = shown_session(session);
         if lost.len() == 0 {
@@ -326,7 +327,7 @@ impl Shared {
         }
     }
 
-    fn warn_lost(&self, session: SessionId, grants: &[HeldGrant], why: Lost, node: &str) {
+    fn warn_lost(&self, session: SessionId, grants: &[HeldGrant], why: &Lost, node: &str) {
         let (tier, session) = (self.tier, shown_session(session));
         let (locks, tokens) = (names(grants.iter()), tokens(self.tier, grants.iter()));
         tracing::warn!(?tier, locks, tokens, session, reason = %why, node, "locks are lost: {STOP}");
@@ -335,7 +336,7 @@ impl Shared {
     fn tell_lost(&self, grant: HeldGrant, why: Lost) {
         self.hook.tell(|| {
             let (tier, held) = (self.tier, clock::now().since(grant.since));
-            match is_deliberate(why) {
+            match is_deliberate(&why) {
                 true => ClientEvent::Released { tier, held },
                 false => ClientEvent::Lost { tier, names: grant.held.names().cloned().collect(), why, held },
             }
@@ -420,12 +421,12 @@ impl Shared {
 
 const STOP: &str = "stop the work that they protect; only a store that checks fencing tokens refuses its late writes";
 
-fn is_lost_by(event: &Event, session: SessionId, because: Option<Lost>) -> bool {
-    matches!(event, Event::Lost(grant, why) if grant.key.session == session && because.is_none_or(|because| because == *why))
+fn is_lost_by(event: &Event, session: SessionId, because: Option<&Lost>) -> bool {
+    matches!(event, Event::Lost(grant, why) if grant.key.session == session && because.is_none_or(|because| because == why))
 }
 
 /// Whether the program itself gave the lock back.
-fn is_deliberate(why: Lost) -> bool {
+fn is_deliberate(why: &Lost) -> bool {
     matches!(why, Lost::Released | Lost::Ended(GrantEnd::Released | GrantEnd::Session(SessionEnd::Closed)))
 }
 

@@ -63,6 +63,7 @@
 //! | `stream.rs` | one framed connection to a node |
 //! | `tls.rs` | TLS settings, the handshake, and hints when it fails |
 //! | `clock.rs` | the clock of all deadlines |
+//! | `process.rs` | what the system knows about this process, for people who ask who holds a lock |
 //! | `blocking.rs` | the same API without `async` |
 
 pub mod clock;
@@ -81,6 +82,7 @@ mod events;
 mod guard;
 mod lock;
 mod observe;
+mod process;
 mod semaphore;
 mod session;
 mod shared;
@@ -112,7 +114,7 @@ pub use fencepost_core::{
     Arrival, BadToken, BadWord, BlockedBy, Blocker, Busy, BusyWhy, Counts, Cycle, CycleLink, Event, Explanation,
     FencingToken, FreezeId, FreezeRecord, GrantEnd, GrantId, GrantView, Held, Holder, HolderView, LockMode, LogicalMs,
     Name, OwnerName, Page, Position, PositionedEvent, QueueView, ReadToken, Refusal, SessionEnd, SessionId, Token,
-    TokenCheck, Value, WaiterRecord, shortened,
+    TokenCheck, ToldReason, Value, WaiterRecord, shortened,
 };
 pub use fencepost_wire::api::observe::ReadAt;
 pub use fencepost_wire::{ShownNode, WallClock};

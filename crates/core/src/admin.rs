@@ -1,7 +1,7 @@
 //! What an administrator can do: break a grant, evict a session, waive a rest, freeze, thaw, and set limits.
 //!
-//! Every act names its target by id, so a repeat finds it done and cannot hit a successor. An act tells the old holder that
-//! its lock is lost; it does not stop the holder. Only fencing stops its writes.
+//! Every act names its target by id, so a repeat finds it done and cannot hit a successor. An act tells the clients that it
+//! hits, with the beginning of its reason; it does not stop a holder. Only fencing stops its writes.
 
 use crate::bounds::{self, Bound};
 use crate::command::{Act, Admin, Scope};
@@ -12,7 +12,7 @@ use crate::planted;
 use crate::record::FreezeRecord;
 use crate::state::LockState;
 use crate::waiter::{Freed, Parked};
-use crate::words::FreezeId;
+use crate::words::{FreezeId, ToldReason};
 
 impl LockState {
     pub(crate) fn administer(&mut self, admin: Admin) -> Outcome {
@@ -30,12 +30,12 @@ impl LockState {
                 let record = &self.grants.get(&grant).ok_or(Outcome::NotFound)?.record;
                 let names = record.held.cloned_names();
                 self.effects.announce_act(&by, &reason, ActFacts::Broke { grant, names });
-                self.end_grant(grant, GrantEnd::Broken);
+                self.end_grant(grant, &GrantEnd::Broken(ToldReason::from(&reason)));
             }
             Act::Evict { session } => {
                 self.sessions.get(&session).ok_or(Outcome::NotFound)?;
                 self.effects.announce_act(&by, &reason, ActFacts::Evicted(session));
-                self.end_session(session, SessionEnd::Evicted);
+                self.end_session(session, &SessionEnd::Evicted(ToldReason::from(&reason)));
             }
             Act::WaiveRest { grant } => {
                 let names = self.rests.get(&grant).ok_or(Outcome::NotFound)?.record.held.cloned_names();
@@ -66,7 +66,7 @@ impl LockState {
             Act::SetLimit { name, limit } => {
                 self.set_limit(&name, limit)?;
                 self.effects.announce_act(&by, &reason, ActFacts::LimitChanged { name: name.clone(), limit });
-                self.refuse_unservable(&name);
+                self.refuse_unservable(&name, &ToldReason::from(&reason));
             }
         }
         Ok(())

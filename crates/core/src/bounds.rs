@@ -21,6 +21,9 @@ pub const OWNER_BYTES_MAX: usize = 128;
 pub const PRINCIPAL_BYTES_MAX: usize = 256;
 /// Bytes of the reason of an administrative act: a sentence and a ticket number.
 pub const REASON_BYTES_MAX: usize = 1024;
+/// Bytes of that reason that the clients which the act hits are told: a ticket number and a few words. A session remembers
+/// them with its losses and its answers.
+pub const TOLD_REASON_BYTES_MAX: usize = 128;
 /// Resources in one request: they are granted in one step.
 pub const MULTI_LOCK_MAX: usize = 64;
 /// Names that one request touches, ancestors included: the look-ups of one apply step.
@@ -93,6 +96,8 @@ pub enum Bound {
     PrincipalBytes,
     /// [`REASON_BYTES_MAX`]
     ReasonBytes,
+    /// [`TOLD_REASON_BYTES_MAX`]
+    ToldReasonBytes,
     /// [`MULTI_LOCK_MAX`]
     MultiLock,
     /// [`FOOTPRINT_NAMES_MAX`]
@@ -134,6 +139,7 @@ impl Bound {
             Bound::OwnerBytes => OWNER_BYTES_MAX,
             Bound::PrincipalBytes => PRINCIPAL_BYTES_MAX,
             Bound::ReasonBytes => REASON_BYTES_MAX,
+            Bound::ToldReasonBytes => TOLD_REASON_BYTES_MAX,
             Bound::MultiLock => MULTI_LOCK_MAX,
             Bound::FootprintNames => FOOTPRINT_NAMES_MAX,
             Bound::LocksPerSession => LOCKS_PER_SESSION_MAX,
@@ -163,6 +169,7 @@ impl fmt::Display for Bound {
             Bound::OwnerBytes => write!(f, "an owner's name has at most {limit} bytes"),
             Bound::PrincipalBytes => write!(f, "a principal's name has at most {limit} bytes"),
             Bound::ReasonBytes => write!(f, "a reason has at most {limit} bytes"),
+            Bound::ToldReasonBytes => write!(f, "clients are told at most {limit} bytes of a reason"),
             Bound::MultiLock => write!(f, "a request names 1 to {limit} resources"),
             Bound::FootprintNames => {
                 write!(f, "a request touches at most {limit} names, ancestors included")

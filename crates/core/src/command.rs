@@ -220,7 +220,7 @@ pub struct Terms {
     pub value: Option<Value>,
 }
 
-/// An administrator's act, with the administrator and the reason for the audit.
+/// An administrator's act, with its author and its reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Admin {
     /// The administrator.

@@ -27,7 +27,7 @@ impl LockState {
             Some(_) => Ok(()),
             None if id.0 > self.last_token || id.0 <= session.opened_after_token => Err(Outcome::NotOwner),
             None => Err(match session.lost.binary_search_by_key(&id, |(grant, _)| *grant) {
-                Ok(at) => Outcome::Expired(session.lost[at].1),
+                Ok(at) => Outcome::Expired(session.lost[at].1.clone()),
                 Err(_) => Outcome::AlreadyReleased,
             }),
         }

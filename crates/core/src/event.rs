@@ -216,7 +216,7 @@ impl Event {
             },
             Event::Ended { how, .. } => match how {
                 GrantEnd::Released | GrantEnd::Session(SessionEnd::Closed) => "released",
-                GrantEnd::Broken | GrantEnd::Session(SessionEnd::Evicted | SessionEnd::Restored) => "broken",
+                GrantEnd::Broken(_) | GrantEnd::Session(SessionEnd::Evicted(_) | SessionEnd::Restored) => "broken",
                 GrantEnd::Ttl | GrantEnd::MaxHold | GrantEnd::Session(SessionEnd::Expired) => "expired",
             },
             Event::RestEnded { .. } => "rest ended",

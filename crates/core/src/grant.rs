@@ -231,7 +231,7 @@ impl LockState {
     pub(crate) fn give_back(&mut self, id: GrantId) -> u32 {
         let grant = self.grants.get_mut(&id).expect("a grant that is given back is held");
         if grant.record.count == 1 {
-            self.end_grant(id, GrantEnd::Released);
+            self.end_grant(id, &GrantEnd::Released);
             return 0;
         }
         grant.record.count -= 1;
@@ -242,9 +242,9 @@ impl LockState {
     }
 
     /// Ends a grant, however often its owner has entered it. The requests that it blocked are granted later, by `grant_successors`.
-    pub(crate) fn end_grant(&mut self, id: GrantId, how: GrantEnd) {
+    pub(crate) fn end_grant(&mut self, id: GrantId, how: &GrantEnd) {
         if let Some(arrival) = self.grants[&id].converting {
-            self.end_wait(arrival, Outcome::GrantEnded(how));
+            self.end_wait(arrival, Outcome::GrantEnded(how.clone()));
         }
         let grant = self.grants.remove(&id).expect("a grant ends once");
         self.digest.take(grant.term);
@@ -294,7 +294,7 @@ impl LockState {
             }
             None => self.vacate(id, &record.held),
         }
-        self.effects.announce_ended(record, 0, how, rests_until);
+        self.effects.announce_ended(record, 0, how.clone(), rests_until);
         if how.involuntary() && !matches!(how, GrantEnd::Session(_)) {
             self.note_loss(session_id, id, how);
         }
@@ -355,16 +355,16 @@ impl LockState {
     }
 
     /// Tells a living session that it lost a grant: by a push now, and from memory if it releases the grant later.
-    fn note_loss(&mut self, session_id: SessionId, grant: GrantId, how: GrantEnd) {
+    fn note_loss(&mut self, session_id: SessionId, grant: GrantId, how: &GrantEnd) {
         let session = self.sessions.get_mut(&session_id).expect("only a living session loses a single grant");
         let lost = &mut session.record.lost;
         let at = lost.partition_point(|(other, _)| *other < grant);
-        lost.insert(at, (grant, how));
+        lost.insert(at, (grant, how.clone()));
         if lost.len() > bounds::LOST_GRANTS_REMEMBERED_MAX {
             lost.remove(0);
         }
         session.digest(&mut self.digest);
-        self.effects.tell_lost(session_id, grant, how);
+        self.effects.tell_lost(session_id, grant, how.clone());
     }
 
     /// Called when an owner holds more or less than before: its waiting request may have other stances now, and an owner that

@@ -125,5 +125,5 @@ pub use state::LockState;
 pub use token::{BadToken, FencingToken, ReadToken};
 pub use words::{
     Arrival, BadWord, Epoch, FreezeId, GrantId, LockDelay, LogicalMs, Metadata, Millis, Name, OwnerName, Permits,
-    Principal, Reason, RequestNumber, SecretHash, SessionId, Token, Ttl, Value, shortened,
+    Principal, Reason, RequestNumber, SecretHash, SessionId, Token, ToldReason, Ttl, Value, shortened,
 };

@@ -11,7 +11,7 @@ use crate::event::Event;
 use crate::format_version::FormatVersion;
 use crate::mode::Mode;
 use crate::words::{
-    Arrival, BadWord, Epoch, GrantId, LogicalMs, Name, OwnerName, Permits, RequestNumber, SessionId, Token,
+    Arrival, BadWord, Epoch, GrantId, LogicalMs, Name, OwnerName, Permits, RequestNumber, SessionId, Token, ToldReason,
 };
 
 /// Everything that one entry caused. Each list is in the order in which things happened.
@@ -307,6 +307,16 @@ pub enum Refusal {
         /// The limit in force.
         limit: Permits,
     },
+    /// While the request waited, an administrator lowered the limit below what it wants.
+    #[error("an administrator lowered the limit of {name} to {}{reason}", limit.get())]
+    LimitLowered {
+        /// The semaphore.
+        name: Name,
+        /// The limit in force.
+        limit: Permits,
+        /// What the administrator gave as the reason.
+        reason: ToldReason,
+    },
     /// A freeze with this id and another scope exists.
     #[error("another freeze has this id: draw a new one")]
     FreezeExists,
@@ -452,20 +462,20 @@ pub struct UnseenAnswer {
 }
 
 /// How a session ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum SessionEnd {
     /// Its client closed it.
     Closed,
     /// It was not renewed within its TTL.
     Expired,
-    /// An administrator evicted it.
-    Evicted,
+    /// An administrator evicted it, for this reason.
+    Evicted(ToldReason),
     /// A backup was restored, which keeps no session.
     Restored,
 }
 
 /// How a grant ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum GrantEnd {
     /// Its holder released it.
     Released,
@@ -475,14 +485,14 @@ pub enum GrantEnd {
     Ttl,
     /// It reached its `max_hold`.
     MaxHold,
-    /// An administrator broke it.
-    Broken,
+    /// An administrator broke it, for this reason.
+    Broken(ToldReason),
 }
 
 impl GrantEnd {
     /// Whether the grant ended against its holder's will. Only then does its lock delay apply.
     // Rule: lock-delay
-    pub fn involuntary(self) -> bool {
+    pub fn involuntary(&self) -> bool {
         !matches!(self, GrantEnd::Released | GrantEnd::Session(SessionEnd::Closed))
     }
 }

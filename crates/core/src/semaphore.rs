@@ -16,7 +16,7 @@ use crate::planted;
 use crate::record::{SemaphoreRecord, Wants};
 use crate::state::LockState;
 use crate::waiter::{Freed, NewWaiter};
-use crate::words::{Arrival, GrantId, Name, Permits};
+use crate::words::{Arrival, GrantId, Name, Permits, ToldReason};
 
 /// A semaphore that is in use or has an administrator's limit.
 #[derive(Clone, Debug)]
@@ -175,14 +175,15 @@ impl LockState {
         Ok(())
     }
 
-    /// Refuses the waiters that want more permits than the limit in force.
-    pub(crate) fn refuse_unservable(&mut self, name: &Name) {
+    /// Refuses the waiters that want more permits than the limit in force, which an administrator has just set.
+    pub(crate) fn refuse_unservable(&mut self, name: &Name, reason: &ToldReason) {
         let Some(semaphore) = self.semaphores.get(name) else { return };
         let limit = semaphore.record.limit;
         let unservable: Vec<Arrival> =
             semaphore.queue.iter().filter(|(_, permits)| **permits > limit).map(|(arrival, _)| *arrival).collect();
         for arrival in unservable {
-            self.end_wait(arrival, Outcome::Refused(Refusal::MoreThanLimit { name: name.clone(), limit }));
+            let (name, reason) = (name.clone(), reason.clone());
+            self.end_wait(arrival, Outcome::Refused(Refusal::LimitLowered { name, limit, reason }));
         }
     }
 }

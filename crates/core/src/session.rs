@@ -235,24 +235,24 @@ impl LockState {
 
     /// Ends a session at its own request.
     pub(crate) fn close(&mut self, asker: Asker) -> Outcome {
-        self.end_session(asker.session, SessionEnd::Closed);
+        self.end_session(asker.session, &SessionEnd::Closed);
         Outcome::Closed
     }
 
     /// Ends a session with everything that it holds and waits for, at one log position. The requests that it blocked are
     /// granted later, by `grant_successors`.
     // Rule: session-end
-    pub(crate) fn end_session(&mut self, id: SessionId, how: SessionEnd) {
-        self.effects.announce_session_ended(id, how);
+    pub(crate) fn end_session(&mut self, id: SessionId, how: &SessionEnd) {
+        self.effects.announce_session_ended(id, how.clone());
         let session = &self.sessions[&id];
         let mut waits: Vec<Arrival> = session.waits.iter().map(|(_, arrival)| *arrival).collect();
         waits.sort_unstable();
         let grants: Vec<GrantId> = session.grants.iter().copied().collect();
         for arrival in waits {
-            self.end_wait(arrival, Outcome::SessionEnded(how));
+            self.end_wait(arrival, Outcome::SessionEnded(how.clone()));
         }
         for grant in grants {
-            self.end_grant(grant, GrantEnd::Session(how));
+            self.end_grant(grant, &GrantEnd::Session(how.clone()));
         }
 
         let session = self.sessions.remove(&id).expect("a session ends once");
@@ -267,6 +267,6 @@ impl LockState {
         if *of_principal == 0 {
             self.principals.remove(&session.record.principal);
         }
-        self.effects.tell_session_ended(id, how);
+        self.effects.tell_session_ended(id, how.clone());
     }
 }

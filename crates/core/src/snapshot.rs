@@ -95,7 +95,7 @@ impl LockState {
             raised.ok_or(BadRecords { what: "the token counter would leave its range, below 2^53".into() })?;
         let sessions: Vec<SessionId> = state.sessions.range(..).map(|(id, _)| *id).collect();
         for session in sessions {
-            state.end_session(session, SessionEnd::Restored);
+            state.end_session(session, &SessionEnd::Restored);
         }
         state.grant_successors();
         state.effects = Effects::default();

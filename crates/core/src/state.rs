@@ -250,12 +250,12 @@ impl LockState {
         rests.sort_unstable();
 
         for id in sessions {
-            self.end_session(id, SessionEnd::Expired);
+            self.end_session(id, &SessionEnd::Expired);
             planted::grant_nothing_yet(self);
         }
         for (grant, how) in grants {
             if self.grants.contains_key(&grant) {
-                self.end_grant(grant, how);
+                self.end_grant(grant, &how);
             }
         }
         for arrival in waits {

@@ -135,7 +135,8 @@ impl OwnerName {
     }
 }
 
-/// The authenticated user or service behind a session or an administrative act. The edge authenticates it.
+/// The user or service behind a session, or the author of an administrative act. The edge decides which: there is no access
+/// control yet, so it may be only what a client says about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Principal(Arc<str>);
 
@@ -154,7 +155,7 @@ impl Principal {
     }
 }
 
-/// The reason of an administrative act, for the audit log and for the affected clients. May be empty.
+/// The reason of an administrative act, for the log, for watchers, and for the clients that the act hits. May be empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reason(Arc<str>);
 
@@ -173,6 +174,47 @@ impl Reason {
     /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+/// What the clients that an administrator's act hits are told of its reason: the beginning of it, at most 128 bytes, on one
+/// line. Empty if there is no reason. It is a thin pointer, so that outcomes and losses stay small; all effects of an act
+/// share one text.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ToldReason(Arc<String>);
+
+impl ToldReason {
+    /// A text that clients may be told as it stands.
+    ///
+    /// # Errors
+    /// [`BadWord`] if the text is too long or has control characters.
+    pub fn new(text: &str) -> Result<ToldReason, BadWord> {
+        match text {
+            _ if text.len() > bounds::TOLD_REASON_BYTES_MAX => Err(BadWord::Bound(Bound::ToldReasonBytes)),
+            _ if text.chars().any(char::is_control) => Err(BadWord::ControlCharacter),
+            _ => Ok(ToldReason(Arc::new(text.to_owned()))),
+        }
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&Reason> for ToldReason {
+    /// The beginning of the reason, cut at a whole character. Control characters become spaces.
+    // Rule: break
+    fn from(reason: &Reason) -> ToldReason {
+        let line: String = reason.0.chars().map(|it| if it.is_control() { ' ' } else { it }).collect();
+        ToldReason(Arc::new(line[..line.floor_char_boundary(bounds::TOLD_REASON_BYTES_MAX)].to_owned()))
+    }
+}
+
+/// The end of a sentence: `: ticket 7`, or nothing if there is no reason.
+impl fmt::Display for ToldReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(f, ": {}", self.0) }
     }
 }
 
@@ -393,6 +435,21 @@ mod tests {
         assert_eq!(names("/a/bc/d"), ["/a", "/a/bc"]);
         assert!(names("/a").is_empty());
         assert!(names("a/b/c").is_empty());
+    }
+
+    #[test]
+    fn clients_are_told_the_beginning_of_a_reason_on_one_line() {
+        let told = |reason: &str| ToldReason::from(&Reason::new(reason).unwrap());
+        assert_eq!(told("ticket 7\nsee the wiki\u{9b}").as_str(), "ticket 7 see the wiki ");
+        assert_eq!((told("ticket 7").to_string(), told("").to_string()), (": ticket 7".to_owned(), String::new()));
+        assert_eq!(told(&"r".repeat(1024)).as_str(), "r".repeat(128));
+        // The 43rd of these characters would end at byte 129.
+        assert_eq!(told(&"€".repeat(50)).as_str(), "€".repeat(42));
+        for reason in ["", "ticket 7", "a\tb", &"€".repeat(50), &"\u{80}".repeat(90)] {
+            assert!(ToldReason::new(told(reason).as_str()).is_ok(), "{reason:?}");
+        }
+        assert_eq!(ToldReason::new(&"r".repeat(129)), Err(BadWord::Bound(Bound::ToldReasonBytes)));
+        assert_eq!(ToldReason::new("a\nb"), Err(BadWord::ControlCharacter));
     }
 
     #[test]

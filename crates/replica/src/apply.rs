@@ -4,7 +4,7 @@
 //! to the locks is decided in the core.
 
 use fencepost_core::{Effects, KnownVersions, LockState, LogicalMs};
-use fencepost_wire::{Entry as LockEntry, MemberChanges, StateProof, WallClock};
+use fencepost_wire::{Entry as LockEntry, MemberChanges, StateProof, Transfer, WallClock};
 use raft::eraftpb::{Entry, EntryType};
 
 use crate::error::Stop;
@@ -16,6 +16,7 @@ pub(crate) struct Applied {
     pub(crate) wall_clock_ms: Option<u64>,
     pub(crate) effects: Effects,
     pub(crate) proof: Option<StateProof>,
+    pub(crate) transfer: Option<Transfer>,
 }
 
 /// Applies an entry to the lock state, and notes its wall clock. `None` if the entry carries no commands, or was stamped in another
@@ -26,9 +27,8 @@ pub(crate) fn apply_to(
     entry: &Entry,
     known: KnownVersions,
 ) -> Result<Option<Applied>, Stop> {
-    let Some(LockEntry { term, stamp, wall_clock_ms, batch, proof, .. }) = read_entry(entry, known)? else {
-        return Ok(None);
-    };
+    let Some(lock_entry) = read_entry(entry, known)? else { return Ok(None) };
+    let LockEntry { term, stamp, wall_clock_ms, batch, proof, transfer, .. } = lock_entry;
     // Rule: one-proposer
     if term != entry.term && enforces_one_proposer() {
         return Ok(None);
@@ -40,7 +40,7 @@ pub(crate) fn apply_to(
         wall_clock.note(state.stamp(), stamp, ms);
     }
     let effects = state.apply(stamp, under_the_active_version(batch, known));
-    Ok(Some(Applied { stamp, wall_clock_ms, effects, proof }))
+    Ok(Some(Applied { stamp, wall_clock_ms, effects, proof, transfer }))
 }
 
 /// The change of the members in an entry, if it carries one.

@@ -61,7 +61,7 @@ pub struct MemberView {
     pub known: Option<KnownVersions>,
 }
 
-/// The content of the entry that makes these changes. `last` is the end of the leader's log. `matched` is the last entry that a
+/// The content of the entry that makes these changes, without its cause. `last` is the end of the leader's log. `matched` is the last entry that a
 /// node is known to share with the leader.
 pub(crate) fn plan(
     members: &Members,
@@ -83,7 +83,7 @@ pub(crate) fn plan(
                 return Err(NotTaken::NotCaughtUp { node, matched, last });
             }
         }
-        let mut one = MemberChanges { steps: vec![(node, step)], described: Vec::new() };
+        let mut one = MemberChanges { steps: vec![(node, step)], ..MemberChanges::default() };
         if let MemberChange::AddLearner(member) | MemberChange::Describe(member) = change {
             let namesake = |other: &&Member| other.name() == member.name() && other.node() != node;
             if let Some(other) = after.directory.values().find(namesake) {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::snapshot::SnapshotInfo;
 use fencepost_core::{LogPosition, LogicalMs, Push, Reply, Ticket};
+use fencepost_wire::{Cause, Transfer};
 use raft::eraftpb::{ConfState, Entry, HardState, Message};
 
 /// Something that a replica wants done.
@@ -78,6 +79,15 @@ pub enum Output {
         position: LogPosition,
         /// The change that was submitted here and is now complete. A change in two steps is complete after the second.
         ticket: Option<Ticket>,
+        /// Who ordered the change, and why. `None` for the second step of a change, and for a snapshot.
+        cause: Option<Cause>,
+    },
+    /// The leader begins a planned leadership transfer. Every node gives this out, for people who read its log.
+    TransferBegun {
+        /// The entry that says so.
+        position: LogPosition,
+        /// Where leadership goes, and by whose order.
+        transfer: Transfer,
     },
     /// A peer that this node should hear has become silent. Given out once, until the peer is found again.
     PeerLost {

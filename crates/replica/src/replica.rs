@@ -10,7 +10,7 @@ use fencepost_core::{
     Act, Action, Batch, EventRing, KnownVersions, LockState, LogPosition, LogicalMs, Nanos, Operation, Renewal,
     ReplyTo, Ticket,
 };
-use fencepost_wire::{Entry as LockEntry, MemberChanges, Members, WallClock};
+use fencepost_wire::{Cause, Entry as LockEntry, MemberChanges, Members, Transfer, WallClock};
 use raft::eraftpb::{ConfChangeV2, Entry, EntryType, Message, MessageType};
 use raft::{Config, RawNode, StateRole};
 
@@ -125,8 +125,8 @@ pub struct Replica {
     /// The voters that the group began with. Used to make this node's first snapshot. Empty if the node started from a snapshot.
     first_voters: Vec<u64>,
     lead: Lead,
-    /// The target of a requested leadership transfer. Invariant: empty after a turn, which begins the transfer.
-    hand_over_to: Option<u64>,
+    /// The requested leadership transfer. Invariant: empty after a turn, which begins the transfer.
+    hand_over: Option<Transfer>,
     /// The latest stamp that came in a heartbeat. Invariant: zero, unless the fault `TimeInHeartbeats` is planted.
     heard_stamp: LogicalMs,
     gather: Gather,
@@ -215,7 +215,7 @@ impl Replica {
             applied,
             first_voters,
             lead: Lead::No,
-            hand_over_to: None,
+            hand_over: None,
             heard_stamp: LogicalMs(0),
             gather: Gather::default(),
             in_flight: VecDeque::new(),
@@ -255,7 +255,7 @@ impl Replica {
 
     /// The latest instant at which [`Replica::turn`] must be called again if nothing arrives until then.
     pub fn next_turn(&self) -> Nanos {
-        if self.hand_over_to.is_some() {
+        if self.hand_over.is_some() {
             return self.last_turn;
         }
         let Lead::Running { clock, logged, .. } = &self.lead else { return self.next_tick };
@@ -426,25 +426,26 @@ impl Replica {
     }
 
     /// Starts a leadership transfer to another voter. The next turn begins it, and no entry is written until it ends. If the other node
-    /// does not lead after an election timeout, this node continues to lead.
+    /// does not lead after an election timeout, this node continues to lead. The entry before the transfer has the cause.
     ///
     /// # Errors
     /// [`NotTaken`] if this node does not lead, or the other node has no vote.
-    pub fn transfer_lead(&mut self, to: u64) -> Result<(), NotTaken> {
+    pub fn transfer_lead(&mut self, to: u64, cause: Cause) -> Result<(), NotTaken> {
         self.check_leads()?;
         if !self.members.voters.contains(&to) {
             return Err(NotTaken::NoVoter { node: to });
         }
-        self.hand_over_to = Some(to).filter(|to| *to != self.settings.id);
+        self.hand_over = (to != self.settings.id).then_some(Transfer { to, cause });
         Ok(())
     }
 
     /// Proposes changes of the members, all together. A single change takes one step. Several changes take joint consensus: until its
-    /// last step, the old voters and the new voters must both agree. [`Output::MembersChanged`] says when the change is complete.
+    /// last step, the old voters and the new voters must both agree. [`Output::MembersChanged`] says when the change is complete. The
+    /// entry of the change has its cause.
     ///
     /// # Errors
     /// [`NotTaken`] if this node does not lead, another change is in progress, or this change is not allowed.
-    pub fn change_members(&mut self, changes: &[MemberChange]) -> Result<Ticket, NotTaken> {
+    pub fn change_members(&mut self, changes: &[MemberChange], cause: &Cause) -> Result<Ticket, NotTaken> {
         self.check_leads()?;
         // Consensus would accept a second change and silently write an empty entry instead.
         if self.raft.raft.has_pending_conf() || !self.members.voters_outgoing.is_empty() {
@@ -455,7 +456,7 @@ impl Replica {
         let matched = |node| progress.get(node).map_or(0, |progress| progress.matched);
         let planned = plan(&self.members, changes, last, matched)?;
         self.check_versions(changes)?;
-        let context = fencepost_wire::encode_described(&planned.described).into();
+        let context = fencepost_wire::encode_beside(&planned.described, cause).into();
         let change = ConfChangeV2 { context, ..to_conf_change(&planned) };
         self.raft.propose_conf_change(Vec::new(), change).map_err(|_| NotTaken::ChangeUnderWay)?;
         let ticket = self.ticket()?;
@@ -513,7 +514,7 @@ impl Replica {
             self.raise_version()?;
         }
         self.propose(now)?;
-        self.hand_over()?;
+        self.begin_hand_over()?;
         self.handle_everything_ready(now)?;
         self.snapshot_if_due();
         Ok(std::mem::take(&mut self.outputs))
@@ -542,7 +543,7 @@ impl Replica {
         };
         if led.is_some() && led != Some(term).filter(|_| leads) && enforces_one_proposer() {
             self.lead = Lead::No;
-            self.hand_over_to = None;
+            self.hand_over = None;
             let in_flight = std::mem::take(&mut self.in_flight).into_iter();
             let in_flight = in_flight.flat_map(|(_, tickets)| tickets.renewals.into_iter().chain(tickets.operations));
             let waiting = self.gather.abandon();
@@ -560,7 +561,7 @@ impl Replica {
                 stamp: self.highest_stamp()?,
                 wall_clock_ms: self.wall_clock_ms,
                 batch: Batch { failover_grace: gives_failover_grace(), ..Batch::default() },
-                proof: None,
+                ..LockEntry::default()
             };
             self.raft.propose(Vec::new(), fencepost_wire::encode(&entry))?;
             self.lead = Lead::Starting { term };
@@ -598,17 +599,18 @@ impl Replica {
         }
         let time_is_due = self.time_is_due_at(*logged).is_some_and(|due| due <= clock.stamp());
         match self.gather.take(now, time_is_due, self.has_room_for_operations()) {
-            Some((batch, tickets)) => self.append(batch, tickets),
+            Some((batch, tickets)) => self.append(batch, tickets, None),
             None => Ok(()),
         }
     }
 
-    /// Begins the requested leadership transfer. First it writes an entry with the leader's stamp. Consensus lets the successor stand
+    /// Begins the requested leadership transfer. First it writes an entry with the leader's stamp and the cause. Consensus lets the successor stand
     /// for election only when it has all of the leader's log. So the successor counts on from that stamp, and no time since the last
     /// entry is lost.
     // Rule: bounded-late
-    fn hand_over(&mut self) -> Result<(), Stop> {
-        let Some(to) = self.hand_over_to.take().filter(|_| !matches!(self.lead, Lead::No)) else { return Ok(()) };
+    fn begin_hand_over(&mut self) -> Result<(), Stop> {
+        let Some(transfer) = self.hand_over.take().filter(|_| !matches!(self.lead, Lead::No)) else { return Ok(()) };
+        let to = transfer.to;
         if self.raft.raft.lead_transferee == Some(to) {
             return Ok(());
         }
@@ -616,19 +618,19 @@ impl Replica {
         self.raft.raft.abort_leader_transfer();
         // A full log takes no entry, and a starting leader has counted no time yet.
         if matches!(self.lead, Lead::Running { .. }) && !self.is_log_full() && keeps_time_in_the_log() {
-            self.append(Batch::default(), Tickets::default())?;
+            self.append(Batch::default(), Tickets::default(), Some(transfer))?;
         }
         self.raft.transfer_leader(to);
         Ok(())
     }
 
     /// Proposes one entry with the current stamp.
-    fn append(&mut self, batch: Batch, tickets: Tickets) -> Result<(), Stop> {
+    fn append(&mut self, batch: Batch, tickets: Tickets, transfer: Option<Transfer>) -> Result<(), Stop> {
         let Lead::Running { term, clock, logged } = &mut self.lead else { return Ok(()) };
         *logged = clock.stamp();
         let (term, stamp, proof) = (*term, *logged, self.proofs.pop_unsent());
         let version = self.state.version();
-        let entry = LockEntry { version, term, stamp, wall_clock_ms: self.wall_clock_ms, batch, proof };
+        let entry = LockEntry { version, term, stamp, wall_clock_ms: self.wall_clock_ms, batch, proof, transfer };
         self.raft.propose(Vec::new(), fencepost_wire::encode(&entry))?;
         self.in_flight.push_back((LogPosition { index: self.raft.raft.raft_log.last_index(), term }, tickets));
         Ok(())
@@ -714,10 +716,10 @@ impl Replica {
         }
         self.bytes_since_snapshot += entry_bytes(entry);
         if let Some(changes) = read_member_changes(entry)? {
-            return self.apply_member_changes(&changes);
+            return self.apply_member_changes(changes);
         }
         let Replica { state, wall_clock, settings, .. } = self;
-        let Some(Applied { stamp, wall_clock_ms, effects, proof }) =
+        let Some(Applied { stamp, wall_clock_ms, effects, proof, transfer }) =
             apply_to(state, wall_clock, entry, settings.known)?
         else {
             return Ok(());
@@ -744,12 +746,13 @@ impl Replica {
             }
         }
         self.outputs.extend(effects.pushes.into_iter().map(|push| Output::Push { position, stamp, push }));
+        self.outputs.extend(transfer.map(|transfer| Output::TransferBegun { position, transfer }));
         Ok(())
     }
 
-    fn apply_member_changes(&mut self, changes: &MemberChanges) -> Result<(), Stop> {
-        let by_consensus = from_conf_state(&self.raft.apply_conf_change(&to_conf_change(changes))?);
-        apply_changes(&mut self.members, changes);
+    fn apply_member_changes(&mut self, changes: MemberChanges) -> Result<(), Stop> {
+        let by_consensus = from_conf_state(&self.raft.apply_conf_change(&to_conf_change(&changes))?);
+        apply_changes(&mut self.members, &changes);
         let by_us = Members { directory: by_consensus.directory.clone(), ..self.members.clone() };
         assert_eq!(by_us, by_consensus, "a snapshot would have other members than consensus");
         let is_through = self.members.voters_outgoing.is_empty();
@@ -761,7 +764,8 @@ impl Replica {
         }
         let applied = self.applied;
         let ours = self.changing.take_if(|(begins, _)| is_through && begins.index <= applied.index);
-        self.outputs.push(Output::MembersChanged { position: applied, ticket: ours.map(|(_, ticket)| ticket) });
+        let ticket = ours.map(|(_, ticket)| ticket);
+        self.outputs.push(Output::MembersChanged { position: applied, ticket, cause: changes.cause });
         Ok(())
     }
 

@@ -81,8 +81,8 @@ impl Tally {
         }
         for event in &effects.events {
             match event {
-                Event::SessionEnded { how, .. } => self.sessions.note(*how),
-                Event::Ended { count_left: 0, how, .. } => self.grants.note(*how),
+                Event::SessionEnded { how, .. } => self.sessions.note(how),
+                Event::Ended { count_left: 0, how, .. } => self.grants.note(how),
                 Event::Granted { .. } => self.requests.granted += 1,
                 Event::NotGranted { request, outcome } if request.converts.is_none() => self.requests.note(outcome),
                 _ => {}
@@ -92,23 +92,23 @@ impl Tally {
 }
 
 impl SessionTally {
-    fn note(&mut self, how: SessionEnd) {
+    fn note(&mut self, how: &SessionEnd) {
         *match how {
             SessionEnd::Closed => &mut self.closed,
             SessionEnd::Expired => &mut self.expired,
-            SessionEnd::Evicted | SessionEnd::Restored => &mut self.evicted,
+            SessionEnd::Evicted(_) | SessionEnd::Restored => &mut self.evicted,
         } += 1;
     }
 }
 
 impl GrantTally {
-    fn note(&mut self, how: GrantEnd) {
+    fn note(&mut self, how: &GrantEnd) {
         *match how {
             GrantEnd::Released | GrantEnd::Session(SessionEnd::Closed) => &mut self.released,
             GrantEnd::Ttl | GrantEnd::Session(SessionEnd::Expired) => &mut self.expired,
             GrantEnd::MaxHold => &mut self.max_hold,
-            GrantEnd::Broken => &mut self.broken,
-            GrantEnd::Session(SessionEnd::Evicted | SessionEnd::Restored) => &mut self.evicted,
+            GrantEnd::Broken(_) => &mut self.broken,
+            GrantEnd::Session(SessionEnd::Evicted(_) | SessionEnd::Restored) => &mut self.evicted,
         } += 1;
     }
 }

@@ -8,14 +8,14 @@ use std::time::Duration;
 use fencepost_replica::{MemberChange, Role};
 use fencepost_session::{End, Reason};
 use fencepost_wire::api::{admin, observe};
-use fencepost_wire::{Member, ShownNode, api, v1};
+use fencepost_wire::{Cause, Member, ShownNode, api, v1};
 use futures_core::Stream;
 use tokio_stream::StreamExt;
 use tonic::{Request, Response, Status};
 
 use crate::bounds::SNAPSHOT_PIECE_BYTES;
+use crate::caller::{author, cause};
 use crate::engine::Shared;
-use crate::lock_service::principal;
 use crate::peer_service::versions;
 use crate::status;
 use fencepost_wire::grpc::admin_service_server::AdminService;
@@ -28,8 +28,12 @@ pub(crate) struct AdminEdge {
 }
 
 impl AdminEdge {
-    async fn change(&self, changes: Vec<MemberChange>) -> Result<Response<v1::MemberChangeResponse>, End> {
-        self.shared.change_members(changes).await?;
+    async fn change(
+        &self,
+        changes: Vec<MemberChange>,
+        cause: Cause,
+    ) -> Result<Response<v1::MemberChangeResponse>, End> {
+        self.shared.change_members(changes, cause).await?;
         let engine = self.shared.engine();
         let replica = engine.replica();
         let (cluster_high, cluster_low) = api::halves(replica.group().cluster);
@@ -50,7 +54,7 @@ type BackupStream = Pin<Box<dyn Stream<Item = Result<v1::BackupChunk, Status>> +
 #[tonic::async_trait]
 impl AdminService for AdminEdge {
     async fn act(&self, request: Request<v1::ActRequest>) -> Result<Response<v1::ActResponse>, Status> {
-        let by = principal(&request).map_err(status::of)?;
+        let by = author(&request);
         let asked = admin::act_from_wire(request.into_inner(), by)
             .map_err(|error| status::of(End::invalid(error.for_caller())))?;
         let acted = self.shared.act(asked.clone()).await.map_err(status::of)?;
@@ -64,8 +68,9 @@ impl AdminService for AdminEdge {
         &self,
         request: Request<v1::AddMemberRequest>,
     ) -> Result<Response<v1::MemberChangeResponse>, Status> {
+        let cause = cause(&request, &request.get_ref().reason).map_err(status::of)?;
         let asked = request.into_inner();
-        let v1::AddMemberRequest { node, name, peer_address, client_address, oldest_format, newest_format } = asked;
+        let v1::AddMemberRequest { node, name, peer_address, client_address, oldest_format, newest_format, .. } = asked;
         let member = Member::new(node, &name, &peer_address, &client_address)
             .map_err(|why| status::of(End::invalid(why.to_string())))?;
         // A member that calls again, perhaps from another address, is described again and keeps its vote.
@@ -82,16 +87,17 @@ impl AdminService for AdminEdge {
             }
         }
         let change = if is_member { MemberChange::Describe(member) } else { MemberChange::AddLearner(member) };
-        self.change(vec![change]).await.map_err(status::of)
+        self.change(vec![change], cause).await.map_err(status::of)
     }
 
     async fn promote_member(
         &self,
         request: Request<v1::PromoteMemberRequest>,
     ) -> Result<Response<v1::MemberChangeResponse>, Status> {
-        let v1::PromoteMemberRequest { node, replaces } = request.into_inner();
+        let cause = cause(&request, &request.get_ref().reason).map_err(status::of)?;
+        let v1::PromoteMemberRequest { node, replaces, .. } = request.into_inner();
         let promoted = MemberChange::Promote(node);
-        self.change(std::iter::once(promoted).chain(replaces.map(MemberChange::Remove)).collect())
+        self.change(std::iter::once(promoted).chain(replaces.map(MemberChange::Remove)).collect(), cause)
             .await
             .map_err(status::of)
     }
@@ -100,13 +106,15 @@ impl AdminService for AdminEdge {
         &self,
         request: Request<v1::RemoveMemberRequest>,
     ) -> Result<Response<v1::MemberChangeResponse>, Status> {
-        self.change(vec![MemberChange::Remove(request.into_inner().node)]).await.map_err(status::of)
+        let cause = cause(&request, &request.get_ref().reason).map_err(status::of)?;
+        self.change(vec![MemberChange::Remove(request.into_inner().node)], cause).await.map_err(status::of)
     }
 
     async fn transfer_lead(
         &self,
         request: Request<v1::TransferLeadRequest>,
     ) -> Result<Response<v1::TransferLeadResponse>, Status> {
+        let cause = cause(&request, &request.get_ref().reason).map_err(status::of)?;
         let asked = request.into_inner().node;
         let successor = {
             let mut engine = self.shared.engine();
@@ -116,7 +124,7 @@ impl AdminService for AdminEdge {
             if asked == engine.replica().id() {
                 return Ok(Response::new(v1::TransferLeadResponse { leader: asked }));
             }
-            engine.begin_hand_over((asked != 0).then_some(asked)).ok_or_else(|| {
+            engine.begin_hand_over((asked != 0).then_some(asked), cause).ok_or_else(|| {
                 status::of(End::new(Reason::NoSuccessor, "there is no such member with a vote that could lead"))
             })?
         };

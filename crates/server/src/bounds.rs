@@ -14,6 +14,8 @@ pub(crate) const SNAPSHOT_BYTES_MAX: usize = 2 << 30;
 pub(crate) const SNAPSHOT_PIECE_BYTES: usize = 256 << 10;
 /// Streams and calls at the same time on one connection: sessions share a stream, so few are needed.
 pub(crate) const STREAMS_PER_CONNECTION_MAX: u32 = 256;
+/// Bytes of what a caller says about itself: a user's and a host's name. With the mark `unverified` it is a principal.
+pub(crate) const CALLER_BYTES_MAX: usize = 128;
 /// Watchers that a node serves at the same time: each event is filtered once per watcher.
 pub(crate) const WATCHERS_MAX: usize = 1_000;
 /// Bytes in the send buffer of one peer. Further messages are dropped, as a network may do; consensus sends again.

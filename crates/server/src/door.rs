@@ -22,6 +22,7 @@ use tokio_rustls::{TlsAcceptor, TlsStream};
 use tonic::transport::server::Connected;
 
 use crate::bounds::{FIRST_BYTES, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX};
+use crate::caller::OtherSide;
 use crate::tls::{Greeting, HTTP1_PROTOCOL, names_of};
 use crate::wrong_door::{Purpose, Sign, Speaks, turn_away};
 
@@ -34,15 +35,14 @@ pub(crate) enum Connection {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// The names in the certificate that the other side has shown. Empty if it has shown none.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ShownNames(pub(crate) Arc<[String]>);
-
 impl Connection {
-    pub(crate) fn shown_names(&self) -> ShownNames {
-        let Connection::Tls(stream) = self else { return ShownNames::default() };
-        let chain = stream.get_ref().1.peer_certificates();
-        ShownNames(chain.and_then(<[_]>::first).map(names_of).unwrap_or_default().into())
+    pub(crate) fn other_side(&self) -> OtherSide {
+        let (stream, chain) = match self {
+            Connection::Plain(stream) => (stream, None),
+            Connection::Tls(stream) => (stream.get_ref().0, stream.get_ref().1.peer_certificates()),
+        };
+        let names = chain.and_then(<[_]>::first).map(names_of).unwrap_or_default().into();
+        OtherSide { names, address: stream.peer_addr().ok() }
     }
 
     /// Makes the system notice that the other side is gone without closing the connection (gRPC has its own keep-alive for that). After
@@ -65,10 +65,10 @@ impl Connection {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = ShownNames;
+    type ConnectInfo = OtherSide;
 
-    fn connect_info(&self) -> ShownNames {
-        self.shown_names()
+    fn connect_info(&self) -> OtherSide {
+        self.other_side()
     }
 }
 

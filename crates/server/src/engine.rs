@@ -14,7 +14,7 @@ use fencepost_replica::{
 };
 use fencepost_session::edge::{Edge, Lead, StreamId, Transmit};
 use fencepost_session::{End, Tier};
-use fencepost_wire::{ShownNode, v1};
+use fencepost_wire::{Cause, ShownNode, Transfer, v1};
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::clock;
@@ -153,10 +153,10 @@ impl Shared {
     ///
     /// # Errors
     /// [`End`] says why not, where to ask instead, or that the outcome is unknown.
-    pub(crate) async fn change_members(&self, changes: Vec<MemberChange>) -> Result<(), End> {
+    pub(crate) async fn change_members(&self, changes: Vec<MemberChange>, cause: Cause) -> Result<(), End> {
         let changed = {
             let mut engine = self.engine();
-            let taken = engine.node.replica_mut().change_members(&changes);
+            let taken = engine.node.replica_mut().change_members(&changes, &cause);
             let ticket = taken.map_err(|why| engine.refusal(&why))?;
             let (sender, receiver) = oneshot::channel();
             engine.waiting_calls.insert(ticket, WaitingCall::MemberChange(sender));
@@ -401,12 +401,20 @@ impl Engine {
                     drop(self.waiting_calls.remove(&ticket));
                 }
             }
-            Output::MembersChanged { ticket, .. } => {
+            Output::MembersChanged { position, ticket, cause } => {
                 let ours = ticket.and_then(|ticket| self.waiting_calls.remove(&ticket));
                 if let Some(WaitingCall::MemberChange(waiting)) = ours {
                     let _ = waiting.send(());
                 }
+                if let Some(Cause { by, reason }) = cause {
+                    let (by, reason) = (by.as_str(), reason.as_str());
+                    tracing::info!(index = position.index, by, reason, "the members are changed");
+                }
                 self.follow_members();
+            }
+            Output::TransferBegun { position, transfer: Transfer { to, cause } } => {
+                let (to, by, reason) = (self.call(to), cause.by.as_str(), cause.reason.as_str());
+                tracing::info!(index = position.index, to, by, reason, "the leadership is transferred");
             }
             Output::PeerFound { peer, silent_ms } => {
                 self.metrics.peers_found += 1;
@@ -474,7 +482,7 @@ impl Engine {
 
     /// Begins a leadership transfer to the voter `to`, or to the voter that has the most of the log. Returns the successor; `None` if
     /// this node does not lead, or there is no such voter.
-    pub(crate) fn begin_hand_over(&mut self, to: Option<u64>) -> Option<u64> {
+    pub(crate) fn begin_hand_over(&mut self, to: Option<u64>, cause: Cause) -> Option<u64> {
         let replica = self.node.replica_mut();
         if !replica.serves() {
             return None;
@@ -482,7 +490,7 @@ impl Engine {
         let me = replica.id();
         let others = replica.members().into_iter().filter(|it| it.role == Role::Voter && it.node != me);
         let successor = others.filter(|it| to.is_none_or(|to| it.node == to)).max_by_key(|it| it.matched)?.node;
-        replica.transfer_lead(successor).ok().map(|()| successor)
+        replica.transfer_lead(successor, cause).ok().map(|()| successor)
     }
 
     /// Stops the node. Nothing is written or sent any more.

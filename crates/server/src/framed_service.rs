@@ -18,11 +18,11 @@ use tokio_stream::StreamExt;
 use tokio_util::codec::Framed;
 
 use crate::bounds::HANDSHAKE_TIMEOUT;
+use crate::caller::named;
 use crate::connected::Connected;
 use crate::door::Connection;
 use crate::engine::Shared;
 use crate::frames::{Codec, frames};
-use crate::lock_service::named;
 
 /// Serves a connection until it ends.
 pub(crate) async fn serve(shared: Shared, connection: Connection) {

@@ -14,6 +14,7 @@
 //! | `error.rs` | why a server does not start |
 //! | `engine.rs` | connects the tasks with the machines: replica, efficiency tier and edge; all on one thread |
 //! | `port.rs` | where the edge submits commands: the replica or the efficiency tier |
+//! | `caller.rs` | who calls: the principal of a client, and the author of what a caller orders |
 //! | `connected.rs` | one client's stream, as its connection holds it |
 //! | `door.rs` | accepts connections, does handshakes, tells frames from HTTP |
 //! | `wrong_door.rs` | tells a caller at the wrong port, in its own protocol, where to go |
@@ -39,6 +40,7 @@
 mod admin_service;
 mod arrivals;
 mod bounds;
+mod caller;
 mod clock;
 mod config;
 mod connected;

@@ -5,13 +5,13 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use fencepost_core::Principal;
 use fencepost_session::edge::Transmit;
 use fencepost_session::{End, Reason, Tier};
 use fencepost_wire::v1;
 use futures_core::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::caller::principal;
 use crate::connected::Connected;
 use crate::engine::Shared;
 use crate::status;
@@ -40,21 +40,6 @@ impl Stream for Outgoing {
             }
         }))
     }
-}
-
-/// The client's name. There is no authentication: a client may claim any name, so quotas bind only honest clients.
-pub(crate) fn principal<T>(request: &Request<T>) -> Result<Principal, End> {
-    match request.metadata().get("fencepost-client").map(|value| value.to_str()) {
-        None => named(None),
-        Some(Ok(name)) => named(Some(name)),
-        Some(Err(_)) => Err(End::invalid("the header fencepost-client must be text of visible ASCII characters")),
-    }
-}
-
-/// The principal for a client's name.
-pub(crate) fn named(name: Option<&str>) -> Result<Principal, End> {
-    Principal::new(name.unwrap_or("anonymous"))
-        .map_err(|error| End::invalid(format!("the name of the client: {error}")))
 }
 
 #[tonic::async_trait]

@@ -17,6 +17,7 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
+use crate::caller;
 use crate::engine::{Engine, Shared};
 use crate::error::StartError;
 use crate::peers;
@@ -118,7 +119,8 @@ async fn step(shared: &Shared, introduction: &Introduction) -> Result<bool, Stat
         return Ok(true);
     }
     if leads {
-        shared.change_members(vec![MemberChange::Describe(member.clone())]).await.map_err(status::of)?;
+        let cause = caller::by_node(member, "its name and its addresses");
+        shared.change_members(vec![MemberChange::Describe(member.clone())], cause).await.map_err(status::of)?;
         return Ok(false);
     }
     let ask = introduction.ask.iter().chain(&others);
@@ -133,12 +135,15 @@ async fn step(shared: &Shared, introduction: &Introduction) -> Result<bool, Stat
             client_address: member.client_address().to_owned(),
             oldest_format: known.oldest().get(),
             newest_format: known.newest().get(),
+            reason: "it joins, or has another name or address".to_owned(),
         };
-        admin.add_member(described).await?;
+        admin.add_member(caller::call_of_node(member, described)).await?;
     }
     if !votes {
         // Refused while this node catches up, and if it has a vote by an entry that it has not applied yet. Neither is an error.
-        match admin.promote_member(v1::PromoteMemberRequest { node: member.node(), replaces: None }).await {
+        let reason = "it joins as a voter".to_owned();
+        let promoted = v1::PromoteMemberRequest { node: member.node(), replaces: None, reason };
+        match admin.promote_member(caller::call_of_node(member, promoted)).await {
             Err(status) if is_not_yet(&status) => {}
             other => drop(other?),
         }

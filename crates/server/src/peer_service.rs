@@ -16,7 +16,8 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_types::StatusExt;
 
 use crate::bounds::{PEER_MESSAGE_BYTES_MAX, PEER_VERSION_BYTES_MAX, SNAPSHOT_BYTES_MAX};
-use crate::door::{Connection, ShownNames};
+use crate::caller::OtherSide;
+use crate::door::Connection;
 use crate::engine::{Engine, Shared};
 use crate::frames::{Frames, frames};
 use crate::server::wait_until_closed;
@@ -41,12 +42,12 @@ struct Caller {
 
 impl PeerEdge {
     /// Checks the certificate before any message is read: it must have the name of a member.
-    fn look_at(&self, shown: Option<&ShownNames>) -> Result<Option<Vec<String>>, Status> {
+    fn look_at(&self, side: Option<&OtherSide>) -> Result<Option<Vec<String>>, Status> {
         let engine = self.shared.engine();
         if !engine.peers.must_show_names() {
             return Ok(None);
         }
-        let names = shown.map(|shown| shown.0.to_vec()).unwrap_or_default();
+        let names = side.map(|side| side.names.to_vec()).unwrap_or_default();
         if engine.peers.knows(&names) { Ok(Some(names)) } else { Err(stranger(&names)) }
     }
 
@@ -136,10 +137,10 @@ fn bad(error: impl std::fmt::Display) -> Status {
 impl PeerEdge {
     /// Serves a peer's framed connection until the peer hangs up or this node ends.
     pub(crate) async fn serve(self, connection: Connection) {
-        let names = connection.shown_names();
+        let side = connection.other_side();
         let mut frames = frames::<v1::DeliverRequest>(connection, PEER_MESSAGE_BYTES_MAX);
         let refused = tokio::select! {
-            taken = self.take_messages(&names, &mut frames) => taken.err(),
+            taken = self.take_messages(&side, &mut frames) => taken.err(),
             // Without this, a connected peer would keep the node from ending.
             () = wait_until_closed(self.closed.clone()) => Some(status::of(End::shutting_down())),
         };
@@ -152,8 +153,8 @@ impl PeerEdge {
         let _ = SinkExt::<v1::DeliverResponse>::close(&mut frames).await;
     }
 
-    async fn take_messages(&self, names: &ShownNames, frames: &mut Frames<v1::DeliverRequest>) -> Result<(), Status> {
-        let mut names = Some(self.look_at(Some(names))?);
+    async fn take_messages(&self, side: &OtherSide, frames: &mut Frames<v1::DeliverRequest>) -> Result<(), Status> {
+        let mut names = Some(self.look_at(Some(side))?);
         let mut caller = None;
         while let Some(delivered) = frames.next().await {
             let delivered = delivered.map_err(bad)?;

@@ -37,7 +37,7 @@ use crate::peer_service::PeerEdge;
 use crate::peers::{Myself, Peers};
 use crate::tls::{Calling, Greeting, Port};
 use crate::wrong_door::{Purpose, Sign};
-use crate::{clock, framed_service, http};
+use crate::{caller, clock, framed_service, http};
 use fencepost_wire::grpc::admin_service_server::AdminServiceServer;
 use fencepost_wire::grpc::lock_service_server::LockServiceServer;
 use fencepost_wire::grpc::observe_service_server::ObserveServiceServer;
@@ -53,6 +53,8 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// A node that listens. Dropping it stops it at once, as a crash would.
 pub struct Server {
     shared: Shared,
+    /// This node, as it describes itself to the others.
+    member: Member,
     client_address: SocketAddr,
     http_address: SocketAddr,
     peer_address: SocketAddr,
@@ -131,9 +133,10 @@ impl Server {
         if config.peer_tls.is_some() {
             tasks.spawn(membership::ask_about_strangers(shared.clone(), introduction.clone(), closed.clone()));
         }
+        let member = introduction.member.clone();
         tasks.spawn(membership::introduce(shared.clone(), introduction, closed));
         let turns = tokio::spawn(turn_for_ever(shared.clone()));
-        Ok(Server { shared, client_address, http_address, peer_address, closing, tasks, turns })
+        Ok(Server { shared, member, client_address, http_address, peer_address, closing, tasks, turns })
     }
 
     /// The address for clients.
@@ -206,7 +209,8 @@ impl Server {
 
     /// Hands the lead over to another node, if this node leads and there is another voter.
     async fn hand_over(&mut self) -> Result<(), Stop> {
-        let successor = self.shared.engine().begin_hand_over(None);
+        let cause = caller::by_node(&self.member, "it shuts down");
+        let successor = self.shared.engine().begin_hand_over(None, cause);
         let Some(successor) = successor else { return Ok(()) };
         self.shared.ring();
         let mut progress = self.shared.progress();

@@ -201,7 +201,7 @@ impl ScriptedUser {
         let held = self.holds.get(&lock).zip(self.session);
         let state = held.map(|(hold, session)| {
             let state = hands.machine.grant_state(GrantKey::new(session, hold.grant), hands.local);
-            if let GrantState::Lost(lost) = state {
+            if let GrantState::Lost(lost) = &state {
                 let line = || format!("looks at its guard of {lock}: LOST, {lost}");
                 hands.observer.line(hands.now, &self.name, line);
             } else {

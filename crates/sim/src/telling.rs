@@ -88,7 +88,7 @@ impl Telling {
         match event {
             Event::SessionOpened { session, .. } => format!("session {} opened", self.session(*session)),
             Event::SessionEnded { session, how } => {
-                format!("session {} ended: {}", self.session(*session), session_end(*how))
+                format!("session {} ended: {}", self.session(*session), session_end(how))
             }
             Event::Queued { request, arrival } => {
                 format!("{} waits for {} as arrival {}", self.asker(request), held(&request.wants), arrival.0)
@@ -103,7 +103,7 @@ impl Telling {
             }
             Event::Ended { token, session, owner, held: what, count_left, how, rests_until, .. } => {
                 let (what, whose) = (held(what), self.owner(*session, owner.as_ref()));
-                let how = grant_end(*how);
+                let how = grant_end(how);
                 let left = if *count_left > 0 { format!(", but {count_left} more to release") } else { String::new() };
                 let rests = if rests_until.is_some() { ", and rests" } else { "" };
                 format!("{what} of {whose} ended, token {}: {how}{left}{rests}", token.0)
@@ -172,7 +172,7 @@ impl Telling {
             Answer::Failed(Failure::TooManyPending) => "failed, too many requests are pending".to_owned(),
             Answer::Failed(Failure::ShutDown) => "failed, the client is shut down".to_owned(),
             Answer::Unknown => "the outcome is unknown".to_owned(),
-            Answer::SessionEnded { how: Some(how), .. } => format!("the session has ended: {}", session_end(*how)),
+            Answer::SessionEnded { how: Some(how), .. } => format!("the session has ended: {}", session_end(how)),
             Answer::SessionEnded { how: None, .. } => "the session has ended".to_owned(),
         }
     }
@@ -189,14 +189,14 @@ impl Telling {
             Outcome::TimedOut => "the wait timed out".to_owned(),
             Outcome::Cancelled => "cancelled".to_owned(),
             Outcome::Deadlock(cycle) => self.cycle(cycle),
-            Outcome::SessionEnded(how) => format!("the session has ended: {}", session_end(*how)),
-            Outcome::GrantEnded(how) => format!("the grant has ended: {}", grant_end(*how)),
+            Outcome::SessionEnded(how) => format!("the session has ended: {}", session_end(how)),
+            Outcome::GrantEnded(how) => format!("the grant has ended: {}", grant_end(how)),
             Outcome::Converted { token, .. } => format!("converted, token {}", token.0),
             Outcome::Released { count_left: 0 } => "released".to_owned(),
             Outcome::Released { count_left } => format!("released once, {count_left} more to release"),
             Outcome::NotOwner => "not the owner".to_owned(),
             Outcome::AlreadyReleased => "already released".to_owned(),
-            Outcome::Expired(how) => format!("the grant had ended: {}", grant_end(*how)),
+            Outcome::Expired(how) => format!("the grant had ended: {}", grant_end(how)),
             Outcome::Extended { .. } => "extended".to_owned(),
             Outcome::ValueSet => "the value is set".to_owned(),
             Outcome::CancelTooLate(_) => "too late to cancel".to_owned(),
@@ -315,24 +315,24 @@ fn scope(scope: &Scope) -> String {
     }
 }
 
-fn session_end(how: SessionEnd) -> &'static str {
+fn session_end(how: &SessionEnd) -> &'static str {
     match how {
         SessionEnd::Closed => "closed",
         SessionEnd::Expired => "expired",
-        SessionEnd::Evicted => "evicted",
+        SessionEnd::Evicted(_) => "evicted",
         SessionEnd::Restored => "the cluster was restored from a backup",
     }
 }
 
-fn grant_end(how: GrantEnd) -> &'static str {
+fn grant_end(how: &GrantEnd) -> &'static str {
     match how {
         GrantEnd::Released => "released",
         GrantEnd::Session(SessionEnd::Closed) => "its session was closed",
         GrantEnd::Session(SessionEnd::Expired) => "its session expired",
-        GrantEnd::Session(SessionEnd::Evicted) => "its session was evicted",
+        GrantEnd::Session(SessionEnd::Evicted(_)) => "its session was evicted",
         GrantEnd::Session(SessionEnd::Restored) => "the cluster was restored from a backup",
         GrantEnd::Ttl => "its own TTL ran out",
         GrantEnd::MaxHold => "its maximum hold time was over",
-        GrantEnd::Broken => "broken by an administrator",
+        GrantEnd::Broken(_) => "broken by an administrator",
     }
 }

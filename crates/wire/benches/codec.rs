@@ -40,7 +40,7 @@ fn acquires(count: usize) -> Entry {
     };
     let batch = Batch { operations: (0..count).map(acquire).collect(), ..Batch::default() };
     let (version, stamp) = (FormatVersion::FIRST, LogicalMs(86_400_000));
-    Entry { version, term: 5, stamp, wall_clock_ms: Some(1_700_000_000_000), batch, proof: None }
+    Entry { version, term: 5, stamp, wall_clock_ms: Some(1_700_000_000_000), batch, ..Entry::default() }
 }
 
 fn entries(c: &mut Criterion) {

@@ -152,5 +152,5 @@ fn entry(acquires: usize) -> Entry {
     let operations = (0..acquires).map(|lock| world.acquire(lock, &name(lock), Wait::Forever)).collect();
     let batch = Batch { operations, ..Batch::default() };
     let (version, stamp) = (fencepost_core::FormatVersion::FIRST, LogicalMs(86_400_000));
-    Entry { version, term: 5, stamp, wall_clock_ms: Some(1_700_000_000_000), batch, proof: None }
+    Entry { version, term: 5, stamp, wall_clock_ms: Some(1_700_000_000_000), batch, ..Entry::default() }
 }

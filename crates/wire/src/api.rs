@@ -188,9 +188,9 @@ pub fn push_to_wire(push: &Push) -> v1::Push {
         Push::Ended { number, outcome, .. } => {
             What::Ended(v1::WaitEnded { number: number.0, outcome: Some(to_wire::outcome(outcome)) })
         }
-        Push::Lost { grant, how, .. } => What::Lost(v1::LostGrant { grant: grant.0, how: to_wire::grant_end(*how) }),
+        Push::Lost { grant, how, .. } => What::Lost(to_wire::lost_grant(*grant, how)),
         Push::Contended { grant, .. } => What::ContendedGrant(grant.0),
-        Push::SessionEnded { how, .. } => What::SessionEnded(to_wire::session_end(*how)),
+        Push::SessionEnded { how, .. } => What::SessionEnded(to_wire::session_end(how)),
     };
     v1::Push { session_high, session_low, what: Some(what) }
 }
@@ -207,10 +207,11 @@ pub fn push_from_wire(push: v1::Push) -> Result<Push, WireError> {
         What::Ended(v1::WaitEnded { number, outcome }) => {
             Push::Ended { session, number: RequestNumber(number), outcome: from_wire::outcome(outcome)? }
         }
-        What::Lost(v1::LostGrant { grant, how }) => {
-            Push::Lost { session, grant: GrantId(grant), how: from_wire::grant_end(how)? }
+        What::Lost(lost) => {
+            let (grant, how) = from_wire::lost_grant(lost)?;
+            Push::Lost { session, grant, how }
         }
         What::ContendedGrant(grant) => Push::Contended { session, grant: GrantId(grant) },
-        What::SessionEnded(how) => Push::SessionEnded { session, how: from_wire::session_end(how)? },
+        What::SessionEnded(how) => Push::SessionEnded { session, how: from_wire::session_end(Some(how))? },
     })
 }

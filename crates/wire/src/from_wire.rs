@@ -8,8 +8,8 @@ use fencepost_core::{
     CycleLink, Epoch, FormatVersion, FreezeId, FreezeRecord, GrantEnd, GrantId, GrantRecord, Header, Held, Holder,
     Late, Lock, LockDelay, LockMode, Locks, LogicalMs, Metadata, Millis, Mode, Name, Open, Operation, Outcome,
     OwnerName, Permits, Principal, Reason, Record, Refusal, Renewal, Request, RequestNumber, RestRecord, Scope,
-    SecretHash, Seen, SemaphoreRecord, SessionEnd, SessionId, SessionRecord, TakePermits, Takes, Terms, Token, Ttl,
-    UnseenAnswer, Value, Wait, WaiterRecord, Wants,
+    SecretHash, Seen, SemaphoreRecord, SessionEnd, SessionId, SessionRecord, TakePermits, Takes, Terms, Token,
+    ToldReason, Ttl, UnseenAnswer, Value, Wait, WaiterRecord, Wants,
 };
 
 use crate::error::WireError;
@@ -331,7 +331,7 @@ pub(crate) fn outcome(outcome: Option<wire::Outcome>) -> Read<Outcome> {
         }
         Kind::ExtendedUntilMs(until) => Outcome::Extended { until: LogicalMs(until) },
         Kind::ValueSet(rest) => nothing(rest, Outcome::ValueSet),
-        Kind::Expired(how) => Outcome::Expired(grant_end(how)?),
+        Kind::Expired(how) => Outcome::Expired(grant_end(Some(how))?),
         Kind::CancelTooLate(what) => Outcome::CancelTooLate(late(what)?),
         Kind::CancelReleased(wire::CancelReleased { grant, count_left }) => {
             Outcome::CancelReleased { grant: GrantId(grant), count_left }
@@ -340,8 +340,8 @@ pub(crate) fn outcome(outcome: Option<wire::Outcome>) -> Read<Outcome> {
         Kind::NotOwner(rest) => nothing(rest, Outcome::NotOwner),
         Kind::AlreadyReleased(rest) => nothing(rest, Outcome::AlreadyReleased),
         Kind::Deadlock(found) => Outcome::Deadlock(Box::new(cycle(found)?)),
-        Kind::SessionEnded(how) => Outcome::SessionEnded(session_end(how)?),
-        Kind::GrantEnded(how) => Outcome::GrantEnded(grant_end(how)?),
+        Kind::SessionEnded(how) => Outcome::SessionEnded(session_end(Some(how))?),
+        Kind::GrantEnded(how) => Outcome::GrantEnded(grant_end(Some(how))?),
         Kind::OpenedEpoch(epoch) => Outcome::Opened { epoch: Epoch(epoch) },
         Kind::Renewed(rest) => nothing(rest, Outcome::Renewed),
         Kind::Attached(found) => Outcome::Attached(Box::new(attached(found)?)),
@@ -441,31 +441,34 @@ fn unseen_answer(answer: wire::UnseenAnswer) -> Read<UnseenAnswer> {
 }
 
 fn lost_grants(lost: Vec<wire::LostGrant>) -> Read<Vec<(GrantId, GrantEnd)>> {
-    lost.into_iter().map(|wire::LostGrant { grant, how }| Ok((GrantId(grant), grant_end(how)?))).collect()
+    lost.into_iter().map(lost_grant).collect()
 }
 
-pub(crate) fn session_end(how: i32) -> Read<SessionEnd> {
-    match named("the reason why a session ended", how)? {
-        wire::SessionEnd::Unspecified => Err(WireError::Unknown { what: "the reason why a session ended" }),
-        wire::SessionEnd::Closed => Ok(SessionEnd::Closed),
-        wire::SessionEnd::Expired => Ok(SessionEnd::Expired),
-        wire::SessionEnd::Evicted => Ok(SessionEnd::Evicted),
-        wire::SessionEnd::Restored => Ok(SessionEnd::Restored),
-    }
+pub(crate) fn lost_grant(wire::LostGrant { grant, how }: wire::LostGrant) -> Read<(GrantId, GrantEnd)> {
+    Ok((GrantId(grant), grant_end(how)?))
 }
 
-pub(crate) fn grant_end(how: i32) -> Read<GrantEnd> {
-    match named("the reason why a grant ended", how)? {
-        wire::GrantEnd::Unspecified => Err(WireError::Unknown { what: "the reason why a grant ended" }),
-        wire::GrantEnd::Released => Ok(GrantEnd::Released),
-        wire::GrantEnd::SessionClosed => Ok(GrantEnd::Session(SessionEnd::Closed)),
-        wire::GrantEnd::SessionExpired => Ok(GrantEnd::Session(SessionEnd::Expired)),
-        wire::GrantEnd::SessionEvicted => Ok(GrantEnd::Session(SessionEnd::Evicted)),
-        wire::GrantEnd::SessionRestored => Ok(GrantEnd::Session(SessionEnd::Restored)),
-        wire::GrantEnd::Ttl => Ok(GrantEnd::Ttl),
-        wire::GrantEnd::MaxHold => Ok(GrantEnd::MaxHold),
-        wire::GrantEnd::Broken => Ok(GrantEnd::Broken),
-    }
+pub(crate) fn session_end(end: Option<wire::SessionEnd>) -> Read<SessionEnd> {
+    use wire::session_end::How;
+    let nothing = |wire::Nothing {}, end| end;
+    Ok(match known("the reason why a session ended", end.and_then(|end| end.how))? {
+        How::Closed(rest) => nothing(rest, SessionEnd::Closed),
+        How::Expired(rest) => nothing(rest, SessionEnd::Expired),
+        How::Evicted(reason) => SessionEnd::Evicted(told_reason(&reason)?),
+        How::Restored(rest) => nothing(rest, SessionEnd::Restored),
+    })
+}
+
+pub(crate) fn grant_end(end: Option<wire::GrantEnd>) -> Read<GrantEnd> {
+    use wire::grant_end::How;
+    let nothing = |wire::Nothing {}, end| end;
+    Ok(match known("the reason why a grant ended", end.and_then(|end| end.how))? {
+        How::Released(rest) => nothing(rest, GrantEnd::Released),
+        How::Session(how) => GrantEnd::Session(session_end(Some(how))?),
+        How::Ttl(rest) => nothing(rest, GrantEnd::Ttl),
+        How::MaxHold(rest) => nothing(rest, GrantEnd::MaxHold),
+        How::Broken(reason) => GrantEnd::Broken(told_reason(&reason)?),
+    })
 }
 
 // ---- Refusals
@@ -508,6 +511,9 @@ fn refusal(refusal: wire::Refusal) -> Read<Refusal> {
         Kind::MoreThanLimit(wire::NameAndLimit { name: of, limit }) => {
             Refusal::MoreThanLimit { name: name(&of)?, limit: permits(limit)? }
         }
+        Kind::LimitLowered(wire::LimitLowered { name: of, limit, reason }) => {
+            Refusal::LimitLowered { name: name(&of)?, limit: permits(limit)?, reason: told_reason(&reason)? }
+        }
         Kind::FreezeExists(rest) => nothing(rest, Refusal::FreezeExists),
         Kind::NotYetNeeds(needs) => Refusal::NotYet { needs: version(needs)? },
     })
@@ -534,6 +540,7 @@ fn bound(bound: i32) -> Read<Bound> {
         wire::Bound::OwnerBytes => Bound::OwnerBytes,
         wire::Bound::PrincipalBytes => Bound::PrincipalBytes,
         wire::Bound::ReasonBytes => Bound::ReasonBytes,
+        wire::Bound::ToldReasonBytes => Bound::ToldReasonBytes,
         wire::Bound::MultiLock => Bound::MultiLock,
         wire::Bound::FootprintNames => Bound::FootprintNames,
         wire::Bound::LocksPerSession => Bound::LocksPerSession,
@@ -581,6 +588,10 @@ pub(crate) fn principal(text: &str) -> Read<Principal> {
 
 pub(crate) fn reason(text: &str) -> Read<Reason> {
     Reason::new(text).map_err(bad("a reason"))
+}
+
+pub(crate) fn told_reason(text: &str) -> Read<ToldReason> {
+    ToldReason::new(text).map_err(bad("a reason that clients are told"))
 }
 
 pub(crate) fn metadata(bytes: &[u8]) -> Read<Metadata> {

@@ -25,6 +25,7 @@
 //! | `snapshot_writer.rs` | writing a snapshot: records in, chunks out |
 //! | `snapshot_reader.rs` | reading a snapshot: bytes in, records out |
 //! | `frame.rs` | messages with a length prefix on a connection |
+//! | `cause.rs` | who ordered a change of the members or a leadership transfer, and why |
 //! | `member.rs` | members with names and addresses, and all members of a group |
 //! | `member_change.rs` | changes of the members, without the consensus library's parser |
 //! | `wall_clock.rs` | which wall-clock time each stamp was, for people |
@@ -35,6 +36,7 @@
 pub mod api;
 pub mod bounds;
 
+mod cause;
 mod error;
 mod frame;
 mod from_wire;
@@ -74,11 +76,12 @@ pub mod grpc {
     pub const SCHEMA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/grpc/schema.bin"));
 }
 
+pub use cause::{Cause, Transfer};
 pub use error::WireError;
 pub use frame::{FRAME_GREETING, FRAME_PROTOCOL, PEER_GREETING, PEER_PROTOCOL, put_frame, take_frame};
 pub use log_entry::{Entry, StateProof, decode, encode, encode_into};
 pub use member::{BadMember, Member, Members, ShownNode};
-pub use member_change::{MemberChanges, MemberStep, decode_member_changes, encode_described};
+pub use member_change::{MemberChanges, MemberStep, decode_member_changes, encode_beside};
 pub use secret::SessionSecret;
 pub use snapshot::SnapshotHeader;
 pub use snapshot_reader::SnapshotReader;

@@ -8,6 +8,7 @@ use fencepost_core::{Batch, FormatVersion, KnownVersions, LogicalMs, Operation};
 use prost::Message;
 
 use crate::bounds::ENTRY_BYTES_MAX;
+use crate::cause::Transfer;
 use crate::error::WireError;
 use crate::v1 as wire;
 use crate::{from_wire, strict, to_wire};
@@ -28,6 +29,8 @@ pub struct Entry {
     pub batch: Batch,
     /// The hash of the leader's state at an earlier entry. Replicas compare it with their own.
     pub proof: Option<StateProof>,
+    /// The leadership transfer that this entry begins, for people who read the log. It decides nothing.
+    pub transfer: Option<Transfer>,
 }
 
 /// The hash of the state at an entry.
@@ -49,6 +52,7 @@ const KEY_RENEWALS: u64 = 6 << 3 | 2;
 const KEY_OPERATIONS: u64 = 7 << 3 | 2;
 const KEY_PROOF: u64 = 8 << 3 | 2;
 const KEY_RAISE_TO: u64 = 9 << 3;
+const KEY_TRANSFER: u64 = 10 << 3 | 2;
 
 /// The bytes of an entry.
 ///
@@ -68,7 +72,7 @@ pub fn encode(entry: &Entry) -> Vec<u8> {
 /// read such an entry, and none could continue without it. A leader ends a batch long before, and refuses such an operation.
 pub fn encode_into(entry: &Entry, bytes: &mut Vec<u8>) {
     let before = bytes.len();
-    let Entry { version, term, stamp, wall_clock_ms, batch, proof } = entry;
+    let Entry { version, term, stamp, wall_clock_ms, batch, proof, transfer } = entry;
     let Batch { raise_to, failover_grace, renewals, operations } = batch;
     let head = wire::LogEntry {
         format_version: version.get(),
@@ -80,6 +84,7 @@ pub fn encode_into(entry: &Entry, bytes: &mut Vec<u8>) {
         operations: Vec::new(),
         proof: None,
         raise_to: None,
+        transfer: None,
     };
     // A message is a sequence of fields, so the lists may follow the other fields.
     append(&head, bytes);
@@ -99,6 +104,10 @@ pub fn encode_into(entry: &Entry, bytes: &mut Vec<u8>) {
     if let Some(raise_to) = raise_to {
         bytes.push(KEY_RAISE_TO as u8);
         prost::encoding::encode_varint(u64::from(raise_to.get()), bytes);
+    }
+    if let Some(transfer) = transfer {
+        bytes.push(KEY_TRANSFER as u8);
+        append_with_length(&transfer.to_wire(), bytes);
     }
     let length = bytes.len() - before;
     assert!(length <= ENTRY_BYTES_MAX, "an entry of {length} bytes: no replica can read more than {ENTRY_BYTES_MAX}");
@@ -147,6 +156,10 @@ pub fn decode(bytes: &[u8], known: KnownVersions) -> Result<Entry, WireError> {
             KEY_RAISE_TO => {
                 let version = u32::try_from(number(&mut rest)?).ok().and_then(FormatVersion::new);
                 entry.batch.raise_to = Some(version.ok_or_else(|| damaged("an impossible format version"))?);
+            }
+            KEY_TRANSFER => {
+                let transfer = strict::message::<wire::Transfer>("a leadership transfer", part(&mut rest)?)?;
+                entry.transfer = Some(Transfer::from_wire(&transfer)?);
             }
             _ => return Err(WireError::Unknown { what: "a field of a log entry" }),
         }
@@ -208,9 +221,12 @@ fn append_with_length(message: &impl Message, bytes: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use fencepost_core::{Action, Epoch, GrantId, Operation, Renewal, Request, RequestNumber, Seen, SessionId};
+    use fencepost_core::{
+        Action, Epoch, GrantId, Operation, Principal, Reason, Renewal, Request, RequestNumber, Seen, SessionId,
+    };
 
     use super::*;
+    use crate::cause::Cause;
 
     fn decode(bytes: &[u8]) -> Result<Entry, WireError> {
         super::decode(bytes, KnownVersions::THIS_BUILD)
@@ -232,6 +248,10 @@ mod tests {
             wall_clock_ms: Some(1_700_000_000_000),
             batch: Batch { raise_to: FormatVersion::new(300), failover_grace: true, renewals, operations },
             proof: Some(StateProof { index: 640, state_hash: u64::MAX }),
+            transfer: Some(Transfer {
+                to: 3,
+                cause: Cause { by: Principal::new("n1").unwrap(), reason: Reason::new("").unwrap() },
+            }),
         }
     }
 
@@ -242,6 +262,7 @@ mod tests {
         assert_eq!((message.format_version, message.term, message.stamp_ms), (1, 9, 123_456));
         assert_eq!((message.wall_clock_ms, message.failover_grace), (Some(1_700_000_000_000), true));
         assert_eq!((message.renewals.len(), message.operations.len(), message.raise_to), (1, 2, Some(300)));
+        assert_eq!(message.transfer.as_ref().map(|transfer| transfer.to), Some(3));
         assert_eq!(message.encode_to_vec(), bytes);
         assert_eq!(decode(&bytes), Ok(entry()));
     }
@@ -273,7 +294,7 @@ mod tests {
 
         let mut operation = to_wire::operation(&entry().batch.operations[0]).encode_to_vec();
         let with_operation = |operation: &[u8]| {
-            let mut bytes = encode(&Entry { batch: Batch::default(), proof: None, ..entry() });
+            let mut bytes = encode(&Entry { batch: Batch::default(), proof: None, transfer: None, ..entry() });
             bytes.extend([KEY_OPERATIONS as u8, operation.len() as u8]);
             bytes.extend(operation);
             bytes

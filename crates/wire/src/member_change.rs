@@ -5,6 +5,7 @@
 
 use prost::Message;
 
+use crate::cause::Cause;
 use crate::error::WireError;
 use crate::member::Member;
 use crate::{strict, v1 as wire};
@@ -29,11 +30,14 @@ pub struct MemberChanges {
     pub steps: Vec<(u64, MemberStep)>,
     /// Names and addresses of nodes that the steps add or keep.
     pub described: Vec<Member>,
+    /// Who ordered the change, and why. `None` in the entry with which consensus ends a change in two steps.
+    pub cause: Option<Cause>,
 }
 
-/// The bytes that the library's entry carries beside the steps: names and addresses.
-pub fn encode_described(members: &[Member]) -> Vec<u8> {
-    wire::MembersDescribed { members: members.iter().map(Member::to_wire).collect() }.encode_to_vec()
+/// The bytes that the library's entry carries beside the steps: names and addresses, and the cause.
+pub fn encode_beside(members: &[Member], cause: &Cause) -> Vec<u8> {
+    let (members, cause) = (members.iter().map(Member::to_wire).collect(), Some(cause.to_wire()));
+    wire::MembersDescribed { members, cause }.encode_to_vec()
 }
 
 /// Reads the changes in an entry.
@@ -61,7 +65,8 @@ pub fn decode_member_changes(bytes: &[u8]) -> Result<MemberChanges, WireError> {
         let detail = "a step for node 0, or a description of a node that is not added or kept".to_owned();
         return Err(WireError::Damaged { what: WHAT, detail });
     }
-    Ok(MemberChanges { steps, described })
+    let cause = beside.cause.as_ref().map(Cause::from_wire).transpose()?;
+    Ok(MemberChanges { steps, described, cause })
 }
 
 /// As the library's schema declares it.
@@ -85,6 +90,8 @@ struct ConfChangeSingle {
 
 #[cfg(test)]
 mod tests {
+    use fencepost_core::{Principal, Reason};
+
     use super::*;
 
     #[test]
@@ -92,9 +99,14 @@ mod tests {
         let single = |change_type, node_id| ConfChangeSingle { change_type, node_id };
         let member = |node| Member::new(node, "n", "peer:1", "client:2").unwrap();
         let changes = vec![single(0, 7), single(1, 8), single(2, 9)];
-        let good = ConfChangeV2 { changes, context: encode_described(&[member(9)]), ..Default::default() };
+        let cause = || Cause {
+            by: Principal::new("unverified ann@db-1").unwrap(),
+            reason: Reason::new("a larger disk").unwrap(),
+        };
+        let beside = |node| encode_beside(&[member(node)], &cause());
+        let good = ConfChangeV2 { changes, context: beside(9), ..Default::default() };
         let steps = vec![(7, MemberStep::Voter), (8, MemberStep::Gone), (9, MemberStep::Learner)];
-        let expected = MemberChanges { steps, described: vec![member(9)] };
+        let expected = MemberChanges { steps, described: vec![member(9)], cause: Some(cause()) };
         assert_eq!(decode_member_changes(&good.encode_to_vec()), Ok(expected));
         assert_eq!(decode_member_changes(&[]), Ok(MemberChanges::default()));
 
@@ -110,8 +122,8 @@ mod tests {
         assert!(matches!(decode_member_changes(&longer), Err(WireError::Unknown { .. })), "an unknown field");
 
         let of_node_zero = ConfChangeV2 { changes: vec![single(0, 0)], ..Default::default() };
-        let described_and_gone = ConfChangeV2 { context: encode_described(&[member(8)]), ..good.clone() };
-        let described_alone = ConfChangeV2 { context: encode_described(&[member(1)]), ..good };
+        let described_and_gone = ConfChangeV2 { context: beside(8), ..good.clone() };
+        let described_alone = ConfChangeV2 { context: beside(1), ..good };
         for bad in [of_node_zero, described_and_gone, described_alone] {
             assert!(matches!(decode_member_changes(&bad.encode_to_vec()), Err(WireError::Damaged { .. })), "{bad:?}");
         }

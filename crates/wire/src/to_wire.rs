@@ -373,13 +373,13 @@ pub(crate) fn outcome(outcome: &Outcome) -> wire::Outcome {
         Outcome::TimedOut => Kind::TimedOut(wire::Nothing {}),
         Outcome::Cancelled => Kind::Cancelled(wire::Nothing {}),
         Outcome::Deadlock(found) => Kind::Deadlock(cycle(found)),
-        Outcome::SessionEnded(how) => Kind::SessionEnded(session_end(*how)),
-        Outcome::GrantEnded(how) => Kind::GrantEnded(grant_end(*how)),
+        Outcome::SessionEnded(how) => Kind::SessionEnded(session_end(how)),
+        Outcome::GrantEnded(how) => Kind::GrantEnded(grant_end(how)),
         Outcome::Converted { grant, token } => Kind::Converted(wire::Converted { grant: grant.0, token: token.0 }),
         Outcome::Released { count_left } => Kind::ReleasedCountLeft(*count_left),
         Outcome::NotOwner => Kind::NotOwner(wire::Nothing {}),
         Outcome::AlreadyReleased => Kind::AlreadyReleased(wire::Nothing {}),
-        Outcome::Expired(how) => Kind::Expired(grant_end(*how)),
+        Outcome::Expired(how) => Kind::Expired(grant_end(how)),
         Outcome::Extended { until } => Kind::ExtendedUntilMs(until.0),
         Outcome::ValueSet => Kind::ValueSet(wire::Nothing {}),
         Outcome::CancelTooLate(what) => Kind::CancelTooLate(late(*what)),
@@ -491,32 +491,35 @@ fn unseen_answer(UnseenAnswer { number, answered_at, outcome: said, stands }: &U
     }
 }
 
+pub(crate) fn lost_grant(grant: GrantId, how: &GrantEnd) -> wire::LostGrant {
+    wire::LostGrant { grant: grant.0, how: Some(grant_end(how)) }
+}
+
 fn lost_grants(lost: &[(GrantId, GrantEnd)]) -> Vec<wire::LostGrant> {
-    lost.iter().map(|(grant, how)| wire::LostGrant { grant: grant.0, how: grant_end(*how) }).collect()
+    lost.iter().map(|(grant, how)| lost_grant(*grant, how)).collect()
 }
 
-pub(crate) fn session_end(how: SessionEnd) -> i32 {
+pub(crate) fn session_end(how: &SessionEnd) -> wire::SessionEnd {
+    use wire::session_end::How;
     let how = match how {
-        SessionEnd::Closed => wire::SessionEnd::Closed,
-        SessionEnd::Expired => wire::SessionEnd::Expired,
-        SessionEnd::Evicted => wire::SessionEnd::Evicted,
-        SessionEnd::Restored => wire::SessionEnd::Restored,
+        SessionEnd::Closed => How::Closed(wire::Nothing {}),
+        SessionEnd::Expired => How::Expired(wire::Nothing {}),
+        SessionEnd::Evicted(reason) => How::Evicted(reason.as_str().to_owned()),
+        SessionEnd::Restored => How::Restored(wire::Nothing {}),
     };
-    how as i32
+    wire::SessionEnd { how: Some(how) }
 }
 
-pub(crate) fn grant_end(how: GrantEnd) -> i32 {
+pub(crate) fn grant_end(how: &GrantEnd) -> wire::GrantEnd {
+    use wire::grant_end::How;
     let how = match how {
-        GrantEnd::Released => wire::GrantEnd::Released,
-        GrantEnd::Session(SessionEnd::Closed) => wire::GrantEnd::SessionClosed,
-        GrantEnd::Session(SessionEnd::Expired) => wire::GrantEnd::SessionExpired,
-        GrantEnd::Session(SessionEnd::Evicted) => wire::GrantEnd::SessionEvicted,
-        GrantEnd::Session(SessionEnd::Restored) => wire::GrantEnd::SessionRestored,
-        GrantEnd::Ttl => wire::GrantEnd::Ttl,
-        GrantEnd::MaxHold => wire::GrantEnd::MaxHold,
-        GrantEnd::Broken => wire::GrantEnd::Broken,
+        GrantEnd::Released => How::Released(wire::Nothing {}),
+        GrantEnd::Session(how) => How::Session(session_end(how)),
+        GrantEnd::Ttl => How::Ttl(wire::Nothing {}),
+        GrantEnd::MaxHold => How::MaxHold(wire::Nothing {}),
+        GrantEnd::Broken(reason) => How::Broken(reason.as_str().to_owned()),
     };
-    how as i32
+    wire::GrantEnd { how: Some(how) }
 }
 
 // ---- Refusals
@@ -553,6 +556,11 @@ fn refusal(refusal: &Refusal) -> wire::Refusal {
         Refusal::NoLimit(name) => Kind::NoLimit(text(name)),
         Refusal::LimitDiffers { name, live } => Kind::LimitDiffers(and_limit(name, live)),
         Refusal::MoreThanLimit { name, limit } => Kind::MoreThanLimit(and_limit(name, limit)),
+        Refusal::LimitLowered { name, limit, reason } => Kind::LimitLowered(wire::LimitLowered {
+            name: text(name),
+            limit: limit.get(),
+            reason: reason.as_str().to_owned(),
+        }),
         Refusal::FreezeExists => Kind::FreezeExists(nothing),
         Refusal::NotYet { needs } => Kind::NotYetNeeds(needs.get()),
     };
@@ -580,6 +588,7 @@ fn bound(bound: Bound) -> i32 {
         Bound::OwnerBytes => wire::Bound::OwnerBytes,
         Bound::PrincipalBytes => wire::Bound::PrincipalBytes,
         Bound::ReasonBytes => wire::Bound::ReasonBytes,
+        Bound::ToldReasonBytes => wire::Bound::ToldReasonBytes,
         Bound::MultiLock => wire::Bound::MultiLock,
         Bound::FootprintNames => wire::Bound::FootprintNames,
         Bound::LocksPerSession => wire::Bound::LocksPerSession,

@@ -66,7 +66,7 @@ impl Pinned {
 
     /// Why the connection ended, if it has.
     pub(super) fn end(&self) -> Option<Lost> {
-        *self.ended.borrow()
+        self.ended.borrow().clone()
     }
 }
 
@@ -194,7 +194,7 @@ impl<H: Held> Lease for PinnedLease<H> {
 
     async fn ended(&self) -> Lost {
         match self.ended.clone().wait_for(Option::is_some).await {
-            Ok(why) => why.unwrap_or(Lost::Gone),
+            Ok(why) => why.clone().unwrap_or(Lost::Gone),
             Err(_) => Lost::Gone,
         }
     }

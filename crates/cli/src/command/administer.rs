@@ -1,6 +1,6 @@
 //! What an administrator does to locks: `break`, `evict`, `freeze`, `freezes`, `thaw` and `limit`.
 //!
-//! Every change carries a reason, which goes to the audit log. `break` and `evict` show what they will end, and ask before they do it.
+//! Every change has an author and a reason in the log. `break` and `evict` show what they will end, and ask before they do it.
 
 use std::io::{IsTerminal, Write};
 
@@ -56,7 +56,7 @@ pub(crate) struct FreezeArgs {
     /// Every name with this prefix; the empty prefix means every name
     #[arg(long)]
     prefix: Option<String>,
-    /// The reason, for the audit log
+    /// The reason, for the log and for people who watch
     #[arg(long, value_name = "TEXT")]
     reason: String,
     #[command(flatten)]
@@ -86,7 +86,7 @@ pub(crate) struct ThawArgs {
     /// All freezes of exactly this prefix
     #[arg(long)]
     prefix: Option<String>,
-    /// The reason, for the audit log
+    /// The reason, for the log and for people who watch
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     reason: String,
     #[command(flatten)]
@@ -109,7 +109,7 @@ pub(crate) struct LimitArgs {
     /// Remove the limit
     #[arg(long)]
     none: bool,
-    /// The reason, for the audit log
+    /// The reason, for the log and for people who watch
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     reason: String,
     #[command(flatten)]
@@ -118,7 +118,7 @@ pub(crate) struct LimitArgs {
 
 #[derive(Debug, clap::Args)]
 struct ActArgs {
-    /// The reason, for the audit log and for the clients concerned
+    /// The reason, for the log and for the clients that lose something: they see its first 128 bytes
     #[arg(long, value_name = "TEXT")]
     reason: String,
     /// Do not ask for confirmation
@@ -212,7 +212,7 @@ pub(crate) async fn evict(args: EvictArgs) -> Result {
     let id: SessionId = by_beginning("session", &args.session, ids, "fencepost sessions")?;
     let session =
         sessions.iter().find(|session| session.id == id).expect("`by_beginning` returns an id from this list");
-    let who = shown::client(session.metadata.as_bytes());
+    let who = shown::client(&shown::metadata(session.metadata.as_bytes()));
     let (grants, waits) = (session.grants, session.waits);
     let shown = format!(
         "session {} ({who}), which holds {grants} locks and waits for {waits}",

@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use crate::connect::{self, ServerArgs};
 use crate::failure::Result;
+use crate::listing;
 use crate::output::{self, Format, OutputArgs};
-use crate::{listing, shown};
+use crate::shown::{self, People};
 
 /// Show everything about one lock
 #[derive(Debug, clap::Args)]
@@ -25,12 +26,12 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> Result {
     let client = args.server.connect().await?;
     let explained = client.explain(args.lock.as_str()).await?;
-    if args.output.output == Format::Json {
-        return output::json(&explanation_json(&explained));
-    }
     let AsOf { at, what } = &explained;
     let now = at.stamp;
     let people = listing::people(&client, sessions_of(what)).await?;
+    if args.output.output == Format::Json {
+        return output::json(&explanation_json(&explained, &people));
+    }
     output::line(&format!("lock      {}", output::printable(what.name.as_str())))?;
     output::line(&format!("as of     entry {} of term {}", at.index, at.term))?;
     if let Some((semaphore, out)) = &what.semaphore {
@@ -109,7 +110,7 @@ pub(crate) fn holders_of_the_name(what: &Explanation) -> impl Iterator<Item = &H
     what.holders.iter().filter(move |it| it.covers_from.is_none() && asked(it.holder.takes))
 }
 
-pub(crate) fn explanation_json(AsOf { at, what }: &AsOf<Explanation>) -> Value {
+pub(crate) fn explanation_json(AsOf { at, what }: &AsOf<Explanation>, people: &People) -> Value {
     let now = at.stamp;
     let holder = |it: &HolderView| {
         let row = json!({
@@ -117,6 +118,7 @@ pub(crate) fn explanation_json(AsOf { at, what }: &AsOf<Explanation>) -> Value {
             "token": it.holder.token.0,
             "takes": shown::takes(it.holder.takes),
             "session": it.holder.session.map(shown::session_id),
+            "client": it.holder.session.map(|session| people.json(session)),
             "owner": it.holder.owner.as_ref().map(|owner| owner.as_str()),
             "covers_from": it.covers_from.as_ref().map(Name::as_str),
             "remaining_ms": it.deadline.0.saturating_sub(now.0),
@@ -129,6 +131,7 @@ pub(crate) fn explanation_json(AsOf { at, what }: &AsOf<Explanation>) -> Value {
             "wants": shown::takes(it.wants),
             "converts": it.converts,
             "session": shown::session_id(it.waiter.session),
+            "client": people.json(it.waiter.session),
             "owner": it.waiter.owner.as_ref().map(|owner| owner.as_str()),
             "remaining_ms": it.waiter.until.map(|until| until.0.saturating_sub(now.0)),
         });

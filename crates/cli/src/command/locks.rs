@@ -1,6 +1,6 @@
 //! `fencepost locks`: lists the held locks, their holders, and how many requests wait.
 //!
-//! Also the JSON of a grant and of a waiting request. For one lock with all details there is `describe`.
+//! For one lock with all details there is `describe`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 
 use crate::connect::ServerArgs;
 use crate::failure::Result;
+use crate::listing;
 use crate::output::{self, Format, OutputArgs};
-use crate::{listing, shown};
+use crate::shown::{self, People};
 
 /// List the locks that are held or waited for
 #[derive(Debug, clap::Args)]
@@ -28,12 +29,14 @@ pub(crate) async fn run(args: Args) -> Result {
     let client = args.server.connect().await?;
     let (grants, at) = listing::grants(&client, &args.prefix).await?;
     let waiters = listing::waiters(&client, &args.prefix, usize::MAX).await?;
+    let sessions = grants.iter().map(|grant| grant.record.session);
     if args.output.output == Format::Json {
-        let grants: Vec<Value> = grants.iter().map(|grant| grant_json(grant, &at)).collect();
-        let waiters: Vec<Value> = waiters.iter().map(|waiter| waiter_json(waiter, &at)).collect();
+        let people = listing::people(&client, sessions.chain(waiters.iter().map(|waiter| waiter.session))).await?;
+        let grants: Vec<Value> = grants.iter().map(|grant| grant_json(grant, &people, &at)).collect();
+        let waiters: Vec<Value> = waiters.iter().map(|waiter| waiter_json(waiter, &people, &at)).collect();
         return output::json(&json!({ "held": grants, "waiting": waiters }));
     }
-    let people = listing::people(&client, grants.iter().map(|grant| grant.record.session)).await?;
+    let people = listing::people(&client, sessions).await?;
     let mut waiting: BTreeMap<String, usize> = BTreeMap::new();
     for waiter in &waiters {
         for name in waiter.wants.held().names() {
@@ -74,12 +77,13 @@ fn nothing(prefix: &str) -> String {
 }
 
 /// A grant as JSON.
-pub(crate) fn grant_json(GrantView { record, deadline }: &GrantView, at: &ReadAt) -> Value {
+fn grant_json(GrantView { record, deadline }: &GrantView, people: &People, at: &ReadAt) -> Value {
     let row = json!({
         "grant": record.id.0,
         "token": record.token.0,
         "locks": shown::held_json(&record.held),
         "session": shown::session_id(record.session),
+        "client": people.json(record.session),
         "owner": record.owner.as_ref().map(|owner| owner.as_str()),
         "count": record.count,
         "remaining_ms": deadline.0.saturating_sub(at.stamp.0),
@@ -88,11 +92,12 @@ pub(crate) fn grant_json(GrantView { record, deadline }: &GrantView, at: &ReadAt
 }
 
 /// A waiting request as JSON.
-pub(crate) fn waiter_json(waiter: &WaiterRecord, at: &ReadAt) -> Value {
+fn waiter_json(waiter: &WaiterRecord, people: &People, at: &ReadAt) -> Value {
     let row = json!({
         "arrival": waiter.arrival.0,
         "locks": shown::held_json(&waiter.wants.held()),
         "session": shown::session_id(waiter.session),
+        "client": people.json(waiter.session),
         "owner": waiter.owner.as_ref().map(|owner| owner.as_str()),
         "remaining_ms": waiter.until.map(|until| until.0.saturating_sub(at.stamp.0)),
     });

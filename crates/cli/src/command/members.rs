@@ -47,6 +47,8 @@ enum What {
         #[arg(long, value_name = "HOST:PORT", value_parser = client_address)]
         client: String,
         #[command(flatten)]
+        why: WhyArgs,
+        #[command(flatten)]
         server: ServerArgs,
     },
     /// Make a voter of a learner that has caught up
@@ -56,6 +58,8 @@ enum What {
         /// A node that loses its vote in the same step
         #[arg(long, value_name = "NODE")]
         replaces: Option<String>,
+        #[command(flatten)]
+        why: WhyArgs,
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -67,8 +71,17 @@ enum What {
         #[arg(short, long)]
         yes: bool,
         #[command(flatten)]
+        why: WhyArgs,
+        #[command(flatten)]
         server: ServerArgs,
     },
+}
+
+#[derive(Debug, clap::Args)]
+struct WhyArgs {
+    /// The reason, for the log
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    reason: String,
 }
 
 fn peer_address(text: &str) -> std::result::Result<String, String> {
@@ -127,7 +140,7 @@ pub(crate) async fn list(args: ListArgs) -> Result {
 pub(crate) async fn run(Args { what }: Args) -> Result {
     match what {
         What::List(args) => list(args).await,
-        What::Add { node, name, peer, client, server } => {
+        What::Add { node, name, peer, client, why, server } => {
             let node = u64::from_str_radix(&node, 16).map_err(|_| {
                 Failure::usage(format!(
                     "{:?} is not a node's id: write it in hex, as in the node's log",
@@ -135,29 +148,29 @@ pub(crate) async fn run(Args { what }: Args) -> Result {
                 ))
             })?;
             let member = NewMember { node, name, peer_address: peer, client_address: client };
-            server.connect().await?.admin().add_member(member).await?;
+            server.connect().await?.admin().reason(why.reason).add_member(member).await?;
             output::say(&format!(
                 "fencepost: node {} is a learner: when it has caught up, `fencepost member promote` makes it a voter",
                 shown::node_id(node)
             ));
             Ok(())
         }
-        What::Promote { node, replaces, server } => {
+        What::Promote { node, replaces, why, server } => {
             let client = server.connect().await?;
             let promoted = find(&client, &node).await?;
             let replaced = match replaces {
                 Some(replaced) => Some(find(&client, &replaced).await?.node),
                 None => None,
             };
-            client.admin().promote_member(promoted.node, replaced).await?;
+            client.admin().reason(why.reason).promote_member(promoted.node, replaced).await?;
             output::say(&format!("fencepost: {} is a voter now", call(&promoted)));
             Ok(())
         }
-        What::Remove { node, yes, server } => remove(&server.connect().await?, &node, yes).await,
+        What::Remove { node, yes, why, server } => remove(&server.connect().await?, &node, &why.reason, yes).await,
     }
 }
 
-async fn remove(client: &Client, node: &str, yes: bool) -> Result {
+async fn remove(client: &Client, node: &str, reason: &str, yes: bool) -> Result {
     let members = client.status().await?.members;
     let removed = find_in(&members, node)?;
     let is_voter = |member: &&MemberStatus| member.role == MemberRole::Voter;
@@ -177,7 +190,7 @@ async fn remove(client: &Client, node: &str, yes: bool) -> Result {
         &format!("This will remove for good:\n  {} ({facts})\nAfterwards {warning}.", call(&removed)),
         yes,
     )?;
-    client.admin().remove_member(removed.node).await?;
+    client.admin().reason(reason).remove_member(removed.node).await?;
     let data = "delete its data directory. To let the machine join again, start it with an empty one and --join";
     let next = match removed.state {
         _ if removed.leads => format!("Another node takes the lead. Stop this one, and {data}"),

@@ -24,7 +24,7 @@ pub(crate) async fn run(args: Args) -> Result {
             let row = json!({
                 "session": shown::session_id(session.id),
                 "principal": session.principal.as_str(),
-                "client": shown::metadata(session.metadata.as_bytes()),
+                "client": shown::client_json(&shown::metadata(session.metadata.as_bytes())),
                 "grants": session.grants,
                 "waits": session.waits,
                 "ttl_ms": session.ttl.millis().get(),
@@ -37,7 +37,7 @@ pub(crate) async fn run(args: Args) -> Result {
     let row = |session: &fencepost::SessionView| {
         [
             shown::short_session(session.id),
-            shown::client(session.metadata.as_bytes()),
+            shown::client(&shown::metadata(session.metadata.as_bytes())),
             session.grants.to_string(),
             session.waits.to_string(),
             duration::show(session.ttl.millis().get()),

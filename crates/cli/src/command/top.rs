@@ -1,10 +1,10 @@
 //! `fencepost top`: shows the cluster on one screen, refreshed every second.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use fencepost::{Client, ClusterStatus, GrantView, MemberState, ReadAt};
+use fencepost::{Client, ClusterStatus, GrantView, MemberState, ReadAt, SessionId};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
@@ -14,7 +14,8 @@ use ratatui::widgets::{Block, Paragraph, Row, Table};
 
 use crate::connect::{self, ServerArgs};
 use crate::failure::{Failure, Result};
-use crate::{listing, output, shown};
+use crate::shown::{self, People};
+use crate::{listing, output};
 
 const REFRESH: Duration = Duration::from_secs(1);
 /// How many pages of waiters are counted. A bound, so that a million waiters are not read every second.
@@ -48,12 +49,13 @@ pub(crate) async fn run(args: Args) -> Result {
 
 async fn draw_until_quit(client: &Client, terminal: &mut ratatui::DefaultTerminal) -> Result {
     let mut before: Option<Seen> = None;
+    let mut people = People::default();
     let mut view = View::default();
     let mut keys = keys();
     loop {
-        match look(client).await {
+        match look(client, &mut people).await {
             Ok(seen) => {
-                view = View::of(&seen, before.as_ref());
+                view = View::of(&seen, before.as_ref(), &people);
                 before = Some(seen);
             }
             // Keep the last picture, marked as old.
@@ -107,7 +109,7 @@ struct Seen {
     as_of: ReadAt,
 }
 
-async fn look(client: &Client) -> Result<Seen> {
+async fn look(client: &Client, people: &mut People) -> Result<Seen> {
     let status = client.status().await?;
     let page = client.grants("", None).await?;
     let mut waiting = BTreeMap::new();
@@ -116,6 +118,9 @@ async fn look(client: &Client) -> Result<Seen> {
             *waiting.entry(name.to_string()).or_default() += 1;
         }
     }
+    let holders: BTreeSet<SessionId> = page.what.rows.iter().map(|grant| grant.record.session).collect();
+    people.keep(&holders);
+    listing::learn(client, people, holders).await?;
     Ok(Seen { at: Instant::now(), status, waiting, grants: page.what.rows, as_of: page.at })
 }
 
@@ -128,7 +133,7 @@ struct View {
 }
 
 impl View {
-    fn of(seen: &Seen, before: Option<&Seen>) -> View {
+    fn of(seen: &Seen, before: Option<&Seen>, people: &People) -> View {
         let Seen { status, waiting, grants, as_of, .. } = seen;
         let leader = status.members.iter().find(|member| member.leads);
         let leader = leader.map_or("none".to_owned(), crate::command::members::call);
@@ -162,12 +167,17 @@ impl View {
         if status.disk_short {
             head.push("the leader's disk is nearly full: new locks are refused; free space".to_owned());
         }
-        View { head, hot: hot_locks(waiting, grants, as_of), problem: None }
+        View { head, hot: hot_locks(waiting, grants, people, as_of), problem: None }
     }
 }
 
 /// The locks with the most waiters first, then those that have been held longest.
-fn hot_locks(waiting: &BTreeMap<String, usize>, grants: &[GrantView], as_of: &ReadAt) -> Vec<[String; 5]> {
+fn hot_locks(
+    waiting: &BTreeMap<String, usize>,
+    grants: &[GrantView],
+    people: &People,
+    as_of: &ReadAt,
+) -> Vec<[String; 5]> {
     let mut hot = Vec::new();
     for GrantView { record, .. } in grants {
         let (names, mode) = shown::held(&record.held);
@@ -177,7 +187,7 @@ fn hot_locks(waiting: &BTreeMap<String, usize>, grants: &[GrantView], as_of: &Re
             count.to_string(),
             mode,
             record.token.0.to_string(),
-            format!("{} for {}", shown::short_session(record.session), shown::age(as_of, record.granted_at)),
+            format!("{} by {}", shown::age(as_of, record.granted_at), people.place(record.session)),
         ];
         hot.push((count, record.granted_at, cells));
     }
@@ -220,7 +230,7 @@ fn draw(frame: &mut Frame<'_>, view: &View) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fencepost::{Counts, GrantId, LogicalMs, MemberRole, MemberStatus, Name, SessionId, Token, WallClock};
+    use fencepost::{Counts, GrantId, LogicalMs, MemberRole, MemberStatus, Name, Token, WallClock};
     use fencepost_core::{GrantRecord, Held, Lock, LockMode, Locks, Permits};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
@@ -317,7 +327,9 @@ mod tests {
     #[test]
     fn the_screen_shows_the_leader_the_rates_and_the_most_wanted_locks() {
         let (before, now) = seen();
-        let shown = screen(&View::of(&now, Some(&before)));
+        let mut people = People::default();
+        people.learn(now.grants[2].record.session, b"user=ann\nhost=db-1");
+        let shown = screen(&View::of(&now, Some(&before), &people));
         let expected = [
             "┌ fencepost ─────────────────────────────────────────────────────────────────────────────┐",
             "│leader n2 (000000000002)   term 7   members 3                                           │",
@@ -343,7 +355,7 @@ mod tests {
         now.status.disk_short = true;
         now.status.members[2].state = MemberState::Silent(Duration::from_secs(8));
         now.status.members.iter_mut().for_each(|member| member.leads = false);
-        let view = View { problem: Some("no answer".to_owned()), ..View::of(&now, None) };
+        let view = View { problem: Some("no answer".to_owned()), ..View::of(&now, None, &People::default()) };
         let shown = screen(&view).join("\n");
         for part in ["leader none", "log 1000 (-)", "disk is nearly full", "silent: n3 (", "old: no answer (q quits)"] {
             assert!(shown.contains(part), "{part} is not in\n{shown}");

@@ -10,6 +10,9 @@ use crate::{output, shown};
 pub(crate) struct Args {
     /// The node's name, or its id in hex [default: the node with the most of the log]
     node: Option<String>,
+    /// The reason, for the log
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    reason: String,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -20,7 +23,7 @@ pub(crate) async fn run(args: Args) -> Result {
         Some(node) => Some(members::find(&client, node).await?.node),
         None => None,
     };
-    let leader = client.admin().transfer_lead(node).await?;
+    let leader = client.admin().reason(&args.reason).transfer_lead(node).await?;
     let known = members::find(&client, &shown::node_id(leader)).await;
     let name = known.map_or_else(|_| shown::node_id(leader), |member| members::call(&member));
     output::say(&format!("fencepost: {name} is the leader now"));

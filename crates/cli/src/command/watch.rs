@@ -113,7 +113,7 @@ fn facts(event: &Event) -> Facts<'_> {
             ..Facts::default()
         },
         Event::SessionEnded { session, how } => {
-            Facts { session: Some(*session), more: vec![("how", session_end(*how).to_owned())], ..Facts::default() }
+            Facts { session: Some(*session), more: vec![("how", session_end(how).to_owned())], ..Facts::default() }
         }
         Event::Queued { request, arrival } => {
             let (session, grant) = asked(request);
@@ -146,7 +146,7 @@ fn facts(event: &Event) -> Facts<'_> {
             }
         }
         Event::Ended { grant, token, session, owner, held, count_left, how, .. } => {
-            let mut more = vec![("how", grant_end(*how).to_owned())];
+            let mut more = vec![("how", grant_end(how).to_owned())];
             if *count_left > 0 {
                 more.push(("count_left", count_left.to_string()));
             }
@@ -204,25 +204,25 @@ fn act_facts(act: &ActFacts) -> Facts<'_> {
     }
 }
 
-fn session_end(how: SessionEnd) -> &'static str {
+fn session_end(how: &SessionEnd) -> &'static str {
     match how {
         SessionEnd::Closed => "closed",
         SessionEnd::Expired => "expired",
-        SessionEnd::Evicted => "evicted",
+        SessionEnd::Evicted(_) => "evicted",
         SessionEnd::Restored => "restored",
     }
 }
 
-fn grant_end(how: GrantEnd) -> &'static str {
+fn grant_end(how: &GrantEnd) -> &'static str {
     match how {
         GrantEnd::Released => "released",
         GrantEnd::Session(SessionEnd::Closed) => "session closed",
         GrantEnd::Session(SessionEnd::Expired) => "session expired",
-        GrantEnd::Session(SessionEnd::Evicted) => "session evicted",
+        GrantEnd::Session(SessionEnd::Evicted(_)) => "session evicted",
         GrantEnd::Session(SessionEnd::Restored) => "cluster restored",
         GrantEnd::Ttl => "ttl",
         GrantEnd::MaxHold => "max-hold",
-        GrantEnd::Broken => "broken",
+        GrantEnd::Broken(_) => "broken",
     }
 }
 
@@ -242,7 +242,9 @@ fn line(event: &PositionedEvent, metadata: Option<&Metadata>) -> String {
     parts.extend(facts.token.map(|token| format!("token={token}")));
     parts.extend(facts.grant.filter(|grant| facts.token != Some(*grant)).map(|grant| format!("grant={grant}")));
     parts.extend(facts.session.map(|session| format!("session={}", shown::short_session(session))));
-    let client = metadata.map(|metadata| shown::client(metadata.as_bytes())).filter(|client| !client.is_empty());
+    let client = metadata
+        .map(|metadata| shown::client(&shown::metadata(metadata.as_bytes())))
+        .filter(|client| !client.is_empty());
     parts.extend(client.map(|client| format!("client={client:?}")));
     parts.extend(facts.owner.map(|owner| format!("owner={:?}", owner.as_str())));
     parts.extend(facts.more.iter().map(|(key, value)| match value.contains(' ') {
@@ -272,7 +274,7 @@ fn event_json(event: &PositionedEvent, metadata: Option<&Metadata>) -> Value {
     }
     let optional = [
         ("session", facts.session.map(|session| json!(shown::session_id(session)))),
-        ("client", metadata.map(|metadata| json!(shown::metadata(metadata.as_bytes())))),
+        ("client", metadata.map(|metadata| shown::client_json(&shown::metadata(metadata.as_bytes())))),
         ("owner", facts.owner.map(|owner| json!(owner.as_str()))),
         ("grant", facts.grant.map(Value::from)),
         ("token", facts.token.map(Value::from)),

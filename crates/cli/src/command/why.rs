@@ -33,7 +33,7 @@ pub(crate) async fn run(args: Args) -> Result {
     match args.output.output {
         Format::Table => said.iter().try_for_each(|sentence| output::line(&output::printable(sentence))),
         Format::Json => {
-            let mut json = explanation_json(&explained);
+            let mut json = explanation_json(&explained, &people);
             json["sentences"] = said.into();
             output::json(&json)
         }

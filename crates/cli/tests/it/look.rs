@@ -16,23 +16,29 @@ fn listings_and_explanations_name_who_holds_and_who_waits() {
     let _waiter = dev.start_client(&["run", "-w", "60s", "jobs/a", "--", "true"]);
     dev.wait_until_waiting("jobs/a", 1);
 
-    let pid = format!("fencepost run sh, pid {}", holder.id());
+    let pid = format!("fencepost run sh, {}, pid {}, started 2", user_at_host(), holder.id());
     dev.fencepost(&["locks"]).ok().says("jobs/a").says("exclusive").says(&pid);
     dev.fencepost(&["locks", "other/"]).ok().says("nothing that begins with \"other/\"");
     let locks = dev.fencepost(&["locks", "jobs/", "-o", "json"]).ok().json();
     assert_eq!(locks["held"][0]["locks"][0]["name"], "jobs/a");
     assert_eq!(locks["held"][0]["token"], 1);
     assert_eq!(locks["waiting"][0]["locks"][0]["mode"], "exclusive");
+    for row in [&locks["held"][0], &locks["waiting"][0]] {
+        let client = &row["client"];
+        let place = format!("{}@{}", client["user"].as_str().unwrap(), client["host"].as_str().unwrap());
+        assert_eq!((place, &client["program"]), (user_at_host(), &"fencepost".into()), "{row}");
+        assert!(client["started"].as_str().unwrap().ends_with('Z'), "{row}");
+    }
+    assert_eq!(locks["held"][0]["client"]["pid"], holder.id());
 
     dev.fencepost(&["sessions"]).ok().says(&pid).says("30s");
     let sessions = dev.fencepost(&["sessions", "-o", "json"]).ok().json();
     assert_eq!(sessions.as_array().unwrap().len(), 2);
-    let holder_pid = holder.id().to_string();
-    let told = |session: &serde_json::Value| session["client"]["pid"] == holder_pid.as_str();
+    let told = |session: &serde_json::Value| session["client"]["pid"] == holder.id();
     assert!(sessions.as_array().unwrap().iter().any(told), "{sessions}");
 
     dev.fencepost(&["describe", "jobs/a"]).ok().says("GRANT").says("PLACE").says(&pid);
-    dev.fencepost(&["why", "jobs/a"]).ok().says("is held (exclusive) by session").says("One request waits:");
+    dev.fencepost(&["why", "jobs/a"]).ok().says("is held (exclusive) by session").says(&pid).says("One request waits:");
     let why = dev.fencepost(&["why", "jobs/a", "-o", "json"]).ok().json();
     assert_eq!(why["waiting_count"], 1);
     assert_eq!(why["blockers"][0]["blocked_by"]["grant"], 1);
@@ -69,6 +75,85 @@ fn ages_are_by_the_wall_clock_and_stamps_are_for_programs() {
     dev.fencepost(&["locks"]).ok().says("HELD FOR");
 }
 
+/// The user that runs the tests, and this machine. Neither is in the environment of the commands.
+fn user_at_host() -> String {
+    let id = nix::unistd::Uid::current();
+    let user = nix::unistd::User::from_uid(id).unwrap().map_or(id.to_string(), |user| user.name);
+    format!("{user}@{}", nix::unistd::gethostname().unwrap().to_str().unwrap())
+}
+
+#[test]
+fn locks_of_many_sessions_are_joined_with_their_clients() {
+    let dev = Dev::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _held = runtime.block_on(async {
+        let client = fencepost::Client::connect(&format!("fencepost://{}", dev.server)).await.unwrap();
+        let mut held = Vec::new();
+        // More than are looked up one by one.
+        for number in 0..25 {
+            let facts = format!("name=worker {number}\r\nhost = rack-{number}\r\nnonsense");
+            let session = client.session().metadata(facts).open().unwrap();
+            held.push(session.lock(format!("job/{number}")).acquire().await.unwrap());
+        }
+        held
+    });
+    let locks = dev.fencepost(&["locks", "job/", "-o", "json"]).ok().json();
+    let held = locks["held"].as_array().unwrap();
+    assert_eq!(held.len(), 25);
+    for row in held {
+        let number = row["locks"][0]["name"].as_str().unwrap().strip_prefix("job/").unwrap();
+        assert_eq!(
+            row["client"],
+            serde_json::json!({ "name": format!("worker {number}"), "host": format!("rack-{number}") })
+        );
+    }
+    dev.fencepost(&["locks"]).ok().says("(worker 24, on rack-24)");
+}
+
+#[test]
+fn the_reason_of_an_act_reaches_the_clients_that_it_hits() {
+    let dev = Dev::start();
+    let holder = dev.hold("a");
+    let waiter = dev.start_client(&["run", "-w", "60s", "a", "--", "true"]);
+    dev.wait_until_waiting("a", 1);
+    let locks = dev.fencepost(&["locks", "-o", "json"]).ok().json();
+    let waits = locks["waiting"][0]["session"].as_str().unwrap();
+    dev.fencepost(&["evict", waits, "--yes", "--reason", "too many workers"]).ok();
+    waiter.finish().says("evicted by an administrator: too many workers");
+    let holds = locks["held"][0]["session"].as_str().unwrap();
+    dev.fencepost(&["evict", holds, "--yes", "--reason", "a\nlong reason"]).ok();
+    holder.finish().with_code(123).says("an administrator evicted its session: a long reason");
+
+    let address = format!("fencepost://{}", dev.server);
+    let program = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let client = fencepost::Client::connect(&address).await.unwrap();
+            let _held = client.semaphore("pool").limit(3).permits(2).acquire().await.unwrap();
+            client.semaphore("pool").limit(3).permits(3).wait_forever().acquire().await.map(drop)
+        })
+    });
+    dev.wait_until_waiting("pool", 1);
+    dev.fencepost(&["limit", "pool", "2", "--reason", "licences were sold"]).ok();
+    let refused = program.join().unwrap().expect_err("it wants more than the new limit").to_string();
+    assert_eq!(refused, "an administrator lowered the limit of pool to 2: licences were sold");
+}
+
+#[test]
+fn acts_have_an_author() {
+    let dev = Dev::start();
+    let mut watch = dev.start_client(&["watch", "a", "-o", "json"]);
+    let author = format!("unverified {}", user_at_host());
+    let told = crate::harness::wait_until("the watch sees something", || {
+        dev.fencepost(&["freeze", "a", "--reason", "a test"]).ok();
+        watch.line_if_any("frozen")
+    });
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!((&told["by"], &told["reason"]), (&author.as_str().into(), &"a test".into()), "{told}");
+    dev.fencepost(&["freezes"]).ok().says(&author);
+    dev.fencepost(&["why", "a"]).ok().says(&author);
+}
+
 #[test]
 fn piped_output_has_no_colours() {
     let dev = Dev::start();
@@ -101,7 +186,7 @@ fn a_watch_prints_events_and_continues_after_a_position() {
 
     // This session was open before the watch began.
     let holder = dev.hold("a");
-    let pid = holder.id().to_string();
+    let pid = holder.id();
     let held = dev.fencepost(&["describe", "a", "-o", "json"]).ok().json();
     let token = held["holders"][0]["token"].as_u64().unwrap();
     let position = again.wait_for_line(&format!("\"token\":{token}"));
@@ -112,7 +197,7 @@ fn a_watch_prints_events_and_continues_after_a_position() {
     dev.fencepost(&["break", "a", "--yes", "--reason", "a test"]).ok();
     let broken = late.wait_for_line("\"broken\"");
     let broken: serde_json::Value = serde_json::from_str(&broken).unwrap();
-    assert_eq!(broken["client"]["pid"], pid.as_str(), "{broken}");
+    assert_eq!(broken["client"]["pid"], pid, "{broken}");
 }
 
 #[test]
@@ -130,7 +215,7 @@ fn administrators_break_evict_freeze_thaw_and_limit() {
     let session = sessions[0]["session"].as_str().unwrap();
     dev.fencepost(&["evict", &session[..8], "--reason", "x"]).with_code(2).says("pass --yes");
     dev.fencepost(&["evict", &session[..8], "--yes", "--reason", "x"]).ok().says("which holds 1");
-    holder.finish().with_code(123).says("evicted");
+    holder.finish().with_code(123).says("an administrator evicted its session: x");
     dev.fencepost(&["evict", session, "--yes", "--reason", "x"]).with_code(1).says("fencepost sessions");
 
     let freeze = dev.fencepost(&["freeze", "--prefix", "a", "--reason", "a test"]).ok().stdout;
@@ -281,7 +366,7 @@ fn why_shows_a_suspected_deadlock_between_sessions() {
     let circle: Vec<&str> = said.stdout.lines().filter(|line| line.contains(", held by session")).collect();
     assert_eq!(circle.len(), 2, "{}", said.stdout);
     assert!(circle[0].contains("waits for a, held by") && circle[1].contains("waits for b, held by"), "{circle:?}");
-    assert!(circle[1].contains("(first, pid "), "{circle:?}");
+    assert!(circle[1].contains("(first, program it-"), "{circle:?}");
     let why = dev.fencepost(&["why", "b", "-o", "json"]).ok().json();
     let links = why["suspected_deadlock"].as_array().unwrap();
     assert_eq!((links.len(), &links[0]["waits_for"], &links[1]["waits_for"]), (2, &"b".into(), &"a".into()), "{why}");

@@ -185,6 +185,47 @@ fn a_node_that_is_down_is_removed_and_its_id_is_printed_in_one_way() {
 }
 
 #[test]
+fn every_node_prints_who_changed_the_members_and_who_transferred_the_leadership() {
+    let directory = tempfile::tempdir().unwrap();
+    let any = ["--listen-client", "127.0.0.1:0"];
+    let (_first, client, _) = serve(directory.path(), "n1", &[&any[..], &["--new-cluster"]].concat());
+    wait_until("the first node leads", || (ask(&client, &["members"]).code == 0).then_some(()));
+    let (second, other, _) = serve(directory.path(), "n2", &[&any[..], &["--join", &client]].concat());
+    wait_until("both nodes vote", || {
+        (roles(&client).iter().filter(|(_, role)| role == "voter").count() == 2).then_some(())
+    });
+
+    let nowhere = "127.0.0.1:1";
+    let spare = ["--name", "n9", "--peer", nowhere, "--client", nowhere, "--reason", "a spare"];
+    ask(&client, &[&["member", "add", "77"], &spare[..]].concat()).ok();
+    ask(&client, &["transfer", "n2", "--reason", "new kernel on n1"]).ok().says("n2");
+    let printed = |node: &str, what: &str, by: &str, reason: &str| {
+        let log = std::fs::read_to_string(directory.path().join(format!("{node}.log"))).unwrap();
+        let mut lines = log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        let is_it = |line: &serde_json::Value| {
+            let begins = line["by"].as_str().is_some_and(|author| author.starts_with(by));
+            line["message"] == what && line["reason"] == reason && begins
+        };
+        lines.any(|line| is_it(&line)).then_some(())
+    };
+    for node in ["n1", "n2"] {
+        let said = |what: &str, by: &str, reason: &str| {
+            wait_until(&format!("{node} prints {reason:?}"), || printed(node, what, by, reason));
+        };
+        said("the members are changed", "unverified ", "a spare");
+        said("the leadership is transferred", "unverified ", "new kernel on n1");
+        said("the members are changed", "unverified node n2", "it joins as a voter");
+    }
+    wait_until("n1 prints that it described itself", || {
+        printed("n1", "the members are changed", "node n1", "its name and its addresses")
+    });
+    // The new leader hands over when it ends, and says so in the log that the other reads.
+    wait_until("n2 leads", || (ask(&other, &["members"]).code == 0).then_some(()));
+    second.signal(nix::sys::signal::Signal::SIGTERM);
+    wait_until("n1 prints who ended", || printed("n1", "the leadership is transferred", "node n2", "it shuts down"));
+}
+
+#[test]
 fn a_rest_is_waived() {
     let dev = Dev::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

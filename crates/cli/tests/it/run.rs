@@ -48,7 +48,7 @@ fn every_outcome_has_its_exit_code() {
     dev.fencepost(&["run", "-w", "0", "a", "--", "true"]).with_code(124);
     dev.fencepost(&["run", "-n", "-s", "a", "--", "true"]).with_code(124);
     dev.fencepost(&["break", "a", "--yes", "--reason", "a test"]).ok();
-    holder.finish().with_code(123).says("an administrator broke it");
+    holder.finish().with_code(123).says("an administrator broke it: a test");
     dev.fencepost(&["run", "-n", "a", "--", "true"]).ok();
     crate::harness::fencepost(&["run", "--server", "127.0.0.1:1", "a", "--", "true"])
         .with_code(125)

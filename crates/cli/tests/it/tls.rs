@@ -100,6 +100,11 @@ fn a_cluster_with_tls_everywhere_takes_locks_and_survives_a_killed_node() {
     let expected = ["ca.pem", "client.pem", "client.key"].map(|name| files.path(name)).join(" ");
     assert_eq!(seen.trim(), expected);
 
+    // The author of an act is the name in the certificate, whatever the caller says about itself.
+    files.ask(&client, &["freeze", "b", "--reason", "a test"]).ok();
+    let freezes = files.ask(&client, &["freezes", "-o", "json"]).ok().json();
+    assert_eq!(freezes[0]["by"], "client", "{freezes}");
+
     // A node is killed, and starts again at its old addresses.
     second.signal(Signal::SIGKILL);
     drop(second);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::cluster::Cluster;
-use fencepost::{Client, Error, Event, GrantEnd, GrantState, LockMode, Lost, Refused, TokenCheck};
+use fencepost::{Client, Error, Event, GrantEnd, GrantState, LockMode, Lost, Refused, TokenCheck, ToldReason};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -128,7 +128,9 @@ async fn work_is_stopped_when_its_lock_is_lost() {
         })
         .await
         .unwrap_err();
-    assert_eq!(error.lost(), Some(Lost::Ended(GrantEnd::Broken)), "{error}");
+    let reason = ToldReason::new("a test").unwrap();
+    assert_eq!(error.lost(), Some(Lost::Ended(GrantEnd::Broken(reason))), "{error}");
+    assert!(error.to_string().contains("an administrator broke it: a test"), "{error}");
 }
 
 #[tokio::test]

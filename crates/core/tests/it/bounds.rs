@@ -7,7 +7,8 @@
 use fencepost_core::{
     Acquire, Act, Action, Admin, Batch, Bound, Epoch, FreezeId, GrantEnd, GrantId, Lock, LockMode, LockState, Locks,
     LogicalMs, Metadata, Name, Open, Operation, Outcome, OwnerName, Permits, Principal, Reason, Record, Refusal,
-    Renewal, Request, RequestNumber, Scope, SecretHash, Seen, SessionId, TakePermits, Terms, Ttl, Wait, bounds,
+    Renewal, Request, RequestNumber, Scope, SecretHash, Seen, SessionId, TakePermits, Terms, ToldReason, Ttl, Wait,
+    bounds,
 };
 
 /// A state to which entries are applied, all at the same stamp.
@@ -304,8 +305,9 @@ fn a_session_remembers_its_newest_1_024_losses() {
     group.enter((1..=count).map(|grant| admin(Act::Break { grant: GrantId(grant) })));
     let mut release = |number: u64, grant| group.one(request(1, number, Action::Release { grant: GrantId(grant) }));
     assert_eq!(release(count + 1, 1), Outcome::AlreadyReleased, "the oldest is forgotten");
-    assert_eq!(release(count + 2, 2), Outcome::Expired(GrantEnd::Broken));
-    assert_eq!(release(count + 3, count), Outcome::Expired(GrantEnd::Broken));
+    let broken = || Outcome::Expired(GrantEnd::Broken(ToldReason::new("test").expect("short")));
+    assert_eq!(release(count + 2, 2), broken());
+    assert_eq!(release(count + 3, count), broken());
 }
 
 #[test]

@@ -127,7 +127,7 @@ impl Replica {
         self.making = None;
         self.bytes_since_snapshot = 0;
         self.raft.mut_store().install(info.clone());
-        self.outputs.push(Output::MembersChanged { position, ticket: None });
+        self.outputs.push(Output::MembersChanged { position, ticket: None, cause: None });
         Ok((info, bytes))
     }
 }

@@ -62,7 +62,7 @@ impl Replica {
         let Some(version) = self.newest_of_all().filter(|version| *version > self.state.version()) else {
             return Ok(());
         };
-        self.append(Batch { raise_to: Some(version), ..Batch::default() }, Tickets::default())?;
+        self.append(Batch { raise_to: Some(version), ..Batch::default() }, Tickets::default(), None)?;
         let position = LogPosition { index: self.raft.raft.raft_log.last_index(), term: self.term() };
         self.versions.raising = Some((position, version));
         Ok(())

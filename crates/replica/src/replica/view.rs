@@ -54,7 +54,7 @@ impl Replica {
     /// The target of the leadership transfer in progress: from the request until another node leads, or until the transfer is given up.
     /// No entry is written meanwhile.
     pub fn hands_over_to(&self) -> Option<u64> {
-        self.hand_over_to.or(self.raft.raft.lead_transferee)
+        self.hand_over.as_ref().map(|transfer| transfer.to).or(self.raft.raft.lead_transferee)
     }
 
     /// This node's id.

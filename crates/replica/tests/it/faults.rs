@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::cluster::{Cluster, lock, member, open, token};
+use crate::cluster::{Cluster, cause, lock, member, open, token};
 use fencepost_core::{Name, Token, TokenCheck, Wait};
 use fencepost_replica::{Log, MemberChange, Role};
 
@@ -65,7 +65,7 @@ fn disturb(cluster: &mut Cluster, size: u64, random: &mut Random, faults: &mut B
             let to = any_of(&ids, random);
             let Some(leader) = cluster.leader() else { return };
             // A node without a vote is refused.
-            let Ok(()) = cluster.replica(leader).transfer_lead(to) else { return };
+            let Ok(()) = cluster.replica(leader).transfer_lead(to, cause()) else { return };
             "leadership transfer"
         }
         6 if is_well => {
@@ -99,12 +99,12 @@ fn change_members(cluster: &mut Cluster, size: u64, random: &mut Random) -> Opti
         (_, None) if is_spare => ("voter removed", vec![MemberChange::Remove(voter)]),
         (_, None) => {
             let new = cluster.nodes.keys().max()? + 1;
-            cluster.replica(leader).change_members(&[MemberChange::AddLearner(member(new))]).ok()?;
+            cluster.replica(leader).change_members(&[MemberChange::AddLearner(member(new))], &cause()).ok()?;
             cluster.join(new);
             return Some("learner added");
         }
     };
-    cluster.replica(leader).change_members(&changes).ok().map(|_| name)
+    cluster.replica(leader).change_members(&changes, &cause()).ok().map(|_| name)
 }
 
 fn heal(cluster: &mut Cluster) {

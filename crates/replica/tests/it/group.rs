@@ -2,7 +2,7 @@
 //!
 //! Many tests are named after a mistake that another lock service has made.
 
-use crate::cluster::{Cluster, SNAPSHOT_EVERY_ENTRIES, lock, member, open, token};
+use crate::cluster::{Cluster, SNAPSHOT_EVERY_ENTRIES, cause, lock, member, open, token};
 use fencepost_core::bounds::RESTORE_TOKEN_JUMP;
 use fencepost_core::{
     Action, Compacted, Epoch, GrantId, KnownVersions, LogPosition, LogicalMs, Name, Operation, Outcome, Position,
@@ -354,7 +354,7 @@ fn leadership_is_transferred_on_request() {
     cluster.ask(open(1, 60_000));
     let old = cluster.run_until_leader();
     let new = if old == 1 { 2 } else { 1 };
-    cluster.replica(old).transfer_lead(new).unwrap();
+    cluster.replica(old).transfer_lead(new, cause()).unwrap();
     let started = cluster.now;
     cluster.run_until("the other leads", |cluster| (cluster.leader() == Some(new)).then_some(()));
     assert!(cluster.now.0 - started.0 < 200_000_000, "without waiting for an election");
@@ -570,8 +570,8 @@ fn a_group_grows_to_five_and_a_dead_node_is_replaced() {
 fn a_second_change_of_members_waits_for_the_first() {
     let mut cluster = Cluster::new(&[1, 2, 3], 27);
     let leader = cluster.run_until_leader();
-    cluster.replica(leader).change_members(&[MemberChange::AddLearner(member(4))]).unwrap();
-    let second = cluster.replica(leader).change_members(&[MemberChange::AddLearner(member(5))]);
+    cluster.replica(leader).change_members(&[MemberChange::AddLearner(member(4))], &cause()).unwrap();
+    let second = cluster.replica(leader).change_members(&[MemberChange::AddLearner(member(5))], &cause());
     assert_eq!(second, Err(NotTaken::ChangeUnderWay));
 }
 
@@ -667,7 +667,7 @@ fn a_watcher_continues_at_another_node_where_it_stopped() {
         cluster.ask(lock(1, number, &format!("r{number}"), Wait::No));
         if number % 7 == 0 {
             let leader = cluster.run_until_leader();
-            cluster.replica(leader).transfer_lead(leader % 3 + 1).unwrap();
+            cluster.replica(leader).transfer_lead(leader % 3 + 1, cause()).unwrap();
             cluster.run_until("another node leads", |cluster| cluster.leader().filter(|next| *next != leader));
         }
     }

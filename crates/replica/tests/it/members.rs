@@ -1,12 +1,12 @@
 //! Groups whose members change while they serve: named, added, replaced, removed; and nodes that come back under a new id.
 
-use crate::cluster::{Cluster, SNAPSHOT_EVERY_ENTRIES, lock, member, open};
-use fencepost_core::{KnownVersions, Ticket, Wait};
+use crate::cluster::{Cluster, SNAPSHOT_EVERY_ENTRIES, cause, lock, member, open};
+use fencepost_core::{KnownVersions, Principal, Reason, Ticket, Wait};
 use fencepost_replica::{
     Log, MemberChange, Message, NotTaken, PROMOTE_BEHIND_ENTRIES_MAX, Replica, Role, read_snapshot,
 };
-use fencepost_wire::Member;
 use fencepost_wire::bounds::MEMBERS_MAX;
+use fencepost_wire::{Cause, Member};
 use raft::eraftpb::MessageType;
 
 /// Three nodes with names, and a session.
@@ -39,12 +39,30 @@ fn names(replica: &Replica) -> Vec<(u64, Option<Member>)> {
 fn begin_replacement(cluster: &mut Cluster, voter: u64, learner: u64) -> (u64, Ticket) {
     let leader = cluster.run_until_leader();
     let changes = [MemberChange::Promote(learner), MemberChange::Remove(voter)];
-    let ticket = cluster.replica(leader).change_members(&changes).expect("the learner has caught up");
+    let ticket = cluster.replica(leader).change_members(&changes, &cause()).expect("the learner has caught up");
     cluster.run_until("the first step is made", |cluster| {
         (of_role(cluster.replica(leader), Role::Leaving) == [voter]).then_some(())
     });
     assert!(!cluster.node(leader).changed.contains(&ticket), "it is not complete yet");
     (leader, ticket)
+}
+
+#[test]
+fn the_entry_of_a_member_change_says_who_ordered_it_and_why() {
+    let mut cluster = described(39);
+    add_learner(&mut cluster, 4);
+    let leader = cluster.run_until_leader();
+    let (voter, reason) = (leader % 3 + 1, Reason::new("a larger disk").unwrap());
+    let ordered = Cause { by: Principal::new("ops.example.org").unwrap(), reason };
+    let changes = [MemberChange::Promote(4), MemberChange::Remove(voter)];
+    let ticket = cluster.replica(leader).change_members(&changes, &ordered).expect("the learner has caught up");
+    cluster.run_until("the change is complete", |cluster| cluster.node(leader).changed.contains(&ticket).then_some(()));
+    cluster.run_ms(500);
+    for node in [leader, 4] {
+        // Once: consensus itself writes the second step of the change, which has no cause.
+        let told = cluster.node(node).causes.iter().filter(|cause| **cause == ordered).count();
+        assert_eq!(told, 1, "node {node} can tell people: {:?}", cluster.node(node).causes);
+    }
 }
 
 #[test]
@@ -91,7 +109,7 @@ fn a_dead_voter_is_replaced_in_one_step_while_the_group_serves() {
         let (dead, other) = if leader == 1 { (2, 3) } else { (1, 5 - leader) };
         cluster.crash(dead);
         let (leader, ticket) = begin_replacement(&mut cluster, dead, 4);
-        let second = cluster.replica(leader).change_members(&[MemberChange::Remove(other)]);
+        let second = cluster.replica(leader).change_members(&[MemberChange::Remove(other)], &cause());
         assert_eq!(second, Err(NotTaken::ChangeUnderWay));
         cluster.ask(lock(1, 1, "meanwhile", Wait::No));
         cluster.run_until("the change is complete", |cluster| {
@@ -124,7 +142,7 @@ fn the_next_leader_completes_a_change_that_its_predecessor_began() {
         let others: Vec<u64> = [1, 2, 3, 4].into_iter().filter(|id| *id != leader).collect();
         let first_answer = cluster.run_until("another node leads", |cluster| {
             let mut answers =
-                others.iter().map(|id| cluster.replica(*id).change_members(&[MemberChange::Remove(leader)]));
+                others.iter().map(|id| cluster.replica(*id).change_members(&[MemberChange::Remove(leader)], &cause()));
             answers.find(|answer| !matches!(answer, Err(NotTaken::NotLeader { .. })))
         });
         assert_eq!(first_answer, Err(NotTaken::ChangeUnderWay));
@@ -187,7 +205,7 @@ fn a_change_that_cannot_be_made_is_refused_with_the_reason() {
         (&too_many, NotTaken::TooManyMembers),
     ];
     for (changes, refusal) in refusals {
-        assert_eq!(cluster.replica(leader).change_members(changes), Err(refusal));
+        assert_eq!(cluster.replica(leader).change_members(changes, &cause()), Err(refusal));
     }
     let refused = [
         (vec![MemberChange::AddLearner(named(4, "other"))], NotTaken::AlreadyMember { node: 4 }),
@@ -197,7 +215,7 @@ fn a_change_that_cannot_be_made_is_refused_with_the_reason() {
         (vec![MemberChange::Promote(4), MemberChange::Describe(named(4, "x"))], NotTaken::NodeTwice { node: 4 }),
     ];
     for (changes, refusal) in refused {
-        assert_eq!(cluster.replica(leader).change_members(&changes), Err(refusal));
+        assert_eq!(cluster.replica(leader).change_members(&changes, &cause()), Err(refusal));
     }
     assert_eq!(
         taken("n4", 4).to_string(),
@@ -218,7 +236,7 @@ fn a_learner_gets_a_vote_only_when_it_has_caught_up() {
     cluster.isolate(4);
     cluster.change(&[MemberChange::AddLearner(member(4))]);
     let leader = cluster.run_until_leader();
-    let refused = cluster.replica(leader).change_members(&[MemberChange::Promote(4)]);
+    let refused = cluster.replica(leader).change_members(&[MemberChange::Promote(4)], &cause());
     assert!(
         matches!(refused, Err(NotTaken::NotCaughtUp { node: 4, matched: 0, .. })),
         "it has no entries: {refused:?}"
@@ -231,7 +249,7 @@ fn a_learner_gets_a_vote_only_when_it_has_caught_up() {
         cluster.ask(lock(1, number, &format!("r{number}"), Wait::No));
     }
     let leader = cluster.run_until_leader();
-    let refused = cluster.replica(leader).change_members(&[MemberChange::Promote(4)]);
+    let refused = cluster.replica(leader).change_members(&[MemberChange::Promote(4)], &cause());
     assert!(matches!(refused, Err(NotTaken::NotCaughtUp { node: 4, .. })), "{refused:?}");
     cluster.heal();
     cluster.assert_replicas_equal();
@@ -243,7 +261,7 @@ fn a_leader_that_is_taken_out_names_its_successor_and_the_others_go_on() {
     for seed in 74..94 {
         let mut cluster = described(seed);
         let old = cluster.run_until_leader();
-        let ticket = cluster.replica(old).change_members(&[MemberChange::Remove(old)]).unwrap();
+        let ticket = cluster.replica(old).change_members(&[MemberChange::Remove(old)], &cause()).unwrap();
         cluster
             .run_until("the change is complete", |cluster| cluster.node(old).changed.contains(&ticket).then_some(()));
         // No election timeout passes, which is a second at least.
@@ -367,7 +385,7 @@ fn a_node_that_lost_its_disk_changes_nothing_until_its_old_id_is_removed() {
     let again = Member::new(9, &format!("n{wiped}"), "", "").unwrap();
     let leader = cluster.run_until_leader();
     cluster.run_ms(500);
-    let refused = cluster.replica(leader).change_members(&[MemberChange::AddLearner(again.clone())]);
+    let refused = cluster.replica(leader).change_members(&[MemberChange::AddLearner(again.clone())], &cause());
     assert_eq!(refused, Err(NotTaken::NameTaken { name: format!("n{wiped}"), node: wiped }));
     cluster.change(&[MemberChange::Remove(wiped)]);
     cluster.change(&[MemberChange::AddLearner(again)]);

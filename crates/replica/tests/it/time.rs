@@ -3,12 +3,13 @@
 //! A new leader counts on from the highest stamp in its log. Time that is not in the log is lost with the old leader. Real time is the
 //! clock of the test. All clocks of the group show it.
 
-use crate::cluster::{Cluster, SNAPSHOT_EVERY_ENTRIES, member, open, wall_ms};
+use crate::cluster::{Cluster, SNAPSHOT_EVERY_ENTRIES, cause, member, open, wall_ms};
 use fencepost_core::{
-    Acquire, Action, Epoch, KnownVersions, Lock, LockMode, Locks, Millis, Name, Nanos, Operation, Request,
-    RequestNumber, Seen, SessionId, Terms, Wait,
+    Acquire, Action, Epoch, KnownVersions, Lock, LockMode, Locks, Millis, Name, Nanos, Operation, Principal, Reason,
+    Request, RequestNumber, Seen, SessionId, Terms, Wait,
 };
 use fencepost_replica::{GROUP_BEGINS, MemberChange, Message, NotTaken, STAMP_EVERY_MS, read_entry};
+use fencepost_wire::{Cause, Transfer};
 
 /// How late a lease ends at most, by the rule `bounded-late`.
 const LATE_MS: u64 = 500;
@@ -93,7 +94,7 @@ impl Silent {
 
 fn hand_over(cluster: &mut Cluster) {
     let leader = cluster.leader().expect("it was there just now");
-    cluster.replica(leader).transfer_lead(leader % 3 + 1).unwrap();
+    cluster.replica(leader).transfer_lead(leader % 3 + 1, cause()).unwrap();
 }
 
 fn kill_leader(cluster: &mut Cluster) {
@@ -198,16 +199,23 @@ fn a_successor_counts_on_from_the_stamp_of_the_leadership_transfer() {
         "there is time that is not in the log: {counted:?} after {before:?}"
     );
     let new = old % 3 + 1;
-    cluster.replica(old).transfer_lead(new).unwrap();
+    let reason = Reason::new("maintenance of the old leader").unwrap();
+    let cause = Cause { by: Principal::new("unverified ann@db-1").unwrap(), reason };
+    cluster.replica(old).transfer_lead(new, cause.clone()).unwrap();
     assert_eq!(cluster.replica(old).next_turn(), cluster.now, "it does not wait for a tick");
     cluster.run_until("the other leads", |cluster| (cluster.leader() == Some(new)).then_some(()));
     assert!(cluster.replica(new).state().stamp() >= counted);
-    // The entry of the transfer holds only the stamp, and the new leader's first entry follows it.
+    // The entry of the transfer holds only the stamp and the cause, and the new leader's first entry follows it.
     let entries = cluster.replica(new).entries_from(GROUP_BEGINS.index + 1);
     let entries: Vec<_> = entries.filter_map(|entry| read_entry(entry, KnownVersions::THIS_BUILD).unwrap()).collect();
     let [.., stamp_alone, first] = &entries[..] else { panic!("{entries:?}") };
     assert!(stamp_alone.stamp >= counted && first.stamp == stamp_alone.stamp && first.batch.failover_grace);
     assert!(stamp_alone.batch.renewals.is_empty() && stamp_alone.batch.operations.is_empty());
+    assert_eq!(stamp_alone.transfer, Some(Transfer { to: new, cause: cause.clone() }));
+    cluster.assert_replicas_equal();
+    for node in 1..=3 {
+        assert_eq!(cluster.node(node).causes, std::slice::from_ref(&cause), "node {node} can tell people");
+    }
 }
 
 #[test]
@@ -242,11 +250,11 @@ fn only_the_leader_begins_a_leadership_transfer_and_only_to_a_voter() {
     cluster.change(&[MemberChange::AddLearner(member(4))]);
     let leader = cluster.run_until_leader();
     let (follower, other) = (leader % 3 + 1, (leader + 1) % 3 + 1);
-    let refused = cluster.replica(follower).transfer_lead(other);
+    let refused = cluster.replica(follower).transfer_lead(other, cause());
     assert_eq!(refused, Err(NotTaken::NotLeader { leader: Some(leader) }));
-    assert_eq!(cluster.replica(leader).transfer_lead(4), Err(NotTaken::NoVoter { node: 4 }), "a learner");
-    assert_eq!(cluster.replica(leader).transfer_lead(9), Err(NotTaken::NoVoter { node: 9 }), "a stranger");
-    cluster.replica(leader).transfer_lead(leader).unwrap();
+    assert_eq!(cluster.replica(leader).transfer_lead(4, cause()), Err(NotTaken::NoVoter { node: 4 }), "a learner");
+    assert_eq!(cluster.replica(leader).transfer_lead(9, cause()), Err(NotTaken::NoVoter { node: 9 }), "a stranger");
+    cluster.replica(leader).transfer_lead(leader, cause()).unwrap();
     // A transfer that a peer requests would begin without the entry, so it is ignored.
     let mut asked = Message { from: follower, to: leader, ..Message::default() };
     asked.set_msg_type(raft::eraftpb::MessageType::MsgTransferLeader);
@@ -265,7 +273,7 @@ fn a_leadership_transfer_to_a_node_that_is_down_is_given_up_and_costs_no_time() 
     let (down, other) = (leader % 3 + 1, (leader + 1) % 3 + 1);
     cluster.crash(down);
     let (began, stamp) = (cluster.now, cluster.replica(leader).stamp());
-    cluster.replica(leader).transfer_lead(down).unwrap();
+    cluster.replica(leader).transfer_lead(down, cause()).unwrap();
     cluster.run_ms(20);
     assert_eq!(cluster.replica(leader).hands_over_to(), Some(down));
     cluster.run_until("it is given up", |cluster| cluster.replica(leader).hands_over_to().is_none().then_some(()));
@@ -273,9 +281,9 @@ fn a_leadership_transfer_to_a_node_that_is_down_is_given_up_and_costs_no_time() 
     let passed = (cluster.now.0 - began.0) / 1_000_000;
     assert!(cluster.replica(leader).stamp().0 + 1 >= stamp.0 + passed, "its clock ran meanwhile");
     // A transfer to another node replaces it at once.
-    cluster.replica(leader).transfer_lead(down).unwrap();
+    cluster.replica(leader).transfer_lead(down, cause()).unwrap();
     cluster.run_ms(20);
-    cluster.replica(leader).transfer_lead(other).unwrap();
+    cluster.replica(leader).transfer_lead(other, cause()).unwrap();
     cluster.run_until("the other leads", |cluster| (cluster.leader() == Some(other)).then_some(()));
     cluster.restart(down);
     cluster.assert_replicas_equal();
@@ -301,7 +309,7 @@ fn renewed_session_lasts_ms() -> u64 {
     let ticket = cluster.keep_alive(next, 1).unwrap();
     cluster.run_until("it is renewed", |cluster| cluster.node(next).replies.get(&ticket).cloned());
     cluster.run_ms(500);
-    cluster.replica(next).transfer_lead(has_heard).unwrap();
+    cluster.replica(next).transfer_lead(has_heard, cause()).unwrap();
     cluster.run_until("the other leads", |cluster| (cluster.leader() == Some(has_heard)).then_some(()));
     cluster.run_until("the session ends", |cluster| {
         (cluster.replica(has_heard).state().counts().sessions == 0).then_some(())

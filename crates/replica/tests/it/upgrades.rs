@@ -5,7 +5,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::cluster::{Cluster, lock, member, open};
+use crate::cluster::{Cluster, cause, lock, member, open};
 use fencepost_core::{
     Acquire, Action, Epoch, FormatVersion, KnownVersions, Lock, LockMode, Name, Operation, Outcome, Reason, Record,
     Refusal, Request, RequestNumber, Seen, SessionId, Terms, Wait,
@@ -191,7 +191,7 @@ fn a_node_that_goes_back_at_the_moment_of_the_raise_stops_and_the_others_continu
     let leader = cluster.run_until("an upgraded node leads", |cluster| {
         let leader = cluster.leader()?;
         if leader == 3 {
-            cluster.replica(3).transfer_lead(1).expect("it leads");
+            cluster.replica(3).transfer_lead(1, cause()).expect("it leads");
         }
         (leader != 3).then_some(leader)
     });
@@ -230,7 +230,7 @@ fn a_node_joins_only_with_a_release_that_knows_the_version() {
 
     let leader = cluster.run_until_leader();
     cluster.replica(leader).handle_hello(5, OLD);
-    let refused = cluster.replica(leader).change_members(&[MemberChange::AddLearner(member(5))]).unwrap_err();
+    let refused = cluster.replica(leader).change_members(&[MemberChange::AddLearner(member(5))], &cause()).unwrap_err();
     assert_eq!(refused, NotTaken::VersionUnknown { node: 5, known: OLD, version: MADE_UP });
     assert!(refused.to_string().contains("start that node with a release that knows 2"), "{refused}");
     cluster.replica(leader).handle_hello(5, NEW);
@@ -256,7 +256,7 @@ fn a_node_of_the_old_release_cannot_join_while_a_raise_is_in_flight() {
     let replica = cluster.replica(leader);
     assert_eq!(replica.state().version(), FIRST, "it is not applied yet");
     replica.handle_hello(5, OLD);
-    let refused = replica.change_members(&[MemberChange::AddLearner(member(5))]);
+    let refused = replica.change_members(&[MemberChange::AddLearner(member(5))], &cause());
     assert_eq!(refused, Err(NotTaken::VersionUnknown { node: 5, known: OLD, version: MADE_UP }));
     assert_raised(&mut cluster);
 }
@@ -270,7 +270,10 @@ fn no_raise_overtakes_a_pending_change_of_the_members() {
     let leader = cluster.run_until_leader();
     // The change is taken, and then the last voter is upgraded. The raise must wait for the new members.
     cluster.replica(leader).handle_hello(4, OLD);
-    cluster.replica(leader).change_members(&[MemberChange::AddLearner(member(4))]).expect("the old version is active");
+    cluster
+        .replica(leader)
+        .change_members(&[MemberChange::AddLearner(member(4))], &cause())
+        .expect("the old version is active");
     cluster.settings.known = OLD;
     cluster.join(4);
     cluster.exchange(3, NEW);

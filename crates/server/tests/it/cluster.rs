@@ -161,13 +161,17 @@ async fn the_lead_is_handed_over_when_asked() {
     client.open(1, 60_000).await;
     let mut admin = AdminServiceClient::new(channel(&leader));
     let answer =
-        soon("the lead is handed over", admin.transfer_lead(v1::TransferLeadRequest { node: 0 })).await.unwrap();
+        soon("the lead is handed over", admin.transfer_lead(v1::TransferLeadRequest { node: 0, ..Default::default() }))
+            .await
+            .unwrap();
     let status = client.hear().await.expect_err("the old leader ends its streams");
     assert_eq!(status.code(), tonic::Code::FailedPrecondition, "{status}");
     let new = cluster.leader().await;
     assert_eq!(status_of(&new).await.unwrap().node, answer.into_inner().leader);
     assert_ne!(new, leader);
-    let unknown = AdminServiceClient::new(channel(&new)).transfer_lead(v1::TransferLeadRequest { node: 99 }).await;
+    let unknown = AdminServiceClient::new(channel(&new))
+        .transfer_lead(v1::TransferLeadRequest { node: 99, ..Default::default() })
+        .await;
     assert!(unknown.unwrap_err().message().contains("no such member"));
 }
 
@@ -196,7 +200,7 @@ async fn a_member_that_lost_its_disk_is_refused_under_its_name_until_it_is_remov
     let refused = admin.add_member(ask).await.expect_err("the name is taken");
     assert!(refused.message().contains("remove it first"), "{refused}");
     assert_eq!(status_of(&leader).await.unwrap().members.len(), 3, "the new id is not a member");
-    admin.remove_member(v1::RemoveMemberRequest { node: old_id }).await.unwrap();
+    admin.remove_member(v1::RemoveMemberRequest { node: old_id, ..Default::default() }).await.unwrap();
     cluster.wait_for_voters(3).await;
     let members = status_of(&leader).await.unwrap().members;
     assert!(members.iter().all(|member| member.node != old_id), "{members:?}");
@@ -214,7 +218,9 @@ async fn a_node_that_was_removed_says_so_and_does_not_come_back() {
         let mut observe = crate::client::ObserveServiceClient::new(channel(&gone));
         let mut watch = observe.watch(v1::WatchRequest::default()).await.unwrap().into_inner();
         let mut admin = AdminServiceClient::new(channel(&leader));
-        let left = soon("it is removed", admin.remove_member(v1::RemoveMemberRequest { node })).await.unwrap();
+        let left = soon("it is removed", admin.remove_member(v1::RemoveMemberRequest { node, ..Default::default() }))
+            .await
+            .unwrap();
         assert!(!left.into_inner().voters.contains(&node));
 
         let told = soon("its watchers are told", watch.message()).await.expect_err("no event comes any more");
@@ -321,6 +327,7 @@ async fn a_node_that_does_not_know_the_format_version_of_the_cluster_is_not_adde
         client_address: "127.0.0.1:1".to_owned(),
         oldest_format,
         newest_format,
+        reason: String::new(),
     };
     // A refusal because the node still describes itself is retried.
     let answer = async |oldest, newest| {

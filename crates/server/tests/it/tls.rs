@@ -369,7 +369,7 @@ async fn a_member_sends_only_its_own_messages_and_only_while_it_is_a_member() {
     until("n3 is removed", async || {
         for node in &world.nodes {
             let mut admin = AdminServiceClient::new(world.channel(&node.config));
-            let _ = admin.remove_member(v1::RemoveMemberRequest { node: id("n3") }).await;
+            let _ = admin.remove_member(v1::RemoveMemberRequest { node: id("n3"), ..Default::default() }).await;
         }
         let members = world.status(world.node("n1")).await.ok()?.members;
         members.iter().all(|it| it.name != "n3").then_some(())
@@ -448,7 +448,7 @@ async fn a_node_that_was_down_asks_members_about_new_members() {
     until("n4 leads", async || {
         for node in &world.nodes {
             let mut admin = AdminServiceClient::new(world.channel(&node.config));
-            let asked = v1::TransferLeadRequest { node: id };
+            let asked = v1::TransferLeadRequest { node: id, ..Default::default() };
             let _ = admin.transfer_lead(asked).await;
         }
         let status = world.status(world.node("n4")).await.ok()?;

@@ -217,8 +217,8 @@ impl Session {
                 if let Some(grant) = self.grants.get_mut(&id) {
                     grant.releasing = grant.releasing.saturating_sub(1);
                 }
-                if let Outcome::Expired(how) = outcome {
-                    self.lose(common, id, Lost::Ended(how));
+                if let Outcome::Expired(how) = &outcome {
+                    self.lose(common, id, Lost::Ended(how.clone()));
                 }
                 self.forget_if_over(id);
             }

@@ -33,7 +33,7 @@ pub struct NewSession {
 }
 
 /// What [`Connection::let_go`] did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LetGo {
     /// It sends this release. The answer comes as an event.
     Asked(RequestKey),
@@ -95,7 +95,7 @@ impl Connection {
         };
         let number = session.ask(common, action, limit_at, true);
         let key = session.key(number);
-        if let Life::Ended(how) = session.life {
+        if let Life::Ended(how) = session.life.clone() {
             session.resolve(common, number, Answer::SessionEnded { how, queued: false });
         } else if session.pending.len() > PENDING_MAX {
             session.resolve(common, number, Answer::Failed(Failure::TooManyPending));

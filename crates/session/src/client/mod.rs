@@ -126,7 +126,7 @@ pub enum Failure {
 }
 
 /// What a holder may believe about its lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GrantState {
     /// The lock is held.
     Held,
@@ -137,7 +137,7 @@ pub enum GrantState {
 }
 
 /// Why a lock is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lost {
     /// Its deadline passed before a renewal was confirmed. From now on the cluster may grant it to another client at any time.
     DeadlinePassed,
@@ -151,17 +151,20 @@ pub enum Lost {
 
 impl std::fmt::Display for Lost {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
+        let why = match self {
             Lost::DeadlinePassed => "its deadline passed before a renewal was confirmed",
             Lost::Ended(GrantEnd::Released) | Lost::Released => "it was given back",
             Lost::Ended(GrantEnd::Session(SessionEnd::Closed)) => "its session was closed",
             Lost::Ended(GrantEnd::Session(SessionEnd::Expired)) => "its session expired",
-            Lost::Ended(GrantEnd::Session(SessionEnd::Evicted)) => "an administrator evicted its session",
+            Lost::Ended(GrantEnd::Session(SessionEnd::Evicted(reason))) => {
+                return write!(f, "an administrator evicted its session{reason}");
+            }
             Lost::Ended(GrantEnd::Session(SessionEnd::Restored)) => "the cluster was restored from a backup",
             Lost::Ended(GrantEnd::Ttl) => "its own TTL ran out",
             Lost::Ended(GrantEnd::MaxHold) => "its longest hold was over",
-            Lost::Ended(GrantEnd::Broken) => "an administrator broke it",
+            Lost::Ended(GrantEnd::Broken(reason)) => return write!(f, "an administrator broke it{reason}"),
             Lost::Gone => "its session is gone",
-        })
+        };
+        f.write_str(why)
     }
 }

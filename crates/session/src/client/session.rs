@@ -98,7 +98,7 @@ pub(crate) struct Session {
 }
 
 /// Whether a session lives, as far as this client knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     /// The cluster has not confirmed the open.
     New,
@@ -550,7 +550,7 @@ impl Session {
     pub(crate) fn grant_state(&mut self, common: &mut Common, id: GrantId, now: Nanos) -> GrantState {
         match self.grants.get(&id) {
             None => return GrantState::Lost(Lost::Gone),
-            Some(Grant { lost: Some(why), .. }) => return GrantState::Lost(*why),
+            Some(Grant { lost: Some(why), .. }) => return GrantState::Lost(why.clone()),
             Some(Grant { guards: 0, .. }) => return GrantState::Lost(Lost::Released),
             Some(_) => {}
         }
@@ -572,13 +572,14 @@ impl Session {
         if grant.lost.is_some() {
             return;
         }
-        grant.lost = Some(why);
+        let may_be_held = why == Lost::DeadlinePassed && !matches!(self.life, Life::Ended(_));
         let key = GrantKey { session: self.id, grant: id };
         common.events.push_back(Event::GrantChanged(key));
         if grant.guards > 0 {
-            common.events.push_back(Event::Lost(Box::new(grant.facts(key)), why));
+            common.events.push_back(Event::Lost(Box::new(grant.facts(key)), why.clone()));
         }
-        if why == Lost::DeadlinePassed && !matches!(self.life, Life::Ended(_)) {
+        grant.lost = Some(why);
+        if may_be_held {
             let entries = grant.guards;
             grant.releasing += entries;
             for _ in 0..entries {
@@ -623,17 +624,17 @@ impl Session {
             return;
         }
         if self.life == Life::Open && how != Some(SessionEnd::Closed) {
-            common.events.push_back(Event::SessionEnded(self.id, how));
+            common.events.push_back(Event::SessionEnded(self.id, how.clone()));
         }
-        self.life = Life::Ended(how);
+        self.life = Life::Ended(how.clone());
         for number in self.pending.keys().copied().collect::<Vec<_>>() {
             let queued = self.pending[&number].ever_queued;
-            self.resolve(common, number, Answer::SessionEnded { how, queued });
+            self.resolve(common, number, Answer::SessionEnded { how: how.clone(), queued });
         }
         self.unsent.clear();
         let why = how.map_or(Lost::Gone, |how| Lost::Ended(GrantEnd::Session(how)));
         for id in self.grants.keys().copied().collect::<Vec<_>>() {
-            self.lose(common, id, why);
+            self.lose(common, id, why.clone());
             if let Some(grant) = self.grants.get_mut(&id) {
                 grant.releasing = 0;
             }

@@ -4,8 +4,8 @@
 //! checkers compare an event with the ledger before the ledger follows it.
 
 use fencepost_core::{
-    Act, ActFacts, Action, Admin, Arrival, Event, GrantId, Held, LogicalMs, Millis, Open, Operation, Outcome, Renewal,
-    Request, RequestFacts, SessionId, Token, Wait, bounds,
+    Act, ActFacts, Action, Admin, Arrival, Event, GrantId, Held, LogicalMs, Millis, Open, Operation, Outcome, Reason,
+    Renewal, Request, RequestFacts, SessionId, Token, ToldReason, Wait, bounds,
 };
 
 use crate::fact::LoggedEntry;
@@ -108,7 +108,7 @@ impl Ledger {
             Event::RestEnded { grant, .. } => self.remove_rest(*grant),
             Event::Converted { grant, token, held, .. } => self.converted(*grant, *token, held),
             Event::Contended { .. } | Event::ValueSet { .. } => {}
-            Event::Administered { act, .. } => self.administered(act),
+            Event::Administered { act, reason, .. } => self.administered(act, reason),
         }
     }
 
@@ -182,7 +182,7 @@ impl Ledger {
         self.change_mode(id, token, held);
     }
 
-    fn administered(&mut self, act: &ActFacts) {
+    fn administered(&mut self, act: &ActFacts, reason: &Reason) {
         match act {
             ActFacts::Froze { freeze, scope } => {
                 self.ever_froze = true;
@@ -198,7 +198,7 @@ impl Ledger {
             }
             ActFacts::Broke { .. } | ActFacts::Evicted(_) | ActFacts::WaivedRest { .. } => {}
         }
-        self.last_act = Some(act.clone());
+        self.last_act = Some((act.clone(), ToldReason::from(reason)));
     }
 }
 

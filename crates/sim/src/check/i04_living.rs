@@ -48,7 +48,7 @@ pub(super) fn who_gets_something_lives_and_asked(step: &Step<'_>, findings: &mut
 }
 
 /// How the session ended, if the grant ended together with it.
-pub(super) fn is_with_session(how: GrantEnd) -> Option<SessionEnd> {
+pub(super) fn is_with_session(how: &GrantEnd) -> Option<&SessionEnd> {
     match how {
         GrantEnd::Session(how) => Some(how),
         _ => None,

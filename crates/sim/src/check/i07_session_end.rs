@@ -22,7 +22,7 @@ pub(super) fn what_goes_with_a_session(step: &Step<'_>, findings: &mut Findings)
             let lived = step.ledger.session(*session).is_some();
             return findings.ensure(lived, "I7", || format!("{session:?} ended but was not alive: {:?}", step.event));
         }
-        Event::Ended { session, how, .. } => (*session, is_with_session(*how).is_some()),
+        Event::Ended { session, how, .. } => (*session, is_with_session(how).is_some()),
         Event::NotGranted { request, outcome } => (request.session, matches!(outcome, Outcome::SessionEnded(_))),
         _ => return,
     };

@@ -86,8 +86,8 @@ fn grant_named(action: &Action) -> Option<GrantId> {
     }
 }
 
-/// Every change of a grant is made by its session, or by an administrator's act in the same entry.
-// Rule: owner-only
+/// Every change of a grant is made by its session, or by an administrator's act in the same entry, with the reason of that act.
+// Rule: owner-only, break
 pub(super) fn only_the_owner_acts(step: &Step<'_>, findings: &mut Findings) {
     let last_act = step.ledger.last_act.as_ref();
     let grant = match step.event {
@@ -102,20 +102,24 @@ pub(super) fn only_the_owner_acts(step: &Step<'_>, findings: &mut Findings) {
         }
         Event::Converted { grant, .. } if step.waiter.is_none() => grant,
         Event::ValueSet { grant, .. } => grant,
-        Event::Ended { grant, how: GrantEnd::Broken, .. } => {
-            let by_act = matches!(last_act, Some(ActFacts::Broke { grant: broke, .. }) if broke == grant);
+        Event::Ended { grant, how: GrantEnd::Broken(told), .. } => {
+            let by_act = matches!(last_act, Some((ActFacts::Broke { grant: broke, .. }, reason)) if broke == grant && reason == told);
             return findings.ensure(by_act, "I11", || {
-                format!("a grant was broken without an administrator's act: {:?}", step.event)
+                format!("a grant was broken without an administrator's act, or with another reason: {:?}", step.event)
             });
         }
-        Event::SessionEnded { session, how: SessionEnd::Evicted } => {
-            let by_act = last_act == Some(&ActFacts::Evicted(*session));
+        Event::SessionEnded { session, how: SessionEnd::Evicted(told) } => {
+            let by_act =
+                matches!(last_act, Some((ActFacts::Evicted(evicted), reason)) if evicted == session && reason == told);
             return findings.ensure(by_act, "I11", || {
-                format!("a session was evicted without an administrator's act: {:?}", step.event)
+                format!(
+                    "a session was evicted without an administrator's act, or with another reason: {:?}",
+                    step.event
+                )
             });
         }
         Event::RestEnded { grant, waived: true, .. } => {
-            let by_act = matches!(last_act, Some(ActFacts::WaivedRest { grant: waived, .. }) if waived == grant);
+            let by_act = matches!(last_act, Some((ActFacts::WaivedRest { grant: waived, .. }, _)) if waived == grant);
             return findings.ensure(by_act, "I11", || {
                 format!("a rest was waived without an administrator's act: {:?}", step.event)
             });

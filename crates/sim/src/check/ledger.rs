@@ -10,7 +10,7 @@ use std::hash::{BuildHasherDefault, DefaultHasher};
 
 use fencepost_core::{
     ActFacts, Arrival, Epoch, FreezeId, GrantId, Held, Lock, LogicalMs, Millis, Mode, Name, OwnerName, Permits,
-    RequestFacts, RequestNumber, Scope, SecretHash, SessionId, Terms, Token, Ttl,
+    RequestFacts, RequestNumber, Scope, SecretHash, SessionId, Terms, Token, ToldReason, Ttl,
 };
 
 use super::due::Due;
@@ -171,8 +171,8 @@ pub(super) struct Ledger {
     pub(super) further_back: Vec<Arrival>,
     /// Sessions that ended, and whose grants and waits were not checked yet. Used by I7.
     pub(super) dying: Vec<SessionId>,
-    /// The last administrator's act in this entry.
-    pub(super) last_act: Option<ActFacts>,
+    /// The last administrator's act in this entry, and what clients are told of its reason.
+    pub(super) last_act: Option<(ActFacts, ToldReason)>,
 
     /// After a restore: rests from the backup, which no event reported, may exist until this stamp.
     pub(super) unknown_rests_until: Option<LogicalMs>,

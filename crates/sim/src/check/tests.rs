@@ -7,10 +7,10 @@ mod door;
 use std::collections::BTreeMap;
 
 use fencepost_core::{
-    Acquire, Action, Batch, Epoch, Event, GrantEnd, GrantId, Held, Lock, LockDelay, LockMode, LockState, Locks,
-    LogPosition, LogicalMs, Metadata, Millis, Name, Open, Operation, Outcome, OwnerName, Permits, Position,
-    PositionedEvent, Principal, Push, Renewal, Request, RequestNumber, SecretHash, Seen, SessionId, TakePermits, Terms,
-    Token, Ttl, Wait,
+    Acquire, Act, Action, Admin, Batch, Epoch, Event, GrantEnd, GrantId, Held, Lock, LockDelay, LockMode, LockState,
+    Locks, LogPosition, LogicalMs, Metadata, Millis, Name, Open, Operation, Outcome, OwnerName, Permits, Position,
+    PositionedEvent, Principal, Push, Reason, Renewal, Request, RequestNumber, SecretHash, Seen, SessionId,
+    TakePermits, Terms, Token, ToldReason, Ttl, Wait,
 };
 use fencepost_replica::Hears;
 use fencepost_session::client::{Answer, RequestKey};
@@ -99,6 +99,14 @@ impl World {
     fn acts(&mut self, session: SessionId, grant: GrantId) {
         self.tell(&Fact::Acts { session, grant, token: Token(grant.0) });
     }
+}
+
+fn breaks(grant: GrantId) -> Operation {
+    Operation::Admin(Admin {
+        by: Principal::new("root").expect("valid"),
+        reason: Reason::new("stuck").expect("valid"),
+        act: Act::Break { grant },
+    })
 }
 
 fn open(session: SessionId) -> Operation {
@@ -368,11 +376,7 @@ fn i9_a_holder_of_a_broken_grant_may_act_until_it_hears_of_it() {
     let mut world = World::new();
     let ann = world.lock(ANN, &["a"], LockMode::Exclusive);
     let grant = granted(&world.log([ann]));
-    world.log([Operation::Admin(fencepost_core::Admin {
-        by: Principal::new("root").expect("valid"),
-        reason: fencepost_core::Reason::new("stuck").expect("valid"),
-        act: fencepost_core::Act::Break { grant },
-    })]);
+    world.log([breaks(grant)]);
     world.acts(ANN, grant);
     assert_eq!(world.checkers.violations(), []);
 }
@@ -508,6 +512,21 @@ fn i11_a_release_by_another_session_is_seen() {
         world.log_or_lie([release], lie, |entry| {
             if let Operation::Request(request) = &mut entry.batch.operations[0] {
                 request.session = BOB;
+            }
+        });
+    });
+}
+
+#[test]
+fn i11_a_holder_that_is_told_another_reason_is_seen() {
+    story("I11", |world, lie| {
+        let ann = world.lock(ANN, &["a"], LockMode::Exclusive);
+        let grant = granted(&world.log([ann]));
+        world.log_or_lie([breaks(grant)], lie, |entry| {
+            for event in &mut entry.effects.events {
+                if let Event::Ended { how, .. } = event {
+                    *how = GrantEnd::Broken(ToldReason::new("no reason").expect("valid"));
+                }
             }
         });
     });

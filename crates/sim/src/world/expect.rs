@@ -43,7 +43,7 @@ impl Player<'_> {
             Expectation::Guard { who, lock, says } => {
                 let name = lock_name(lock)?;
                 let users = self.notes_of(who)?;
-                let seen: Vec<_> = users.iter().map(|user| user.notes.guard.get(&name).copied().flatten()).collect();
+                let seen: Vec<_> = users.iter().map(|user| user.notes.guard.get(&name).cloned().flatten()).collect();
                 let is_so = seen.iter().all(|seen| match says {
                     GuardSays::Held => matches!(seen, Some(GrantState::Held | GrantState::Jeopardy)),
                     GuardSays::Lost => matches!(seen, Some(GrantState::Lost(_))),

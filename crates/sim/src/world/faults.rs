@@ -8,6 +8,7 @@ use fencepost_core::{
     Ticket,
 };
 use fencepost_replica::{MemberChange, Role, restore_backup};
+use fencepost_wire::Cause;
 
 use super::nodes::member;
 use super::upgrades::NEW_RELEASE;
@@ -21,6 +22,12 @@ use crate::random::Random;
 /// How much higher the tokens of a restored cluster begin.
 // Rule: token-order
 const TOKEN_JUMP: u64 = 1_000_000_000_000;
+
+/// Who orders acts, member changes and leadership transfers in the simulation, and why.
+pub(super) fn ordered() -> Cause {
+    let by = Principal::new("admin").expect("a plain word");
+    Cause { by, reason: Reason::new("chance").expect("a plain word") }
+}
 
 /// The end of a fault: what to restore, and where.
 #[derive(Clone, Copy, Debug)]
@@ -345,7 +352,7 @@ impl World {
 
     fn ask_for_change(&mut self, leader: u64, changes: &[MemberChange]) -> bool {
         let replica = self.nodes.get_mut(&leader).and_then(|node| node.replica.as_mut());
-        let taken = replica.is_some_and(|replica| replica.change_members(changes).is_ok());
+        let taken = replica.is_some_and(|replica| replica.change_members(changes, &ordered()).is_ok());
         self.turn(leader);
         taken
     }
@@ -467,8 +474,7 @@ impl World {
 
     fn act(&mut self, act: Act) {
         let Some(leader) = self.leader() else { return };
-        let by = Principal::new("admin").expect("a plain word");
-        let reason = Reason::new("chance").expect("a plain word");
+        let Cause { by, reason } = ordered();
         self.observer.line_with(self.now, "admin", |telling| telling.act(&act));
         let replica = self.nodes.get_mut(&leader).and_then(|node| node.replica.as_mut()).expect("it leads");
         // The act may be lost with the leader; it is not retried.

@@ -4,7 +4,7 @@
 //! reports who leads; the checker of I22 judges.
 
 use super::World;
-use super::faults::Undo;
+use super::faults::{Undo, ordered};
 use crate::fact::{Fact, WorldTime};
 use crate::network::Endpoint;
 use fencepost_replica::Role;
@@ -76,7 +76,7 @@ impl World {
     /// Asks a node to transfer the leadership to another. It refuses if it does not lead or if the other one is not a voter.
     pub(super) fn hand_over(&mut self, from: u64, to: u64) {
         let replica = self.nodes.get_mut(&from).and_then(|node| node.replica.as_mut());
-        if replica.is_some_and(|replica| replica.transfer_lead(to).is_ok()) {
+        if replica.is_some_and(|replica| replica.transfer_lead(to, ordered()).is_ok()) {
             self.observer.fault(self.now, "lead transferred", || format!("from node {from} to node {to}"));
             self.turn(from);
         }

@@ -59,7 +59,7 @@ fn what_to_wire(event: &Event) -> v1::watch_event::What {
         }),
         Event::SessionEnded { session, how } => What::SessionEnded(v1::SessionEndedEvent {
             session: Some(to_wire::session_id(*session)),
-            how: to_wire::session_end(*how),
+            how: Some(to_wire::session_end(how)),
         }),
         Event::Queued { request, arrival } => {
             What::Queued(v1::QueuedEvent { request: Some(request_to_wire(request)), arrival: arrival.0 })
@@ -82,7 +82,7 @@ fn what_to_wire(event: &Event) -> v1::watch_event::What {
                 owner: to_wire::owner_name(owner),
                 held: Some(to_wire::held(held)),
                 count_left: *count_left,
-                how: to_wire::grant_end(*how),
+                how: Some(to_wire::grant_end(how)),
                 rests_until_ms: rests_until.map(|until| until.0),
             })
         }

@@ -25,8 +25,8 @@ fn entry_of_format_1_is_read_and_written_as_before() {
     });
     let entry = decode(&bytes, KnownVersions::THIS_BUILD).unwrap();
     assert!(encode(&entry) == bytes, "the same entry gives the same bytes");
-    let Entry { version, term, stamp, wall_clock_ms, batch, proof } = &entry;
-    let head = line(&(version, term, stamp, wall_clock_ms, batch.raise_to, batch.failover_grace, proof));
+    let Entry { version, term, stamp, wall_clock_ms, batch, proof, transfer } = &entry;
+    let head = line(&(version, term, stamp, wall_clock_ms, batch.raise_to, batch.failover_grace, proof, transfer));
     let text = [head].into_iter().chain(batch.renewals.iter().map(line)).chain(batch.operations.iter().map(line));
     compare_text("v1-entry.txt", text.collect());
 }
@@ -73,7 +73,8 @@ fn is_missing(random: &Generator, wanted: &[&str]) -> bool {
 fn entry_with_every_command() -> Entry {
     let mut random = Generator::brief(7);
     let proof = Some(StateProof { index: 1_000_000, state_hash: 0x0123_4567_89AB_CDEF });
-    let mut entry = Entry { wall_clock_ms: Some(1_700_000_000_000), proof, ..random.entry() };
+    let transfer = Some(random.transfer());
+    let mut entry = Entry { wall_clock_ms: Some(1_700_000_000_000), proof, transfer, ..random.entry() };
     entry.batch.raise_to = FormatVersion::new(2);
     while is_missing(&random, &["Renewal::", "Operation::", "Action::", "Act::", "LockMode::", "Wait::", "Scope::"]) {
         let more = random.batch();

@@ -244,30 +244,42 @@ fn an_unknown_number_of_an_enumeration_is_refused_by_name() {
         response.holders[0].holder.as_mut().unwrap().takes = Some(v1::holder::Takes::Mode(number));
         assert_eq!(observe::explanation_from_wire(response), unknown("a mode"));
 
-        let ended = v1::SessionEndedEvent { session: Some(v1::SessionId::default()), how: number };
-        let what = Some(v1::watch_event::What::SessionEnded(ended));
-        let position = Some(v1::EventPosition::default());
-        let event = v1::WatchEvent { position, what, ..v1::WatchEvent::default() };
-        assert_eq!(watch::event_from_wire(event), unknown("the reason why a session ended"));
-
         let mut grant = observe::grant_to_wire(&Generator::new(10).grant_view());
         let locks = vec![v1::Lock { name: "orders".to_owned(), mode: number }];
         grant.grant.as_mut().unwrap().held = Some(v1::Held { kind: Some(v1::held::Kind::Locks(v1::Locks { locks })) });
         assert_eq!(observe::grant_from_wire(grant), unknown("a lock mode"));
-
-        let mut push = api::push_to_wire(&Push::SessionEnded { session: SessionId(1), how: SessionEnd::Evicted });
-        push.what = Some(v1::push::What::SessionEnded(number));
-        assert_eq!(api::push_from_wire(push), unknown("the reason why a session ended"));
-
-        let mut push =
-            api::push_to_wire(&Push::Lost { session: SessionId(1), grant: GrantId(2), how: GrantEnd::Broken });
-        push.what = Some(v1::push::What::Lost(v1::LostGrant { grant: 2, how: number }));
-        assert_eq!(api::push_from_wire(push), unknown("the reason why a grant ended"));
-
-        let outcome = Some(v1::Outcome { kind: Some(v1::outcome::Kind::Expired(number)) });
-        let response = v1::ActResponse { outcome, ..v1::ActResponse::default() };
-        assert_eq!(admin::acted_from_wire(response), unknown("the reason why a grant ended"));
     }
+}
+
+#[test]
+fn an_end_that_is_missing_or_of_a_later_version_is_refused_by_name() {
+    let session_unknown = "the reason why a session ended";
+    let grant_unknown = "the reason why a grant ended";
+    let of_later = || v1::SessionEnd { how: None };
+    for how in [None, Some(of_later())] {
+        let ended = v1::SessionEndedEvent { session: Some(v1::SessionId::default()), how };
+        let what = Some(v1::watch_event::What::SessionEnded(ended));
+        let position = Some(v1::EventPosition::default());
+        let event = v1::WatchEvent { position, what, ..v1::WatchEvent::default() };
+        assert_eq!(watch::event_from_wire(event), unknown(session_unknown));
+    }
+    let mut push = api::push_to_wire(&Push::SessionEnded { session: SessionId(1), how: SessionEnd::Expired });
+    push.what = Some(v1::push::What::SessionEnded(of_later()));
+    assert_eq!(api::push_from_wire(push), unknown(session_unknown));
+
+    let with_its_session = v1::GrantEnd { how: Some(v1::grant_end::How::Session(of_later())) };
+    for (how, what) in [
+        (None, grant_unknown),
+        (Some(v1::GrantEnd { how: None }), grant_unknown),
+        (Some(with_its_session), session_unknown),
+    ] {
+        let mut push = api::push_to_wire(&Push::Lost { session: SessionId(1), grant: GrantId(2), how: GrantEnd::Ttl });
+        push.what = Some(v1::push::What::Lost(v1::LostGrant { grant: 2, how }));
+        assert_eq!(api::push_from_wire(push), unknown(what));
+    }
+    let outcome = Some(v1::Outcome { kind: Some(v1::outcome::Kind::Expired(v1::GrantEnd { how: None })) });
+    let response = v1::ActResponse { outcome, ..v1::ActResponse::default() };
+    assert_eq!(admin::acted_from_wire(response), unknown(grant_unknown));
 }
 
 #[test]
@@ -300,6 +312,16 @@ fn a_word_that_is_not_valid_is_refused_with_its_bound() {
     assert_eq!(act("r".repeat(1_025), "pool", None), bad_word("a reason", BadWord::Bound(Bound::ReasonBytes)));
     assert_eq!(act(String::new(), "/pool/", Some(1)), bad_word("a resource name", BadWord::EmptySegment));
     assert_eq!(act(String::new(), "pool", Some(0)), bad_word("a number of permits", BadWord::Zero));
+
+    let told = |reason: &str| {
+        let evicted = v1::SessionEnd { how: Some(v1::session_end::How::Evicted(reason.to_owned())) };
+        let what = Some(v1::push::What::SessionEnded(evicted));
+        api::push_from_wire(v1::Push { what, ..v1::Push::default() }).map(drop)
+    };
+    assert_eq!(told(&"r".repeat(128)), Ok(()));
+    let what = "a reason that clients are told";
+    assert_eq!(told(&"r".repeat(129)), bad_word(what, BadWord::Bound(Bound::ToldReasonBytes)));
+    assert_eq!(told("two\nlines"), bad_word(what, BadWord::ControlCharacter));
 }
 
 #[test]

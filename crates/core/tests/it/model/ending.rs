@@ -89,18 +89,18 @@ impl Model {
 
     // Rule: session-end
     pub fn end_session(&mut self, id: SessionId, how: SessionEnd) {
-        self.event(Event::SessionEnded { session: id, how });
+        self.event(Event::SessionEnded { session: id, how: how.clone() });
         let mut waits: Vec<Arrival> =
             self.waiters.iter().filter(|waiter| waiter.session == id).map(|waiter| waiter.arrival).collect();
         waits.sort();
         for arrival in waits {
-            self.end_wait(arrival, Outcome::SessionEnded(how));
+            self.end_wait(arrival, Outcome::SessionEnded(how.clone()));
         }
         let mut grants: Vec<GrantId> =
             self.grants.iter().filter(|grant| grant.session == id).map(|grant| grant.id).collect();
         grants.sort();
         for grant in grants {
-            self.end_grant(grant, GrantEnd::Session(how));
+            self.end_grant(grant, GrantEnd::Session(how.clone()));
         }
         self.answers.retain(|answer| answer.session != id);
         self.sessions.retain(|session| session.id != id);
@@ -127,7 +127,7 @@ impl Model {
             _ => false,
         });
         if let Some(arrival) = upgrade.map(|waiter| waiter.arrival) {
-            self.end_wait(arrival, Outcome::GrantEnded(how));
+            self.end_wait(arrival, Outcome::GrantEnded(how.clone()));
         }
         let at = self.grants.iter().position(|grant| grant.id == id).expect("the caller has checked that it exists");
         let grant = self.grants.remove(at);
@@ -141,10 +141,11 @@ impl Model {
         }
         let (session, token) = (grant.session, grant.token);
         let (owner, held) = (grant.owner, grant.held);
-        self.event(Event::Ended { grant: id, token, session, owner, held, count_left: 0, how, rests_until });
+        let (count_left, ended) = (0, how.clone());
+        self.event(Event::Ended { grant: id, token, session, owner, held, count_left, how: ended, rests_until });
         if how.involuntary() && !matches!(how, GrantEnd::Session(_)) {
             let lost = &mut self.session_mut(session).expect("a grant ends with its session").lost;
-            lost.push((id, how));
+            lost.push((id, how.clone()));
             lost.sort_by_key(|(id, _)| *id);
             if lost.len() > bounds::LOST_GRANTS_REMEMBERED_MAX {
                 lost.remove(0);
@@ -171,7 +172,7 @@ impl Model {
             return Outcome::NotOwner;
         }
         match session.lost.iter().find(|(lost, _)| *lost == id) {
-            Some((_, how)) => Outcome::Expired(*how),
+            Some((_, how)) => Outcome::Expired(how.clone()),
             None => Outcome::AlreadyReleased,
         }
     }
@@ -279,14 +280,14 @@ impl Model {
                     return Outcome::NotFound;
                 };
                 self.announce(admin, ActFacts::Broke { grant: *grant, names });
-                self.end_grant(*grant, GrantEnd::Broken);
+                self.end_grant(*grant, GrantEnd::Broken(told(&admin.reason)));
             }
             Act::Evict { session } => {
                 if self.session(*session).is_none() {
                     return Outcome::NotFound;
                 }
                 self.announce(admin, ActFacts::Evicted(*session));
-                self.end_session(*session, SessionEnd::Evicted);
+                self.end_session(*session, SessionEnd::Evicted(told(&admin.reason)));
             }
             Act::WaiveRest { grant } => {
                 let Some(rest) = self.rests.iter().find(|rest| rest.grant == *grant) else {
@@ -368,8 +369,22 @@ impl Model {
         let mut waits: Vec<Arrival> = self.waiters.iter().filter(unservable).map(|waiter| waiter.arrival).collect();
         waits.sort();
         for arrival in waits {
-            self.end_wait(arrival, Outcome::Refused(Refusal::MoreThanLimit { name: name.clone(), limit }));
+            let (name, reason) = (name.clone(), told(&admin.reason));
+            self.end_wait(arrival, Outcome::Refused(Refusal::LimitLowered { name, limit, reason }));
         }
         Outcome::Done
     }
+}
+
+/// The beginning of a reason, as the clients that the act hits are told it.
+// Rule: break
+fn told(reason: &Reason) -> ToldReason {
+    let mut line = String::new();
+    for character in reason.as_str().chars() {
+        if line.len() + character.len_utf8() > bounds::TOLD_REASON_BYTES_MAX {
+            break;
+        }
+        line.push(if character.is_control() { ' ' } else { character });
+    }
+    ToldReason::new(&line).expect("short, and without control characters")
 }

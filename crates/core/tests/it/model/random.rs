@@ -469,7 +469,10 @@ impl World {
             }
         };
         let by = Principal::new("operator").expect("valid");
-        Operation::Admin(Admin { by, reason: Reason::new("tests").expect("short"), act })
+        // Clients are told the beginning of a long reason, on one line.
+        let long = "€".repeat(50);
+        let reason = *self.random.pick(&["", "tests", "two\nlines", &long]);
+        Operation::Admin(Admin { by, reason: Reason::new(reason).expect("short"), act })
     }
 
     fn scope(&mut self) -> Scope {

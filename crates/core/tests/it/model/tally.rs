@@ -24,9 +24,9 @@ impl Tally {
         for push in &effects.pushes {
             match push {
                 Push::Ended { outcome, .. } => self.add(&format!("push: {}", outcome_kind(outcome))),
-                Push::Lost { how, .. } => self.add(&format!("push: Lost({how:?})")),
+                Push::Lost { how, .. } => self.add(&format!("push: Lost({})", grant_end_kind(how))),
                 Push::Contended { .. } => self.add("push: Contended"),
-                Push::SessionEnded { how, .. } => self.add(&format!("push: SessionEnded({how:?})")),
+                Push::SessionEnded { how, .. } => self.add(&format!("push: SessionEnded({})", session_end_kind(how))),
             }
         }
         for event in &effects.events {
@@ -92,7 +92,7 @@ pub const EXPECTED: &[&str] = &[
     "push: Granted",
     "push: Cancelled",
     "push: TimedOut",
-    "push: Refused: MoreThanLimit",
+    "push: Refused: LimitLowered",
     "push: Deadlock",
     "push: Lost(Ttl)",
     "push: Lost(MaxHold)",
@@ -174,13 +174,13 @@ fn outcome_kind(outcome: &Outcome) -> String {
         Outcome::TimedOut => "TimedOut",
         Outcome::Cancelled => "Cancelled",
         Outcome::Deadlock(_) => "Deadlock",
-        Outcome::SessionEnded(how) => return format!("SessionEnded({how:?})"),
-        Outcome::GrantEnded(how) => return format!("GrantEnded({how:?})"),
+        Outcome::SessionEnded(how) => return format!("SessionEnded({})", session_end_kind(how)),
+        Outcome::GrantEnded(how) => return format!("GrantEnded({})", grant_end_kind(how)),
         Outcome::Converted { .. } => "Converted",
         Outcome::Released { .. } => "Released",
         Outcome::NotOwner => "NotOwner",
         Outcome::AlreadyReleased => "AlreadyReleased",
-        Outcome::Expired(how) => return format!("Expired({how:?})"),
+        Outcome::Expired(how) => return format!("Expired({})", grant_end_kind(how)),
         Outcome::Extended { .. } => "Extended",
         Outcome::ValueSet => "ValueSet",
         Outcome::CancelTooLate(Late::Granted { .. }) => "CancelTooLate(Granted)",
@@ -192,6 +192,21 @@ fn outcome_kind(outcome: &Outcome) -> String {
         Outcome::Refused(refusal) => return format!("Refused: {}", refusal_kind(refusal)),
     };
     plain.to_string()
+}
+
+fn grant_end_kind(how: &GrantEnd) -> String {
+    match how {
+        GrantEnd::Broken(_) => "Broken".to_string(),
+        GrantEnd::Session(how) => format!("Session({})", session_end_kind(how)),
+        other => format!("{other:?}"),
+    }
+}
+
+fn session_end_kind(how: &SessionEnd) -> String {
+    match how {
+        SessionEnd::Evicted(_) => "Evicted".to_string(),
+        other => format!("{other:?}"),
+    }
 }
 
 fn refusal_kind(refusal: &Refusal) -> String {
@@ -222,6 +237,7 @@ fn refusal_kind(refusal: &Refusal) -> String {
         Refusal::NoLimit(_) => "NoLimit",
         Refusal::LimitDiffers { .. } => "LimitDiffers",
         Refusal::MoreThanLimit { .. } => "MoreThanLimit",
+        Refusal::LimitLowered { .. } => "LimitLowered",
         Refusal::FreezeExists => "FreezeExists",
         // Not in `EXPECTED`: only an operation of a newer version gets it, and random logs have none.
         Refusal::NotYet { .. } => "NotYet",

@@ -53,13 +53,13 @@ impl Spelling {
             Outcome::TimedOut => "timed out".to_string(),
             Outcome::Cancelled => "cancelled".to_string(),
             Outcome::Deadlock(cycle) => self.deadlock(cycle),
-            Outcome::SessionEnded(how) => format!("session ended: {}", session_end(*how)),
-            Outcome::GrantEnded(how) => format!("grant ended: {}", grant_end(*how)),
+            Outcome::SessionEnded(how) => format!("session ended: {}", session_end(how)),
+            Outcome::GrantEnded(how) => format!("grant ended: {}", grant_end(how)),
             Outcome::Converted { grant, token } => format!("converted, {}", token_of(*grant, *token)),
             Outcome::Released { count_left } => format!("released{}", left(*count_left)),
             Outcome::NotOwner => "not owner".to_string(),
             Outcome::AlreadyReleased => "already released".to_string(),
-            Outcome::Expired(how) => format!("expired: {}", grant_end(*how)),
+            Outcome::Expired(how) => format!("expired: {}", grant_end(how)),
             Outcome::Extended { until } => format!("extended until {}", time(until.0)),
             Outcome::ValueSet => "value set".to_string(),
             Outcome::CancelTooLate(late) => match late {
@@ -93,11 +93,11 @@ impl Spelling {
                 format!("{} <- #{} {}", self.session(*session), number.0, self.outcome(outcome))
             }
             Push::Lost { session, grant, how } => {
-                format!("{} <- lost grant {}: {}", self.session(*session), grant.0, grant_end(*how))
+                format!("{} <- lost grant {}: {}", self.session(*session), grant.0, grant_end(how))
             }
             Push::Contended { session, grant } => format!("{} <- contended grant {}", self.session(*session), grant.0),
             Push::SessionEnded { session, how } => {
-                format!("{} <- session ended: {}", self.session(*session), session_end(*how))
+                format!("{} <- session ended: {}", self.session(*session), session_end(how))
             }
         }
     }
@@ -108,7 +108,7 @@ impl Spelling {
             Event::SessionOpened { session, principal, .. } => {
                 format!("{} of {}", self.session(*session), principal.as_str())
             }
-            Event::SessionEnded { session, how } => format!("{} {}", self.session(*session), session_end(*how)),
+            Event::SessionEnded { session, how } => format!("{} {}", self.session(*session), session_end(how)),
             Event::Queued { request, arrival } => format!("{}, arrival {}", self.request(request), arrival.0),
             Event::Granted { request, grant, token, count } => {
                 let count = if *count == 1 { String::new() } else { format!(", count {count}") };
@@ -117,14 +117,14 @@ impl Spelling {
             Event::NotGranted { request, outcome } => {
                 let why = match outcome {
                     Outcome::Refused(refusal) => format!(", {}", refusal_words(refusal)),
-                    Outcome::SessionEnded(how) => format!(", session {}", session_end(*how)),
-                    Outcome::GrantEnded(how) => format!(", {}", grant_end(*how)),
+                    Outcome::SessionEnded(how) => format!(", session {}", session_end(how)),
+                    Outcome::GrantEnded(how) => format!(", {}", grant_end(how)),
                     _ => String::new(),
                 };
                 format!("{}{why}", self.request(request))
             }
             Event::Ended { grant, token, session, owner, held: what, count_left, how, rests_until } => {
-                let how = if *how == GrantEnd::Released { String::new() } else { format!(", {}", grant_end(*how)) };
+                let how = if *how == GrantEnd::Released { String::new() } else { format!(", {}", grant_end(how)) };
                 let rest = rests_until.map_or(String::new(), |until| format!(", rests until {}", time(until.0)));
                 let of = self.owner(*session, owner.as_ref());
                 format!("{} {} of {of}{how}{}{rest}", token_of(*grant, *token), held(what), left(*count_left))
@@ -232,7 +232,7 @@ impl Spelling {
                 &format!("\n  unseen #{}: {}{said}", answer.number.0, self.outcome(&answer.outcome).replace('\n', ";"));
         }
         for (grant, how) in &attached.lost {
-            text += &format!("\n  lost grant {}: {}", grant.0, grant_end(*how));
+            text += &format!("\n  lost grant {}: {}", grant.0, grant_end(how));
         }
         text
     }
@@ -263,22 +263,22 @@ pub(crate) fn lock(lock: &Lock) -> String {
     format!("{}:{:?}", lock.name, lock.mode.mode())
 }
 
-pub(crate) fn grant_end(how: GrantEnd) -> String {
+pub(crate) fn grant_end(how: &GrantEnd) -> String {
     match how {
         GrantEnd::Released => "released".to_string(),
         GrantEnd::Session(how) => format!("session {}", session_end(how)),
         GrantEnd::Ttl => "ttl".to_string(),
         GrantEnd::MaxHold => "max-hold".to_string(),
-        GrantEnd::Broken => "broken".to_string(),
+        GrantEnd::Broken(reason) => format!("broken{reason}"),
     }
 }
 
-pub(crate) fn session_end(how: SessionEnd) -> &'static str {
+pub(crate) fn session_end(how: &SessionEnd) -> String {
     match how {
-        SessionEnd::Closed => "closed",
-        SessionEnd::Expired => "expired",
-        SessionEnd::Evicted => "evicted",
-        SessionEnd::Restored => "restored",
+        SessionEnd::Closed => "closed".to_string(),
+        SessionEnd::Expired => "expired".to_string(),
+        SessionEnd::Evicted(reason) => format!("evicted{reason}"),
+        SessionEnd::Restored => "restored".to_string(),
     }
 }
 
@@ -323,6 +323,7 @@ fn refusal_words(refusal: &Refusal) -> String {
         Refusal::NoLimit(name) => format!("{name} has no limit"),
         Refusal::LimitDiffers { name, live } => format!("{name} has limit {}", live.get()),
         Refusal::MoreThanLimit { name, limit } => format!("more than {name} has, {}", limit.get()),
+        Refusal::LimitLowered { name, limit, reason } => format!("limit of {name} lowered to {}{reason}", limit.get()),
         Refusal::FreezeExists => "freeze exists".to_string(),
         Refusal::NotYet { needs } => format!("not yet: needs version {needs}"),
     }

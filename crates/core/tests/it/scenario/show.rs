@@ -117,7 +117,7 @@ fn session_lines(session: &SessionRecord) -> Vec<String> {
         let ranges = session.seen_ranges.iter().map(|(first, last)| format!(", {first}..{last}"));
         lines.push(format!("seen up to {}{}", session.seen_mark, ranges.collect::<String>()));
     }
-    lines.extend(session.lost.iter().map(|(grant, how)| format!("lost grant {}: {}", grant.0, grant_end(*how))));
+    lines.extend(session.lost.iter().map(|(grant, how)| format!("lost grant {}: {}", grant.0, grant_end(how))));
     lines
 }
 

@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use fencepost_core::{
     Acquire, Action, Epoch, KnownVersions, Lock, LockMode, Locks, LogPosition, LogicalMs, Metadata, Name, Nanos, Open,
-    Operation, Outcome, Principal, Push, Renewal, Reply, Request, RequestNumber, SecretHash, Seen, SessionId, Terms,
-    Ticket, Ttl, Wait,
+    Operation, Outcome, Principal, Push, Reason, Renewal, Reply, Request, RequestNumber, SecretHash, Seen, SessionId,
+    Terms, Ticket, Ttl, Wait,
 };
 use fencepost_replica::{
     GroupId, Log, LogWrite, MemberChange, Message, NotTaken, Output, PeerMessage, Replica, Settings, Stop, decode_peer,
     encode_peer, make_snapshot, read_snapshot,
 };
-use fencepost_wire::Member;
+use fencepost_wire::{Cause, Member};
 
 /// Milliseconds that one step takes.
 pub(crate) const STEP_MS: u64 = 5;
@@ -59,6 +59,8 @@ pub(crate) struct Node {
     pub pushes: Vec<Push>,
     /// The peers that it reported as lost (true) or found (false), in order.
     pub peers: Vec<(u64, bool)>,
+    /// The causes of the member changes and leadership transfers that it applied, in order.
+    pub causes: Vec<Cause>,
 }
 
 #[derive(Clone, Debug)]
@@ -160,6 +162,7 @@ impl Cluster {
                 log_bytes_most: 0,
                 pushes: Vec::new(),
                 peers: Vec::new(),
+                causes: Vec::new(),
             },
         );
     }
@@ -173,7 +176,7 @@ impl Cluster {
     pub(crate) fn change(&mut self, changes: &[MemberChange]) {
         let leader = self.run_until("the change is taken", |cluster| {
             let leader = cluster.leader()?;
-            cluster.replica(leader).change_members(changes).ok().map(|ticket| (leader, ticket))
+            cluster.replica(leader).change_members(changes, &cause()).ok().map(|ticket| (leader, ticket))
         });
         self.run_until("the change is complete", |cluster| {
             cluster.node(leader.0).changed.contains(&leader.1).then_some(())
@@ -360,7 +363,11 @@ impl Cluster {
                 }
                 Output::Abandoned(ticket) => drop(node.abandoned.insert(ticket)),
                 Output::ReadReady { ticket, position } => drop(node.reads.insert(ticket, position)),
-                Output::MembersChanged { ticket, .. } => node.changed.extend(ticket),
+                Output::MembersChanged { ticket, cause, .. } => {
+                    node.changed.extend(ticket);
+                    node.causes.extend(cause);
+                }
+                Output::TransferBegun { transfer, .. } => node.causes.push(transfer.cause),
                 Output::Push { push, .. } => node.pushes.push(push),
                 Output::PeerLost { peer, .. } => node.peers.push((peer, true)),
                 Output::PeerFound { peer, .. } => node.peers.push((peer, false)),
@@ -445,6 +452,11 @@ impl Disk {
 /// A node's name and addresses in the tests.
 pub(crate) fn member(id: u64) -> Member {
     Member::new(id, &format!("n{id}"), &format!("n{id}:7201"), &format!("n{id}:7200")).expect("a plain member")
+}
+
+/// The cause of a member change or a leadership transfer in the tests.
+pub(crate) fn cause() -> Cause {
+    Cause { by: Principal::new("tests").expect("plain"), reason: Reason::new("").expect("short") }
 }
 
 /// The copies of a parcel that arrive: none if it is lost, two if it is doubled, each with its delay.

@@ -26,8 +26,16 @@ async fn ask_everything(story: &Story, address: impl Display) {
     let act = Some(v1::act_request::Act::BreakGrant(1));
     let asked = v1::ActRequest { reason: "the test says so".to_owned(), act };
     refused(story, "breaks a grant", admin.act(asked).await);
-    refused(story, "removes node 77", admin.remove_member(v1::RemoveMemberRequest { node: 0x77 }).await);
-    refused(story, "hands the lead over", admin.transfer_lead(v1::TransferLeadRequest { node: 0 }).await);
+    refused(
+        story,
+        "removes node 77",
+        admin.remove_member(v1::RemoveMemberRequest { node: 0x77, ..Default::default() }).await,
+    );
+    refused(
+        story,
+        "hands the lead over",
+        admin.transfer_lead(v1::TransferLeadRequest { node: 0, ..Default::default() }).await,
+    );
     refused(story, "takes a backup", admin.backup(v1::BackupRequest {}).await);
 }
 
@@ -85,8 +93,12 @@ async fn calls_that_a_leader_refuses() {
         refused(&story, "acts with a reason of 1,025 bytes", admin.act(wordy).await);
         let nothing = v1::ActRequest { reason: "the test says so".to_owned(), act: None };
         refused(&story, "acts without an act", admin.act(nothing).await);
-        refused(&story, "removes node 77", admin.remove_member(v1::RemoveMemberRequest { node: 0x77 }).await);
-        let promote = |node| v1::PromoteMemberRequest { node, replaces: None };
+        refused(
+            &story,
+            "removes node 77",
+            admin.remove_member(v1::RemoveMemberRequest { node: 0x77, ..Default::default() }).await,
+        );
+        let promote = |node| v1::PromoteMemberRequest { node, ..Default::default() };
         refused(&story, "gives a vote to node 77", admin.promote_member(promote(0x77)).await);
         refused(&story, "gives a vote to n2, which has one", admin.promote_member(promote(follower)).await);
         let add = |name: &str| v1::AddMemberRequest {
@@ -96,12 +108,13 @@ async fn calls_that_a_leader_refuses() {
             client_address: "127.0.0.1:1".to_owned(),
             oldest_format: 1,
             newest_format: 1,
+            reason: String::new(),
         };
         refused(&story, "adds another node named n2", admin.add_member(add("n2")).await);
         refused(&story, "adds a node without a name", admin.add_member(add("")).await);
         let newer = v1::AddMemberRequest { oldest_format: 9, newest_format: 9, ..add("n3") };
         refused(&story, "adds a node that knows format 9 alone", admin.add_member(newer).await);
-        let nowhere = v1::TransferLeadRequest { node: 0x77 };
+        let nowhere = v1::TransferLeadRequest { node: 0x77, ..Default::default() };
         refused(&story, "hands the lead to node 77", admin.transfer_lead(nowhere).await);
     })
     .await;

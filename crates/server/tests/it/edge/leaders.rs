@@ -34,7 +34,7 @@ impl Pair {
             }
             if leader.leader != Some(leader.node) {
                 // On a slow machine the other node may have been elected meanwhile.
-                let back = v1::TransferLeadRequest { node: leader.node };
+                let back = v1::TransferLeadRequest { node: leader.node, ..Default::default() };
                 drop(AdminServiceClient::new(channel(pair.follower())).transfer_lead(back).await);
                 return None;
             }
@@ -65,7 +65,9 @@ impl Pair {
 pub(crate) async fn remove(at: SocketAddr, node: SocketAddr) {
     let node = status_of(node).await.expect("it answers").node;
     let mut admin = AdminServiceClient::new(channel(at));
-    soon("the node is removed", admin.remove_member(v1::RemoveMemberRequest { node })).await.expect("the node leads");
+    soon("the node is removed", admin.remove_member(v1::RemoveMemberRequest { node, ..Default::default() }))
+        .await
+        .expect("the node leads");
 }
 
 #[tokio::test]
@@ -91,7 +93,9 @@ async fn the_lead_is_handed_over() {
         let mut efficient = Stream::connect_efficiency(&story, "efficient", pair.leader()).await;
         client.says("opens session 1", open_session(1), 1).await;
         let mut admin = AdminServiceClient::new(channel(pair.leader()));
-        soon("n2 leads", admin.transfer_lead(v1::TransferLeadRequest { node: 0 })).await.expect("n2 takes the lead");
+        soon("n2 leads", admin.transfer_lead(v1::TransferLeadRequest { node: 0, ..Default::default() }))
+            .await
+            .expect("n2 takes the lead");
         client.hears_end("waits while n1 hands the lead over").await;
         efficient.hears_end("waits while n1 hands the lead over").await;
         Stream::connect(&story, "client", pair.leader()).await;

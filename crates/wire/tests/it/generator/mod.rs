@@ -14,9 +14,10 @@ use fencepost_core::{
     Acquire, Act, Action, Admin, AnswerRecord, Arrival, Batch, Epoch, FormatVersion, FreezeId, FreezeRecord, GrantId,
     GrantRecord, Header, Held, Lock, LockDelay, LockMode, Locks, LogicalMs, Metadata, Millis, Name, Open, Operation,
     OwnerName, Permits, Principal, Reason, Record, Renewal, Request, RequestNumber, RestRecord, Scope, SecretHash,
-    Seen, SemaphoreRecord, SessionId, SessionRecord, TakePermits, Terms, Token, Ttl, Value, Wait, WaiterRecord, Wants,
+    Seen, SemaphoreRecord, SessionId, SessionRecord, TakePermits, Terms, Token, ToldReason, Ttl, Value, Wait,
+    WaiterRecord, Wants,
 };
-use fencepost_wire::{Entry, StateProof};
+use fencepost_wire::{Cause, Entry, StateProof, Transfer};
 
 pub use variants::Met;
 
@@ -117,6 +118,14 @@ impl Generator {
     pub fn reason(&mut self) -> Reason {
         let text = if self.flag() { String::new() } else { self.text(1024) };
         Reason::new(&text).expect("letters")
+    }
+
+    pub fn told_reason(&mut self) -> ToldReason {
+        ToldReason::from(&self.reason())
+    }
+
+    pub fn transfer(&mut self) -> Transfer {
+        Transfer { to: self.number(), cause: Cause { by: self.principal(), reason: self.reason() } }
     }
 
     fn metadata(&mut self) -> Metadata {
@@ -222,6 +231,7 @@ impl Generator {
             wall_clock_ms: self.maybe(Generator::number),
             proof: self.maybe(|random| StateProof { index: random.number(), state_hash: random.number() }),
             batch: self.batch(),
+            transfer: self.maybe(Generator::transfer),
         }
     }
 

@@ -112,8 +112,12 @@ impl Generator {
     }
 
     pub fn session_end(&mut self) -> SessionEnd {
-        let ends = [SessionEnd::Closed, SessionEnd::Expired, SessionEnd::Evicted, SessionEnd::Restored];
-        let end = ends[self.below(ends.len())];
+        let end = match self.below(4) {
+            0 => SessionEnd::Closed,
+            1 => SessionEnd::Expired,
+            2 => SessionEnd::Evicted(self.told_reason()),
+            _ => SessionEnd::Restored,
+        };
         self.met.session_end(&end);
         end
     }
@@ -123,7 +127,7 @@ impl Generator {
             0 => GrantEnd::Released,
             1 => GrantEnd::Ttl,
             2 => GrantEnd::MaxHold,
-            3 => GrantEnd::Broken,
+            3 => GrantEnd::Broken(self.told_reason()),
             _ => GrantEnd::Session(self.session_end()),
         };
         self.met.grant_end(&end);
@@ -160,7 +164,7 @@ impl Generator {
 
     fn refusal(&mut self) -> Refusal {
         // More often, because there are many bounds.
-        let kind = if self.below(4) == 0 { 6 + self.below(2) } else { self.below(28) };
+        let kind = if self.below(4) == 0 { 6 + self.below(2) } else { self.below(29) };
         let refusal = match kind {
             0 => Refusal::NoSession,
             1 => Refusal::SessionExists,
@@ -189,6 +193,7 @@ impl Generator {
             24 => Refusal::LimitDiffers { name: self.name(), live: self.permits() },
             25 => Refusal::MoreThanLimit { name: self.name(), limit: self.permits() },
             26 => Refusal::FreezeExists,
+            27 => Refusal::LimitLowered { name: self.name(), limit: self.permits(), reason: self.told_reason() },
             _ => Refusal::NotYet { needs: FormatVersion::new(self.number() as u32).unwrap_or_default() },
         };
         self.met.refusal(&refusal);

@@ -85,18 +85,18 @@ variants! { SHARED:
         NoSession, SessionExists, WrongSecret, WrongEpoch, AlreadySeen, SeenWhileWaiting, Bound, BadWord, BadNumber,
         CancelsItself, NamedTwice, OwnerWaits, UseUpgrade, AlreadyHeld, CountAboveOne, NotInGrant, UpgradeConflict,
         NotALock, NotAnElection, NothingToExtend, IsSemaphore, IsLock, PathSemaphore, NoLimit, LimitDiffers,
-        MoreThanLimit, FreezeExists, NotYet,
+        MoreThanLimit, LimitLowered, FreezeExists, NotYet,
     }
     bad_word BadWord { Bound, Empty, ControlCharacter, EmptySegment, Zero }
     bound Bound {
-        NameBytes, PathLevels, MetadataBytes, ValueBytes, OwnerBytes, PrincipalBytes, ReasonBytes, MultiLock,
+        NameBytes, PathLevels, MetadataBytes, ValueBytes, OwnerBytes, PrincipalBytes, ReasonBytes, ToldReasonBytes, MultiLock,
         FootprintNames, LocksPerSession, WaitersPerSession, WaitersPerResource, SessionsPerPrincipal, UnseenAnswers,
         SeenRanges, Reentries, Freezes, Limits, TtlLeast, LockDelay, Duration,
     }
 }
 
 /// All bounds.
-pub const BOUNDS: [Bound; 21] = [
+pub const BOUNDS: [Bound; 22] = [
     Bound::NameBytes,
     Bound::PathLevels,
     Bound::MetadataBytes,
@@ -104,6 +104,7 @@ pub const BOUNDS: [Bound; 21] = [
     Bound::OwnerBytes,
     Bound::PrincipalBytes,
     Bound::ReasonBytes,
+    Bound::ToldReasonBytes,
     Bound::MultiLock,
     Bound::FootprintNames,
     Bound::LocksPerSession,
