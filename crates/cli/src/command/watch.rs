@@ -226,7 +226,7 @@ fn grant_end(how: &GrantEnd) -> &'static str {
     }
 }
 
-/// `17.0  2026-11-18T16:02:03.123Z  granted  nightly (exclusive)  token=3  session=3fa2...  client="backup.sh, pid 17 on db-1"`
+/// `17.0  2026-11-18T16:02:03.123Z  granted  nightly (exclusive)  token=3  session=3fa2...  client="backup.sh, ann@db-1, pid 17"`
 fn line(event: &PositionedEvent, metadata: Option<&Metadata>) -> String {
     let PositionedEvent { position, wall_clock_ms, event, .. } = event;
     let facts = facts(event);

@@ -117,7 +117,7 @@ async fn a_broken_lock_is_one_warning_with_its_name_token_and_reason() {
     soon("it is told", held.lost()).await;
     let warning = one_warning("locks are lost: stop the work", "locks", "warned/broken").await;
     assert_eq!(warning["tokens"], held.token().to_string());
-    assert_eq!(warning["reason"], "an administrator broke it");
+    assert_eq!(warning["reason"], "an administrator broke it: a test");
     assert_eq!((warning["node"].as_str(), warning["tier"].as_str()), (address.as_str(), "Correctness"));
     let lost = heard.until("a loss", |event| matches!(event, ClientEvent::Lost { .. })).await;
     let ClientEvent::Lost { names, why, tier: Tier::Correctness, .. } = lost else { panic!("{lost:?}") };
@@ -143,7 +143,7 @@ async fn an_evicted_session_is_one_warning_that_names_its_locks() {
     let warning = one_warning("a session has ended, and its locks are lost", "session", &session).await;
     assert_eq!(warning["locks"], format!("{} and 4 more", names[..8].join(", ")));
     assert!(warning["tokens"].ends_with(" and 3 more"), "one token for each of 11 grants: {warning:?}");
-    assert_eq!(warning["reason"], "evicted by an administrator");
+    assert_eq!(warning["reason"], "evicted by an administrator: a test");
     assert_eq!(heard.count(|event| matches!(event, ClientEvent::Lost { .. })), 11);
     assert_eq!(heard.count(|event| matches!(event, ClientEvent::SessionEnded { how: Some(_), .. })), 1);
     assert!(warnings("locks are lost", "session", &session).is_empty(), "the warning about the session tells of them");

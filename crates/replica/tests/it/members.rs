@@ -219,7 +219,7 @@ fn a_change_that_cannot_be_made_is_refused_with_the_reason() {
     }
     assert_eq!(
         taken("n4", 4).to_string(),
-        "a member named n4 exists under another id, 4: if that node lost its disk, remove it first"
+        "a member named n4 exists under another id, 000000000004: if that node lost its disk, remove it first"
     );
     // In one call, a name is free for the next change as soon as its member is removed.
     let instead = [MemberChange::Remove(4), MemberChange::AddLearner(named(9, "n4"))];
