@@ -382,7 +382,7 @@ impl Task<'_> {
             }
             Err(error) => {
                 let message = not_acquired(args, error)?;
-                output::say(&format!("fencepost: {} was not acquired: {message}", args.shown()));
+                output::say(&format!("fencepost: {}", output::printable(&message)));
                 return Ok(args.conflict_exit_code);
             }
         };
@@ -405,10 +405,12 @@ fn not_acquired(args: &Args, error: Error) -> Result<String> {
     let Error::Refused(refused) = &error else { return Err(error.into()) };
     match refused {
         Refused::Busy(busy) if busy.why == BusyWhy::Frozen => {
-            Ok(format!("{} is frozen: {}", busy.name, args.advice(&busy.name)))
+            Ok(format!("{} was not acquired: {} is frozen: {}", args.shown(), busy.name, args.advice(&busy.name)))
         }
-        Refused::Busy(busy) => Ok(args.advice(&busy.name)),
-        Refused::TimedOut { .. } | Refused::Deadlock(_) => Ok(error.to_string()),
+        Refused::Busy(busy) => Ok(format!("{} was not acquired: {}", args.shown(), args.advice(&busy.name))),
+        Refused::Deadlock(_) => Ok(format!("{} was not acquired: {error}", args.shown())),
+        // It names the locks, and what is in the way.
+        Refused::TimedOut { .. } => Ok(error.to_string()),
         Refused::Rule(Refusal::IsSemaphore(name)) => Err(Failure::usage(format!(
             "{name} is a semaphore: give --permits 1 to take a permit of it, or use another name"
         ))),
