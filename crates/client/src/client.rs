@@ -111,6 +111,7 @@ impl Client {
     /// | variable | key in the file | what | default |
     /// |---|---|---|---|
     /// | `FENCEPOST_SERVER` | `server` | the nodes: see [`Address`] | `127.0.0.1:7420` |
+    /// | `FENCEPOST_TIMEOUT` | `timeout` | how long to look for the leader: see [`ClientBuilder::connect_timeout`] | 10 s |
     /// | `FENCEPOST_CA` | `ca` | use TLS, and trust nodes with a certificate from these authorities: the path of a PEM file | none |
     /// | `FENCEPOST_CERT` | `cert` | the certificate of this client: the path of a PEM file | none |
     /// | `FENCEPOST_KEY` | `key` | its private key: the path of a PEM file | none |

@@ -38,8 +38,9 @@ pub enum Refused {
     Busy(Box<Busy>),
     /// The lock was not granted within the wait of the request.
     #[error(
-        "{} not granted in time: {obstacle}. Wait longer, or look at what is in the way (`explain`, `fencepost why`){}",
+        "{} not granted in time: {obstacle}. Wait longer, or look at what is in the way (`explain`, `fencepost why {}`){}",
         asked_for(.names),
+        .names.first().map_or("NAME", Name::as_str),
         suspicion(.suspected.as_deref())
     )]
     TimedOut {
@@ -96,7 +97,7 @@ pub enum Refused {
     #[error("not found: it never existed, or no longer exists")]
     NotFound,
     /// The requested events are no longer kept.
-    #[error("the events after that position are no longer kept: read the state, then watch from now on ({0})")]
+    #[error("{0}")]
     Compacted(String),
     /// The caller may not do that.
     #[error("not allowed: {0}")]

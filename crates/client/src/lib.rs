@@ -46,6 +46,7 @@
 //! | `lib.rs` | this page, and the public names |
 //! | `client.rs` | [`Client`] and its builder: the address, the settings, and the session that all clones share |
 //! | `address.rs` | [`Address`]: the nodes of a cluster as text |
+//! | `duration.rs` | durations as people type them |
 //! | `settings.rs` | settings as text: from flags, the environment or a file |
 //! | `session.rs` | [`Session`]: separate sessions, and which session a lock belongs to |
 //! | `lock.rs` | requests for locks, and the wait for a grant |
@@ -76,6 +77,7 @@ mod admin;
 mod calls;
 mod client;
 mod driver;
+mod duration;
 mod election;
 mod error;
 mod events;

@@ -14,11 +14,12 @@ use toml::de::{DeTable, DeValue};
 
 use crate::address::{Address, CLIENT_PORT};
 use crate::client::{Client, ClientBuilder};
+pub use crate::duration::parse_duration;
 use crate::error::{Error, Failed};
 use crate::tls::Tls;
 
 /// The names of a client's settings. [`Client::from_env`] says what each is.
-pub const CLIENT_SETTINGS: [&str; 5] = ["server", "ca", "cert", "key", "server-name"];
+pub const CLIENT_SETTINGS: [&str; 6] = ["server", "timeout", "ca", "cert", "key", "server-name"];
 
 /// The address of the cluster if no setting names one.
 pub const SERVER_DEFAULT: &str = "127.0.0.1:7420";
@@ -214,7 +215,10 @@ pub fn builder(settings: &[Setting]) -> Result<ClientBuilder, Error> {
     let default = Setting { name: "server", value: SERVER_DEFAULT.to_owned(), source: Source::Default };
     let server = find("server").unwrap_or(&default);
     let address = server.address(CLIENT_PORT)?;
-    let builder = Client::builder().address(&server.value)?;
+    let mut builder = Client::builder().address(&server.value)?;
+    if let Some(timeout) = of("timeout") {
+        builder = builder.connect_timeout(parse_duration(&timeout.value).map_err(|why| timeout.refuse(why))?);
+    }
     let Some(authority) = of("ca") else {
         if let Some(useless) = ["cert", "key", "server-name"].into_iter().find_map(of) {
             return Err(useless.refuse("it has no effect without TLS: set ca, too").into());
@@ -295,6 +299,7 @@ mod tests {
         let table: &[(&[(&'static str, &str)], &str)] = &[
             (&[("server", "host:99999")], "server = \"host:99999\" (flag --server): \"host:99999\" is not a node"),
             (&[("server", "")], "no node is named"),
+            (&[("timeout", "5parsec")], "timeout = \"5parsec\" (flag --timeout): unknown unit \"parsec\""),
             (&[("server", "https://a")], "set ca to its PEM file"),
             (&[("cert", "c.pem")], "cert = \"c.pem\" (flag --cert): it has no effect without TLS: set ca, too"),
             (&[("server-name", "n1")], "set ca, too"),

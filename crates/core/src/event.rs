@@ -284,7 +284,12 @@ pub struct PositionedEvent {
 
 /// The ring no longer has the requested events. The watcher must read the state again and watch from there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the events after that position are compacted: read the state and watch from {oldest:?}")]
+#[error(
+    "the events up to entry {} are no longer kept: read the state, then watch from now on, or after {}.{}",
+    oldest.index,
+    oldest.index,
+    oldest.ordinal
+)]
 pub struct Compacted {
     /// A watch after this position gets everything that the ring still has.
     pub oldest: Position,

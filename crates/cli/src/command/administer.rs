@@ -104,7 +104,7 @@ pub(crate) struct LimitArgs {
     #[arg(value_parser = connect::name)]
     name: Name,
     /// How many permits may be held at a time
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_parser = permits)]
     permits: Option<u32>,
     /// Remove the limit
     #[arg(long)]
@@ -114,6 +114,13 @@ pub(crate) struct LimitArgs {
     reason: String,
     #[command(flatten)]
     server: ServerArgs,
+}
+
+fn permits(text: &str) -> std::result::Result<u32, String> {
+    let permits = text.parse().ok().filter(|permits| *permits > 0);
+    permits.ok_or_else(|| {
+        "it is not a number of permits: write the name, then a whole number from 1 on, as in `fencepost limit pool 3`".to_owned()
+    })
 }
 
 #[derive(Debug, clap::Args)]

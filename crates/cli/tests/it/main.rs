@@ -6,6 +6,7 @@ mod completion;
 mod demo;
 mod fail_fast;
 mod fence;
+mod first_hour;
 mod harness;
 mod look;
 mod members;

@@ -283,7 +283,7 @@ fn permits_inside_permits_are_refused_if_they_can_never_be_had() {
     nested("2", &["-w", "50ms", "--permits", "1"])
         .with_code(124)
         .says("as of now it is held by")
-        .says("`fencepost why`");
+        .says("`fencepost why pool`");
     nested("1", &["--permits", "3"]).with_code(124).says("wait for itself");
 }
 

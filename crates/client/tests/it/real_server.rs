@@ -173,7 +173,7 @@ fn says_who_holds(error: &Error, names: &str) {
         error.is_timed_out() && said.starts_with(&expected) && said.contains(" for ") && !said.contains("unknown"),
         "{said}"
     );
-    assert!(said.contains("`fencepost why`"), "{said}");
+    assert!(said.contains("`fencepost why "), "{said}");
 }
 
 #[tokio::test]
