@@ -101,8 +101,8 @@ impl Outer {
         holders.filter(|holder| blocks(holder.takes)).map(|holder| holder.grant).next()
     }
 
-    /// An outer grant of permits, if this many more can never be had beside all outer ones. Also if a waiter wants so many: it is
-    /// granted first.
+    /// An outer grant of permits, if the outer grants leave too few permits for `wanted` more, or too few for a waiter that is ahead
+    /// in the queue and is granted first.
     fn keeps_permits(&self, explained: &Explanation, wanted: u32) -> Option<GrantId> {
         let (semaphore, _) = explained.semaphore.as_ref()?;
         let permits = |takes| match takes {
