@@ -220,7 +220,8 @@ fn a_healthy_join_with_tls_logs_no_warning() {
             (members.len() == count && members.iter().all(|member| member["role"] == "voter")).then_some(())
         });
     }
-    // Killed, so that the end of one is not seen by the others.
+    // All are stopped before the first is killed, so that none sees the end of another.
+    nodes.iter().for_each(|node| node.signal(Signal::SIGSTOP));
     nodes.iter().for_each(|node| node.signal(Signal::SIGKILL));
     for node in nodes {
         let log = node.finish().stderr;

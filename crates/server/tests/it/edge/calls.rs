@@ -3,7 +3,7 @@
 
 use std::fmt::Display;
 
-use fencepost_wire::v1;
+use fencepost_wire::{ShownNode, v1};
 use tonic::{Response, Status};
 
 use super::leaders::{Pair, remove};
@@ -83,7 +83,7 @@ async fn calls_that_a_leader_refuses() {
     golden_at(&[Door::Grpc], "calls-refused-by-leader", &about, async |story| {
         let pair = Pair::start(&story).await;
         let follower = status_of(pair.follower()).await.expect("it answers").node;
-        story.call(format!("{follower:x}"), "ID-OF-N2");
+        story.call(ShownNode(follower), "ID-OF-N2");
         let mut observe = ObserveServiceClient::new(channel(pair.leader()));
         let mut admin = AdminServiceClient::new(channel(pair.leader()));
         let explain = v1::ExplainRequest { name: String::new(), ..Default::default() };
