@@ -29,7 +29,7 @@ use tonic::transport::{Channel, Endpoint};
 use crate::bounds::{PEER_ANSWER_BYTES_MAX, PEER_MESSAGE_BYTES_MAX, PEER_OUTBOX_BYTES_MAX, SNAPSHOT_PIECE_BYTES};
 use crate::door::Connection;
 use crate::engine::Shared;
-use crate::frames::frames;
+use crate::frames::{Frames, frames};
 use crate::peer_service::UNKNOWN_PEER;
 use crate::tls::Calling;
 use fencepost_wire::grpc::peer_service_client::PeerServiceClient;
@@ -313,6 +313,12 @@ struct Lost {
     is_stranger: bool,
 }
 
+impl From<v1::DeliverResponse> for Lost {
+    fn from(answer: v1::DeliverResponse) -> Lost {
+        Lost { is_stranger: answer.reason == UNKNOWN_PEER, reason: answer.message }
+    }
+}
+
 impl From<String> for Lost {
     fn from(reason: String) -> Lost {
         Lost { reason, is_stranger: false }
@@ -367,21 +373,34 @@ async fn connect(myself: &Myself, way: &Way) -> Result<Connection, String> {
 /// Sends the messages of the outbox until the connection or the outbox is closed. The peer answers only to say why it hangs up.
 async fn say(connection: Connection, hello: v1::PeerHello, mut outbox: PeerOutbox) -> Result<(), Lost> {
     let mut frames = frames::<v1::DeliverResponse>(connection, PEER_ANSWER_BYTES_MAX);
+    let Err(lost) = send_all(&mut frames, hello, &mut outbox).await else { return Ok(()) };
+    // A failed write can be seen before the reason that the peer gave for hanging up.
+    match tokio::time::timeout(CONNECT_TIMEOUT, frames.next()).await {
+        Ok(Some(Ok(answer))) => Err(answer.into()),
+        _ => Err(lost),
+    }
+}
+
+async fn send_all(
+    frames: &mut Frames<v1::DeliverResponse>,
+    hello: v1::PeerHello,
+    outbox: &mut PeerOutbox,
+) -> Result<(), Lost> {
     let first = v1::DeliverRequest { hello: Some(hello), messages: Vec::new() };
     frames.feed(first).await.map_err(|error| error.to_string())?;
     poll_fn(|context| {
         loop {
-            let mut ways = Pin::new(&mut frames);
+            let mut ways = Pin::new(&mut *frames);
             if let Poll::Ready(answer) = ways.as_mut().poll_next(context) {
                 return Poll::Ready(Err(match answer {
-                    Some(Ok(answer)) => Lost { is_stranger: answer.reason == UNKNOWN_PEER, reason: answer.message },
+                    Some(Ok(answer)) => answer.into(),
                     Some(Err(error)) => error.to_string().into(),
                     None => "it hung up".to_owned().into(),
                 }));
             }
             let ready = Sink::<v1::DeliverRequest>::poll_ready(ways.as_mut(), context);
             let next = match ready.map_err(|error| error.to_string())? {
-                Poll::Ready(()) => Pin::new(&mut outbox).poll_next(context),
+                Poll::Ready(()) => Pin::new(&mut *outbox).poll_next(context),
                 Poll::Pending => return Poll::Pending,
             };
             match next {
