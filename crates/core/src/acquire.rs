@@ -46,6 +46,11 @@ impl LockState {
         if terms.value.is_some() && !is_election(&locks) {
             return Err(Refusal::NotAnElection);
         }
+        if let Some(job) = &terms.job
+            && let Some(outcome) = self.may_take_job(asker.session, &owner, &locks, &job.key)?
+        {
+            return Ok(outcome);
+        }
         if let Some(owner) = &owner
             && let Some(outcome) = self.enter_held(asker.session, owner, &locks)?
         {
@@ -94,7 +99,7 @@ impl LockState {
     }
 
     /// The owner's grant on exactly this name, in any mode; else its grant on the nearest ancestor that covers the mode.
-    fn own_grant_over(&self, owner: &Owner, lock: &Lock) -> Option<(GrantId, LockMode)> {
+    pub(crate) fn own_grant_over(&self, owner: &Owner, lock: &Lock) -> Option<(GrantId, LockMode)> {
         let asked_on = |name: &Name| {
             let grant = owner.held.get(name)?.asked?;
             Some((grant, self.grants[&grant].asked_mode(name)?))

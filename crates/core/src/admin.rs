@@ -1,4 +1,4 @@
-//! What an administrator can do: break a grant, evict a session, waive a rest, freeze, thaw, and set limits.
+//! What an administrator can do: break a grant, evict a session, waive a rest, freeze, thaw, set limits, and act on jobs.
 //!
 //! Every act names its target by id, so a repeat finds it done and cannot hit a successor. An act tells the clients that it
 //! hits, with the beginning of its reason; it does not stop a holder. Only fencing stops its writes.
@@ -67,6 +67,15 @@ impl LockState {
                 self.set_limit(&name, limit)?;
                 self.effects.announce_act(&by, &reason, ActFacts::LimitChanged { name: name.clone(), limit });
                 self.refuse_unservable(&name, &ToldReason::from(&reason));
+            }
+            Act::CompleteJob { name, key, keep } => self.complete_job(&by, &reason, name, key, keep)?,
+            Act::ForgetJob { name, key } => self.forget_job(&by, &reason, name, key)?,
+            // Rule: restore
+            Act::AllowJobs => {
+                if self.jobs_refused {
+                    self.jobs_refused = false;
+                    self.effects.announce_act(&by, &reason, ActFacts::AllowedJobs);
+                }
             }
         }
         Ok(())

@@ -24,6 +24,24 @@ pub const REASON_BYTES_MAX: usize = 1024;
 /// Bytes of that reason that the clients which the act hits are told: a ticket number and a few words. A session remembers
 /// them with its losses and its answers.
 pub const TOLD_REASON_BYTES_MAX: usize = 128;
+/// Bytes of a job's key: an invoice number, a date, a content hash, a path.
+pub const JOB_KEY_BYTES_MAX: usize = 256;
+/// Bytes of a job's result, of its checkpoint and of an attempt's error: a position and a summary, each replicated.
+pub const JOB_BYTES_MAX: usize = 4 * 1024;
+/// Bytes that the record of a job counts for, besides its name, its key and what it stores.
+pub const JOB_RECORD_BYTES: usize = 512;
+/// Bytes that are reserved for a job while it is held: the largest that its record can become.
+pub const JOB_ROOM_BYTES: usize = JOB_RECORD_BYTES + NAME_BYTES_MAX + JOB_KEY_BYTES_MAX + 3 * JOB_BYTES_MAX;
+/// Records of jobs under one name: a job every minute for two months.
+pub const JOBS_PER_NAME_MAX: usize = 100_000;
+/// Bytes of these records: one name cannot take the group's room.
+pub const JOB_BYTES_PER_NAME_MAX: usize = 64 * 1024 * 1024;
+/// Records of jobs in the group: each stays in the memory of every node, and in its snapshots.
+pub const JOBS_MAX: usize = 1_000_000;
+/// Bytes of all records of jobs: a snapshot of them is written and sent in seconds.
+pub const JOB_BYTES_TOTAL_MAX: usize = 512 * 1024 * 1024;
+/// Records of jobs that one entry forgets after their time: the end of many records must not delay the entry.
+pub const JOBS_FORGOTTEN_PER_ENTRY_MAX: usize = 64;
 /// Resources in one request: they are granted in one step.
 pub const MULTI_LOCK_MAX: usize = 64;
 /// Names that one request touches, ancestors included: the look-ups of one apply step.
@@ -68,6 +86,10 @@ pub const PAGE_ROWS_MAX: usize = 10_000;
 pub const TTL_MS_MIN: u64 = 1_000;
 /// The time to live of a session whose client chooses none.
 pub const SESSION_TTL_MS_DEFAULT: u64 = 30_000;
+/// The shortest time for which the record of a job is kept: hosts with clocks a minute apart find it.
+pub const KEEP_MS_MIN: u64 = 60_000;
+/// The time for which the record of a job is kept if its client chooses none: 30 days.
+pub const KEEP_MS_DEFAULT: u64 = 30 * 24 * 60 * 60 * 1_000;
 /// The longest lock delay: while a grant rests, its resource is unavailable.
 pub const LOCK_DELAY_MS_MAX: u64 = 60_000;
 /// The most that a fail-over adds to a deadline: about one election, one reconnect and one keep-alive.
@@ -98,6 +120,18 @@ pub enum Bound {
     ReasonBytes,
     /// [`TOLD_REASON_BYTES_MAX`]
     ToldReasonBytes,
+    /// [`JOB_KEY_BYTES_MAX`]
+    JobKeyBytes,
+    /// [`JOB_BYTES_MAX`]
+    JobBytes,
+    /// [`JOBS_PER_NAME_MAX`]
+    JobsPerName,
+    /// [`JOB_BYTES_PER_NAME_MAX`]
+    JobBytesPerName,
+    /// [`JOBS_MAX`]
+    Jobs,
+    /// [`JOB_BYTES_TOTAL_MAX`]
+    JobBytesTotal,
     /// [`MULTI_LOCK_MAX`]
     MultiLock,
     /// [`FOOTPRINT_NAMES_MAX`]
@@ -122,6 +156,8 @@ pub enum Bound {
     Limits,
     /// [`TTL_MS_MIN`]
     TtlLeast,
+    /// [`KEEP_MS_MIN`]
+    KeepLeast,
     /// [`LOCK_DELAY_MS_MAX`]
     LockDelay,
     /// [`DURATION_MS_MAX`]
@@ -140,6 +176,12 @@ impl Bound {
             Bound::PrincipalBytes => PRINCIPAL_BYTES_MAX,
             Bound::ReasonBytes => REASON_BYTES_MAX,
             Bound::ToldReasonBytes => TOLD_REASON_BYTES_MAX,
+            Bound::JobKeyBytes => JOB_KEY_BYTES_MAX,
+            Bound::JobBytes => JOB_BYTES_MAX,
+            Bound::JobsPerName => JOBS_PER_NAME_MAX,
+            Bound::JobBytesPerName => JOB_BYTES_PER_NAME_MAX,
+            Bound::Jobs => JOBS_MAX,
+            Bound::JobBytesTotal => JOB_BYTES_TOTAL_MAX,
             Bound::MultiLock => MULTI_LOCK_MAX,
             Bound::FootprintNames => FOOTPRINT_NAMES_MAX,
             Bound::LocksPerSession => LOCKS_PER_SESSION_MAX,
@@ -152,6 +194,7 @@ impl Bound {
             Bound::Freezes => FREEZES_MAX,
             Bound::Limits => LIMITS_MAX,
             Bound::TtlLeast => return TTL_MS_MIN,
+            Bound::KeepLeast => return KEEP_MS_MIN,
             Bound::LockDelay => return LOCK_DELAY_MS_MAX,
             Bound::Duration => return DURATION_MS_MAX,
         }) as u64
@@ -170,6 +213,21 @@ impl fmt::Display for Bound {
             Bound::PrincipalBytes => write!(f, "a principal's name has at most {limit} bytes"),
             Bound::ReasonBytes => write!(f, "a reason has at most {limit} bytes"),
             Bound::ToldReasonBytes => write!(f, "clients are told at most {limit} bytes of a reason"),
+            Bound::JobKeyBytes => write!(f, "a job's key has at most {limit} bytes"),
+            Bound::JobBytes => write!(f, "a job's result, checkpoint or error has at most {limit} bytes"),
+            Bound::JobsPerName => {
+                write!(f, "at most {limit} jobs of one name are remembered: keep them for less time, or forget some")
+            }
+            Bound::JobBytesPerName => {
+                write!(
+                    f,
+                    "the jobs of one name take at most {limit} bytes: keep them for less time, or store less in each"
+                )
+            }
+            Bound::Jobs => write!(f, "at most {limit} jobs are remembered: keep them for less time, or forget some"),
+            Bound::JobBytesTotal => {
+                write!(f, "all jobs take at most {limit} bytes: keep them for less time, or store less in each")
+            }
             Bound::MultiLock => write!(f, "a request names 1 to {limit} resources"),
             Bound::FootprintNames => {
                 write!(f, "a request touches at most {limit} names, ancestors included")
@@ -193,6 +251,7 @@ impl fmt::Display for Bound {
             Bound::Freezes => write!(f, "there are at most {limit} freezes"),
             Bound::Limits => write!(f, "there are at most {limit} semaphore limits"),
             Bound::TtlLeast => write!(f, "a time to live is at least {limit} ms"),
+            Bound::KeepLeast => write!(f, "a job is kept for at least {limit} ms"),
             Bound::LockDelay => write!(f, "a lock delay is at most {limit} ms"),
             Bound::Duration => write!(f, "a duration is at most {limit} ms"),
         }

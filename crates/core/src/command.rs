@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use crate::format_version::FormatVersion;
 use crate::mode::LockMode;
 use crate::words::{
-    Epoch, FreezeId, GrantId, LockDelay, Metadata, Millis, Name, OwnerName, Permits, Principal, Reason, RequestNumber,
-    SecretHash, SessionId, Ttl, Value,
+    Epoch, FreezeId, GrantId, JobBytes, JobKey, Keep, LockDelay, Metadata, Millis, Name, OwnerName, Permits, Principal,
+    Reason, RequestNumber, SecretHash, SessionId, Ttl, Value,
 };
 
 /// One log entry. Its parts take effect in the order of the fields (rule `within-an-entry`).
@@ -120,6 +120,20 @@ pub enum Action {
     Release {
         /// The grant.
         grant: GrantId,
+        /// How the attempt at the grant's job went. Only for a grant with a job key.
+        report: Option<Box<JobReport>>,
+    },
+    /// Begins an attempt at the grant's job. Counts once for each grant.
+    Begin {
+        /// The grant.
+        grant: GrantId,
+    },
+    /// Stores how far the grant's job has come. Begins the attempt, if it was not begun.
+    Checkpoint {
+        /// The grant.
+        grant: GrantId,
+        /// What the next attempt reads.
+        bytes: JobBytes,
     },
     /// Moves the end of a grant's `max_hold`.
     Extend {
@@ -218,6 +232,37 @@ pub struct Terms {
     pub metadata: Metadata,
     /// The value of the election, set together with the grant.
     pub value: Option<Value>,
+    /// The job that the lock is for. Only for an exclusive lock on one resource.
+    pub job: Option<JobTerms>,
+}
+
+/// The job that a lock is for. The name of the job is the name of the lock.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct JobTerms {
+    /// Its key.
+    pub key: JobKey,
+    /// How long its record is kept after the end of its last grant.
+    pub keep: Keep,
+}
+
+/// What a holder says about its job when it releases the lock.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct JobReport {
+    /// How the attempt went.
+    pub verdict: Verdict,
+    /// The result, or the text of the error.
+    pub bytes: JobBytes,
+}
+
+/// How an attempt at a job went. Only the first two complete the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// The job is done.
+    Succeeded,
+    /// The job has failed for good.
+    Failed,
+    /// The attempt has failed, and the job stays open for another one.
+    Open,
 }
 
 /// An administrator's act, with its author and its reason.
@@ -269,6 +314,24 @@ pub enum Act {
         /// The new limit; `None` takes it away.
         limit: Option<Permits>,
     },
+    /// Completes a job as succeeded, so that no attempt begins any more. Breaks its holder.
+    CompleteJob {
+        /// The job's name.
+        name: Name,
+        /// The job's key.
+        key: JobKey,
+        /// How long the record is kept, if the job is not held.
+        keep: Keep,
+    },
+    /// Forgets a job that is not held, so that it runs again.
+    ForgetJob {
+        /// The job's name.
+        name: Name,
+        /// The job's key.
+        key: JobKey,
+    },
+    /// Allows acquires with a job key again, after a backup was restored.
+    AllowJobs,
 }
 
 /// The names that a freeze covers.

@@ -27,6 +27,10 @@ impl LockState {
         let Some(current) = grant.asked_mode(name) else {
             return Outcome::Refused(Refusal::NotInGrant(name.clone()));
         };
+        // Rule: job-key
+        if grant.record.job().is_some() {
+            return Outcome::Refused(Refusal::KeyedGrant);
+        }
         if mode == current {
             return Outcome::Converted { grant: id, token: grant.record.token };
         }

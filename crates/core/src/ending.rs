@@ -4,7 +4,7 @@
 //! holder's will are elsewhere: by time in `state.rs`, by administrators in `admin.rs`.
 
 use crate::acquire::is_election;
-use crate::command::{Action, Operation};
+use crate::command::{Action, JobReport, Operation};
 use crate::deadlines::Due;
 use crate::once::{Asker, Known};
 use crate::outcome::{Held, Late, Outcome, Refusal};
@@ -33,10 +33,15 @@ impl LockState {
         }
     }
 
-    pub(crate) fn release(&mut self, asker: Asker, id: GrantId) -> Outcome {
-        match self.check_owner(asker, id) {
-            Ok(()) => Outcome::Released { count_left: self.give_back(id) },
-            Err(answer) => answer,
+    pub(crate) fn release(&mut self, asker: Asker, id: GrantId, report: Option<JobReport>) -> Outcome {
+        match (self.check_owner(asker, id), report) {
+            (Ok(()), None) => Outcome::Released { count_left: self.give_back(id) },
+            (Ok(()), Some(report)) => self.report(id, report),
+            (Err(answer), Some(report)) if report.completes() => {
+                planted::completes_only_its_own(self, id, report);
+                self.completed_before(id).unwrap_or(answer)
+            }
+            (Err(answer), _) => answer,
         }
     }
 

@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 use crate::command::Scope;
 use crate::outcome::{GrantEnd, Held, Outcome, SessionEnd};
 use crate::words::{
-    Arrival, FreezeId, GrantId, LogicalMs, Metadata, Name, OwnerName, Permits, Principal, Reason, RequestNumber,
-    SessionId, Token, Value,
+    Arrival, FreezeId, GrantId, JobKey, LogicalMs, Metadata, Name, OwnerName, Permits, Principal, Reason,
+    RequestNumber, SessionId, Token, Value,
 };
 
 /// Something that happened at one log position.
@@ -116,6 +116,24 @@ pub enum Event {
         /// The new value.
         value: Value,
     },
+    /// Something happened to a job.
+    Job {
+        /// Its name.
+        name: Name,
+        /// Its key.
+        key: JobKey,
+        /// What happened.
+        what: JobFact,
+    },
+    /// The records of jobs take more than four fifths of a bound. At the bound, acquires with a job key are refused.
+    JobsFill {
+        /// The name whose bound it is. `None` for the bound of the group.
+        name: Option<Name>,
+        /// The records that count for the bound.
+        records: u64,
+        /// The bytes that count for the bound.
+        bytes: u64,
+    },
     /// An administrator acted. What the act caused follows as separate events.
     Administered {
         /// The administrator.
@@ -143,6 +161,32 @@ pub struct RequestFacts {
     pub wants: Held,
     /// The grant that it converts, if it is a conversion.
     pub converts: Option<GrantId>,
+}
+
+/// Something that happened to a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobFact {
+    /// An attempt began.
+    Begun {
+        /// Its grant.
+        grant: GrantId,
+        /// Its number.
+        attempt: u64,
+    },
+    /// An attempt stored a checkpoint.
+    Checkpointed {
+        /// Its grant.
+        grant: GrantId,
+        /// Its number.
+        attempt: u64,
+    },
+    /// The job was completed.
+    Completed {
+        /// The token of the grant that completed it. `None` if an administrator did.
+        token: Option<Token>,
+        /// Whether it succeeded.
+        succeeded: bool,
+    },
 }
 
 /// An administrator's act, as events describe it.
@@ -185,6 +229,22 @@ pub enum ActFacts {
         /// The names that it kept busy.
         names: Names,
     },
+    /// Completed a job.
+    CompletedJob {
+        /// Its name.
+        name: Name,
+        /// Its key.
+        key: JobKey,
+    },
+    /// Forgot a job.
+    ForgotJob {
+        /// Its name.
+        name: Name,
+        /// Its key.
+        key: JobKey,
+    },
+    /// Allowed jobs after a backup was restored.
+    AllowedJobs,
 }
 
 impl Held {
@@ -212,6 +272,7 @@ impl Event {
                 Outcome::Deadlock(_) => "deadlock",
                 Outcome::SessionEnded(_) => "session ended",
                 Outcome::GrantEnded(_) => "grant ended",
+                Outcome::Completed { .. } => "job was completed",
                 _ => "refused",
             },
             Event::Ended { how, .. } => match how {
@@ -223,6 +284,12 @@ impl Event {
             Event::Converted { .. } => "converted",
             Event::Contended { .. } => "contended",
             Event::ValueSet { .. } => "value set",
+            Event::Job { what, .. } => match what {
+                JobFact::Begun { .. } => "job begun",
+                JobFact::Checkpointed { .. } => "job checkpointed",
+                JobFact::Completed { .. } => "job completed",
+            },
+            Event::JobsFill { .. } => "jobs fill their bound",
             Event::Administered { act, .. } => match act {
                 ActFacts::Broke { .. } => "broke",
                 ActFacts::Evicted(_) => "evicted",
@@ -230,6 +297,9 @@ impl Event {
                 ActFacts::Thawed { .. } => "thawed",
                 ActFacts::LimitChanged { .. } => "limit changed",
                 ActFacts::WaivedRest { .. } => "waived",
+                ActFacts::CompletedJob { .. } => "job completed by an administrator",
+                ActFacts::ForgotJob { .. } => "job forgotten",
+                ActFacts::AllowedJobs => "jobs allowed",
             },
         }
     }
@@ -244,17 +314,20 @@ impl Event {
             }
             Event::Ended { held, .. } | Event::Converted { held, .. } => held.names().any(under),
             Event::RestEnded { names, .. } | Event::Contended { names, .. } => names.iter().any(under),
-            Event::ValueSet { name, .. } => under(name),
+            Event::ValueSet { name, .. } | Event::Job { name, .. } => under(name),
+            Event::JobsFill { name, .. } => name.as_ref().is_none_or(under),
             Event::Administered { act, .. } => match act {
                 ActFacts::Broke { names, .. } | ActFacts::WaivedRest { names, .. } => names.iter().any(under),
-                ActFacts::Evicted(_) => true,
+                ActFacts::Evicted(_) | ActFacts::AllowedJobs => true,
                 ActFacts::Froze { scope, .. } | ActFacts::Thawed { scope, .. } => match scope {
                     Scope::Name(name) => under(name),
                     Scope::Prefix(frozen) => {
                         frozen.starts_with(prefix.as_bytes()) || prefix.as_bytes().starts_with(frozen)
                     }
                 },
-                ActFacts::LimitChanged { name, .. } => under(name),
+                ActFacts::LimitChanged { name, .. }
+                | ActFacts::CompletedJob { name, .. }
+                | ActFacts::ForgotJob { name, .. } => under(name),
             },
         }
     }

@@ -174,12 +174,16 @@ impl LockState {
         }
         let ttl = grant.record.terms.as_ref().and_then(|terms| terms.ttl);
         let (session_id, granted_at) = (grant.record.session, grant.record.granted_at);
+        let for_job = grant.record.job().is_some();
         self.grants.insert(id, grant);
         // Rule: ttl
         if let Some(ttl) = ttl {
             let renewed_at = session.record.renewed_at;
             session.ttls.get_or_insert_default().insert(granted_at, ttl, id, renewed_at);
             self.move_session_timer(session_id);
+        }
+        if for_job {
+            self.hold_job(id);
         }
     }
 
@@ -294,6 +298,7 @@ impl LockState {
             }
             None => self.vacate(id, &record.held),
         }
+        self.unhold_job(record, how);
         self.effects.announce_ended(record, 0, how.clone(), rests_until);
         if how.involuntary() && !matches!(how, GrantEnd::Session(_)) {
             self.note_loss(session_id, id, how);

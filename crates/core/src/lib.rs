@@ -39,7 +39,9 @@
 //! | `convert.rs` | requests to change the mode of a held lock |
 //! | `semaphore.rs` | semaphores: permits and limits |
 //! | `ending.rs` | what a holder does to its own grants and requests: release, cancel, extend, set a value |
-//! | `admin.rs` | what an administrator does: break, evict, waive a rest, freeze, thaw, set a limit |
+//! | `job.rs` | jobs that run once: keyed acquires, attempts, checkpoints, completions |
+//! | `job_table.rs` | the records of jobs, their room, and who holds or waits for each |
+//! | `admin.rs` | what an administrator does: break, evict, waive a rest, freeze, thaw, set a limit, act on jobs |
 //! | `freeze.rs` | which names are frozen |
 //! | `deadlock.rs` | the request that would close a cycle of waiting owners is refused |
 //! | `suspect.rs` | sessions that seem to wait for each other: shown to people, never refused |
@@ -67,6 +69,7 @@ mod words;
 mod deadlines;
 mod digest;
 mod footprint;
+mod job_table;
 mod lease;
 #[cfg(feature = "made-up-version")]
 mod made_up;
@@ -85,6 +88,7 @@ mod once;
 mod convert;
 mod semaphore;
 mod ending;
+mod job;
 mod admin;
 mod freeze;
 mod deadlock;
@@ -98,32 +102,33 @@ mod verify;
 
 pub use bounds::Bound;
 pub use command::{
-    Acquire, Act, Action, Admin, Batch, Lock, Locks, Open, Operation, Renewal, Request, Scope, Seen, TakePermits,
-    Terms, Wait,
+    Acquire, Act, Action, Admin, Batch, JobReport, JobTerms, Lock, Locks, Open, Operation, Renewal, Request, Scope,
+    Seen, TakePermits, Terms, Verdict, Wait,
 };
-pub use event::{ActFacts, Compacted, Event, EventRing, Names, Position, PositionedEvent, RequestFacts};
+pub use event::{ActFacts, Compacted, Event, EventRing, JobFact, Names, Position, PositionedEvent, RequestFacts};
 pub use format_version::{FormatVersion, KnownVersions};
 pub use mode::{LockMode, Mode, ModeSet};
 pub use outcome::{
-    Attached, AttachedGrant, Busy, BusyWhy, Cycle, CycleLink, Effects, GrantEnd, Held, Holder, Late, Outcome, Push,
-    Refusal, Repeat, Reply, ReplyTo, SessionEnd, Takes, UnseenAnswer,
+    Attached, AttachedGrant, AttachedJob, AttachedWait, Busy, BusyWhy, Cycle, CycleLink, Effects, GrantEnd, Held,
+    Holder, Late, Outcome, Push, Refusal, Repeat, Reply, ReplyTo, SessionEnd, Takes, UnseenAnswer,
 };
 #[cfg(feature = "planted-bugs")]
 pub use planted::{Bug, plant};
 pub use ports::{LogPosition, Nanos, Ticket};
 pub use read::{
-    BlockedBy, Blocker, Counts, Explanation, GrantView, HolderView, Page, QueueView, SessionView, TokenCheck,
+    BlockedBy, Blocker, Counts, Explanation, GrantView, HolderView, JobView, Page, QueueView, SessionView, TokenCheck,
 };
 #[cfg(feature = "made-up-version")]
 pub use record::RemarkRecord;
 pub use record::{
-    AnswerRecord, FreezeRecord, GrantRecord, Header, Record, RestRecord, SemaphoreRecord, SessionRecord, WaiterRecord,
-    Wants,
+    AnswerRecord, AttemptEnd, AttemptRecord, CheckpointRecord, CompletionRecord, FreezeRecord, GrantRecord, Header,
+    JobRecord, Record, RestRecord, SemaphoreRecord, SessionRecord, WaiterRecord, Wants,
 };
 pub use snapshot::BadRecords;
 pub use state::LockState;
 pub use token::{BadToken, FencingToken, ReadToken};
 pub use words::{
-    Arrival, BadWord, Epoch, FreezeId, GrantId, LockDelay, LogicalMs, Metadata, Millis, Name, OwnerName, Permits,
-    Principal, Reason, RequestNumber, SecretHash, SessionId, Token, ToldReason, Ttl, Value, shortened,
+    Arrival, BadWord, Epoch, FreezeId, GrantId, JobBytes, JobKey, Keep, LockDelay, LogicalMs, Metadata, Millis, Name,
+    OwnerName, Permits, Principal, Reason, RequestNumber, SecretHash, SessionId, Token, ToldReason, Ttl, Value,
+    shortened,
 };

@@ -11,7 +11,8 @@ use crate::event::Event;
 use crate::format_version::FormatVersion;
 use crate::mode::Mode;
 use crate::words::{
-    Arrival, BadWord, Epoch, GrantId, LogicalMs, Name, OwnerName, Permits, RequestNumber, SessionId, Token, ToldReason,
+    Arrival, BadWord, Epoch, GrantId, JobKey, LogicalMs, Name, OwnerName, Permits, RequestNumber, SessionId, Token,
+    ToldReason,
 };
 
 /// Everything that one entry caused. Each list is in the order in which things happened.
@@ -145,6 +146,24 @@ pub enum Outcome {
         token: Token,
     },
 
+    /// The job is completed: nothing is granted for it any more. Also the answer to the release that completed it.
+    Completed {
+        /// The token of the grant that completed it. `None` if an administrator did.
+        token: Option<Token>,
+        /// Whether it succeeded. Otherwise it has failed for good.
+        succeeded: bool,
+    },
+    /// The attempt at the job has begun, now or before.
+    Begun {
+        /// Its number, counted from one.
+        attempt: u64,
+    },
+    /// The checkpoint is stored.
+    Checkpointed {
+        /// The number of the attempt that stored it.
+        attempt: u64,
+    },
+
     /// One count of the grant was given back.
     Released {
         /// How many times the grant is still entered. Zero means that the grant has ended.
@@ -262,7 +281,7 @@ pub enum Refusal {
         grant: GrantId,
     },
     /// The grant has been entered more than once.
-    #[error("the grant has been entered more than once: release the inner entries before changing its mode")]
+    #[error("the grant has been entered more than once: release the inner entries first")]
     CountAboveOne,
     /// The grant does not hold this name.
     #[error("the grant does not hold {0}")]
@@ -316,6 +335,35 @@ pub enum Refusal {
         limit: Permits,
         /// What the administrator gave as the reason.
         reason: ToldReason,
+    },
+    /// A job key with anything but an exclusive lock on one resource.
+    #[error("only an exclusive lock on one name carries a job key: leave the key out, or lock that name alone")]
+    KeyNeedsExclusive,
+    /// A keyed acquire of an owner that holds the resource already.
+    #[error("this owner holds {name} already (grant {}), and a job has a grant of its own: release that one first", grant.0)]
+    KeyedReentry {
+        /// The resource.
+        name: Name,
+        /// The grant that holds the resource or covers it.
+        grant: GrantId,
+    },
+    /// A conversion of a keyed grant.
+    #[error("the grant is for a job: its mode cannot be changed")]
+    KeyedGrant,
+    /// The grant is for no job.
+    #[error("the grant is for no job: acquire it with a job key")]
+    NoJob,
+    /// The group was restored from a backup, and no administrator has allowed jobs since.
+    #[error(
+        "jobs are refused, because this cluster was restored from a backup and may have forgotten completions: \
+         an operator allows them again with `fencepost job allow`"
+    )]
+    JobsNotAllowed,
+    /// The job to forget is held.
+    #[error("the job is held (grant {}): break that grant first", grant.0)]
+    JobHeld {
+        /// The grant.
+        grant: GrantId,
     },
     /// A freeze with this id and another scope exists.
     #[error("another freeze has this id: draw a new one")]
@@ -414,7 +462,7 @@ pub struct Attached {
     /// The grants that it holds, by grant id.
     pub grants: Vec<AttachedGrant>,
     /// The requests that wait, by request number.
-    pub waits: Vec<(RequestNumber, Arrival)>,
+    pub waits: Vec<AttachedWait>,
     /// The answers that the client has not acknowledged, by request number.
     pub unseen: Vec<UnseenAnswer>,
     /// The grants that it lost, by grant id. The client may not know of them.
@@ -432,6 +480,28 @@ pub struct AttachedGrant {
     pub count: u32,
     /// What it holds.
     pub held: Held,
+    /// The job that it is for.
+    pub job: Option<AttachedJob>,
+}
+
+/// The job of a grant that an attached session holds.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AttachedJob {
+    /// Its key.
+    pub key: JobKey,
+    /// The number of the attempt that this grant has begun. `None` if it has begun none.
+    pub attempt: Option<u64>,
+}
+
+/// A request of an attached session that waits.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AttachedWait {
+    /// Its number.
+    pub number: RequestNumber,
+    /// Its place in the order of the whole group.
+    pub arrival: Arrival,
+    /// The key of the job that it is for.
+    pub job_key: Option<JobKey>,
 }
 
 /// What a grant holds: locks or permits.

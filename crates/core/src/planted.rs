@@ -5,11 +5,12 @@
 //!
 //! A rule never asks whether a fault is planted. It calls a function of this file whose name says what the rule does.
 
+use crate::command::JobReport;
 use crate::mode::Mode;
 use crate::once::Known;
 use crate::state::LockState;
 use crate::waiter::Freed;
-use crate::words::{LogicalMs, Token};
+use crate::words::{Arrival, GrantId, JobKey, LogicalMs, Token};
 
 /// Declares the faults of a crate that has the feature `planted-bugs`: the enum of faults, `plant`, which switches one on, and
 /// `planted`, which says whether it is on.
@@ -101,6 +102,22 @@ planted_bugs! {
         ThawWakesNoWaiter,
         /// A semaphore counts one permit that is out as free.
         OnePermitTooMany,
+        /// A holder whose grant has ended completes the job of the next one.
+        CompletionWithoutOwnerCheck,
+        /// A request that waits for a job is granted after the job is completed.
+        WaiterGrantedAfterCompletion,
+        /// A checkpoint is stored for another key of the name.
+        CheckpointOfAnotherKey,
+        /// A fail-over forgets the attempts at each job.
+        AttemptsLostAtFailover,
+        /// A snapshot leaves the records of jobs out.
+        JobsLostInSnapshot,
+        /// A grant counts as an attempt before its holder says begin.
+        UnbegunGrantCounts,
+        /// A completion is refused when the room for jobs is full.
+        CompletionRefusedForRoom,
+        /// A restored group grants jobs at once.
+        RestoreGrantsJobs,
     }
 }
 
@@ -125,6 +142,8 @@ true_unless_planted! {
     thaw_wakes_waiters: ThawWakesNoWaiter,
     involuntary_end_rests: NoRestAfterExpiry,
     search_goes_deeper: ShallowDeadlockSearch,
+    jobs_are_in_snapshot: JobsLostInSnapshot,
+    restore_refuses_jobs: RestoreGrantsJobs,
 }
 
 // Values and steps that are part of a rule: each returns its argument, or does nothing, unless its fault is planted.
@@ -194,4 +213,44 @@ pub(crate) fn is_in_snapshot<Waiter>(_: &Waiter) -> bool {
 #[inline]
 pub(crate) fn token_jump(token_jump: u64) -> u64 {
     if planted(Bug::RestoreWithoutTokenJump) { 0 } else { token_jump }
+}
+
+/// Called with a completion of a grant that does not stand. Completes nothing.
+#[inline]
+pub(crate) fn completes_only_its_own(state: &mut LockState, id: GrantId, report: JobReport) {
+    if planted(Bug::CompletionWithoutOwnerCheck) {
+        state.complete_without_owner(id, report);
+    }
+}
+
+/// Whether a grant for a job counts as an attempt before its holder says begin. Never.
+#[inline]
+pub(crate) fn unbegun_grant_counts() -> bool {
+    planted(Bug::UnbegunGrantCounts)
+}
+
+/// Whether a completion may be carried out. Always: its room was reserved.
+#[inline]
+pub(crate) fn completion_has_room(has_room: impl FnOnce() -> bool) -> bool {
+    !planted(Bug::CompletionRefusedForRoom) || has_room()
+}
+
+/// The key for which a checkpoint is stored: the key of the grant.
+#[inline]
+pub(crate) fn checkpointed_key(key: &JobKey) -> JobKey {
+    if planted(Bug::CheckpointOfAnotherKey) { JobKey::new("another").expect("a valid key") } else { key.clone() }
+}
+
+/// The waiters that a completion answers: all of its key.
+#[inline]
+pub(crate) fn waiters_of_completed(waiting: impl Iterator<Item = Arrival>) -> Vec<Arrival> {
+    if planted(Bug::WaiterGrantedAfterCompletion) { Vec::new() } else { waiting.collect() }
+}
+
+/// Called at a fail-over. Changes no job.
+#[inline]
+pub(crate) fn keep_attempts(state: &mut LockState) {
+    if planted(Bug::AttemptsLostAtFailover) {
+        state.lose_attempts();
+    }
 }

@@ -11,13 +11,15 @@ use crate::bounds;
 use crate::command::Terms;
 use crate::grant::Grant;
 use crate::lease;
-use crate::mode::ModeSet;
+use crate::mode::{Mode, ModeSet};
 use crate::outcome::{Cycle, Holder, Takes};
-use crate::record::{FreezeRecord, GrantRecord, RestRecord, SemaphoreRecord, SessionRecord, WaiterRecord, Wants};
+use crate::record::{
+    FreezeRecord, GrantRecord, JobRecord, RestRecord, SemaphoreRecord, SessionRecord, WaiterRecord, Wants,
+};
 use crate::resource::Stance;
 use crate::state::LockState;
 use crate::waiter::OwnerId;
-use crate::words::{Arrival, GrantId, LogicalMs, Name, OwnerName, RequestNumber, SessionId, Token};
+use crate::words::{Arrival, GrantId, JobKey, LogicalMs, Name, OwnerName, RequestNumber, SessionId, Token};
 
 /// A page of a listing.
 #[derive(Clone, Debug, PartialEq)]
@@ -133,6 +135,19 @@ pub enum BlockedBy {
     Permits,
 }
 
+/// A job as observers see it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobView {
+    /// The present stamp, to compute ages and remaining times.
+    pub stamp: LogicalMs,
+    /// What is remembered of it. `None` if no attempt has begun, or if it was forgotten.
+    pub record: Option<JobRecord>,
+    /// The grant of the client that works on it now.
+    pub holder: Option<Holder>,
+    /// The number of requests that wait for it.
+    pub waiting: usize,
+}
+
 /// The result of a token check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenCheck {
@@ -164,6 +179,14 @@ pub struct Counts {
     pub semaphores: usize,
     /// Freezes.
     pub freezes: usize,
+    /// Remembered jobs.
+    pub jobs: u64,
+    /// The bytes of their records.
+    pub job_bytes: u64,
+    /// Jobs that are held.
+    pub jobs_held: u64,
+    /// Whether acquires with a job key are refused after a restore.
+    pub jobs_refused: bool,
     /// The last token given.
     pub last_token: Token,
 }
@@ -280,7 +303,40 @@ impl LockState {
     /// The semaphores after a name, in use or with a limit, by name.
     pub fn list_semaphores(&self, after: Option<&Name>, count: usize) -> Page<SemaphoreRecord, Name> {
         let start = after.map_or(Unbounded, Excluded);
-        page(self.semaphores.range((start, Unbounded)), count, |_, semaphore| Some(semaphore.record.clone()))
+        page(self.semaphores.range::<Name, _>((start, Unbounded)), count, |_, semaphore| Some(semaphore.record.clone()))
+    }
+
+    /// A job, whether it is remembered or not.
+    pub fn job(&self, name: &Name, key: &JobKey) -> JobView {
+        let holder = self.jobs.held(name).filter(|(_, held)| held == key);
+        JobView {
+            stamp: self.stamp,
+            record: self.jobs.get(name, key, self.stamp).cloned(),
+            holder: holder.map(|(grant, _)| self.holder(*grant, Takes::Mode(Mode::X))),
+            waiting: self.jobs.waiting(name, key).count(),
+        }
+    }
+
+    /// The remembered jobs of names with this prefix, after a job, by name and key.
+    // Rule: read
+    pub fn list_jobs(
+        &self,
+        prefix: &str,
+        after: Option<&(Name, JobKey)>,
+        count: usize,
+    ) -> Page<JobRecord, (Name, JobKey)> {
+        let mut page = Page { rows: Vec::new(), next: None };
+        for (looked_at, job) in self.jobs.range(prefix, after).enumerate() {
+            if looked_at == bounds::PAGE_ROWS_MAX || page.rows.len() == count.max(1) {
+                return page;
+            }
+            page.next = Some((job.name.clone(), job.key.clone()));
+            if job.until.is_none_or(|until| self.stamp < until) {
+                page.rows.push(job.clone());
+            }
+        }
+        page.next = None;
+        page
     }
 
     /// All freezes, by id. There are at most a thousand.
@@ -290,6 +346,7 @@ impl LockState {
 
     /// The number of records of each kind.
     pub fn counts(&self) -> Counts {
+        let jobs = self.jobs.room();
         Counts {
             sessions: self.sessions.len(),
             grants: self.grants.len(),
@@ -298,6 +355,10 @@ impl LockState {
             resources: self.resources.len(),
             semaphores: self.semaphores.len(),
             freezes: self.freezes.len(),
+            jobs: jobs.records,
+            job_bytes: jobs.bytes,
+            jobs_held: jobs.held,
+            jobs_refused: self.jobs_refused,
             last_token: Token(self.last_token),
         }
     }

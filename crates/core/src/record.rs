@@ -2,7 +2,7 @@
 //!
 //! Queues, indexes, timers and counts are not here: they are derived from the records, and a restore builds them again.
 //! The order is canonical: header, sessions by id (each followed by its answers by number), semaphores by name, freezes by
-//! id, grants by id, rests by id, waiters by arrival. Equal states give equal lists, and a record refers only to records
+//! id, grants by id, rests by id, jobs by name and key, waiters by arrival. Equal states give equal lists, and a record refers only to records
 //! before it.
 
 use crate::command::{Lock, Locks, Scope, Terms};
@@ -10,8 +10,8 @@ use crate::format_version::FormatVersion;
 use crate::mode::LockMode;
 use crate::outcome::{GrantEnd, Held, Outcome};
 use crate::words::{
-    Arrival, Epoch, FreezeId, GrantId, LogicalMs, Metadata, Name, OwnerName, Permits, Principal, Reason, RequestNumber,
-    SecretHash, SessionId, Token, Ttl,
+    Arrival, Epoch, FreezeId, GrantId, JobBytes, JobKey, LogicalMs, Metadata, Name, OwnerName, Permits, Principal,
+    Reason, RequestNumber, SecretHash, SessionId, Token, Ttl,
 };
 
 /// One piece of the state.
@@ -27,6 +27,8 @@ pub enum Record {
     Grant(GrantRecord),
     /// The rest of a grant that ended against its holder's will.
     Rest(RestRecord),
+    /// What is remembered of a job.
+    Job(JobRecord),
     /// A queued request.
     Waiter(WaiterRecord),
     /// A semaphore that is in use or has an administrator's limit.
@@ -51,6 +53,8 @@ pub struct Header {
     pub last_arrival: u64,
     /// The stamp of the last fail-over grace, if there was one.
     pub grace_at: Option<LogicalMs>,
+    /// Whether acquires with a job key are refused, because a backup was restored and no administrator has allowed them since.
+    pub jobs_refused: bool,
 }
 
 /// A living session.
@@ -134,6 +138,78 @@ pub struct RestRecord {
     pub since: LogicalMs,
     /// When the rest ends.
     pub until: LogicalMs,
+}
+
+/// What is remembered of a job: its attempts, its checkpoint and its completion. Made by the first begin, or by an
+/// administrator who completes the job. A grant that begins nothing makes no record.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct JobRecord {
+    /// Its name: the name of the lock.
+    pub name: Name,
+    /// Its key.
+    pub key: JobKey,
+    /// How many attempts have begun.
+    pub attempts: u64,
+    /// The last attempt.
+    pub last: Option<AttemptRecord>,
+    /// The last checkpoint.
+    pub checkpoint: Option<CheckpointRecord>,
+    /// Set once the job is completed. Invariant: no attempt begins after it.
+    pub completion: Option<CompletionRecord>,
+    /// From when on the record counts as gone. `None` while a grant with the key stands.
+    pub until: Option<LogicalMs>,
+}
+
+/// An attempt at a job.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AttemptRecord {
+    /// The grant that began it.
+    pub grant: GrantId,
+    /// The token of that grant.
+    pub token: Token,
+    /// The session that held the grant.
+    pub session: SessionId,
+    /// When it began.
+    pub began_at: LogicalMs,
+    /// How it ended without completing the job. `None` while it runs, and if it completed the job.
+    pub ended: Option<AttemptEnd>,
+}
+
+/// How an attempt ended that did not complete its job.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AttemptEnd {
+    /// When.
+    pub at: LogicalMs,
+    /// How its grant ended.
+    pub how: GrantEnd,
+    /// The text of the error, if the holder gave one.
+    pub error: JobBytes,
+}
+
+/// How far a job has come.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CheckpointRecord {
+    /// The attempt that stored it.
+    pub attempt: u64,
+    /// When it was stored.
+    pub at: LogicalMs,
+    /// What it says.
+    pub bytes: JobBytes,
+}
+
+/// The completion of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CompletionRecord {
+    /// When.
+    pub at: LogicalMs,
+    /// Whether the job succeeded. Otherwise it has failed for good.
+    pub succeeded: bool,
+    /// The result.
+    pub result: JobBytes,
+    /// The token of the grant that completed it, which is the grant of the last attempt. `None` if an administrator did.
+    pub token: Option<Token>,
+    /// The administrator who completed it.
+    pub by: Option<Principal>,
 }
 
 /// A queued request.

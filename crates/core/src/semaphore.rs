@@ -73,6 +73,9 @@ impl LockState {
         if terms.value.is_some() {
             return Err(Refusal::NotALock);
         }
+        if terms.job.is_some() {
+            return Err(Refusal::KeyNeedsExclusive);
+        }
         let live = self.semaphores.get(&name).map(|semaphore| semaphore.record.limit);
         let limit = match (live, limit) {
             (Some(live), Some(limit)) if live != limit => return Err(Refusal::LimitDiffers { name, live }),

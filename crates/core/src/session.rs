@@ -11,7 +11,9 @@ use crate::deadlines::Due;
 use crate::digest::{Digest, Term};
 use crate::lease::{self, LockTtls};
 use crate::once::{Answer, Asker};
-use crate::outcome::{Attached, AttachedGrant, GrantEnd, Outcome, Refusal, Repeat, SessionEnd, UnseenAnswer};
+use crate::outcome::{
+    Attached, AttachedGrant, AttachedJob, AttachedWait, GrantEnd, Outcome, Refusal, Repeat, SessionEnd, UnseenAnswer,
+};
 use crate::planted;
 use crate::record::SessionRecord;
 use crate::resource::ModeCounts;
@@ -218,9 +220,22 @@ impl LockState {
                     token: grant.token,
                     count: grant.count,
                     held: grant.held.clone(),
+                    job: grant.job().map(|(name, terms)| {
+                        let record = self.jobs.get(name, &terms.key, self.stamp);
+                        AttachedJob {
+                            key: terms.key.clone(),
+                            attempt: record.and_then(|record| record.attempt_of(grant.id)),
+                        }
+                    }),
                 })
                 .collect(),
-            waits: session.waits.clone(),
+            waits: (session.waits.iter())
+                .map(|(number, arrival)| AttachedWait {
+                    number: *number,
+                    arrival: *arrival,
+                    job_key: self.waiters[arrival].record.job().map(|(_, terms)| terms.key.clone()),
+                })
+                .collect(),
             unseen: (session.answers.iter())
                 .map(|answer| UnseenAnswer {
                     number: answer.number,

@@ -3,14 +3,17 @@
 //! A snapshot holds no derived data. A restore builds it again, with the same functions that `apply` uses. Records come
 //! from a file that may be damaged, so each is checked before it is inserted. The bytes of a snapshot are `fencepost-wire`'s.
 
+use crate::acquire::is_election;
 use crate::bounds;
+use crate::command::Terms;
+use crate::event::Event;
 use crate::footprint::checked_footprint;
 use crate::once::Known;
 use crate::outcome::{Effects, Held, SessionEnd};
 use crate::planted;
 use crate::record::{AnswerRecord, Record, Wants};
 use crate::state::LockState;
-use crate::words::{GrantId, OwnerName, RequestNumber, SessionId};
+use crate::words::{GrantId, LogicalMs, OwnerName, RequestNumber, SessionId};
 
 /// Records that do not form a lock state: damaged, or written by another program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +41,7 @@ impl LockState {
             .chain(self.freezes.iter().map(|freeze| Record::Freeze(freeze.record.clone())))
             .chain(self.grants.values().map(|grant| Record::Grant(grant.record.clone())))
             .chain(self.rests.values().map(|rest| Record::Rest(rest.record.clone())))
+            .chain(self.jobs.records().filter(|_| planted::jobs_are_in_snapshot()).cloned().map(Record::Job))
             .chain(waiters.map(|waiter| Record::Waiter(waiter.record.clone())))
     }
 
@@ -55,6 +59,7 @@ impl LockState {
         state.last_token = header.last_token;
         state.last_arrival = header.last_arrival;
         state.grace_at = header.grace_at;
+        state.jobs_refused = header.jobs_refused;
         for record in records {
             state.check_record(&record).map_err(bad)?;
             match record {
@@ -67,9 +72,12 @@ impl LockState {
                 Record::Remark(remark) => state.insert_remark(remark),
                 Record::Grant(grant) => state.insert_grant(grant),
                 Record::Rest(rest) => state.restore_rest(rest),
+                Record::Job(job) => state.jobs.insert(job, &mut state.digest),
                 Record::Waiter(waiter) => state.insert_waiter(waiter),
             }
         }
+        // A grant that fills a bound said so when it was made.
+        state.effects.events.retain(|event| !matches!(event, Event::JobsFill { .. }));
         state.grant_successors();
         if state.effects != Effects::default() {
             return Err(bad("a request waits although it could be granted".into()));
@@ -77,8 +85,8 @@ impl LockState {
         Ok(state)
     }
 
-    /// The state of a new group from a backup. It has no sessions; what they held rests for its lock delay. The token counter
-    /// is raised by `token_jump`, so that no token that was given out since the backup is given out again.
+    /// The state of a new group from a backup. It has no sessions; what they held rests for its lock delay. Acquires with a job
+    /// key are refused until an administrator allows them, because completions since the backup are forgotten. The token counter is raised by `token_jump`, so that no token that was given out since the backup is given out again.
     ///
     /// # Errors
     /// [`BadRecords`] if the records do not fit together, or if the counter would leave the range of tokens.
@@ -98,6 +106,8 @@ impl LockState {
             state.end_session(session, &SessionEnd::Restored);
         }
         state.grant_successors();
+        // Rule: restore
+        state.jobs_refused = planted::restore_refuses_jobs();
         state.effects = Effects::default();
         Ok(state)
     }
@@ -142,14 +152,28 @@ impl LockState {
                 let held_twice =
                     grant.owner.as_ref().is_some_and(|owner| grant.held.names().any(|name| owner_holds(owner, name)));
                 check(!held_twice, "an owner holds a name twice")?;
+                let job_held = grant.job().and_then(|(name, _)| self.jobs.held(name)).is_some();
+                check(!job_held, "two grants for jobs of one name")?;
+                check_job(&grant.terms, &grant.held).map_err(|what| format!("{what}: {record:?}"))?;
                 self.check_held(&grant.held)
             }
             Record::Rest(rest) => {
                 check(self.is_free_id(rest.grant), "a rest with an id that is used twice or was never given out")?;
                 self.check_held(&rest.held)
             }
+            Record::Job(job) => {
+                check(self.jobs.get(&job.name, &job.key, LogicalMs(0)).is_none(), "a job twice")?;
+                let is_held = self.jobs.held(&job.name).is_some_and(|(_, key)| *key == job.key);
+                check(job.until.is_none() == is_held, "a held job has no end, and every other one has")?;
+                check((job.attempts == 0) == job.last.is_none(), "attempts are counted wrongly")?;
+                check(!(is_held && job.completion.is_some()), "a completed job is held")
+            }
             Record::Waiter(waiter) => {
                 lives(&waiter.session)?;
+                check_job(&waiter.terms, &waiter.wants.held()).map_err(|what| format!("{what}: {record:?}"))?;
+                let completed =
+                    waiter.job().and_then(|(name, terms)| self.jobs.get(name, &terms.key, self.stamp)?.completed());
+                check(completed.is_none(), "a request waits for a completed job")?;
                 check(waiter.arrival.0 <= self.last_arrival, "an arrival number that was never given out")?;
                 check(!self.waiters.contains_key(&waiter.arrival), "an arrival number twice")?;
                 check(
@@ -198,4 +222,11 @@ impl LockState {
             Held::Permits { .. } => Ok(()),
         }
     }
+}
+
+/// Checks that only an exclusive lock on one resource carries a job key.
+fn check_job(terms: &Option<Box<Terms>>, held: &Held) -> Result<(), &'static str> {
+    let keyed = terms.as_ref().is_some_and(|terms| terms.job.is_some());
+    let may_be_keyed = matches!(held, Held::Locks(locks) if is_election(locks));
+    if keyed && !may_be_keyed { Err("a job key with anything but an exclusive lock on one resource") } else { Ok(()) }
 }

@@ -11,6 +11,7 @@ use crate::digest::Digest;
 use crate::format_version::FormatVersion;
 use crate::freeze::Freezes;
 use crate::grant::{Grant, Rest};
+use crate::job_table::Jobs;
 #[cfg(feature = "made-up-version")]
 use crate::made_up::Remark;
 use crate::once::Asker;
@@ -70,6 +71,9 @@ pub struct LockState {
     pub(crate) waiters: BTreeMap<Arrival, Box<Waiter>>,
     pub(crate) semaphores: BTreeMap<Name, Semaphore>,
     pub(crate) freezes: Freezes,
+    /// The records of jobs, and what is derived from them.
+    pub(crate) jobs: Jobs,
+    pub(crate) jobs_refused: bool,
     #[cfg(feature = "made-up-version")]
     pub(crate) remark: Option<Remark>,
 
@@ -106,6 +110,8 @@ impl LockState {
             waiters: BTreeMap::new(),
             semaphores: BTreeMap::new(),
             freezes: Freezes::default(),
+            jobs: Jobs::default(),
+            jobs_refused: false,
             #[cfg(feature = "made-up-version")]
             remark: None,
             resources: ResourceTable::new(hash_seed),
@@ -133,7 +139,9 @@ impl LockState {
         self.version = self.version.max(batch.raise_to.unwrap_or(self.version));
         if batch.failover_grace {
             self.grace_at = Some(stamp);
+            planted::keep_attempts(self);
         }
+        self.jobs.forget_ended(stamp, &mut self.digest);
         for (place, renewal) in batch.renewals.into_iter().enumerate() {
             let outcome = self.renew(renewal).unwrap_or_else(Outcome::Refused);
             self.reply(ReplyTo::Renewal(place), outcome, None);
@@ -181,6 +189,7 @@ impl LockState {
             last_token: self.last_token,
             last_arrival: self.last_arrival,
             grace_at: self.grace_at,
+            jobs_refused: self.jobs_refused,
         }
     }
 
@@ -205,7 +214,9 @@ impl LockState {
             Action::Acquire(acquire) => self.acquire(asker, acquire),
             Action::TakePermits(take) => self.take_permits(asker, take),
             Action::Cancel { request, release_if_granted } => self.cancel(asker, request, release_if_granted),
-            Action::Release { grant } => self.release(asker, grant),
+            Action::Release { grant, report } => self.release(asker, grant, report.map(|report| *report)),
+            Action::Begin { grant } => self.begin(asker, grant),
+            Action::Checkpoint { grant, bytes } => self.checkpoint(asker, grant, bytes),
             Action::Extend { grant, max_hold } => self.extend(asker, grant, max_hold),
             Action::Convert { grant, name, mode, wait } => self.convert(asker, grant, &name, mode, wait),
             Action::SetValue { grant, value } => self.set_value(asker, grant, value),

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use crate::once::Asker;
+use crate::outcome::{Outcome, Refusal};
 use crate::record::Wants;
 use crate::resource::Stance;
 use crate::state::LockState;
@@ -73,7 +74,19 @@ impl LockState {
         let blocked = self.blocked(&waiter.record.owner_id(), &waiter.stances, Some(arrival));
         match blocked {
             Some(_) => self.park(arrival, blocked),
-            None => self.grant_waiter(arrival),
+            None => match self.may_be_granted_now(arrival) {
+                Ok(()) => self.grant_waiter(arrival),
+                Err(refusal) => self.end_wait(arrival, Outcome::Refused(refusal)),
+            },
+        }
+    }
+
+    /// Whether a job that can pass has room for what it may store. Room was there when it began to wait.
+    // Rule: keep
+    fn may_be_granted_now(&self, arrival: Arrival) -> Result<(), Refusal> {
+        match self.waiters[&arrival].record.job() {
+            Some((name, _)) => self.has_room_for_job(name),
+            None => Ok(()),
         }
     }
 

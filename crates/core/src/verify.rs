@@ -57,6 +57,9 @@ impl LockState {
             let (ours, theirs) = (self.resources.get(&name), rebuilt.resources.get(&name));
             ensure(ours.map(outline) == theirs.map(outline), || format!("{name}: {ours:?} but rebuilt {theirs:?}"))?;
         }
+        ensure(format!("{:?}", self.jobs) == format!("{:?}", rebuilt.jobs), || {
+            "what is derived from jobs does not agree with their records".into()
+        })?;
         for (name, semaphore) in &self.semaphores {
             let theirs = &rebuilt.semaphores[name];
             ensure(

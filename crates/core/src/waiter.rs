@@ -229,6 +229,9 @@ impl LockState {
             let grant = self.grants.get_mut(grant).expect("a conversion has a grant");
             grant.converting = Some(arrival);
         }
+        if let Some((name, job)) = record.job() {
+            self.jobs.join(name, &job.key, arrival);
+        }
         let mut waiter = Waiter { record, stances: Stances::new(), parked: Parked::Nowhere, term: Term::default() };
         waiter.digest(&mut self.digest);
         self.waiters.insert(arrival, Box::new(waiter));
@@ -256,6 +259,9 @@ impl LockState {
             && let Some(grant) = self.grants.get_mut(grant)
         {
             grant.converting = None;
+        }
+        if let Some((name, job)) = record.job() {
+            self.jobs.leave(name, &job.key, arrival);
         }
         record
     }

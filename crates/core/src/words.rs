@@ -3,7 +3,7 @@
 //! The constructors check the bounds, so `apply` never gets a name that is too long or a TTL of zero. Nothing here knows
 //! what a lock is.
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -107,6 +107,13 @@ impl Name {
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+/// Names are ordered and hashed as their texts are, so a map finds one by a text that need not be a valid name.
+impl Borrow<str> for Name {
+    fn borrow(&self) -> &str {
+        &self.0
     }
 }
 
@@ -274,6 +281,66 @@ impl fmt::Debug for Value {
     }
 }
 
+/// The key of a job under its name, such as `2026-11`: 1 to 256 bytes of UTF-8 without control characters. Keys have no order.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct JobKey(Arc<str>);
+
+impl JobKey {
+    /// A job's key, if the text is valid.
+    ///
+    /// # Errors
+    /// [`BadWord`] if the text is empty, too long or has control characters.
+    pub fn new(text: &str) -> Result<JobKey, BadWord> {
+        plain_text(text, bounds::JOB_KEY_BYTES_MAX, Bound::JobKeyBytes).map(JobKey)
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for JobKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "JobKey({})", self.0)
+    }
+}
+
+impl fmt::Display for JobKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a job stores about itself: a checkpoint, a result, or the text of an error. Opaque bytes, at most 4 KiB, empty by
+/// default. Never printed, because they are the application's.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub struct JobBytes(Arc<[u8]>);
+
+impl JobBytes {
+    /// The bytes, if there are not too many.
+    ///
+    /// # Errors
+    /// [`BadWord`] if there are too many bytes.
+    pub fn new(bytes: &[u8]) -> Result<JobBytes, BadWord> {
+        if bytes.len() > bounds::JOB_BYTES_MAX {
+            return Err(BadWord::Bound(Bound::JobBytes));
+        }
+        Ok(JobBytes(Arc::from(bytes)))
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for JobBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "JobBytes({} bytes)", self.0.len())
+    }
+}
+
 /// The SHA-256 of a session's 256-bit secret. The secret itself never reaches the core or the log.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SecretHash(pub [u8; 32]);
@@ -422,6 +489,34 @@ impl LockDelay {
     /// The duration.
     pub fn millis(self) -> Millis {
         self.0
+    }
+}
+
+/// How long the record of a job is kept after the end of its last grant: a minute to a year, 30 days by default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Keep(Millis);
+
+impl Keep {
+    /// A time to keep of at least a minute and at most a year.
+    ///
+    /// # Errors
+    /// [`BadWord`] if it is under a minute or over a year.
+    pub fn new(ms: u64) -> Result<Keep, BadWord> {
+        if ms < bounds::KEEP_MS_MIN {
+            return Err(BadWord::Bound(Bound::KeepLeast));
+        }
+        Millis::new(ms).map(Keep)
+    }
+
+    /// The duration.
+    pub fn millis(self) -> Millis {
+        self.0
+    }
+}
+
+impl Default for Keep {
+    fn default() -> Keep {
+        Keep::new(bounds::KEEP_MS_DEFAULT).expect("the default is in its range")
     }
 }
 
