@@ -4,12 +4,13 @@
 //! The core decides whether a command is allowed, and whether records fit together.
 
 use fencepost_core::{
-    Acquire, Act, Action, Admin, AnswerRecord, Arrival, Attached, AttachedGrant, BadWord, Bound, Busy, BusyWhy, Cycle,
-    CycleLink, Epoch, FormatVersion, FreezeId, FreezeRecord, GrantEnd, GrantId, GrantRecord, Header, Held, Holder,
-    Late, Lock, LockDelay, LockMode, Locks, LogicalMs, Metadata, Millis, Mode, Name, Open, Operation, Outcome,
-    OwnerName, Permits, Principal, Reason, Record, Refusal, Renewal, Request, RequestNumber, RestRecord, Scope,
-    SecretHash, Seen, SemaphoreRecord, SessionEnd, SessionId, SessionRecord, TakePermits, Takes, Terms, Token,
-    ToldReason, Ttl, UnseenAnswer, Value, Wait, WaiterRecord, Wants,
+    Acquire, Act, Action, Admin, AnswerRecord, Arrival, Attached, AttachedGrant, AttachedJob, AttachedWait, AttemptEnd,
+    AttemptRecord, BadWord, Bound, Busy, BusyWhy, CheckpointRecord, CompletionRecord, Cycle, CycleLink, Epoch,
+    FormatVersion, FreezeId, FreezeRecord, GrantEnd, GrantId, GrantRecord, Header, Held, Holder, JobBytes, JobKey,
+    JobRecord, JobReport, JobTerms, Keep, Late, Lock, LockDelay, LockMode, Locks, LogicalMs, Metadata, Millis, Mode,
+    Name, Open, Operation, Outcome, OwnerName, Permits, Principal, Reason, Record, Refusal, Renewal, Request,
+    RequestNumber, RestRecord, Scope, SecretHash, Seen, SemaphoreRecord, SessionEnd, SessionId, SessionRecord,
+    TakePermits, Takes, Terms, Token, ToldReason, Ttl, UnseenAnswer, Value, Verdict, Wait, WaiterRecord, Wants,
 };
 
 use crate::error::WireError;
@@ -79,7 +80,13 @@ fn action(action: wire::request::Action) -> Read<Action> {
             wait: wait(how_long)?,
             terms: like.map(terms).transpose()?.unwrap_or_default(),
         }),
-        Wire::Release(wire::Release { grant }) => Action::Release { grant: GrantId(grant) },
+        Wire::Release(wire::Release { grant, report }) => {
+            Action::Release { grant: GrantId(grant), report: report.map(job_report).transpose()?.map(Box::new) }
+        }
+        Wire::Begin(wire::Begin { grant }) => Action::Begin { grant: GrantId(grant) },
+        Wire::Checkpoint(wire::Checkpoint { grant, bytes }) => {
+            Action::Checkpoint { grant: GrantId(grant), bytes: job_bytes(&bytes)? }
+        }
         Wire::TakePermits(wire::TakePermits { name: of, permits: count, limit, wait: how_long, terms: like }) => {
             Action::TakePermits(TakePermits {
                 name: name(&of)?,
@@ -105,6 +112,16 @@ fn action(action: wire::request::Action) -> Read<Action> {
     })
 }
 
+fn job_report(wire::JobReport { verdict, bytes }: wire::JobReport) -> Read<JobReport> {
+    let verdict = match named("a verdict on a job", verdict)? {
+        wire::Verdict::Unspecified => return Err(WireError::Unknown { what: "a verdict on a job" }),
+        wire::Verdict::Succeeded => Verdict::Succeeded,
+        wire::Verdict::Failed => Verdict::Failed,
+        wire::Verdict::Open => Verdict::Open,
+    };
+    Ok(JobReport { verdict, bytes: job_bytes(&bytes)? })
+}
+
 fn admin(wire::Admin { by, reason: why, act: done }: wire::Admin) -> Read<Admin> {
     Ok(Admin { by: principal(&by)?, reason: reason(&why)?, act: act(known("an administrator's act", done)?)? })
 }
@@ -128,6 +145,11 @@ pub(crate) fn act(act: wire::admin::Act) -> Read<Act> {
             let (name, limit) = set_limit(asked)?;
             Act::SetLimit { name, limit }
         }
+        Wire::CompleteJob(wire::CompleteJob { name: of, key, keep_ms }) => {
+            Act::CompleteJob { name: name(&of)?, key: job_key(&key)?, keep: keep(keep_ms)? }
+        }
+        Wire::ForgetJob(wire::ForgetJob { name: of, key }) => Act::ForgetJob { name: name(&of)?, key: job_key(&key)? },
+        Wire::AllowJobs(wire::Nothing {}) => Act::AllowJobs,
     })
 }
 
@@ -149,7 +171,7 @@ fn wait(wait: Option<wire::Wait>) -> Read<Wait> {
 }
 
 pub(crate) fn terms(terms: wire::Terms) -> Read<Terms> {
-    let wire::Terms { ttl_ms, max_hold_ms, lock_delay_ms, hear_contended, metadata: about, value: first } = terms;
+    let wire::Terms { ttl_ms, max_hold_ms, lock_delay_ms, hear_contended, metadata: about, value: first, job } = terms;
     Ok(Terms {
         ttl: ttl_ms.map(ttl).transpose()?,
         max_hold: max_hold_ms.map(millis).transpose()?,
@@ -157,7 +179,12 @@ pub(crate) fn terms(terms: wire::Terms) -> Read<Terms> {
         hear_contended,
         metadata: metadata(&about)?,
         value: first.map(|first| value(&first)).transpose()?,
+        job: job.map(job_terms).transpose()?,
     })
+}
+
+fn job_terms(wire::JobTerms { key, keep_ms }: wire::JobTerms) -> Read<JobTerms> {
+    Ok(JobTerms { key: job_key(&key)?, keep: keep(keep_ms)? })
 }
 
 pub(crate) fn locks(locks: Vec<wire::Lock>) -> Read<Locks> {
@@ -194,14 +221,15 @@ pub(crate) fn record(record: wire::Record) -> Read<Record> {
         Kind::Rest(record) => Record::Rest(rest_record(record)?),
         Kind::Semaphore(record) => Record::Semaphore(semaphore_record(record)?),
         Kind::Freeze(record) => Record::Freeze(freeze_record(record)?),
+        Kind::Job(record) => Record::Job(job_record(record)?),
         Kind::Header(record) => Record::Header(header_record(record)?),
     })
 }
 
 fn header_record(record: wire::HeaderRecord) -> Read<Header> {
-    let wire::HeaderRecord { stamp_ms, last_token, last_arrival, grace_at_ms, format_version } = record;
+    let wire::HeaderRecord { stamp_ms, last_token, last_arrival, grace_at_ms, format_version, jobs_refused } = record;
     let (version, grace_at) = (version(format_version)?, grace_at_ms.map(LogicalMs));
-    Ok(Header { version, stamp: LogicalMs(stamp_ms), last_token, last_arrival, grace_at })
+    Ok(Header { version, stamp: LogicalMs(stamp_ms), last_token, last_arrival, grace_at, jobs_refused })
 }
 
 fn version(number: u32) -> Read<FormatVersion> {
@@ -302,6 +330,50 @@ pub(crate) fn freeze_record(record: wire::FreezeRecord) -> Read<FreezeRecord> {
     })
 }
 
+pub(crate) fn job_record(record: wire::JobRecord) -> Read<JobRecord> {
+    let wire::JobRecord { name: of, key, attempts, last, checkpoint, completion, until_ms } = record;
+    let checkpoint = checkpoint.map(|wire::CheckpointRecord { attempt, at_ms, bytes }| {
+        Ok(CheckpointRecord { attempt, at: LogicalMs(at_ms), bytes: job_bytes(&bytes)? })
+    });
+    Ok(JobRecord {
+        name: name(&of)?,
+        key: job_key(&key)?,
+        attempts,
+        last: last.map(attempt_record).transpose()?,
+        checkpoint: checkpoint.transpose()?,
+        completion: completion.map(completion_record).transpose()?,
+        until: until_ms.map(LogicalMs),
+    })
+}
+
+fn attempt_record(record: wire::AttemptRecord) -> Read<AttemptRecord> {
+    let ended = record.ended.map(|wire::AttemptEnd { at_ms, how, error }| {
+        Ok(AttemptEnd { at: LogicalMs(at_ms), how: grant_end(how)?, error: job_bytes(&error)? })
+    });
+    Ok(AttemptRecord {
+        grant: GrantId(record.grant),
+        token: Token(record.token),
+        session: session(record.session_high, record.session_low),
+        began_at: LogicalMs(record.began_at_ms),
+        ended: ended.transpose()?,
+    })
+}
+
+fn completion_record(record: wire::CompletionRecord) -> Read<CompletionRecord> {
+    let wire::CompletionRecord { at_ms, succeeded, result, token, by } = record;
+    Ok(CompletionRecord {
+        at: LogicalMs(at_ms),
+        succeeded,
+        result: job_bytes(&result)?,
+        token: token.map(Token),
+        by: by.map(|by| principal(&by)).transpose()?,
+    })
+}
+
+pub(crate) fn job_id(wire::JobId { name: of, key }: &wire::JobId) -> Read<(Name, JobKey)> {
+    Ok((name(of)?, job_key(key)?))
+}
+
 pub(crate) fn held(held: Option<wire::Held>) -> Read<Held> {
     use wire::held::Kind;
     Ok(match known("the locks or permits of a grant", held.and_then(|held| held.kind))? {
@@ -348,6 +420,11 @@ pub(crate) fn outcome(outcome: Option<wire::Outcome>) -> Read<Outcome> {
         Kind::Closed(rest) => nothing(rest, Outcome::Closed),
         Kind::Done(rest) => nothing(rest, Outcome::Done),
         Kind::NotFound(rest) => nothing(rest, Outcome::NotFound),
+        Kind::Completed(wire::Completed { token, succeeded }) => {
+            Outcome::Completed { token: token.map(Token), succeeded }
+        }
+        Kind::BegunAttempt(attempt) => Outcome::Begun { attempt },
+        Kind::CheckpointedAttempt(attempt) => Outcome::Checkpointed { attempt },
     })
 }
 
@@ -416,19 +493,23 @@ fn cycle_link(link: wire::CycleLink) -> Read<CycleLink> {
 }
 
 fn attached(wire::Attached { epoch, grants, waits, unseen, lost }: wire::Attached) -> Read<Attached> {
-    let wait = |wire::AttachedWait { number, arrival }| (RequestNumber(number), Arrival(arrival));
+    let wait = |wire::AttachedWait { number, arrival, job_key: key }| {
+        let job_key = key.map(|key| job_key(&key)).transpose()?;
+        Ok(AttachedWait { number: RequestNumber(number), arrival: Arrival(arrival), job_key })
+    };
     Ok(Attached {
         epoch: Epoch(epoch),
         grants: grants.into_iter().map(attached_grant).collect::<Read<Vec<_>>>()?,
-        waits: waits.into_iter().map(wait).collect(),
+        waits: waits.into_iter().map(wait).collect::<Read<Vec<_>>>()?,
         unseen: unseen.into_iter().map(unseen_answer).collect::<Read<Vec<_>>>()?,
         lost: lost_grants(lost)?,
     })
 }
 
 fn attached_grant(grant: wire::AttachedGrant) -> Read<AttachedGrant> {
-    let wire::AttachedGrant { grant, token, count, held: holds } = grant;
-    Ok(AttachedGrant { grant: GrantId(grant), token: Token(token), count, held: held(holds)? })
+    let wire::AttachedGrant { grant, token, count, held: holds, job } = grant;
+    let job = job.map(|wire::AttachedJob { key, attempt }| Ok(AttachedJob { key: job_key(&key)?, attempt }));
+    Ok(AttachedGrant { grant: GrantId(grant), token: Token(token), count, held: held(holds)?, job: job.transpose()? })
 }
 
 fn unseen_answer(answer: wire::UnseenAnswer) -> Read<UnseenAnswer> {
@@ -514,6 +595,14 @@ fn refusal(refusal: wire::Refusal) -> Read<Refusal> {
         Kind::LimitLowered(wire::LimitLowered { name: of, limit, reason }) => {
             Refusal::LimitLowered { name: name(&of)?, limit: permits(limit)?, reason: told_reason(&reason)? }
         }
+        Kind::KeyNeedsExclusive(rest) => nothing(rest, Refusal::KeyNeedsExclusive),
+        Kind::KeyedReentry(wire::NameAndGrant { name: of, grant }) => {
+            Refusal::KeyedReentry { name: name(&of)?, grant: GrantId(grant) }
+        }
+        Kind::KeyedGrant(rest) => nothing(rest, Refusal::KeyedGrant),
+        Kind::NoJob(rest) => nothing(rest, Refusal::NoJob),
+        Kind::JobsNotAllowed(rest) => nothing(rest, Refusal::JobsNotAllowed),
+        Kind::JobHeld(grant) => Refusal::JobHeld { grant: GrantId(grant) },
         Kind::FreezeExists(rest) => nothing(rest, Refusal::FreezeExists),
         Kind::NotYetNeeds(needs) => Refusal::NotYet { needs: version(needs)? },
     })
@@ -541,6 +630,13 @@ fn bound(bound: i32) -> Read<Bound> {
         wire::Bound::PrincipalBytes => Bound::PrincipalBytes,
         wire::Bound::ReasonBytes => Bound::ReasonBytes,
         wire::Bound::ToldReasonBytes => Bound::ToldReasonBytes,
+        wire::Bound::JobKeyBytes => Bound::JobKeyBytes,
+        wire::Bound::JobBytes => Bound::JobBytes,
+        wire::Bound::JobsPerName => Bound::JobsPerName,
+        wire::Bound::JobBytesPerName => Bound::JobBytesPerName,
+        wire::Bound::Jobs => Bound::Jobs,
+        wire::Bound::JobBytesTotal => Bound::JobBytesTotal,
+        wire::Bound::KeepLeast => Bound::KeepLeast,
         wire::Bound::MultiLock => Bound::MultiLock,
         wire::Bound::FootprintNames => Bound::FootprintNames,
         wire::Bound::LocksPerSession => Bound::LocksPerSession,
@@ -601,6 +697,19 @@ pub(crate) fn metadata(bytes: &[u8]) -> Read<Metadata> {
 
 pub(crate) fn value(bytes: &[u8]) -> Read<Value> {
     Value::new(bytes).map_err(bad("an election's value"))
+}
+
+pub(crate) fn job_key(text: &str) -> Read<JobKey> {
+    JobKey::new(text).map_err(bad("a job's key"))
+}
+
+fn job_bytes(bytes: &[u8]) -> Read<JobBytes> {
+    // As for metadata: most values are empty.
+    if bytes.is_empty() { Ok(JobBytes::default()) } else { JobBytes::new(bytes).map_err(bad("a job's bytes")) }
+}
+
+fn keep(ms: u64) -> Read<Keep> {
+    Keep::new(ms).map_err(bad("the time that a job is kept"))
 }
 
 pub(crate) fn permits(count: u32) -> Read<Permits> {

@@ -3,10 +3,11 @@
 //! Every structure is destructured without `..`, so a new field of the core does not compile until it is written here.
 
 use fencepost_core::{
-    Acquire, Act, Action, Admin, AnswerRecord, Attached, AttachedGrant, BadWord, Bound, Busy, BusyWhy, Cycle,
-    CycleLink, FreezeRecord, GrantEnd, GrantRecord, Header, Held, Holder, Late, Lock, LockMode, Mode, Open, Operation,
-    OwnerName, Permits, Record, Refusal, Renewal, Request, RestRecord, Scope, Seen, SemaphoreRecord, SessionEnd,
-    SessionRecord, TakePermits, Takes, Terms, UnseenAnswer, Wait, WaiterRecord, Wants,
+    Acquire, Act, Action, Admin, AnswerRecord, Attached, AttachedGrant, AttachedJob, AttachedWait, AttemptEnd,
+    AttemptRecord, BadWord, Bound, Busy, BusyWhy, CheckpointRecord, CompletionRecord, Cycle, CycleLink, FreezeRecord,
+    GrantEnd, GrantRecord, Header, Held, Holder, JobKey, JobRecord, JobReport, JobTerms, Late, Lock, LockMode, Mode,
+    Open, Operation, OwnerName, Permits, Record, Refusal, Renewal, Request, RestRecord, Scope, Seen, SemaphoreRecord,
+    SessionEnd, SessionRecord, TakePermits, Takes, Terms, Token, UnseenAnswer, Verdict, Wait, WaiterRecord, Wants,
 };
 use fencepost_core::{FreezeId, GrantId, Millis, Name, Outcome, SessionId};
 
@@ -99,7 +100,13 @@ fn action(action: &Action) -> wire::request::Action {
         Action::Cancel { request, release_if_granted } => {
             Wire::Cancel(wire::Cancel { request: request.0, release_if_granted: *release_if_granted })
         }
-        Action::Release { grant } => Wire::Release(wire::Release { grant: grant.0 }),
+        Action::Release { grant, report } => {
+            Wire::Release(wire::Release { grant: grant.0, report: report.as_deref().map(job_report) })
+        }
+        Action::Begin { grant } => Wire::Begin(wire::Begin { grant: grant.0 }),
+        Action::Checkpoint { grant, bytes } => {
+            Wire::Checkpoint(wire::Checkpoint { grant: grant.0, bytes: bytes.as_bytes().to_vec() })
+        }
         Action::Extend { grant, max_hold } => {
             Wire::Extend(wire::Extend { grant: grant.0, max_hold_ms: max_hold.get() })
         }
@@ -114,6 +121,15 @@ fn action(action: &Action) -> wire::request::Action {
         }
         Action::Close => Wire::Close(wire::Nothing {}),
     }
+}
+
+fn job_report(JobReport { verdict, bytes }: &JobReport) -> wire::JobReport {
+    let verdict = match verdict {
+        Verdict::Succeeded => wire::Verdict::Succeeded,
+        Verdict::Failed => wire::Verdict::Failed,
+        Verdict::Open => wire::Verdict::Open,
+    };
+    wire::JobReport { verdict: verdict as i32, bytes: bytes.as_bytes().to_vec() }
 }
 
 fn admin(Admin { by, reason, act: done }: &Admin) -> wire::Admin {
@@ -135,6 +151,15 @@ pub(crate) fn act(act: &Act) -> wire::admin::Act {
             Wire::Thaw(wire::Thaw { freeze_high, freeze_low })
         }
         Act::SetLimit { name, limit } => Wire::SetLimit(set_limit(name, *limit)),
+        Act::CompleteJob { name, key, keep } => Wire::CompleteJob(wire::CompleteJob {
+            name: text(name),
+            key: key.as_str().to_owned(),
+            keep_ms: keep.millis().get(),
+        }),
+        Act::ForgetJob { name, key } => {
+            Wire::ForgetJob(wire::ForgetJob { name: text(name), key: key.as_str().to_owned() })
+        }
+        Act::AllowJobs => Wire::AllowJobs(wire::Nothing {}),
     }
 }
 
@@ -162,7 +187,7 @@ fn terms_unless_default(asked: &Terms) -> Option<wire::Terms> {
     (*asked != Terms::default()).then(|| terms(asked))
 }
 
-pub(crate) fn terms(Terms { ttl, max_hold, lock_delay, hear_contended, metadata, value }: &Terms) -> wire::Terms {
+pub(crate) fn terms(Terms { ttl, max_hold, lock_delay, hear_contended, metadata, value, job }: &Terms) -> wire::Terms {
     wire::Terms {
         ttl_ms: ttl.map(|ttl| ttl.millis().get()),
         max_hold_ms: max_hold.map(Millis::get),
@@ -170,6 +195,10 @@ pub(crate) fn terms(Terms { ttl, max_hold, lock_delay, hear_contended, metadata,
         hear_contended: *hear_contended,
         metadata: metadata.as_bytes().to_vec(),
         value: value.as_ref().map(|value| value.as_bytes().to_vec()),
+        job: job.as_ref().map(|JobTerms { key, keep }| wire::JobTerms {
+            key: key.as_str().to_owned(),
+            keep_ms: keep.millis().get(),
+        }),
     }
 }
 
@@ -208,19 +237,22 @@ pub(crate) fn record(record: &Record) -> wire::Record {
         Record::Waiter(record) => Kind::Waiter(waiter_record(record)),
         Record::Semaphore(record) => Kind::Semaphore(semaphore_record(record)),
         Record::Freeze(record) => Kind::Freeze(freeze_record(record)),
+        Record::Job(record) => Kind::Job(job_record(record)),
         #[cfg(feature = "made-up-version")]
         Record::Remark(_) => unreachable!("the schema does not have it: made_up.rs writes it"),
     };
     wire::Record { kind: Some(kind) }
 }
 
-fn header_record(Header { version, stamp, last_token, last_arrival, grace_at }: &Header) -> wire::HeaderRecord {
+fn header_record(header: &Header) -> wire::HeaderRecord {
+    let Header { version, stamp, last_token, last_arrival, grace_at, jobs_refused } = header;
     wire::HeaderRecord {
         stamp_ms: stamp.0,
         last_token: *last_token,
         last_arrival: *last_arrival,
         grace_at_ms: grace_at.map(|at| at.0),
         format_version: version.get(),
+        jobs_refused: *jobs_refused,
     }
 }
 
@@ -341,6 +373,59 @@ pub(crate) fn freeze_record(
     }
 }
 
+pub(crate) fn job_record(record: &JobRecord) -> wire::JobRecord {
+    let JobRecord { name, key, attempts, last, checkpoint, completion, until } = record;
+    wire::JobRecord {
+        name: text(name),
+        key: key.as_str().to_owned(),
+        attempts: *attempts,
+        last: last.as_ref().map(attempt_record),
+        checkpoint: checkpoint.as_ref().map(|CheckpointRecord { attempt, at, bytes }| wire::CheckpointRecord {
+            attempt: *attempt,
+            at_ms: at.0,
+            bytes: bytes.as_bytes().to_vec(),
+        }),
+        completion: completion.as_ref().map(completion_record),
+        until_ms: until.map(|until| until.0),
+    }
+}
+
+fn attempt_record(AttemptRecord { grant, token, session, began_at, ended }: &AttemptRecord) -> wire::AttemptRecord {
+    let (session_high, session_low) = halves(session.0);
+    wire::AttemptRecord {
+        grant: grant.0,
+        token: token.0,
+        session_high,
+        session_low,
+        began_at_ms: began_at.0,
+        ended: ended.as_ref().map(|AttemptEnd { at, how, error }| wire::AttemptEnd {
+            at_ms: at.0,
+            how: Some(grant_end(how)),
+            error: error.as_bytes().to_vec(),
+        }),
+    }
+}
+
+fn completion_record(
+    CompletionRecord { at, succeeded, result, token, by }: &CompletionRecord,
+) -> wire::CompletionRecord {
+    wire::CompletionRecord {
+        at_ms: at.0,
+        succeeded: *succeeded,
+        result: result.as_bytes().to_vec(),
+        token: token.map(|token| token.0),
+        by: by.as_ref().map(|by| by.as_str().to_owned()),
+    }
+}
+
+pub(crate) fn completed(token: Option<Token>, succeeded: bool) -> wire::Completed {
+    wire::Completed { token: token.map(|token| token.0), succeeded }
+}
+
+pub(crate) fn job_id(name: &Name, key: &JobKey) -> wire::JobId {
+    wire::JobId { name: text(name), key: key.as_str().to_owned() }
+}
+
 pub(crate) fn held(held: &Held) -> wire::Held {
     use wire::held::Kind;
     let kind = match held {
@@ -376,6 +461,9 @@ pub(crate) fn outcome(outcome: &Outcome) -> wire::Outcome {
         Outcome::SessionEnded(how) => Kind::SessionEnded(session_end(how)),
         Outcome::GrantEnded(how) => Kind::GrantEnded(grant_end(how)),
         Outcome::Converted { grant, token } => Kind::Converted(wire::Converted { grant: grant.0, token: token.0 }),
+        Outcome::Completed { token, succeeded } => Kind::Completed(completed(*token, *succeeded)),
+        Outcome::Begun { attempt } => Kind::BegunAttempt(*attempt),
+        Outcome::Checkpointed { attempt } => Kind::CheckpointedAttempt(*attempt),
         Outcome::Released { count_left } => Kind::ReleasedCountLeft(*count_left),
         Outcome::NotOwner => Kind::NotOwner(wire::Nothing {}),
         Outcome::AlreadyReleased => Kind::AlreadyReleased(wire::Nothing {}),
@@ -464,22 +552,25 @@ fn cycle_link(CycleLink { session, owner, number, waits_for, wants, blocked_by }
 }
 
 fn attached(Attached { epoch, grants, waits, unseen, lost }: &Attached) -> wire::Attached {
-    let wait = |(number, arrival): &(_, _)| attached_wait(*number, *arrival);
     wire::Attached {
         epoch: epoch.0,
         grants: grants.iter().map(attached_grant).collect(),
-        waits: waits.iter().map(wait).collect(),
+        waits: waits.iter().map(attached_wait).collect(),
         unseen: unseen.iter().map(unseen_answer).collect(),
         lost: lost_grants(lost),
     }
 }
 
-fn attached_wait(number: fencepost_core::RequestNumber, arrival: fencepost_core::Arrival) -> wire::AttachedWait {
-    wire::AttachedWait { number: number.0, arrival: arrival.0 }
+fn attached_wait(AttachedWait { number, arrival, job_key }: &AttachedWait) -> wire::AttachedWait {
+    let job_key = job_key.as_ref().map(|key| key.as_str().to_owned());
+    wire::AttachedWait { number: number.0, arrival: arrival.0, job_key }
 }
 
-fn attached_grant(AttachedGrant { grant, token, count, held: holds }: &AttachedGrant) -> wire::AttachedGrant {
-    wire::AttachedGrant { grant: grant.0, token: token.0, count: *count, held: Some(held(holds)) }
+fn attached_grant(AttachedGrant { grant, token, count, held: holds, job }: &AttachedGrant) -> wire::AttachedGrant {
+    let job = job
+        .as_ref()
+        .map(|AttachedJob { key, attempt }| wire::AttachedJob { key: key.as_str().to_owned(), attempt: *attempt });
+    wire::AttachedGrant { grant: grant.0, token: token.0, count: *count, held: Some(held(holds)), job }
 }
 
 fn unseen_answer(UnseenAnswer { number, answered_at, outcome: said, stands }: &UnseenAnswer) -> wire::UnseenAnswer {
@@ -561,6 +652,12 @@ fn refusal(refusal: &Refusal) -> wire::Refusal {
             limit: limit.get(),
             reason: reason.as_str().to_owned(),
         }),
+        Refusal::KeyNeedsExclusive => Kind::KeyNeedsExclusive(nothing),
+        Refusal::KeyedReentry { name, grant } => Kind::KeyedReentry(and_grant(name, grant)),
+        Refusal::KeyedGrant => Kind::KeyedGrant(nothing),
+        Refusal::NoJob => Kind::NoJob(nothing),
+        Refusal::JobsNotAllowed => Kind::JobsNotAllowed(nothing),
+        Refusal::JobHeld { grant } => Kind::JobHeld(grant.0),
         Refusal::FreezeExists => Kind::FreezeExists(nothing),
         Refusal::NotYet { needs } => Kind::NotYetNeeds(needs.get()),
     };
@@ -589,6 +686,13 @@ fn bound(bound: Bound) -> i32 {
         Bound::PrincipalBytes => wire::Bound::PrincipalBytes,
         Bound::ReasonBytes => wire::Bound::ReasonBytes,
         Bound::ToldReasonBytes => wire::Bound::ToldReasonBytes,
+        Bound::JobKeyBytes => wire::Bound::JobKeyBytes,
+        Bound::JobBytes => wire::Bound::JobBytes,
+        Bound::JobsPerName => wire::Bound::JobsPerName,
+        Bound::JobBytesPerName => wire::Bound::JobBytesPerName,
+        Bound::Jobs => wire::Bound::Jobs,
+        Bound::JobBytesTotal => wire::Bound::JobBytesTotal,
+        Bound::KeepLeast => wire::Bound::KeepLeast,
         Bound::MultiLock => wire::Bound::MultiLock,
         Bound::FootprintNames => wire::Bound::FootprintNames,
         Bound::LocksPerSession => wire::Bound::LocksPerSession,

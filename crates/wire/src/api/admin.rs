@@ -26,6 +26,9 @@ pub fn act_from_wire(request: v1::ActRequest, by: Principal) -> Result<Admin, Wi
         Asked::Freeze(freeze) => Logged::Freeze(freeze),
         Asked::Thaw(freeze) => Logged::Thaw(freeze),
         Asked::SetLimit(limit) => Logged::SetLimit(limit),
+        Asked::CompleteJob(job) => Logged::CompleteJob(job),
+        Asked::ForgetJob(job) => Logged::ForgetJob(job),
+        Asked::AllowJobs(nothing) => Logged::AllowJobs(nothing),
     };
     Ok(Admin { by, reason: from_wire::reason(&request.reason)?, act: from_wire::act(act)? })
 }
@@ -41,6 +44,9 @@ pub fn act_to_wire(reason: &Reason, act: &Act) -> v1::ActRequest {
         Logged::Freeze(freeze) => Asked::Freeze(freeze),
         Logged::Thaw(freeze) => Asked::Thaw(freeze),
         Logged::SetLimit(limit) => Asked::SetLimit(limit),
+        Logged::CompleteJob(job) => Asked::CompleteJob(job),
+        Logged::ForgetJob(job) => Asked::ForgetJob(job),
+        Logged::AllowJobs(nothing) => Asked::AllowJobs(nothing),
     };
     v1::ActRequest { reason: reason.as_str().to_owned(), act: Some(act) }
 }

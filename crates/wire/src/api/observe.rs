@@ -7,9 +7,9 @@
 use std::time::Duration;
 
 use fencepost_core::{
-    Arrival, BlockedBy, Blocker, Counts, Explanation, FreezeRecord, GrantId, GrantView, HolderView, Locks, LogicalMs,
-    Metadata, Name, OwnerName, Principal, QueueView, RequestNumber, RestRecord, SemaphoreRecord, SessionId,
-    SessionRecord, SessionView, Takes, Token, TokenCheck, Ttl, WaiterRecord,
+    Arrival, BlockedBy, Blocker, Counts, Explanation, FreezeRecord, GrantId, GrantView, HolderView, JobBytes, JobKey,
+    JobRecord, JobView, Locks, LogicalMs, Metadata, Name, OwnerName, Principal, QueueView, RequestNumber, RestRecord,
+    SemaphoreRecord, SessionId, SessionRecord, SessionView, Takes, Token, TokenCheck, Ttl, WaiterRecord,
 };
 
 use crate::error::WireError;
@@ -180,6 +180,68 @@ pub fn freeze_to_wire(freeze: &FreezeRecord) -> v1::FreezeRecord {
 /// [`WireError`] names what is missing, not known or not valid.
 pub fn freeze_from_wire(freeze: v1::FreezeRecord) -> Result<FreezeRecord, WireError> {
     from_wire::freeze_record(freeze)
+}
+
+/// A job's name and key.
+pub fn job_id_to_wire(name: &Name, key: &JobKey) -> v1::JobId {
+    to_wire::job_id(name, key)
+}
+
+/// A job's name and key.
+///
+/// # Errors
+/// [`WireError`] names what is missing or not valid.
+pub fn job_id_from_wire(job: Option<v1::JobId>) -> Result<(Name, JobKey), WireError> {
+    from_wire::job_id(&known("a job's name and key", job)?)
+}
+
+/// A row in a listing of jobs: without results, checkpoints and error texts, so that a page has a bound.
+pub fn listed_job_to_wire(job: &JobRecord) -> v1::JobRecord {
+    let mut job = job.clone();
+    if let Some(ended) = job.last.as_mut().and_then(|last| last.ended.as_mut()) {
+        ended.error = JobBytes::default();
+    }
+    if let Some(checkpoint) = &mut job.checkpoint {
+        checkpoint.bytes = JobBytes::default();
+    }
+    if let Some(completion) = &mut job.completion {
+        completion.result = JobBytes::default();
+    }
+    to_wire::job_record(&job)
+}
+
+/// Reads what is remembered of a job.
+///
+/// # Errors
+/// [`WireError`] names what is missing, not known or not valid.
+pub fn job_record_from_wire(job: v1::JobRecord) -> Result<JobRecord, WireError> {
+    from_wire::job_record(job)
+}
+
+/// A job, with its result, its checkpoint and the error text of its last attempt.
+pub fn job_to_wire(at: ReadAt, JobView { stamp: _, record, holder, waiting }: &JobView) -> v1::GetJobResponse {
+    v1::GetJobResponse {
+        at: Some(read_at_to_wire(at)),
+        job: record.as_ref().map(to_wire::job_record),
+        holder: holder.as_ref().map(to_wire::holder),
+        waiting: *waiting as u64,
+    }
+}
+
+/// A job with the log position of the answer. Its stamp is the answer's stamp.
+///
+/// # Errors
+/// [`WireError`] names what is missing, not known or not valid.
+pub fn job_from_wire(response: v1::GetJobResponse) -> Result<(ReadAt, JobView), WireError> {
+    let v1::GetJobResponse { at, job, holder, waiting } = response;
+    let at = read_at_from_wire(at)?;
+    let view = JobView {
+        stamp: at.stamp,
+        record: job.map(from_wire::job_record).transpose()?,
+        holder: holder.map(from_wire::holder).transpose()?,
+        waiting: count(waiting),
+    };
+    Ok((at, view))
 }
 
 /// A rest: what is left of a grant after an involuntary end.
@@ -385,7 +447,20 @@ pub fn check_from_wire(response: v1::CheckResponse) -> Result<(ReadAt, TokenChec
 
 /// The counts of a state.
 pub fn counts_to_wire(counts: &Counts) -> v1::StateCounts {
-    let Counts { sessions, grants, rests, waiters, resources, semaphores, freezes, last_token } = *counts;
+    let Counts {
+        sessions,
+        grants,
+        rests,
+        waiters,
+        resources,
+        semaphores,
+        freezes,
+        last_token,
+        jobs,
+        job_bytes,
+        jobs_held,
+        jobs_refused,
+    } = *counts;
     v1::StateCounts {
         sessions: sessions as u64,
         grants: grants as u64,
@@ -395,6 +470,10 @@ pub fn counts_to_wire(counts: &Counts) -> v1::StateCounts {
         semaphores: semaphores as u64,
         freezes: freezes as u64,
         last_token: last_token.0,
+        jobs,
+        job_bytes,
+        jobs_held,
+        jobs_refused,
     }
 }
 
@@ -413,6 +492,10 @@ pub fn counts_from_wire(counts: Option<v1::StateCounts>) -> Result<Counts, WireE
         semaphores: count(counts.semaphores),
         freezes: count(counts.freezes),
         last_token: Token(counts.last_token),
+        jobs: counts.jobs,
+        job_bytes: counts.job_bytes,
+        jobs_held: counts.jobs_held,
+        jobs_refused: counts.jobs_refused,
     })
 }
 

@@ -4,8 +4,8 @@
 //! kept, where a watch resumes, and who may watch.
 
 use fencepost_core::{
-    ActFacts, Arrival, Event, GrantId, LogicalMs, Names, Position, PositionedEvent, RequestFacts, RequestNumber,
-    SessionId, Token,
+    ActFacts, Arrival, Event, GrantId, JobFact, LogicalMs, Names, Position, PositionedEvent, RequestFacts,
+    RequestNumber, SessionId, Token,
 };
 
 use crate::error::WireError;
@@ -104,6 +104,21 @@ fn what_to_wire(event: &Event) -> v1::watch_event::What {
             name: to_wire::text(name),
             value: value.as_bytes().to_vec(),
         }),
+        Event::Job { name, key, what } => {
+            use v1::job_event::What as Of;
+            let attempt = |grant: &GrantId, attempt: &u64| v1::AttemptFacts { grant: grant.0, attempt: *attempt };
+            let what = match what {
+                JobFact::Begun { grant, attempt: number } => Of::Begun(attempt(grant, number)),
+                JobFact::Checkpointed { grant, attempt: number } => Of::Checkpointed(attempt(grant, number)),
+                JobFact::Completed { token, succeeded } => Of::Completed(to_wire::completed(*token, *succeeded)),
+            };
+            What::Job(v1::JobEvent { name: to_wire::text(name), key: key.as_str().to_owned(), what: Some(what) })
+        }
+        Event::JobsFill { name, records, bytes } => What::JobsFill(v1::JobsFillEvent {
+            name: name.as_ref().map(to_wire::text),
+            records: *records,
+            bytes: *bytes,
+        }),
         Event::Administered { by, reason, act } => {
             let (names, act) = act_to_wire(act);
             What::Administered(v1::AdministeredEvent {
@@ -162,6 +177,22 @@ fn what_from_wire(what: v1::watch_event::What) -> Read<Event> {
         What::ValueSet(v1::ValueSetEvent { grant, name, value }) => {
             Event::ValueSet { grant: GrantId(grant), name: from_wire::name(&name)?, value: from_wire::value(&value)? }
         }
+        What::Job(v1::JobEvent { name, key, what }) => {
+            use v1::job_event::What as Of;
+            let what = match known("what happened to a job", what)? {
+                Of::Begun(v1::AttemptFacts { grant, attempt }) => JobFact::Begun { grant: GrantId(grant), attempt },
+                Of::Checkpointed(v1::AttemptFacts { grant, attempt }) => {
+                    JobFact::Checkpointed { grant: GrantId(grant), attempt }
+                }
+                Of::Completed(v1::Completed { token, succeeded }) => {
+                    JobFact::Completed { token: token.map(Token), succeeded }
+                }
+            };
+            Event::Job { name: from_wire::name(&name)?, key: from_wire::job_key(&key)?, what }
+        }
+        What::JobsFill(v1::JobsFillEvent { name, records, bytes }) => {
+            Event::JobsFill { name: name.as_deref().map(from_wire::name).transpose()?, records, bytes }
+        }
         What::Administered(v1::AdministeredEvent { by, reason, names, act }) => Event::Administered {
             by: from_wire::principal(&by)?,
             reason: from_wire::reason(&reason)?,
@@ -202,6 +233,9 @@ fn act_to_wire(act: &ActFacts) -> (Vec<String>, v1::administered_event::Act) {
         ActFacts::Thawed { freeze, scope } => (Vec::new(), Act::Thawed(to_wire::freeze(*freeze, scope))),
         ActFacts::LimitChanged { name, limit } => (Vec::new(), Act::LimitChanged(to_wire::set_limit(name, *limit))),
         ActFacts::WaivedRest { grant, names } => (texts(names), Act::WaivedRest(grant.0)),
+        ActFacts::CompletedJob { name, key } => (Vec::new(), Act::CompletedJob(to_wire::job_id(name, key))),
+        ActFacts::ForgotJob { name, key } => (Vec::new(), Act::ForgotJob(to_wire::job_id(name, key))),
+        ActFacts::AllowedJobs => (Vec::new(), Act::AllowedJobs(v1::Nothing {})),
     }
 }
 
@@ -223,6 +257,15 @@ fn act_from_wire(held: &[String], act: v1::administered_event::Act) -> Read<ActF
             ActFacts::LimitChanged { name, limit }
         }
         Act::WaivedRest(grant) => ActFacts::WaivedRest { grant: GrantId(grant), names: names(held)? },
+        Act::CompletedJob(job) => {
+            let (name, key) = from_wire::job_id(&job)?;
+            ActFacts::CompletedJob { name, key }
+        }
+        Act::ForgotJob(job) => {
+            let (name, key) = from_wire::job_id(&job)?;
+            ActFacts::ForgotJob { name, key }
+        }
+        Act::AllowedJobs(v1::Nothing {}) => ActFacts::AllowedJobs,
     })
 }
 
