@@ -6,7 +6,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use fencepost_core::{Act, FreezeId, GrantId, Permits, Reason, Scope, SessionId};
+use fencepost_core::{Act, FreezeId, GrantId, JobKey, Keep, Permits, Reason, Scope, SessionId};
 use fencepost_wire::api::admin;
 use fencepost_wire::v1;
 use futures_core::Stream;
@@ -137,6 +137,33 @@ impl Admin {
     pub async fn set_limit(&self, name: impl AsRef<str>, limit: Option<u32>) -> Result<(), Error> {
         let (name, limit) = (error::name(name.as_ref())?, limit.map(Permits::new).transpose()?);
         self.act(Act::SetLimit { name, limit }).await
+    }
+
+    /// Completes a job as succeeded, so that it is skipped. A client that works on it loses its lock. The record is kept for 30 days.
+    ///
+    /// # Errors
+    /// [`crate::Refused::Rule`] if there is no room for another job.
+    pub async fn complete_job(&self, name: impl AsRef<str>, key: impl AsRef<str>) -> Result<(), Error> {
+        let (name, key) = (error::name(name.as_ref())?, JobKey::new(key.as_ref())?);
+        self.act(Act::CompleteJob { name, key, keep: Keep::default() }).await
+    }
+
+    /// Forgets a job that is not held, so that it runs again.
+    ///
+    /// # Errors
+    /// [`crate::Refused::NotFound`] if nothing is remembered of it, [`crate::Refused::Rule`] if it is held.
+    pub async fn forget_job(&self, name: impl AsRef<str>, key: impl AsRef<str>) -> Result<(), Error> {
+        let (name, key) = (error::name(name.as_ref())?, JobKey::new(key.as_ref())?);
+        self.act(Act::ForgetJob { name, key }).await
+    }
+
+    /// Allows jobs again after a backup was restored. Before that, find out which jobs were completed after the backup was made, and
+    /// complete them with [`Admin::complete_job`].
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if no node could be asked.
+    pub async fn allow_jobs(&self) -> Result<(), Error> {
+        self.act(Act::AllowJobs).await
     }
 
     /// Doing an act twice has the effect of doing it once, so it can be sent again.

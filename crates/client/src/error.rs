@@ -7,7 +7,8 @@ use std::fmt;
 use std::time::Duration;
 
 use fencepost_core::{
-    BadWord, Busy, Cycle, CycleLink, Explanation, GrantEnd, LogicalMs, Name, Outcome, Refusal, SessionEnd, shortened,
+    BadWord, Busy, Cycle, CycleLink, Explanation, GrantEnd, LogicalMs, Name, Outcome, Refusal, SessionEnd, Token,
+    shortened,
 };
 
 use crate::observe::AsOf;
@@ -73,6 +74,14 @@ pub enum Refused {
          checks fencing tokens refuses a late write"
     )]
     NotOwner,
+    /// The job is completed: nothing is granted for it any more.
+    #[error("the job is completed{}", if *.succeeded { "" } else { " as failed" })]
+    Completed {
+        /// The token of the grant that completed it. `None` if an administrator did.
+        token: Option<Token>,
+        /// Whether it succeeded. Otherwise it has failed for good.
+        succeeded: bool,
+    },
     /// A rule of the lock semantics forbids it.
     #[error("{0}")]
     Rule(Refusal),

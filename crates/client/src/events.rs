@@ -108,6 +108,8 @@ pub enum AcquireOutcome {
     TimedOut,
     /// Waiting would be a deadlock.
     Deadlock,
+    /// The job that it is for is completed.
+    Completed,
     /// The service refused it for another reason.
     Refused,
     /// Nothing was done: the cluster could not be reached, or did not take it.
@@ -126,6 +128,7 @@ impl AcquireOutcome {
             AcquireOutcome::Busy => "busy",
             AcquireOutcome::TimedOut => "timed_out",
             AcquireOutcome::Deadlock => "deadlock",
+            AcquireOutcome::Completed => "completed",
             AcquireOutcome::Refused => "refused",
             AcquireOutcome::Failed => "failed",
             AcquireOutcome::Unknown => "unknown",
@@ -138,6 +141,7 @@ impl AcquireOutcome {
             Error::Refused(Refused::Busy(_)) => AcquireOutcome::Busy,
             Error::Refused(Refused::TimedOut { .. }) => AcquireOutcome::TimedOut,
             Error::Refused(Refused::Deadlock(_)) => AcquireOutcome::Deadlock,
+            Error::Refused(Refused::Completed { .. }) => AcquireOutcome::Completed,
             Error::Refused(_) => AcquireOutcome::Refused,
             Error::Failed(_) => AcquireOutcome::Failed,
             Error::Unknown(_) => AcquireOutcome::Unknown,

@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use fencepost_core::{
-    Action, FencingToken, GrantId, LockMode, Locks, Name, Outcome, ReadToken, SessionId, Token, Wait,
+    Action, FencingToken, GrantId, JobReport, LockMode, Locks, Name, Outcome, ReadToken, SessionId, Token, Wait,
 };
 
 use crate::client::{Client, millis};
@@ -149,6 +149,17 @@ impl<M> Guard<M> {
             Outcome::Released { count_left } => Ok(Released { count_left }),
             _ => Err(Refused::NotHeld.into()),
         }
+    }
+
+    /// Gives the lock back with a report about its job, and waits for the answer. The report is sent again until it is answered, or
+    /// until the session has ended. After the first call there is nothing to report.
+    pub(crate) async fn report(&mut self, report: JobReport) -> Result<Outcome, Error> {
+        if !std::mem::replace(&mut self.open, false) {
+            return Err(Refused::NotHeld.into());
+        }
+        let client = self.hold.client();
+        let pending = client.shared().report(self.hold.key, report)?;
+        client.decided(pending).await
     }
 
     /// Moves the end of `max_hold` to this time from now.
@@ -404,12 +415,16 @@ impl<M> Hold<M> {
         }
     }
 
-    fn client(&self) -> &Client {
+    pub(crate) fn grant_token(&self) -> Token {
+        self.token
+    }
+
+    pub(crate) fn client(&self) -> &Client {
         self.home.client()
     }
 
     /// Makes a request that changes the grant.
-    async fn ask(&self, action: Action, wait: Duration) -> Result<Outcome, Error> {
+    pub(crate) async fn ask(&self, action: Action, wait: Duration) -> Result<Outcome, Error> {
         if let GrantState::Lost(why) = self.state() {
             return Err(why.into());
         }

@@ -50,6 +50,7 @@
 //! | `settings.rs` | settings as text: from flags, the environment or a file |
 //! | `session.rs` | [`Session`]: separate sessions, and which session a lock belongs to |
 //! | `lock.rs` | requests for locks, and the wait for a grant |
+//! | `job.rs` | jobs that run once: attempts, checkpoints, completions |
 //! | `semaphore.rs` | requests for permits of a semaphore |
 //! | `election.rs` | leader elections, and observers of them |
 //! | `guard.rs` | what a holder gets: the token, the remaining time, the loss signal, the release, changes of the mode |
@@ -82,6 +83,7 @@ mod election;
 mod error;
 mod events;
 mod guard;
+mod job;
 mod lock;
 mod observe;
 mod process;
@@ -104,6 +106,7 @@ pub use fencepost_session::client::{GrantState, Lost};
 pub use guard::{
     Efficiency, Exclusive, Guard, Hold, Mixed, Mode, NotConverted, Permit, PermitGuard, Released, Shared, Update,
 };
+pub use job::{Checkpoint, Completion, Job, JobHold, JobResult, Once, OnceError, OnceRequest, Turn};
 pub use lock::LockRequest;
 pub use observe::{AsOf, ClusterStatus, MemberLag, MemberRole, MemberState, MemberStatus, SessionView};
 pub use semaphore::SemaphoreRequest;
@@ -113,10 +116,11 @@ pub use watch::{Watch, WatchRequest};
 
 // Types of the lock service itself.
 pub use fencepost_core::{
-    Arrival, BadToken, BadWord, BlockedBy, Blocker, Busy, BusyWhy, Counts, Cycle, CycleLink, Event, Explanation,
-    FencingToken, FreezeId, FreezeRecord, GrantEnd, GrantId, GrantView, Held, Holder, HolderView, LockMode, LogicalMs,
-    Name, OwnerName, Page, Position, PositionedEvent, QueueView, ReadToken, Refusal, SessionEnd, SessionId, Token,
-    TokenCheck, ToldReason, Value, WaiterRecord, shortened,
+    Arrival, AttemptEnd, AttemptRecord, BadToken, BadWord, BlockedBy, Blocker, Busy, BusyWhy, CheckpointRecord,
+    CompletionRecord, Counts, Cycle, CycleLink, Event, Explanation, FencingToken, FreezeId, FreezeRecord, GrantEnd,
+    GrantId, GrantView, Held, Holder, HolderView, JobBytes, JobFact, JobKey, JobRecord, JobTerms, JobView, LockMode,
+    LogicalMs, Name, OwnerName, Page, Position, PositionedEvent, QueueView, ReadToken, Refusal, SessionEnd, SessionId,
+    Token, TokenCheck, ToldReason, Value, WaiterRecord, shortened,
 };
 pub use fencepost_wire::api::observe::ReadAt;
 pub use fencepost_wire::{ShownNode, WallClock};

@@ -16,6 +16,7 @@ use crate::client::{Client, millis};
 use crate::error::{self, Error, Obstacle, Refused};
 use crate::events::Acquiring;
 use crate::guard::{Efficiency, Exclusive, Guard, Hold, Mode, Shared, Update};
+use crate::job::OnceRequest;
 use crate::observe::EXPLAIN_PATIENCE;
 use crate::session::Home;
 use fencepost_session::Tier;
@@ -29,7 +30,7 @@ pub(crate) const WAIT_DEFAULT: Duration = Duration::from_secs(30);
 #[must_use = "nothing is asked for until `acquire`, `try_acquire` or `run`"]
 pub struct LockRequest<M> {
     pub(crate) home: Home,
-    locks: Locks,
+    pub(crate) locks: Locks,
     owner: Option<OwnerName>,
     pub(crate) asking: Asking,
     mode: PhantomData<M>,
@@ -39,6 +40,8 @@ pub struct LockRequest<M> {
 #[derive(Clone, Debug)]
 pub(crate) struct Asking {
     pub(crate) wait: Wait,
+    /// Whether the program has said how long to wait.
+    pub(crate) is_wait_chosen: bool,
     pub(crate) terms: Terms,
     /// The error of the first setting that is not valid. It is returned when the request is sent.
     pub(crate) problem: Option<Error>,
@@ -46,8 +49,9 @@ pub(crate) struct Asking {
 
 impl Default for Asking {
     fn default() -> Asking {
-        let mut asking = Asking { wait: Wait::No, terms: Terms::default(), problem: None };
+        let mut asking = Asking { wait: Wait::No, is_wait_chosen: false, terms: Terms::default(), problem: None };
         asking.wait(WAIT_DEFAULT);
+        asking.is_wait_chosen = false;
         asking
     }
 }
@@ -59,8 +63,12 @@ impl Asking {
 
     pub(crate) fn wait(&mut self, wait: Duration) {
         if let Some(wait) = self.take(millis(wait)) {
-            self.wait = Wait::UpTo(wait);
+            self.choose_wait(Wait::UpTo(wait));
         }
+    }
+
+    pub(crate) fn choose_wait(&mut self, wait: Wait) {
+        (self.wait, self.is_wait_chosen) = (wait, true);
     }
 
     pub(crate) fn ttl(&mut self, ttl: Duration) {
@@ -135,6 +143,7 @@ async fn ask_until_answered(
             Err(Error::Refused(Refused::TimedOut { .. })) => Err(timed_out(client, names_of(&action), obstacle).await),
             Err(error) => Err(error),
             Ok(Outcome::Granted { grant, token, .. }) => Ok(Granted { session, grant, token }),
+            Ok(Outcome::Completed { token, succeeded }) => Err(Refused::Completed { token, succeeded }.into()),
             Ok(other) => Err(Refused::Invalid(format!("an acquire was answered with {other:?}")).into()),
         };
     }
@@ -236,13 +245,13 @@ impl<M> LockRequest<M> {
 
     /// Does not wait: if the lock is not free, the answer is [`Refused::Busy`].
     pub fn no_wait(mut self) -> Self {
-        self.asking.wait = Wait::No;
+        self.asking.choose_wait(Wait::No);
         self
     }
 
     /// Waits until it is granted, however long that takes.
     pub fn wait_forever(mut self) -> Self {
-        self.asking.wait = Wait::Forever;
+        self.asking.choose_wait(Wait::Forever);
         self
     }
 
@@ -363,6 +372,20 @@ impl<M> LockRequest<M> {
 }
 
 impl LockRequest<Exclusive> {
+    /// Work that is done once under this key: the cluster remembers what is completed, and nothing is granted for it again.
+    ///
+    /// ```no_run
+    /// # async fn bill(token: fencepost::FencingToken) -> Result<String, std::io::Error> { Ok(String::new()) }
+    /// # async fn example(client: fencepost::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let done = client.lock("billing").once("2026-11").run(|job| async move { bill(job.token()).await }).await?;
+    /// println!("{}", String::from_utf8_lossy(&done.completion().result));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn once(self, key: impl AsRef<str>) -> OnceRequest {
+        OnceRequest::new(self, key.as_ref())
+    }
+
     /// A shared lock: several readers can hold it at the same time.
     pub fn shared(self) -> LockRequest<Shared> {
         self.in_mode()

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use fencepost_core::{
-    Acquire, Counts, Explanation, FreezeRecord, GrantId, GrantView, Name, Page, SessionId, Token, TokenCheck,
-    WaiterRecord,
+    Acquire, Counts, Explanation, FreezeRecord, GrantId, GrantView, JobKey, JobRecord, JobView, Name, Page, SessionId,
+    Token, TokenCheck, WaiterRecord,
 };
 use fencepost_wire::api::observe::{self, ReadAt};
 use fencepost_wire::v1;
@@ -218,6 +218,46 @@ impl Client {
         let response = self.call(Repeatable, ask).await?;
         let rows = response.sessions.into_iter().map(observe::session_from_wire).collect::<Result<_, _>>()?;
         let next = response.next_after.map(observe::session_id_from_wire);
+        Ok(AsOf { at: observe::read_at_from_wire(response.at)?, what: Page { rows, next } })
+    }
+
+    /// A job: its attempts, its last checkpoint, its completion with the result, and the client that works on it now.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the name or the key is not valid; [`Error::Failed`] if no node could be asked.
+    pub async fn job(&self, name: impl AsRef<str>, key: impl AsRef<str>) -> Result<AsOf<JobView>, Error> {
+        let (name, key) = (error::name(name.as_ref())?, JobKey::new(key.as_ref())?);
+        let request = v1::GetJobRequest { job: Some(observe::job_id_to_wire(&name, &key)), stale: false };
+        let ask = |channel| {
+            let request = request.clone();
+            async move { ObserveServiceClient::new(channel).get_job(request).await }
+        };
+        let (at, what) = observe::job_from_wire(self.call(Repeatable, ask).await?)?;
+        Ok(AsOf { at, what })
+    }
+
+    /// A page of the remembered jobs of names with this prefix, by name and key; `after` is the `next` of the page before. Results,
+    /// checkpoints and error texts are left out: [`Client::job`] has them.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if no node could be asked.
+    pub async fn jobs(
+        &self,
+        prefix: impl AsRef<str>,
+        after: Option<&(Name, JobKey)>,
+    ) -> Result<AsOf<Page<JobRecord, (Name, JobKey)>>, Error> {
+        let request = v1::ListJobsRequest {
+            prefix: prefix.as_ref().to_owned(),
+            after: after.map(|(name, key)| observe::job_id_to_wire(name, key)),
+            ..v1::ListJobsRequest::default()
+        };
+        let ask = |channel| {
+            let request = request.clone();
+            async move { ObserveServiceClient::new(channel).list_jobs(request).await }
+        };
+        let response = self.call(Repeatable, ask).await?;
+        let rows = response.jobs.into_iter().map(observe::job_record_from_wire).collect::<Result<_, _>>()?;
+        let next = response.next_after.map(|job| observe::job_id_from_wire(Some(job))).transpose()?;
         Ok(AsOf { at: observe::read_at_from_wire(response.at)?, what: Page { rows, next } })
     }
 

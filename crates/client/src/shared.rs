@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use fencepost_core::{Action, GrantId, Outcome, SessionId};
+use fencepost_core::{Action, GrantId, JobReport, Outcome, SessionId};
 use tokio::sync::Notify;
 use tonic::transport::Channel;
 
@@ -205,12 +205,25 @@ impl Shared {
 
     /// Gives a grant back, and lets the caller wait for the answer.
     pub(crate) fn release(self: &Arc<Self>, grant: GrantKey, limit: Duration) -> Result<PendingRequest, crate::Lost> {
+        self.give_back(grant, |machine, now| machine.let_go(grant, Some(now.after(limit)), true, now))
+    }
+
+    /// Gives a grant back with a report about its job. The caller can wait for the answer, for which there is no limit.
+    pub(crate) fn report(self: &Arc<Self>, grant: GrantKey, report: JobReport) -> Result<PendingRequest, crate::Lost> {
+        self.give_back(grant, |machine, now| machine.report(grant, report, now))
+    }
+
+    fn give_back(
+        self: &Arc<Self>,
+        grant: GrantKey,
+        let_go: impl FnOnce(&mut Connection, Nanos) -> LetGo,
+    ) -> Result<PendingRequest, crate::Lost> {
         let now = clock::now();
         let (mut lost, mut since) = (None, None);
         let pending = self.submit(|state| {
             state.listeners_hear(grant);
             since = self.hook.is_set().then(|| state.machine.held_by_last_guard_since(grant)).flatten();
-            match state.machine.let_go(grant, Some(now.after(limit)), true, now) {
+            match let_go(&mut state.machine, now) {
                 LetGo::Asked(key) => Ok(key),
                 LetGo::Lost(why) => {
                     lost = Some(why);

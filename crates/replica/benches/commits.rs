@@ -130,7 +130,7 @@ fn main() {
                         let locks = Locks::from_buf([Lock { name, mode: LockMode::Exclusive }]);
                         Action::Acquire(Acquire { locks, owner: None, wait: Wait::No, terms: Terms::default() })
                     } else {
-                        Action::Release { grant: GrantId(grant) }
+                        Action::Release { grant: GrantId(grant), report: None }
                     };
                     operations.push(request(number, seen, action));
                 }

@@ -135,7 +135,8 @@ fn renewal_weight(renewal: &Renewal) -> usize {
 }
 
 fn terms_weight(terms: &Terms) -> usize {
-    terms.metadata.as_bytes().len() + terms.value.as_ref().map_or(0, |value| value.as_bytes().len())
+    let job = terms.job.as_ref().map_or(0, |job| job.key.as_str().len() + 16);
+    terms.metadata.as_bytes().len() + terms.value.as_ref().map_or(0, |value| value.as_bytes().len()) + job
 }
 
 fn operation_weight(operation: &Operation) -> usize {
@@ -144,8 +145,9 @@ fn operation_weight(operation: &Operation) -> usize {
         Operation::MadeUp(text) => text.as_str().len(),
         Operation::Open(open) => open.metadata.as_bytes().len() + open.principal.as_str().len(),
         Operation::Admin(admin) => {
-            // A name or a prefix, a principal and a reason.
-            admin.by.as_str().len() + admin.reason.as_str().len() + fencepost_core::bounds::NAME_BYTES_MAX
+            // A name or a prefix, the key of a job, a principal and a reason.
+            let bounds = fencepost_core::bounds::NAME_BYTES_MAX + fencepost_core::bounds::JOB_KEY_BYTES_MAX;
+            admin.by.as_str().len() + admin.reason.as_str().len() + bounds
         }
         Operation::Request(request) => {
             let action = match &request.action {
@@ -157,7 +159,9 @@ fn operation_weight(operation: &Operation) -> usize {
                 Action::TakePermits(take) => take.name.as_str().len() + terms_weight(&take.terms),
                 Action::Convert { name, .. } => name.as_str().len(),
                 Action::SetValue { value, .. } => value.as_bytes().len(),
-                Action::Cancel { .. } | Action::Release { .. } | Action::Extend { .. } | Action::Close => 0,
+                Action::Checkpoint { bytes, .. } => bytes.as_bytes().len(),
+                Action::Release { report, .. } => report.as_ref().map_or(0, |report| report.bytes.as_bytes().len() + 8),
+                Action::Cancel { .. } | Action::Extend { .. } | Action::Begin { .. } | Action::Close => 0,
             };
             action + seen_weight(&request.seen)
         }

@@ -472,7 +472,10 @@ pub(crate) fn grows_the_state(operation: &Operation) -> bool {
         Operation::Open(_) => true,
         #[cfg(feature = "made-up-version")]
         Operation::MadeUp(_) => false,
-        Operation::Request(request) => matches!(request.action, Action::Acquire(_) | Action::TakePermits(_)),
+        // A checkpoint can wait until there is room again. A completion cannot: without it the work is done twice.
+        Operation::Request(request) => {
+            matches!(request.action, Action::Acquire(_) | Action::TakePermits(_) | Action::Checkpoint { .. })
+        }
         Operation::Admin(admin) => matches!(admin.act, Act::Freeze { .. } | Act::SetLimit { .. }),
     }
 }

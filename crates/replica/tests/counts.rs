@@ -177,7 +177,7 @@ impl Group {
                 self.grant += 1;
                 acquire(self.grant)
             } else {
-                Action::Release { grant: GrantId(self.grant) }
+                Action::Release { grant: GrantId(self.grant), report: None }
             };
             request(self.number, seen, action)
         });

@@ -109,6 +109,9 @@ fn show_node(shown: &mut Exposition, engine: &Engine) {
     let help = "Grants that ended against their holder's will and still keep their resources busy";
     shown.gauge("fencepost_rests", help, counts.rests);
     shown.gauge("fencepost_freezes", "Freezes", counts.freezes);
+    shown.gauge("fencepost_jobs", "Remembered jobs", counts.jobs);
+    shown.gauge("fencepost_jobs_held", "Jobs that a client holds", counts.jobs_held);
+    shown.gauge("fencepost_job_bytes", "Bytes that the records of jobs count for", counts.job_bytes);
     shown.gauge("fencepost_last_token", "The last fencing token given", counts.last_token.0);
     let help = "Nodes that this node should hear and has not heard for three seconds";
     shown.gauge("fencepost_peers_silent", help, replica.silent_peers());

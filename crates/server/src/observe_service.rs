@@ -146,6 +146,31 @@ impl ObserveService for ObserveEdge {
         .map_err(status::of)
     }
 
+    async fn list_jobs(&self, request: Request<v1::ListJobsRequest>) -> Result<Response<v1::ListJobsResponse>, Status> {
+        let v1::ListJobsRequest { prefix, page_size, after, stale } = request.into_inner();
+        let after = after.map(|job| observe::job_id_from_wire(Some(job))).transpose();
+        let after = after.map_err(|error| status::of(End::invalid(error.for_caller())))?;
+        self.read(stale, |engine, at| {
+            let page = engine.replica().state().list_jobs(&prefix, after.as_ref(), page_rows(page_size));
+            v1::ListJobsResponse {
+                at: Some(observe::read_at_to_wire(at)),
+                jobs: page.rows.iter().map(observe::listed_job_to_wire).collect(),
+                next_after: page.next.map(|(name, key)| observe::job_id_to_wire(&name, &key)),
+            }
+        })
+        .await
+        .map_err(status::of)
+    }
+
+    async fn get_job(&self, request: Request<v1::GetJobRequest>) -> Result<Response<v1::GetJobResponse>, Status> {
+        let v1::GetJobRequest { job, stale } = request.into_inner();
+        let (name, key) =
+            observe::job_id_from_wire(job).map_err(|error| status::of(End::invalid(error.for_caller())))?;
+        self.read(stale, |engine, at| observe::job_to_wire(at, &engine.replica().state().job(&name, &key)))
+            .await
+            .map_err(status::of)
+    }
+
     async fn get_session(
         &self,
         request: Request<v1::GetSessionRequest>,

@@ -114,7 +114,7 @@ impl Holder {
         let Some(session) = self.session else { return };
         let limit = Some(hands.local.after(PATIENCE));
         if let LetGo::Asked(request) = hands.machine.let_go(GrantKey::new(session, grant), limit, true, hands.local) {
-            let action = Action::Release { grant };
+            let action = Action::Release { grant, report: None };
             hands.tell(&Fact::Asked { request, action: &action });
         }
     }

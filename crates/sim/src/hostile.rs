@@ -245,7 +245,7 @@ impl Hostile {
     fn act_for(&mut self, session: SessionId, epoch: Epoch) -> v1::Request {
         let action = match (self.random.below(3), self.grants.back()) {
             (0, _) => Action::Close,
-            (1, Some(grant)) => Action::Release { grant: *grant },
+            (1, Some(grant)) => Action::Release { grant: *grant, report: None },
             _ => return self.acquire(session, epoch, "account-0"),
         };
         self.request(session, epoch, action)

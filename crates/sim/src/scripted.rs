@@ -188,7 +188,7 @@ impl ScriptedUser {
         let limit = Some(hands.local.after(PATIENCE));
         match hands.machine.let_go(GrantKey::new(session, hold.grant), limit, true, hands.local) {
             LetGo::Asked(request) => {
-                let action = Action::Release { grant: hold.grant };
+                let action = Action::Release { grant: hold.grant, report: None };
                 hands.tell(&Fact::Asked { request, action: &action });
             }
             LetGo::Lost(lost) => {

@@ -267,7 +267,7 @@ fn asked(action: &Action) -> String {
             format!("for {} permits of {name}{}", permits.get(), waits(*wait))
         }
         Action::Cancel { request, .. } => format!("to cancel #{}", request.0),
-        Action::Release { grant } => format!("to release grant {}", grant.0),
+        Action::Release { grant, .. } => format!("to release grant {}", grant.0),
         Action::Extend { grant, max_hold } => format!("to extend grant {} by {} ms", grant.0, max_hold.get()),
         Action::Convert { grant, name, mode: to, wait } => {
             format!("to make grant {} on {name} {}{}", grant.0, mode(*to), waits(*wait))

@@ -328,7 +328,7 @@ impl Worker {
             let limit = Some(hands.local.after(PATIENCE));
             match hands.machine.let_go(key, limit, true, hands.local) {
                 LetGo::Asked(request) => {
-                    let action = Action::Release { grant: hold.grant };
+                    let action = Action::Release { grant: hold.grant, report: None };
                     hands.tell(&Fact::Asked { request, action: &action });
                     self.doing = Doing::LettingGo { request };
                     return;
@@ -444,7 +444,7 @@ impl Worker {
     fn steal(&mut self, hands: &mut Hands<'_>) {
         (self.task, self.wanted) = (Task::Steal, None);
         let grant = GrantId(self.last_grant.0 + self.random.between(1, 4));
-        self.ask(Action::Release { grant }, None, hands);
+        self.ask(Action::Release { grant, report: None }, None, hands);
     }
 
     fn take_permits(&mut self, wait: Wait, wait_ms: u64, terms: Terms, hands: &mut Hands<'_>) {

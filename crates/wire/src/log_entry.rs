@@ -240,7 +240,8 @@ mod tests {
             Operation::Request(Request { session, epoch, number, seen, action })
         };
         let renewals = vec![Renewal::KeepAlive { session, epoch: Epoch(1), seen: seen.clone() }];
-        let operations = vec![request(7, Action::Release { grant: GrantId(300), report: None }), request(8, Action::Close)];
+        let operations =
+            vec![request(7, Action::Release { grant: GrantId(300), report: None }), request(8, Action::Close)];
         Entry {
             version: FormatVersion::FIRST,
             term: 9,

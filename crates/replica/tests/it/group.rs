@@ -633,7 +633,7 @@ fn an_overloaded_node_refuses_acquires_first_then_releases_and_never_a_keep_aliv
     let leader = cluster.run_until_leader();
     let release = |number| {
         let (session, epoch, number) = (SessionId(1), Epoch(1), RequestNumber(number));
-        let action = Action::Release { grant: GrantId(1) };
+        let action = Action::Release { grant: GrantId(1), report: None };
         Operation::Request(Request { session, epoch, number, seen: Seen::default(), action })
     };
     let wants_max = WAITING_WANTS_MAX as u64;

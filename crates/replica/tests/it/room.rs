@@ -256,7 +256,7 @@ fn while_the_disk_is_short_locks_are_released_and_none_are_granted() {
     );
     let renewal = cluster.keep_alive(leader, 1).unwrap();
     assert_eq!(answered(&mut cluster, leader, renewal), Outcome::Renewed);
-    let released = cluster.ask(request(2, Action::Release { grant: GrantId(1) }));
+    let released = cluster.ask(request(2, Action::Release { grant: GrantId(1), report: None }));
     assert!(matches!(released.reply.outcome, Outcome::Released { .. }), "{released:?}");
     cluster.replica(leader).set_disk_short(false);
     for operation in growing.into_iter().filter(|operation| !matches!(operation, Operation::Admin(_))) {

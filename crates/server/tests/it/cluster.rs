@@ -312,7 +312,7 @@ async fn a_backup_taken_while_serving_is_a_readable_snapshot() {
     let restored = fencepost_replica::read_snapshot(group, &restored, 0, KnownVersions::THIS_BUILD).unwrap();
     assert_eq!(restored.state.counts().sessions, 0);
     assert!(restored.state.counts().last_token.0 >= 1_001);
-    let held = client.ask(1, 1, 2, Action::Release { grant: GrantId(1) }).await;
+    let held = client.ask(1, 1, 2, Action::Release { grant: GrantId(1), report: None }).await;
     assert_eq!(held, Outcome::Released { count_left: 0 }, "the node still serves");
 }
 

@@ -191,7 +191,10 @@ async fn a_commit_of_three_nodes_is_one_entry_and_one_sync_at_each_and_one_messa
     };
     wait_until_level().await;
     let (entries, before) = (log(nodes[leader]).await.0, pushes().await);
-    assert_eq!(client.ask(1, 1, 66, Action::Release { grant }).await, Outcome::Released { count_left: 0 });
+    assert_eq!(
+        client.ask(1, 1, 66, Action::Release { grant, report: None }).await,
+        Outcome::Released { count_left: 0 }
+    );
     assert!(matches!(client.wait_end().await, (RequestNumber(65), Outcome::Granted { .. })));
     wait_until_level().await;
     let entries = log(nodes[leader]).await.0 - entries;

@@ -144,7 +144,10 @@ async fn grants_waits_time_outs_expiries_and_losses_are_counted_by_how_they_ende
 
         let before = scrape().await;
         assert!(matches!(waiter.ask(2, 1, 5, lock("hot", Wait::Forever)).await, Outcome::Queued { .. }));
-        assert_eq!(holder.ask(1, 1, 2, Action::Release { grant: held }).await, Outcome::Released { count_left: 0 });
+        assert_eq!(
+            holder.ask(1, 1, 2, Action::Release { grant: held, report: None }).await,
+            Outcome::Released { count_left: 0 }
+        );
         let (_, handed_over) = waiter.wait_end().await;
         let rises = [(&*requests("granted"), 1.0), (&grants("released"), 1.0), (&waits, 1.0), (&acquires, 1.0)];
         assert_rises(&node, &before, "a hand-over", &rises).await;

@@ -19,7 +19,7 @@ async fn a_lock_is_taken_handed_over_and_released() {
     assert!(matches!(busy, Outcome::Busy(busy) if busy.why == BusyWhy::Held && busy.holders[0].token == token(&held)));
     assert!(matches!(second.ask(2, 1, 2, lock("orders/42", Wait::Forever)).await, Outcome::Queued { .. }));
     let Outcome::Granted { grant, .. } = held else { panic!("not granted: {held:?}") };
-    assert_eq!(first.ask(1, 1, 2, Action::Release { grant }).await, Outcome::Released { count_left: 0 });
+    assert_eq!(first.ask(1, 1, 2, Action::Release { grant, report: None }).await, Outcome::Released { count_left: 0 });
     let (number, granted) = second.wait_end().await;
     assert_eq!(number, RequestNumber(2));
     assert!(token(&granted) > token(&held));
@@ -37,7 +37,7 @@ async fn a_hand_over_is_one_entry_and_one_push_however_many_wait() {
         assert!(matches!(waiting.ask(session, 1, 1, lock("hot", Wait::Forever)).await, Outcome::Queued { .. }));
     }
     let Outcome::Granted { grant, .. } = held else { panic!("not granted: {held:?}") };
-    let requests = vec![request(1, 1, 2, Action::Release { grant })];
+    let requests = vec![request(1, 1, 2, Action::Release { grant, report: None })];
     holder.say(v1::ClientMessage { requests, ..Default::default() }).await;
     let Heard::Answer { index: released_at, .. } = holder.hear().await.unwrap() else { panic!("not answered") };
     let Heard::Push { index: granted_at, .. } = waiting.hear().await.unwrap() else { panic!("not handed over") };
@@ -68,7 +68,7 @@ async fn a_session_id_alone_is_no_credential() {
 
     let mut thief = Client::connect(server.client_address()).await.unwrap();
     // It knows the id, the epoch, the grant and the next number, but not the secret.
-    let steal = request(1, 1, 2, Action::Release { grant });
+    let steal = request(1, 1, 2, Action::Release { grant, report: None });
     thief.say(v1::ClientMessage { requests: vec![steal.clone()], ..Default::default() }).await;
     let refused = thief.not_taken().await;
     assert_eq!(refused.why(), v1::NotTakenWhy::AttachFirst);
@@ -92,7 +92,7 @@ async fn a_session_id_alone_is_no_credential() {
     thief.say(v1::ClientMessage { keep_alives, ..Default::default() }).await;
     assert_eq!(thief.not_taken().await.number, 0);
 
-    assert_eq!(owner.ask(1, 1, 2, Action::Release { grant }).await, Outcome::Released { count_left: 0 });
+    assert_eq!(owner.ask(1, 1, 2, Action::Release { grant, report: None }).await, Outcome::Released { count_left: 0 });
 }
 
 #[tokio::test]
@@ -115,7 +115,7 @@ async fn an_attach_takes_the_session_and_its_pushes_along() {
     old.say(v1::ClientMessage { requests, ..Default::default() }).await;
     assert_eq!(old.not_taken().await.why(), v1::NotTakenWhy::AttachFirst);
     let Outcome::Granted { grant, .. } = held else { panic!("not granted: {held:?}") };
-    other.ask(2, 1, 2, Action::Release { grant }).await;
+    other.ask(2, 1, 2, Action::Release { grant, report: None }).await;
     let (number, granted) = new.wait_end().await;
     assert_eq!(number, RequestNumber(1));
     token(&granted);
@@ -183,7 +183,7 @@ async fn expired_sessions_are_told_and_their_locks_handed_on() {
     let told = dying.hear().await.unwrap();
     assert!(format!("{told:?}").contains("SessionEnded"), "{told:?}");
     let Outcome::Granted { grant, .. } = held else { panic!("not granted: {held:?}") };
-    let requests = vec![request(1, 1, 2, Action::Release { grant })];
+    let requests = vec![request(1, 1, 2, Action::Release { grant, report: None })];
     dying.say(v1::ClientMessage { requests, ..Default::default() }).await;
     assert_eq!(dying.not_taken().await.why(), v1::NotTakenWhy::AttachFirst);
 }

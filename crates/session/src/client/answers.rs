@@ -134,7 +134,7 @@ impl Session {
     // Rule: attach
     fn attached(&mut self, common: &mut Common, attached: Attached, now: Nanos) {
         let Attached { epoch, grants, waits, unseen, lost } = attached;
-        let queued: BTreeSet<RequestNumber> = waits.into_iter().map(|(number, _)| number).collect();
+        let queued: BTreeSet<RequestNumber> = waits.into_iter().map(|wait| wait.number).collect();
         for (number, pending) in &mut self.pending {
             if pending.stage == Stage::Unsent && queued.contains(&RequestNumber(*number)) {
                 (pending.stage, pending.ever_queued) = (Stage::Queued, true);
@@ -159,10 +159,11 @@ impl Session {
             let cancels = |action: &Action| matches!(action, Action::Cancel { .. });
             let cancel_pending = self.pending.values().any(|pending| cancels(&pending.request.action));
             if !self.grants.contains_key(&grant.grant) && !cancel_pending {
-                let releases = |action: &Action| matches!(action, Action::Release { grant: id } if *id == grant.grant);
+                let releases =
+                    |action: &Action| matches!(action, Action::Release { grant: id, .. } if *id == grant.grant);
                 let under_way = self.pending.values().filter(|pending| releases(&pending.request.action)).count();
                 for _ in under_way..grant.count as usize {
-                    self.ask(common, Action::Release { grant: grant.grant }, None, false);
+                    self.ask(common, Action::Release { grant: grant.grant, report: None }, None, false);
                 }
             }
         }
@@ -213,9 +214,15 @@ impl Session {
     /// Any other answer: updates the grant or the cancelled request that the request names, if it names one, and ends the request.
     fn ended(&mut self, common: &mut Common, number: u64, outcome: Outcome) {
         match self.pending[&number].request.action {
-            Action::Release { grant: id } => {
+            Action::Release { grant: id, ref report } => {
+                let not_reported = report.is_some() && matches!(outcome, Outcome::Refused(_));
                 if let Some(grant) = self.grants.get_mut(&id) {
                     grant.releasing = grant.releasing.saturating_sub(1);
+                    if not_reported && grant.lost.is_none() {
+                        // The grant still stands, and its guard is gone.
+                        grant.releasing += 1;
+                        self.ask(common, Action::Release { grant: id, report: None }, None, false);
+                    }
                 }
                 if let Outcome::Expired(how) = &outcome {
                     self.lose(common, id, Lost::Ended(how.clone()));
@@ -300,7 +307,7 @@ impl Session {
         let answer = if lost {
             // Rule: lost-is-final
             if stands {
-                self.ask(common, Action::Release { grant: id }, None, false);
+                self.ask(common, Action::Release { grant: id, report: None }, None, false);
             }
             Answer::Failed(Failure::GrantedTooLate)
         } else {

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use fencepost_core::{
-    Action, Epoch, GrantId, LogicalMs, Metadata, Outcome, Request, RequestNumber, Seen, SessionEnd, SessionId, Ttl,
+    Action, Epoch, GrantId, JobReport, LogicalMs, Metadata, Outcome, Request, RequestNumber, Seen, SessionEnd,
+    SessionId, Ttl,
 };
 use fencepost_wire::{SessionSecret, WireError, api, v1};
 use prost::Message;
@@ -115,9 +116,27 @@ impl Connection {
 
     /// One guard gives its grant back.
     pub fn let_go(&mut self, grant: GrantKey, limit_at: Option<Nanos>, listened: bool, now: Nanos) -> LetGo {
+        self.let_go_with(grant, limit_at, listened, None, now)
+    }
+
+    /// One guard gives its grant back and says how its job went. The answer comes as an event, and the client sets no limit: the
+    /// request is sent again until it is answered, or until its session has ended.
+    // Rule: completion
+    pub fn report(&mut self, grant: GrantKey, report: JobReport, now: Nanos) -> LetGo {
+        self.let_go_with(grant, None, true, Some(Box::new(report)), now)
+    }
+
+    fn let_go_with(
+        &mut self,
+        grant: GrantKey,
+        limit_at: Option<Nanos>,
+        listened: bool,
+        report: Option<Box<JobReport>>,
+        now: Nanos,
+    ) -> LetGo {
         let Connection { sessions, common, .. } = self;
         let Some(session) = sessions.get_mut(&grant.session) else { return LetGo::Lost(Lost::Gone) };
-        let asked = session.let_go(common, grant.grant, limit_at, listened, now);
+        let asked = session.let_go(common, grant.grant, limit_at, listened, report, now);
         let key = asked.map(|number| session.key(number));
         if let Ok(key) = key
             && common.unreachable

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use fencepost_core::{
-    Action, Epoch, GrantEnd, GrantId, Held, LogicalMs, Metadata, Request, RequestNumber, Seen, SessionEnd, SessionId,
-    Terms, Token, Ttl,
+    Action, Epoch, GrantEnd, GrantId, Held, JobReport, LogicalMs, Metadata, Request, RequestNumber, Seen, SessionEnd,
+    SessionId, Terms, Token, Ttl,
 };
 
 use fencepost_wire::SessionSecret;
@@ -239,6 +239,11 @@ pub(crate) fn terms(action: &Action) -> Option<&Terms> {
     }
 }
 
+/// Whether a release says how a job went.
+fn reports_on_job(action: &Action) -> bool {
+    matches!(action, Action::Release { report: Some(_), .. })
+}
+
 impl Session {
     pub(crate) fn new(id: SessionId, secret: SessionSecret, ttl: Ttl, metadata: Metadata) -> Session {
         Session {
@@ -427,7 +432,10 @@ impl Session {
             return;
         }
         if !self.is_held() {
-            self.unsent.clear();
+            // The close gives back everything, so nothing else needs to be sent. Only a completion says something that would be lost.
+            // Rule: completion
+            let reports = |number: &u64| self.pending.get(number).is_some_and(|it| reports_on_job(&it.request.action));
+            self.unsent.retain(reports);
             self.ask(common, Action::Close, None, false);
             return;
         }
@@ -583,18 +591,20 @@ impl Session {
             let entries = grant.guards;
             grant.releasing += entries;
             for _ in 0..entries {
-                self.ask(common, Action::Release { grant: id }, None, false);
+                self.ask(common, Action::Release { grant: id, report: None }, None, false);
             }
         }
     }
 
-    /// One guard gives its grant back. Returns the number of the release, or why there is nothing to give back.
+    /// One guard gives its grant back, and reports about its job if it has one. Returns the number of the release, or why there is
+    /// nothing to give back.
     pub(crate) fn let_go(
         &mut self,
         common: &mut Common,
         id: GrantId,
         limit_at: Option<Nanos>,
         listened: bool,
+        report: Option<Box<JobReport>>,
         now: Nanos,
     ) -> Result<u64, Lost> {
         let state = self.grant_state(common, id, now);
@@ -605,7 +615,7 @@ impl Session {
             return Err(why);
         }
         grant.releasing += 1;
-        Ok(self.ask(common, Action::Release { grant: id }, limit_at, listened))
+        Ok(self.ask(common, Action::Release { grant: id, report }, limit_at, listened))
     }
 
     /// Forgets a grant without guards and without unanswered releases.

@@ -15,8 +15,8 @@ mod tickets;
 mod tests;
 
 use fencepost_core::{
-    Epoch, LogPosition, LogicalMs, Operation, Outcome, Principal, Push, Renewal, Reply, RequestNumber, SecretHash,
-    SessionId, Ticket,
+    Action, Epoch, LogPosition, LogicalMs, Operation, Outcome, Principal, Push, Renewal, Reply, Request, RequestNumber,
+    SecretHash, SessionId, Ticket,
 };
 use fencepost_wire::{api, v1};
 use foldhash::fast::FixedState;
@@ -323,11 +323,20 @@ impl Edge {
             Err(why) => return self.answer_may_not(id, session, kind, why),
         }
         match api::request_from_wire(request) {
+            Ok(request) if self.is_forgetful(id) && asks_for_job(&request) => {
+                self.answer_invalid(id, session, kind, NO_JOBS.to_owned());
+            }
             Ok(request) => {
                 self.submit(id, session, kind, Command::Operation(Operation::Request(request)), port);
             }
             Err(error) => self.answer_invalid(id, session, kind, error.for_caller()),
         }
+    }
+
+    /// Whether the stream is for the efficiency tier, which forgets everything with its term.
+    // Rule: tier-efficiency
+    fn is_forgetful(&self, id: StreamId) -> bool {
+        self.streams.get(&id).is_some_and(|stream| stream.tier == Tier::Efficiency)
     }
 
     fn check(&self, id: StreamId, session: SessionId, epoch: u64) -> Result<(), MayNot> {
@@ -544,4 +553,11 @@ fn taken_for_hash(secret: &[u8]) -> Option<SecretHash> {
 /// An entry without answers and pushes yet.
 fn entry_at(position: LogPosition, stamp: LogicalMs) -> v1::Decided {
     v1::Decided { index: position.index, term: position.term, stamp_ms: stamp.0, ..v1::Decided::default() }
+}
+
+const NO_JOBS: &str =
+    "the efficiency tier has no jobs: it forgets what is done when the leader changes. Use the correctness tier";
+
+fn asks_for_job(request: &Request) -> bool {
+    matches!(&request.action, Action::Acquire(acquire) if acquire.terms.job.is_some())
 }

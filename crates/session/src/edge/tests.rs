@@ -47,7 +47,7 @@ fn ask(session: u128, epoch: u64, number: u64, action: Action) -> v1::Request {
 
 /// A request that is always refused: a release of a grant that does not exist.
 fn release(session: u128, epoch: u64, number: u64) -> v1::Request {
-    ask(session, epoch, number, Action::Release { grant: GrantId(7) })
+    ask(session, epoch, number, Action::Release { grant: GrantId(7), report: None })
 }
 
 /// Everything in a stream's send buffer, and how the stream ended.

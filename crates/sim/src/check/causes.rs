@@ -157,7 +157,7 @@ fn cause_of(operation: &Operation, outcome: &Outcome) -> Option<Cause> {
         ) => Some(asks),
         (Action::Cancel { request: target, .. }, Outcome::Cancelled) => Some(Cause::Cancels(request.session, *target)),
         (Action::Cancel { .. }, Outcome::CancelReleased { grant, .. }) => Some(Cause::GivesBack(*grant)),
-        (Action::Release { grant }, Outcome::Released { .. }) => Some(Cause::GivesBack(*grant)),
+        (Action::Release { grant, .. }, Outcome::Released { .. }) => Some(Cause::GivesBack(*grant)),
         (Action::Convert { grant, .. }, Outcome::Converted { .. }) => Some(Cause::Converts(*grant)),
         (Action::SetValue { grant, .. }, Outcome::ValueSet) => Some(Cause::SetsValue(*grant)),
         _ => None,

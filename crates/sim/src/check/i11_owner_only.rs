@@ -78,7 +78,7 @@ pub(super) fn the_owner_is_known(ledger: &Ledger, request: &Request, outcome: &O
 
 fn grant_named(action: &Action) -> Option<GrantId> {
     match action {
-        Action::Release { grant }
+        Action::Release { grant, .. }
         | Action::Extend { grant, .. }
         | Action::Convert { grant, .. }
         | Action::SetValue { grant, .. } => Some(*grant),

@@ -93,7 +93,7 @@ impl World {
     }
 
     fn release(&mut self, session: SessionId, grant: GrantId) -> Operation {
-        self.ask(session, Action::Release { grant })
+        self.ask(session, Action::Release { grant, report: None })
     }
 
     fn acts(&mut self, session: SessionId, grant: GrantId) {

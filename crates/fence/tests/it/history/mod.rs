@@ -129,7 +129,7 @@ impl History {
 
     fn release(&mut self, client: usize) {
         let Some((grant, _)) = self.random_work(client) else { return };
-        self.request(client, Action::Release { grant });
+        self.request(client, Action::Release { grant, report: None });
     }
 
     fn convert(&mut self, client: usize) {

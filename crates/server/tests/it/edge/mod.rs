@@ -53,5 +53,5 @@ fn acquire(session: u128, epoch: u64, number: u64, name: &str) -> v1::Request {
 
 /// The release of a grant. In a new cluster, grants count from 1.
 fn release(session: u128, epoch: u64, number: u64, grant: u64) -> v1::Request {
-    request(session, epoch, number, Action::Release { grant: GrantId(grant) })
+    request(session, epoch, number, Action::Release { grant: GrantId(grant), report: None })
 }

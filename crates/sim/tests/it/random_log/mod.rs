@@ -186,7 +186,7 @@ impl World {
         if self.random.percent((holds * 20).min(80))
             && let Some(grant) = self.grant(at)
         {
-            return Action::Release { grant };
+            return Action::Release { grant, report: None };
         }
         match self.random.below(100) {
             0..10 if !self.clients[at].waits.is_empty() => {
@@ -211,7 +211,7 @@ impl World {
                 let wait = if self.random.percent(80) { Wait::Forever } else { Wait::No };
                 Action::Convert { grant, name, mode: self.random.one_of(&MODES), wait }
             }
-            (None, _) => Action::Release { grant },
+            (None, _) => Action::Release { grant, report: None },
         }
     }
 

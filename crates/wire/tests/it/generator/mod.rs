@@ -303,7 +303,7 @@ impl Generator {
                 terms: self.terms(),
             }),
             2 => Action::Cancel { request: RequestNumber(self.number()), release_if_granted: self.flag() },
-            3 => Action::Release { grant: self.grant() },
+            3 => Action::Release { grant: self.grant(), report: None },
             4 => Action::Extend { grant: self.grant(), max_hold: self.millis() },
             5 => Action::Convert { grant: self.grant(), name: self.name(), mode: self.lock_mode(), wait: self.wait() },
             6 => Action::SetValue { grant: self.grant(), value: self.value() },
