@@ -142,7 +142,7 @@ impl LockState {
             return Outcome::Refused(refusal);
         }
         let (name, key) = self.job_of(id).expect("the attempt of a job has begun");
-        if !planted::completion_has_room(|| self.has_room_for_job(&name).is_ok()) {
+        if !planted::completion_has_room(self.jobs.fill_of(&name).records) {
             return Outcome::Refused(Refusal::Bound(Bound::JobsPerName));
         }
         let JobReport { verdict, bytes } = report;
