@@ -42,7 +42,7 @@ impl World {
     }
 
     pub fn release(&mut self, session: usize, grant: GrantId) -> Operation {
-        self.request(session, Action::Release { grant })
+        self.request(session, Action::Release { grant, report: None })
     }
 
     pub fn request(&mut self, session: usize, action: Action) -> Operation {

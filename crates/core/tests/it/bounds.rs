@@ -227,7 +227,7 @@ fn a_session_has_at_most_1_024_unseen_answers() {
     group.all_granted((2..=last).map(|number| waiting(1, number, shared("s"))));
     assert_refused(group.one(waiting(1, last + 1, shared("s"))), Bound::UnseenAnswers);
     let grant = GrantId(1);
-    assert_eq!(group.one(request(2, 2, Action::Release { grant })), Outcome::Released { count_left: 0 });
+    assert_eq!(group.one(request(2, 2, Action::Release { grant, report: None })), Outcome::Released { count_left: 0 });
     let repeat = group.one(waiting(1, 1, exclusive("r", Wait::Forever)));
     assert_granted(repeat);
     // Acknowledged answers make room, also for the number that was refused.
@@ -303,7 +303,8 @@ fn a_session_remembers_its_newest_1_024_losses() {
     let count = bounds::LOST_GRANTS_REMEMBERED_MAX as u64 + 1;
     group.all_granted((1..=count).map(|number| request(1, number, shared("r"))));
     group.enter((1..=count).map(|grant| admin(Act::Break { grant: GrantId(grant) })));
-    let mut release = |number: u64, grant| group.one(request(1, number, Action::Release { grant: GrantId(grant) }));
+    let mut release =
+        |number: u64, grant| group.one(request(1, number, Action::Release { grant: GrantId(grant), report: None }));
     assert_eq!(release(count + 1, 1), Outcome::AlreadyReleased, "the oldest is forgotten");
     let broken = || Outcome::Expired(GrantEnd::Broken(ToldReason::new("test").expect("short")));
     assert_eq!(release(count + 2, 2), broken());

@@ -155,7 +155,7 @@ fn state_machine_and_model_refuse_at_the_same_bounds() {
     locks.apply(all.collect());
 
     let mut answers = Bounded::with_one_session();
-    let release = Action::Release { grant: GrantId(7) };
+    let release = Action::Release { grant: GrantId(7), report: None };
     answers.apply((1..=UNSEEN_ANSWERS_MAX as u64 + 1).map(|number| request(number, release.clone())).collect());
 
     let mut waiters = Bounded::with_one_session();

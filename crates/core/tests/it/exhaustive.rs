@@ -142,7 +142,7 @@ fn walk(world: World) {
     let sessions = (1..=world.sessions).map(|id| open(SessionId(id), SESSION_TTL_MS)).collect();
     let start = Batch { operations: sessions, ..Batch::default() };
     let mut transitions = 0;
-    nodes.push(go(&nodes, 0, (LogicalMs(0), start), &mut transitions));
+    nodes.push(go(&nodes, 0, entry(LogicalMs(0), start), &mut transitions));
     let mut at = 1;
     while at < nodes.len() && transitions < world.transitions_max {
         for entry in world.entries(&nodes[at].model) {
@@ -160,11 +160,11 @@ fn walk(world: World) {
 /// Applies an entry to a node, with every check. Then repeats its requests, which must change nothing.
 fn go(nodes: &[Node], at: usize, entry: Entry, transitions: &mut usize) -> Node {
     let mut runner = Runner::from(nodes[at].model.clone(), vec![nodes[at].state.clone()]);
-    let result = runner.step(entry.0, &entry.1).and_then(|()| {
+    let result = runner.enter(&entry).and_then(|()| {
         let next = (runner.model.clone(), runner.states[0].clone());
-        let again: Vec<Operation> = entry.1.operations.iter().filter(|o| is_repeatable(o)).cloned().collect();
+        let again: Vec<Operation> = entry.batch.operations.iter().filter(|o| is_repeatable(o)).cloned().collect();
         if !again.is_empty() {
-            runner.step(entry.0, &Batch { operations: again, ..Batch::default() })?;
+            runner.step(entry.stamp, &Batch { operations: again, ..Batch::default() })?;
             if fingerprint(&runner.model) != fingerprint(&next.0) {
                 return Err("a repeated request changed something".to_string());
             }
@@ -211,11 +211,12 @@ impl World {
             batches.push(admin(Act::Freeze { freeze, scope }));
             batches.push(admin(Act::Thaw { freeze }));
         }
-        let mut entries: Vec<Entry> = batches.into_iter().map(|batch| (model.now(), batch)).collect();
+        let mut entries: Vec<Entry> = batches.into_iter().map(|batch| entry(model.now(), batch)).collect();
         if let Some(step_ms) = self.step_ms {
-            entries.push((LogicalMs(model.now().0 + step_ms), Batch::default()));
-            entries.push((LogicalMs(model.now().0 + step_ms), Batch { failover_grace: true, ..Batch::default() }));
-            entries.extend(model.grants.iter().map(|g| (model.now(), admin(Act::Break { grant: g.id }))));
+            let then = LogicalMs(model.now().0 + step_ms);
+            entries.push(entry(then, Batch::default()));
+            entries.push(entry(then, Batch { failover_grace: true, ..Batch::default() }));
+            entries.extend(model.grants.iter().map(|g| entry(model.now(), admin(Act::Break { grant: g.id }))));
         }
         entries
     }
@@ -233,7 +234,7 @@ impl World {
             batches.extend(self.acquires().into_iter().map(|action| request(action, seen_all(model, id))));
         }
         for grant in own_grants {
-            batches.push(request(Action::Release { grant: grant.id }, seen_all(model, id)));
+            batches.push(request(Action::Release { grant: grant.id, report: None }, seen_all(model, id)));
             let Held::Locks(locks) = &grant.held else { continue };
             for lock in locks {
                 for mode in self.modes.iter().filter(|mode| **mode != lock.mode) {
@@ -290,6 +291,10 @@ impl World {
         }
         actions
     }
+}
+
+fn entry(stamp: LogicalMs, batch: Batch) -> Entry {
+    Entry { restores: false, stamp, batch }
 }
 
 fn operation(operation: Operation) -> Batch {
