@@ -165,7 +165,7 @@ impl Once {
     }
 
     /// What a caller learns about a job that was completed before.
-    fn completed_before(completion: Completion) -> Once {
+    pub(crate) fn completed_before(completion: Completion) -> Once {
         if completion.succeeded { Once::Before(completion) } else { Once::GaveUp(completion) }
     }
 }
@@ -271,16 +271,10 @@ impl OnceRequest {
                 done = work => done,
             }
         };
-        match done {
-            Ok(result) => Ok(Once::Ran(job.complete(cut(result.into().0)).await?)),
-            Err(error) => {
-                // Whether or not the text arrives, the attempt is over and the error is the caller's.
-                let _ = job.fail(error.to_string()).await;
-                Err(OnceError::Work(error))
-            }
-        }
+        job.end_of_work(done).await
     }
 
+    #[cfg(feature = "blocking")]
     pub(crate) fn attempts_max(&self) -> Option<u64> {
         self.attempts
     }
@@ -310,6 +304,22 @@ impl Job {
         match attempts_max.filter(|max| attempt > *max) {
             Some(max) => Ok(Some(self.complete_failed(format!("gave up after {max} attempts")).await?)),
             None => Ok(None),
+        }
+    }
+
+    /// Completes the job with the result of the work, or ends the attempt with its error.
+    pub(crate) async fn end_of_work<R, E>(&mut self, done: Result<R, E>) -> Result<Once, OnceError<E>>
+    where
+        R: Into<JobResult>,
+        E: fmt::Display,
+    {
+        match done {
+            Ok(result) => Ok(Once::Ran(self.complete(cut(result.into().0)).await?)),
+            Err(error) => {
+                // Whether or not the text arrives, the attempt is over and the error is the caller's.
+                let _ = self.fail(error.to_string()).await;
+                Err(OnceError::Work(error))
+            }
         }
     }
 
