@@ -120,7 +120,7 @@ async fn step(shared: &Shared, introduction: &Introduction) -> Result<bool, Stat
     }
     if leads {
         let cause = caller::by_node(member, "its name and its addresses");
-        shared.change_members(vec![MemberChange::Describe(member.clone())], cause).await.map_err(status::of)?;
+        is_done(shared.change_members(vec![MemberChange::Describe(member.clone())], cause).await.map_err(status::of))?;
         return Ok(false);
     }
     let ask = introduction.ask.iter().chain(&others);
@@ -137,18 +137,26 @@ async fn step(shared: &Shared, introduction: &Introduction) -> Result<bool, Stat
             newest_format: known.newest().get(),
             reason: "it joins, or has another name or address".to_owned(),
         };
-        admin.add_member(caller::call_of_node(member, described)).await?;
-    }
-    if !votes {
-        // Refused while this node catches up, and if it has a vote by an entry that it has not applied yet. Neither is an error.
-        let reason = "it joins as a voter".to_owned();
-        let promoted = v1::PromoteMemberRequest { node: member.node(), replaces: None, reason };
-        match admin.promote_member(caller::call_of_node(member, promoted)).await {
-            Err(status) if is_not_yet(&status) => {}
-            other => drop(other?),
+        if !is_done(admin.add_member(caller::call_of_node(member, described)).await)? {
+            return Ok(false);
         }
     }
+    if !votes {
+        // Refused while this node catches up, and if it has a vote by an entry that it has not applied yet.
+        let reason = "it joins as a voter".to_owned();
+        let promoted = v1::PromoteMemberRequest { node: member.node(), replaces: None, reason };
+        is_done(admin.promote_member(caller::call_of_node(member, promoted)).await)?;
+    }
     Ok(false)
+}
+
+/// Whether the leader did what this node asked. That it cannot do it yet is no error: another node may join at the same time.
+fn is_done<T>(answer: Result<T, Status>) -> Result<bool, Status> {
+    match answer {
+        Ok(_) => Ok(true),
+        Err(status) if is_not_yet(&status) => Ok(false),
+        Err(status) => Err(status),
+    }
 }
 
 /// The addresses for clients of the other members.
@@ -269,6 +277,17 @@ fn channel(address: &str, calling: Option<&Calling>) -> Result<tonic::transport:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A refusal that passes by itself is asked again without a warning.
+    #[test]
+    fn a_change_of_the_members_that_is_under_way_is_waited_for_and_a_name_that_is_taken_is_an_error() {
+        let refused = |reason: &str| is_done::<()>(Err(status::reason(Code::Unavailable, reason, "")));
+        for reason in ["NOT_CAUGHT_UP", "ALREADY_MEMBER", "CHANGE_UNDER_WAY", "NOT_LEADER"] {
+            assert!(matches!(refused(reason), Ok(false)), "{reason}");
+        }
+        assert!(matches!(is_done(Ok(())), Ok(true)));
+        assert!(refused("NAME_TAKEN").is_err());
+    }
 
     #[test]
     fn a_node_joins_only_a_cluster_whose_format_version_it_knows() {
