@@ -48,18 +48,47 @@ pub(crate) struct Introduction {
 pub(crate) async fn find_cluster(addresses: &[String], calling: Option<&Calling>) -> Result<u128, StartError> {
     let mut reason = String::new();
     for _ in 0..FIND_TRIES {
+        let mut wrong_doors = 0;
         for address in addresses {
             match status_of(address, calling).await {
                 Ok(status) => {
                     check_version(status.format_version)?;
                     return Ok(api::whole(status.cluster_high, status.cluster_low));
                 }
-                Err(status) => reason = format!("{address}: {}", peers::reason(&status)),
+                Err(status) => {
+                    let told = told_at_the_door(&status);
+                    wrong_doors += usize::from(told.is_some());
+                    reason = format!("{address}: {}", told.unwrap_or_else(|| peers::reason(&status)));
+                }
             }
+        }
+        // Waiting does not help.
+        if wrong_doors == addresses.len() {
+            break;
         }
         tokio::time::sleep(ASK_AGAIN).await;
     }
     Err(StartError::Join { addresses: addresses.join(", "), reason })
+}
+
+/// What is wrong if the port is another one, or if only one side speaks TLS. `None` for every other failure.
+fn told_at_the_door(status: &Status) -> Option<String> {
+    if status.code() == Code::Unimplemented {
+        return Some(status.message().to_owned());
+    }
+    let text = peers::reason(status);
+    // A node says it in the debug data of a GOAWAY, which the library prints as bytes.
+    if let Some((said, _)) = text.split_once("(b\"").and_then(|(_, rest)| rest.split_once("\")")) {
+        return Some(said.to_owned());
+    }
+    let by_alert = [
+        (
+            "ProtocolVersion",
+            "the node there speaks plain text: start this one without --peer-cert and --tls-cert, or give the other one certificates, too",
+        ),
+        ("NoApplicationProtocol", "this is not the port for clients, which is 7420 by default: check the port"),
+    ];
+    by_alert.iter().find(|(alert, _)| text.contains(alert)).map(|(_, said)| (*said).to_owned())
 }
 
 /// Checks that this release knows the format version of a cluster.

@@ -454,12 +454,15 @@ async fn send_snapshot(
     Ok(bytes.len())
 }
 
-/// The message of a status and of all its causes. A refused certificate is the last cause.
+/// The message of a status and of its causes. A refused certificate is the last cause.
 pub(crate) fn reason(status: &tonic::Status) -> String {
     let mut text = status.message().to_owned();
     let mut source = std::error::Error::source(status);
     while let Some(inner) = source {
-        text = format!("{text}: {inner}");
+        let said = inner.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
         source = inner.source();
     }
     text
