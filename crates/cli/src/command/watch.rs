@@ -245,7 +245,8 @@ fn line(event: &PositionedEvent, metadata: Option<&Metadata>) -> String {
         .filter(|client| !client.is_empty());
     parts.extend(client.map(|client| format!("client={client:?}")));
     parts.extend(facts.owner.map(|owner| format!("owner={:?}", owner.as_str())));
-    parts.extend(facts.more.iter().map(|(key, value)| match value {
+    let said = facts.more.iter().filter(|(_, value)| value != "");
+    parts.extend(said.map(|(key, value)| match value {
         Value::String(text) if text.contains(' ') => format!("{key}={text:?}"),
         Value::String(text) => format!("{key}={text}"),
         Value::Null => format!("{key}=none"),
