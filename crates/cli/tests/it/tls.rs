@@ -151,9 +151,20 @@ fn a_cluster_with_tls_everywhere_takes_locks_and_survives_a_killed_node() {
     fencepost(&["locks", "--config", &file, "--server-name", "elsewhere.example"])
         .with_code(125)
         .says("connect by a name in the node's certificate");
+    // So is that of a change of the members, and of a leadership transfer.
+    let nowhere = "127.0.0.1:1";
+    let spare = ["member", "add", "77", "--name", "n9", "--peer", nowhere, "--client", nowhere, "--reason", "a spare"];
+    files.ask(&client, &spare).ok();
+    files.ask(&client, &["transfer", "n2", "--reason", "a new kernel"]).ok();
     for node in [second, first] {
         node.signal(Signal::SIGTERM);
-        node.finish().ok();
+        let log = node.finish().ok().stderr;
+        for reason in ["a spare", "a new kernel"] {
+            assert!(
+                log.contains(&format!("by=\"client\" reason=\"{reason}\"")),
+                "{reason:?} is not by client in {log}"
+            );
+        }
     }
 }
 
