@@ -133,7 +133,8 @@ fn a_cluster_with_tls_everywhere_takes_locks_and_survives_a_killed_node() {
             assert!(!told.stderr.contains("fencepost dev"), "only what helps: {told:?}");
         }
     }
-    for args in [&["locks", "--server", &client][..], &["members", "--server", &client]] {
+    let run = ["run", "--tier", "efficiency", "--server", &client, "a", "--", "true"];
+    for args in [&["locks", "--server", &client][..], &["members", "--server", &client], &run] {
         let told = fencepost(args).with_code(125).says("this port speaks TLS").says("--ca FILE");
         assert!(!told.stderr.contains("fencepost dev"), "only what helps: {told:?}");
     }
