@@ -58,7 +58,10 @@ pub(crate) async fn find_cluster(addresses: &[String], calling: Option<&Calling>
                 Err(status) => {
                     let told = told_at_the_door(&status);
                     wrong_doors += usize::from(told.is_some());
-                    reason = format!("{address}: {}", told.unwrap_or_else(|| peers::reason(&status)));
+                    let said = told.unwrap_or_else(|| {
+                        format!("{}; check that a node runs there and can be reached", peers::reason(&status))
+                    });
+                    reason = format!("{address}: {said}");
                 }
             }
         }
