@@ -85,6 +85,20 @@ async fn the_efficiency_tier_goes_on_with_a_timeout() {
     assert!(begun.elapsed() >= PATIENCE, "{:?}", begun.elapsed());
 }
 
+/// The patience of the connection is no patience of a request: it ends when its own time is over, and nothing was sent.
+#[tokio::test]
+async fn a_request_does_not_wait_longer_than_it_asked_for_while_the_first_connect_goes_on() {
+    let (_socket, address) = refuses();
+    let builder = Client::builder().endpoint(address.to_string()).connect_timeout(10 * AT_ONCE);
+    let client = builder.call_timeout(PATIENCE).connect_in_background().unwrap();
+    let short = Duration::from_millis(100);
+    let begun = Instant::now();
+    names_all(client.lock("a").wait(short).acquire().await.map(drop).expect_err("no node runs there"), &[address]);
+    let fast = client.lock("a").efficiency().wait(short).acquire().await.map(drop);
+    names_all(fast.expect_err("no node runs there"), &[address]);
+    assert!(begun.elapsed() < 2 * AT_ONCE, "{:?}", begun.elapsed());
+}
+
 #[cfg(feature = "blocking")]
 #[test]
 fn the_efficiency_tier_of_the_blocking_twin_fails_as_soon_and_goes_on_as_long() {
