@@ -9,8 +9,8 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use fencepost::{
-    Busy, BusyWhy, Client, Efficiency, Error, Exclusive, GrantId, Guard, Hold, LockMode, LockRequest, Name, OwnerName,
-    Permit, Refusal, Refused, SemaphoreRequest, Shared, Tier,
+    Busy, BusyWhy, Client, Efficiency, Error, Exclusive, GrantId, Guard, Hold, LockMode, LockRequest, Name, Obstacle,
+    OwnerName, Permit, Refusal, Refused, SemaphoreRequest, SessionId, Shared, Tier,
 };
 use fencepost_core::bounds::{SESSION_TTL_MS_DEFAULT, TTL_MS_MIN};
 use nix::sys::signal::Signal;
@@ -20,11 +20,13 @@ use tokio::sync::mpsc;
 use crate::connect::{self, ServerArgs};
 use crate::failure::{self, Failure, Result};
 use crate::nesting::{Outer, Wanted};
-use crate::{duration, output};
+use crate::{duration, listing, output};
 use supervise::{Environment, supervise};
 
 /// How long to wait for the answer to a release. The lock ends with its deadline at the latest.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(3);
+/// How long to look for the client behind the session that holds the lock.
+const INTRODUCTION_PATIENCE: Duration = Duration::from_millis(500);
 /// After this time without the lock, a user at a terminal is told that it waits.
 const SAY_AFTER: Duration = Duration::from_secs(1);
 
@@ -381,8 +383,12 @@ impl Task<'_> {
                 return Ok(args.conflict_exit_code);
             }
             Err(error) => {
+                let holder = holder_of(&error);
                 let message = not_acquired(args, error)?;
                 output::say(&format!("fencepost: {}", output::printable(&message)));
+                if let Some(holder) = holder {
+                    introduce(client, holder).await;
+                }
                 return Ok(args.conflict_exit_code);
             }
         };
@@ -394,6 +400,24 @@ impl Task<'_> {
         };
         let least = args.max_hold.map_or(ttl, |max_hold| max_hold.min(ttl));
         supervise(args, guard, &environment, &mut signals, least / 6).await
+    }
+}
+
+/// The session that held the lock when the wait was over, if that is known.
+fn holder_of(error: &Error) -> Option<SessionId> {
+    match error {
+        Error::Refused(Refused::TimedOut { obstacle: Obstacle::Explained(explained), .. }) => {
+            explained.what.holders.first()?.holder.session
+        }
+        _ => None,
+    }
+}
+
+/// Says which client is behind a session, and on which machine. Nothing if the cluster does not say it in time.
+async fn introduce(client: &Client, holder: SessionId) {
+    let people = tokio::time::timeout(INTRODUCTION_PATIENCE, listing::people(client, [holder])).await;
+    if let Ok(Ok(people)) = people {
+        output::say(&output::printable(&format!("fencepost: the holder is {}", people.who(holder, None))));
     }
 }
 
@@ -475,7 +499,7 @@ async fn say_that_it_waits(args: &Args) {
 #[cfg(test)]
 mod tests {
     use clap::{Args as _, FromArgMatches};
-    use fencepost::{Cycle, Failed, Obstacle, Unknown};
+    use fencepost::{Cycle, Failed, Unknown};
 
     use super::*;
 
