@@ -294,8 +294,8 @@ mod tests {
     #[test]
     fn the_group_has_at_most_a_million_records_with_those_of_held_jobs() {
         let name = Name::new("billing").expect("valid");
-        let mut jobs = Jobs::default();
-        jobs.room = Room { records: bounds::JOBS_MAX as u64 - 2, bytes: 0, held: 1 };
+        let room = Room { records: bounds::JOBS_MAX as u64 - 2, bytes: 0, held: 1 };
+        let mut jobs = Jobs { room, ..Jobs::default() };
         assert_eq!(jobs.full(&name), None);
         assert!(jobs.fill().is_nearly_full() && !jobs.fill_of(&name).is_nearly_full());
         jobs.room.held += 1;

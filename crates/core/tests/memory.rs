@@ -7,7 +7,6 @@
 mod world;
 
 use std::alloc::System;
-use std::time::Instant;
 
 use fencepost_core::{Action, Batch, GrantId, JobKey, LogicalMs, Outcome, Push, Wait, bounds};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -113,6 +112,7 @@ fn complete_jobs(world: &mut World, count: usize) {
 }
 
 /// The allocations of a completion for each waiter that it answers, while other requests wait for another job of the name.
+#[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "prints a time; nothing is asserted about it")]
 fn allocations_per_answered_waiter((waiters, others): (usize, usize)) -> f64 {
     let (billing, done, other) = (name(0), job_key(1), job_key(2));
     let mut world = World::new(waiters + others + 1);
@@ -129,7 +129,7 @@ fn allocations_per_answered_waiter((waiters, others): (usize, usize)) -> f64 {
         }
     }
     let complete = world.complete_job(holder, GrantId(1));
-    let started = Instant::now();
+    let started = std::time::Instant::now();
     let (effects, _, allocations) = measured(|| world.apply(vec![complete]));
     let took = started.elapsed();
     println!("{waiters} waiters of one job, with {others} of another, were answered in {took:.1?}");

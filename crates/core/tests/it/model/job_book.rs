@@ -65,7 +65,7 @@ impl JobBook {
                 self.entries.retain(|entry| entry.name != job.name || entry.key != job.key);
             }
         }
-        if step.effects.events.iter().any(|event| may_concern_jobs(event)) {
+        if step.effects.events.iter().any(may_concern_jobs) {
             self.follow_events(step)?;
         }
         self.sort();

@@ -185,13 +185,13 @@ impl World {
             86..92 => to_deadline.saturating_sub(1),
             92..99 => self.random.below(3_000),
             // Every session ends on the way there.
-            99 if self.random.percent(25) => self.to_the_end_of_a_job(model),
+            99 if self.random.percent(25) => self.time_to_the_end_of_a_job(model),
             _ => self.random.below(40_000),
         }
     }
 
     /// The time until the record of a job ends, or one millisecond less.
-    fn to_the_end_of_a_job(&mut self, model: &Model) -> u64 {
+    fn time_to_the_end_of_a_job(&mut self, model: &Model) -> u64 {
         let ends = model.jobs.iter().filter_map(|job| job.until).filter(|until| *until > model.now());
         let first = ends.min().map_or(0, |until| until.0 - model.now().0);
         first.saturating_sub(self.random.below(2))
