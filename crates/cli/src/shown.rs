@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fencepost::{ReadAt, ShownNode};
+use fencepost::{GrantEnd, ReadAt, SessionEnd, ShownNode};
 use fencepost_core::{FreezeId, Held, LockMode, LogicalMs, Mode, OwnerName, Scope, SessionId, Takes};
 use serde_json::{Value, json};
 
@@ -94,6 +94,30 @@ pub(crate) fn scope_json(scope: &Scope) -> Value {
     match scope {
         Scope::Name(name) => json!({ "name": name.as_str() }),
         Scope::Prefix(prefix) => json!({ "prefix": String::from_utf8_lossy(prefix) }),
+    }
+}
+
+/// How a session ended.
+pub(crate) fn session_end(how: &SessionEnd) -> &'static str {
+    match how {
+        SessionEnd::Closed => "closed",
+        SessionEnd::Expired => "expired",
+        SessionEnd::Evicted(_) => "evicted",
+        SessionEnd::Restored => "restored",
+    }
+}
+
+/// How a grant ended.
+pub(crate) fn grant_end(how: &GrantEnd) -> &'static str {
+    match how {
+        GrantEnd::Released => "released",
+        GrantEnd::Session(SessionEnd::Closed) => "session closed",
+        GrantEnd::Session(SessionEnd::Expired) => "session expired",
+        GrantEnd::Session(SessionEnd::Evicted(_)) => "session evicted",
+        GrantEnd::Session(SessionEnd::Restored) => "cluster restored",
+        GrantEnd::Ttl => "ttl",
+        GrantEnd::MaxHold => "max-hold",
+        GrantEnd::Broken(_) => "broken",
     }
 }
 

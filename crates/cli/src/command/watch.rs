@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use fencepost::{Client, Event, GrantEnd, Held, Name, Position, PositionedEvent, SessionEnd, SessionId};
+use fencepost::{Client, Event, Held, JobFact, JobKey, Name, Position, PositionedEvent, SessionId};
 use fencepost_core::{ActFacts, Metadata, OwnerName, RequestFacts};
 use serde_json::{Map, Value, json};
 
@@ -99,7 +99,7 @@ struct Facts<'a> {
     grant: Option<u64>,
     token: Option<u64>,
     /// Facts that only this kind of event has.
-    more: Vec<(&'static str, String)>,
+    more: Vec<(&'static str, Value)>,
 }
 
 fn facts(event: &Event) -> Facts<'_> {
@@ -107,13 +107,11 @@ fn facts(event: &Event) -> Facts<'_> {
         (request.session, request.converts.map(|grant| grant.0))
     };
     match event {
-        Event::SessionOpened { session, principal, .. } => Facts {
-            session: Some(*session),
-            more: vec![("principal", principal.as_str().to_owned())],
-            ..Facts::default()
-        },
+        Event::SessionOpened { session, principal, .. } => {
+            Facts { session: Some(*session), more: vec![("principal", principal.as_str().into())], ..Facts::default() }
+        }
         Event::SessionEnded { session, how } => {
-            Facts { session: Some(*session), more: vec![("how", session_end(how).to_owned())], ..Facts::default() }
+            Facts { session: Some(*session), more: vec![("how", shown::session_end(how).into())], ..Facts::default() }
         }
         Event::Queued { request, arrival } => {
             let (session, grant) = asked(request);
@@ -122,7 +120,7 @@ fn facts(event: &Event) -> Facts<'_> {
                 held: Some(&request.wants),
                 session: Some(session),
                 owner: request.owner.as_ref(),
-                more: vec![("arrival", arrival.0.to_string())],
+                more: vec![("arrival", arrival.0.to_string().into())],
                 ..Facts::default()
             }
         }
@@ -132,7 +130,7 @@ fn facts(event: &Event) -> Facts<'_> {
             owner: request.owner.as_ref(),
             grant: Some(grant.0),
             token: Some(token.0),
-            more: if *count > 1 { vec![("count", count.to_string())] } else { Vec::new() },
+            more: if *count > 1 { vec![("count", count.to_string().into())] } else { Vec::new() },
             ..Facts::default()
         },
         Event::NotGranted { request, .. } => {
@@ -146,9 +144,9 @@ fn facts(event: &Event) -> Facts<'_> {
             }
         }
         Event::Ended { grant, token, session, owner, held, count_left, how, .. } => {
-            let mut more = vec![("how", grant_end(how).to_owned())];
+            let mut more = vec![("how", shown::grant_end(how).into())];
             if *count_left > 0 {
-                more.push(("count_left", count_left.to_string()));
+                more.push(("count_left", count_left.to_string().into()));
             }
             Facts {
                 held: Some(held),
@@ -174,16 +172,45 @@ fn facts(event: &Event) -> Facts<'_> {
         Event::ValueSet { grant, name, value } => Facts {
             names: vec![name],
             grant: Some(grant.0),
-            more: vec![("value", String::from_utf8_lossy(value.as_bytes()).into_owned())],
+            more: vec![("value", String::from_utf8_lossy(value.as_bytes()).into())],
+            ..Facts::default()
+        },
+        Event::Job { name, key, what } => job_facts(name, key, what),
+        Event::JobsFill { name, records, bytes } => Facts {
+            names: name.iter().collect(),
+            more: vec![
+                ("bound_of", if name.is_some() { "this name" } else { "the whole cluster" }.into()),
+                ("records", (*records).into()),
+                ("bytes", (*bytes).into()),
+                (
+                    "consequence",
+                    "acquires with a job key are refused at the bound: forget jobs, or keep them for less time".into(),
+                ),
+            ],
             ..Facts::default()
         },
         Event::Administered { by, reason, act } => {
             let mut facts = act_facts(act);
-            facts.more.push(("by", by.as_str().to_owned()));
-            facts.more.push(("reason", reason.as_str().to_owned()));
+            facts.more.push(("by", by.as_str().into()));
+            facts.more.push(("reason", reason.as_str().into()));
             facts
         }
     }
+}
+
+fn job_facts<'a>(name: &'a Name, key: &JobKey, what: &JobFact) -> Facts<'a> {
+    let mut facts = Facts { names: vec![name], more: vec![("key", key.as_str().into())], ..Facts::default() };
+    match what {
+        JobFact::Begun { grant, attempt } | JobFact::Checkpointed { grant, attempt } => {
+            facts.grant = Some(grant.0);
+            facts.more.push(("attempt", (*attempt).into()));
+        }
+        JobFact::Completed { token, succeeded } => {
+            facts.token = token.map(|token| token.0);
+            facts.more.push(("succeeded", (*succeeded).into()));
+        }
+    }
+    facts
 }
 
 fn act_facts(act: &ActFacts) -> Facts<'_> {
@@ -193,36 +220,18 @@ fn act_facts(act: &ActFacts) -> Facts<'_> {
         }
         ActFacts::Evicted(session) => Facts { session: Some(*session), ..Facts::default() },
         ActFacts::Froze { freeze, scope } | ActFacts::Thawed { freeze, scope } => Facts {
-            more: vec![("scope", shown::scope(scope)), ("freeze", shown::freeze_id(*freeze))],
+            more: vec![("scope", shown::scope(scope).into()), ("freeze", shown::freeze_id(*freeze).into())],
             ..Facts::default()
         },
         ActFacts::LimitChanged { name, limit } => Facts {
             names: vec![name],
-            more: vec![("limit", limit.map_or("none".to_owned(), |limit| limit.get().to_string()))],
+            more: vec![("limit", limit.map_or("none".to_owned(), |limit| limit.get().to_string()).into())],
             ..Facts::default()
         },
-    }
-}
-
-fn session_end(how: &SessionEnd) -> &'static str {
-    match how {
-        SessionEnd::Closed => "closed",
-        SessionEnd::Expired => "expired",
-        SessionEnd::Evicted(_) => "evicted",
-        SessionEnd::Restored => "restored",
-    }
-}
-
-fn grant_end(how: &GrantEnd) -> &'static str {
-    match how {
-        GrantEnd::Released => "released",
-        GrantEnd::Session(SessionEnd::Closed) => "session closed",
-        GrantEnd::Session(SessionEnd::Expired) => "session expired",
-        GrantEnd::Session(SessionEnd::Evicted(_)) => "session evicted",
-        GrantEnd::Session(SessionEnd::Restored) => "cluster restored",
-        GrantEnd::Ttl => "ttl",
-        GrantEnd::MaxHold => "max-hold",
-        GrantEnd::Broken(_) => "broken",
+        ActFacts::CompletedJob { name, key } | ActFacts::ForgotJob { name, key } => {
+            Facts { names: vec![name], more: vec![("key", key.as_str().into())], ..Facts::default() }
+        }
+        ActFacts::AllowedJobs => Facts::default(),
     }
 }
 
@@ -247,9 +256,10 @@ fn line(event: &PositionedEvent, metadata: Option<&Metadata>) -> String {
         .filter(|client| !client.is_empty());
     parts.extend(client.map(|client| format!("client={client:?}")));
     parts.extend(facts.owner.map(|owner| format!("owner={:?}", owner.as_str())));
-    parts.extend(facts.more.iter().map(|(key, value)| match value.contains(' ') {
-        true => format!("{key}={value:?}"),
-        false => format!("{key}={value}"),
+    parts.extend(facts.more.iter().map(|(key, value)| match value.as_str() {
+        Some(text) if !text.contains(' ') => format!("{key}={text}"),
+        Some(text) => format!("{key}={text:?}"),
+        None => format!("{key}={value}"),
     }));
     let position = format!("{}.{}", position.index, position.ordinal);
     let time = wall_clock_ms.map_or("-".to_owned(), wall_time::rfc_3339);
@@ -280,6 +290,6 @@ fn event_json(event: &PositionedEvent, metadata: Option<&Metadata>) -> Value {
         ("token", facts.token.map(Value::from)),
     ];
     json.extend(optional.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
-    json.extend(facts.more.into_iter().map(|(key, value)| (key.to_owned(), value.into())));
+    json.extend(facts.more.into_iter().map(|(key, value)| (key.to_owned(), value)));
     json.into()
 }
