@@ -12,6 +12,7 @@
 //! | `command/dev.rs` | `dev`: a node or a small cluster in this process, to try things out |
 //! | `command/serve.rs` | `serve`: one node of a cluster |
 //! | `command/run.rs` | `run`: a command that runs only while a lock is held |
+//! | `command/run/request.rs` | what `run` asks for: locks of either tier, or permits |
 //! | `command/run/supervise.rs` | the command itself: its process group, its environment, and its end with the lock |
 //! | `command/exec.rs` | `become-command`: starts a command that dies with its parent; for `run` and `demo` |
 //! | `command/locks.rs`, `command/sessions.rs` | `locks`, `sessions`: lists of locks and sessions |

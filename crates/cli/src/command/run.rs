@@ -1,7 +1,9 @@
 //! `fencepost run`: runs a command only while a lock is held.
 //!
-//! This file has the arguments, the wait for the lock, and the exit codes. `supervise.rs` runs the command while the lock is held.
+//! This file has the arguments, the wait for the lock, and the exit codes. `request.rs` has what can be asked for, and `supervise.rs` runs
+//! the command while the lock is held.
 
+mod request;
 mod supervise;
 
 use std::ffi::OsString;
@@ -9,8 +11,8 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use fencepost::{
-    Busy, BusyWhy, Client, Efficiency, Error, Exclusive, GrantId, Guard, Hold, LockMode, LockRequest, Name, OwnerName,
-    Permit, Refusal, Refused, SemaphoreRequest, Shared, Tier,
+    BusyWhy, Client, Error, Exclusive, GrantId, Guard, Hold, LockMode, LockRequest, Name, OwnerName, Refusal, Refused,
+    SemaphoreRequest, Tier,
 };
 use fencepost_core::bounds::{SESSION_TTL_MS_DEFAULT, TTL_MS_MIN};
 use nix::sys::signal::Signal;
@@ -21,6 +23,7 @@ use crate::connect::{self, ServerArgs};
 use crate::failure::{self, Failure, Result};
 use crate::nesting::{Outer, Wanted};
 use crate::{duration, output};
+use request::{Request, ShowsToken};
 use supervise::{Environment, supervise};
 
 /// How long to wait for the answer to a release. The lock ends with its deadline at the latest.
@@ -268,66 +271,6 @@ impl Args {
     }
 }
 
-/// A request that `run` can make: for locks of either tier, or for permits.
-trait Request: Clone {
-    type Mode;
-    async fn try_once(self) -> std::result::Result<std::result::Result<Guard<Self::Mode>, Box<Busy>>, Error>;
-    async fn wait(self) -> std::result::Result<Guard<Self::Mode>, Error>;
-}
-
-impl<M: Clone> Request for LockRequest<M> {
-    type Mode = M;
-
-    async fn try_once(self) -> std::result::Result<std::result::Result<Guard<M>, Box<Busy>>, Error> {
-        self.try_acquire_or_busy().await
-    }
-
-    async fn wait(self) -> std::result::Result<Guard<M>, Error> {
-        self.acquire().await
-    }
-}
-
-impl Request for SemaphoreRequest {
-    type Mode = Permit;
-
-    async fn try_once(self) -> std::result::Result<std::result::Result<Guard<Permit>, Box<Busy>>, Error> {
-        self.try_acquire_or_busy().await
-    }
-
-    async fn wait(self) -> std::result::Result<Guard<Permit>, Error> {
-        self.acquire().await
-    }
-}
-
-/// The token that the command gets, if such a lock has one.
-trait ShowsToken {
-    fn shown_token(&self) -> Option<u64>;
-}
-
-impl ShowsToken for Hold<Exclusive> {
-    fn shown_token(&self) -> Option<u64> {
-        Some(self.token().get())
-    }
-}
-
-impl ShowsToken for Hold<Shared> {
-    fn shown_token(&self) -> Option<u64> {
-        Some(self.token().get())
-    }
-}
-
-impl ShowsToken for Hold<Efficiency> {
-    fn shown_token(&self) -> Option<u64> {
-        None
-    }
-}
-
-impl ShowsToken for Hold<Permit> {
-    fn shown_token(&self) -> Option<u64> {
-        None
-    }
-}
-
 /// The outcome of the acquire.
 enum Acquired<M> {
     Yes(Guard<M>),
@@ -475,7 +418,7 @@ async fn say_that_it_waits(args: &Args) {
 #[cfg(test)]
 mod tests {
     use clap::{Args as _, FromArgMatches};
-    use fencepost::{Cycle, Failed, Obstacle, Unknown};
+    use fencepost::{Busy, Cycle, Failed, Obstacle, Unknown};
 
     use super::*;
 
