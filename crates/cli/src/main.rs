@@ -12,7 +12,10 @@
 //! | `command/dev.rs` | `dev`: a node or a small cluster in this process, to try things out |
 //! | `command/serve.rs` | `serve`: one node of a cluster |
 //! | `command/run.rs` | `run`: a command that runs only while a lock is held |
-//! | `command/run/request.rs` | what `run` asks for: locks of either tier, or permits |
+//! | `command/run/request.rs` | what `run` asks for: locks of either tier, permits, or a job |
+//! | `command/run/once.rs`, `command/run/period.rs` | `run --once`: the attempt and the completion, and the keys of periods |
+//! | `command/run/job_files.rs`, `command/run/checkpoints.rs` | the files and the socket that the command of a job gets |
+//! | `command/checkpoint.rs` | `checkpoint`: the other end of that socket |
 //! | `command/run/supervise.rs` | the command itself: its process group, its environment, and its end with the lock |
 //! | `command/exec.rs` | `become-command`: starts a command that dies with its parent; for `run` and `demo` |
 //! | `command/locks.rs`, `command/sessions.rs` | `locks`, `sessions`: lists of locks and sessions |
@@ -67,8 +70,8 @@ use clap::error::ContextValue;
 use fencepost_core::shortened;
 
 use crate::command::{
-    administer, backends, backup, bench, completion, config, describe, dev, exec, fence, locks, members, run, serve,
-    sessions, top, transfer, watch, why,
+    administer, backends, backup, bench, checkpoint, completion, config, describe, dev, exec, fence, locks, members,
+    run, serve, sessions, top, transfer, watch, why,
 };
 use crate::failure::{EXIT_CODES, Failure, Result};
 
@@ -86,6 +89,7 @@ enum Command {
     Dev(dev::Args),
     Serve(serve::Args),
     Run(run::Args),
+    Checkpoint(checkpoint::Args),
     #[command(visible_alias = "list")]
     Locks(locks::Args),
     Sessions(sessions::Args),
@@ -151,6 +155,9 @@ fn carry_out(command: Command) -> Result<u8> {
         Command::CompleteWords(args) => return completion::complete(args).map(|()| 0),
         _ => {}
     }
+    if let Command::Checkpoint(args) = command {
+        return checkpoint::run(args);
+    }
     // One thread: the server is designed for one, and a client needs no more.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -182,7 +189,9 @@ fn carry_out(command: Command) -> Result<u8> {
             Command::Config(args) => config::run(args),
             Command::Completion(args) => completion::run(&args),
             Command::DemoWorker(args) => demo::worker::run(args).await,
-            Command::Exec(_) | Command::CompleteWords(_) => unreachable!("it ran before the runtime was created"),
+            Command::Exec(_) | Command::CompleteWords(_) | Command::Checkpoint(_) => {
+                unreachable!("it ran before the runtime was created")
+            }
         }?;
         Ok(0)
     })

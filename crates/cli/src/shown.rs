@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fencepost::{GrantEnd, ReadAt, SessionEnd, ShownNode};
+use fencepost::{GrantEnd, JobKey, Name, ReadAt, SessionEnd, ShownNode};
 use fencepost_core::{FreezeId, Held, LockMode, LogicalMs, Mode, OwnerName, Scope, SessionId, Takes};
 use serde_json::{Value, json};
 
@@ -146,6 +146,20 @@ pub(crate) fn with_since(mut json: Value, at: &ReadAt, since: LogicalMs) -> Valu
 /// How long from now, in logical time.
 pub(crate) fn left(until: LogicalMs, now: LogicalMs) -> String {
     duration::show(until.0.saturating_sub(now.0))
+}
+
+/// `fencepost job show billing 2026-11`, as a shell takes it.
+pub(crate) fn job_command(what: &str, name: &Name, key: &JobKey) -> String {
+    format!("`fencepost job {what} {} {}`", word(name.as_str()), word(key.as_str()))
+}
+
+/// A word of a command line. In quotes, if a shell would take it for more than one word or for more than text.
+fn word(text: &str) -> String {
+    let is_plain = |it: char| it.is_alphanumeric() || "-_./:,@%+=".contains(it);
+    if text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 /// What a session's client says about itself, by key.

@@ -4,6 +4,7 @@ pub(crate) mod administer;
 pub(crate) mod backends;
 pub(crate) mod backup;
 pub(crate) mod bench;
+pub(crate) mod checkpoint;
 pub(crate) mod completion;
 pub(crate) mod config;
 pub(crate) mod describe;
