@@ -19,6 +19,9 @@
 //! | `command/run/supervise.rs` | the command itself: its process group, its environment, and its end with the lock |
 //! | `command/exec.rs` | `become-command`: starts a command that dies with its parent; for `run` and `demo` |
 //! | `command/locks.rs`, `command/sessions.rs` | `locks`, `sessions`: lists of locks and sessions |
+//! | `command/jobs.rs` | `jobs`: a list of jobs |
+//! | `command/job.rs` | `job show`, `complete`, `forget`, `allow`: one job, and what an administrator changes |
+//! | `command/job/wait.rs`, `command/job/check.rs` | `job wait`, and `job check` for monitors |
 //! | `command/describe.rs`, `command/why.rs` | `describe`, `why`: one lock, in tables and in sentences |
 //! | `command/watch.rs`, `command/top.rs` | `watch`, `top`: events as they happen, and a live screen |
 //! | `command/administer.rs` | `break`, `evict`, `freeze`, `freezes`, `thaw`, `limit`: what an administrator changes |
@@ -70,8 +73,8 @@ use clap::error::ContextValue;
 use fencepost_core::shortened;
 
 use crate::command::{
-    administer, backends, backup, bench, checkpoint, completion, config, describe, dev, exec, fence, locks, members,
-    run, serve, sessions, top, transfer, watch, why,
+    administer, backends, backup, bench, checkpoint, completion, config, describe, dev, exec, fence, job, jobs, locks,
+    members, run, serve, sessions, top, transfer, watch, why,
 };
 use crate::failure::{EXIT_CODES, Failure, Result};
 
@@ -93,6 +96,8 @@ enum Command {
     #[command(visible_alias = "list")]
     Locks(locks::Args),
     Sessions(sessions::Args),
+    Jobs(jobs::Args),
+    Job(job::Args),
     Members(members::ListArgs),
     Describe(describe::Args),
     Why(why::Args),
@@ -164,11 +169,13 @@ fn carry_out(command: Command) -> Result<u8> {
         match command {
             Command::Run(args) => return run::run(args).await,
             Command::Bench(args) => return bench::run(args).await,
+            Command::Job(args) => return job::run(args).await,
             Command::Demo(args) => demo::run(args).await,
             Command::Dev(args) => dev::run(args).await,
             Command::Serve(args) => serve::run(args).await,
             Command::Locks(args) => locks::run(args).await,
             Command::Sessions(args) => sessions::run(args).await,
+            Command::Jobs(args) => jobs::run(args).await,
             Command::Members(args) => members::list(args).await,
             Command::Describe(args) => describe::run(args).await,
             Command::Why(args) => why::run(args).await,

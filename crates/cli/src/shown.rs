@@ -148,6 +148,17 @@ pub(crate) fn left(until: LogicalMs, now: LogicalMs) -> String {
     duration::show(until.0.saturating_sub(now.0))
 }
 
+/// `, job 2026-11, attempt 2`: what follows a holder or a waiter, if it is there for a job.
+pub(crate) fn job(key: Option<&JobKey>, attempt: Option<u64>) -> String {
+    let attempt = attempt.map_or(String::new(), |attempt| format!(", attempt {attempt}"));
+    key.map_or(String::new(), |key| format!(", job {key}{attempt}"))
+}
+
+/// The same for programs. Null if it is for no job.
+pub(crate) fn job_json(key: Option<&JobKey>, attempt: Option<u64>) -> Value {
+    key.map_or(Value::Null, |key| json!({ "key": key.as_str(), "attempt": attempt }))
+}
+
 /// `fencepost job show billing 2026-11`, as a shell takes it.
 pub(crate) fn job_command(what: &str, name: &Name, key: &JobKey) -> String {
     format!("`fencepost job {what} {} {}`", word(name.as_str()), word(key.as_str()))

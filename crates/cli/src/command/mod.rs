@@ -11,6 +11,8 @@ pub(crate) mod describe;
 pub(crate) mod dev;
 pub(crate) mod exec;
 pub(crate) mod fence;
+pub(crate) mod job;
+pub(crate) mod jobs;
 pub(crate) mod locks;
 pub(crate) mod members;
 pub(crate) mod run;

@@ -15,6 +15,7 @@ use super::job_files::JobFiles;
 use super::period::{self, Period};
 use super::supervise::{self, Ended, Environment, supervise};
 use super::{Acquired, Args, RELEASE_PATIENCE, Task, stopping};
+use crate::connect;
 use crate::failure::{self, Failure, Result};
 use crate::nesting::Outer;
 use crate::{duration, output, shown};
@@ -22,7 +23,7 @@ use crate::{duration, output, shown};
 #[derive(Debug, clap::Args)]
 pub(super) struct OnceArgs {
     /// Run the command once for this key, such as 2026-11: if it has succeeded before, here or on another host, it does not run
-    #[arg(long, value_name = "KEY", value_parser = key, help_heading = "Jobs")]
+    #[arg(long, value_name = "KEY", value_parser = connect::job_key, help_heading = "Jobs")]
     once: Option<JobKey>,
     /// Run the command once in each hour, day, week, month, or part of a day such as 15m. The key is the beginning of the period in
     /// UTC, like 2026-11-18. For crontabs, where the % of `date +%F` is a new line
@@ -37,11 +38,6 @@ pub(super) struct OnceArgs {
     /// How long the cluster remembers the job after its last attempt: a minute to a year [default: 30 days]
     #[arg(long, value_name = "DURATION", value_parser = keep, help_heading = "Jobs")]
     keep: Option<Duration>,
-}
-
-/// Parses the key of a job.
-pub(crate) fn key(text: &str) -> std::result::Result<JobKey, String> {
-    JobKey::new(text).map_err(|why| format!("{why}; choose another key"))
 }
 
 fn keep(text: &str) -> std::result::Result<Duration, String> {
@@ -175,7 +171,7 @@ impl This<'_> {
             self.say(&format!("was done before{by}: the command is not run. See {}", self.command("show")));
             return self.args.job.done_exit.unwrap_or(0);
         }
-        self.gave_up(&format!("has failed for good{by}"))
+        self.gave_up("has failed for good")
     }
 
     fn gave_up(&self, what: &str) -> u8 {
