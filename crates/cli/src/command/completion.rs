@@ -130,10 +130,13 @@ fn words_of(words: &[OsString], wanted: Wanted) -> impl Fn(&OsStr) -> Vec<Comple
 /// The cluster that these words name, and the name of the job, if it stands there. `None` if they are not a command that talks to one.
 fn command_of(words: &[OsString]) -> Option<(ServerArgs, Option<Name>)> {
     let mut matches = crate::Arguments::command().ignore_errors(true).try_get_matches_from(words).ok()?;
-    while let Some((_, inner)) = matches.remove_subcommand() {
+    (_, matches) = matches.remove_subcommand()?;
+    if let Some((_, inner)) = matches.remove_subcommand() {
         matches = inner;
     }
-    let job = matches.try_get_one::<Name>("name").ok().flatten().cloned();
+    // A command with commands of its own talks to no cluster.
+    matches.try_contains_id("server").ok()?;
+    let job = matches.try_get_one::<Name>("job_name").ok().flatten().cloned();
     Some((ServerArgs::from_arg_matches(&matches).ok()?, job))
 }
 

@@ -34,10 +34,11 @@ enum What {
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Job {
     /// The job's name, which is the name of its lock
-    #[arg(value_name = "JOB", value_parser = connect::name)]
+    #[arg(id = "job_name", value_name = "JOB", value_parser = connect::name)]
     pub(crate) name: Name,
     /// The job's key, such as 2026-11
-    #[arg(value_name = "KEY", value_parser = connect::job_key)]
+    // `key` is a flag: the TLS key.
+    #[arg(id = "job_key", value_name = "KEY", value_parser = connect::job_key)]
     pub(crate) key: JobKey,
 }
 
@@ -141,7 +142,8 @@ async fn show(args: ShowArgs) -> Result {
     if args.output.output == Format::Json {
         return output::json(&show_json(&args.job, &seen, &people));
     }
-    let line = |heading: &str, text: &str| output::line(&format!("{heading:<10}  {}", output::printable(text)));
+    let line =
+        |heading: &str, text: &str| output::line(format!("{heading:<10}  {}", output::printable(text)).trim_end());
     line("job", args.job.name.as_str())?;
     line("key", args.job.key.as_str())?;
     let Some(job) = &what.record else {
@@ -287,7 +289,7 @@ async fn complete(args: CompleteArgs) -> Result {
     let consequence = match &what.holder {
         Some(holder) => {
             let who = holder.session.map_or("a session that has ended".to_owned(), |it| people.who(it, None));
-            format!("; it is held by {who} for {}, which loses its lock", shown::age(&at, holder.since))
+            format!(". It loses its lock: {who}, which has held it for {}", shown::age(&at, holder.since))
         }
         None => String::new(),
     };
@@ -308,7 +310,7 @@ async fn forget(args: ForgetArgs) -> Result {
         )));
     }
     let record = what.record.ok_or_else(|| not_remembered(&job))?;
-    let shown = format!("{job}, which is {} after {} attempts", state(&record).words(&record), record.attempts);
+    let shown = format!("{job}, which was {} after {} attempts", state(&record).words(&record), record.attempts);
     confirm(&format!("This will forget {shown}: it can run again"), act.yes)?;
     client.admin().reason(&act.reason).forget_job(job.name.as_str(), job.key.as_str()).await?;
     output::say(&format!("fencepost: forgotten: {}", output::printable(&shown)));

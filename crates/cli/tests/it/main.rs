@@ -8,6 +8,7 @@ mod fail_fast;
 mod fence;
 mod first_hour;
 mod harness;
+mod job;
 mod look;
 mod members;
 mod readme;
