@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fencepost::{Address, Client, ClientBuilder, Error, Failed, Refused};
-use fencepost_core::Name;
+use fencepost_core::{JobKey, Name};
 
 use crate::failure::{Failure, Result};
 use crate::settings::{ClientFlags, NodeFlags, Settings};
@@ -112,4 +112,9 @@ pub(crate) fn node_address(text: &str, default_port: u16) -> std::result::Result
 /// Parses the name of a lock.
 pub(crate) fn name(text: &str) -> std::result::Result<Name, String> {
     Name::new(text).map_err(|why| format!("{why}; choose another name"))
+}
+
+/// Parses the key of a job.
+pub(crate) fn job_key(text: &str) -> std::result::Result<JobKey, String> {
+    JobKey::new(text).map_err(|why| format!("{why}; choose another key"))
 }

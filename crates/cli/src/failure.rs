@@ -9,9 +9,13 @@ use std::fmt::Display;
 pub(crate) const REFUSED: u8 = 1;
 /// Wrong usage: an argument or a setting is not valid.
 pub(crate) const USAGE: u8 = 2;
+/// `run`: the command of a job succeeded, and it is not known whether the job is completed.
+pub(crate) const UNKNOWN: u8 = 121;
+/// `run` and `job wait`: the job has failed for good.
+pub(crate) const GAVE_UP: u8 = 122;
 /// `run`: the lock was lost while the command ran.
 pub(crate) const LOST: u8 = 123;
-/// `run`: the lock was not acquired.
+/// `run`: the lock was not acquired. `job wait`: the wait is over.
 pub(crate) const NOT_ACQUIRED: u8 = 124;
 /// For example, the cluster cannot be reached or a file cannot be written.
 pub(crate) const FAILED: u8 = 125;
@@ -27,7 +31,7 @@ Exit codes:
   1    refused, or not found
   2    wrong usage: fix the arguments or the settings
   125  failed: for example, the cluster cannot be reached or a file cannot be written
-`fencepost run` has more exit codes: see `fencepost run --help`.";
+`fencepost run`, `checkpoint` and `job wait` have more exit codes: see their --help.";
 
 /// Why a command failed.
 #[derive(Debug)]

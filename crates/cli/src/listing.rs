@@ -2,14 +2,15 @@
 //!
 //! The pages are read one after the other, so a listing is not a snapshot of one moment. `shown.rs` decides how it is shown.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use fencepost::{Client, GrantView, ReadAt, SessionId, SessionView, WaiterRecord};
+use fencepost::{Client, GrantId, GrantView, JobKey, JobRecord, Name, ReadAt, SessionId, SessionView, WaiterRecord};
+use fencepost_core::Terms;
 
 use crate::failure::Result;
 use crate::shown::People;
 
-/// How many sessions are looked up, with one request each.
+/// How many sessions or jobs are looked up, with one request each.
 const LOOKUPS_MAX: usize = 20;
 /// How many pages of sessions a join reads: 100,000 sessions. Those on later pages are shown by id only.
 const SESSION_PAGES_MAX: usize = 100;
@@ -39,6 +40,53 @@ pub(crate) async fn waiters(client: &Client, prefix: &str, pages_max: usize) -> 
         }
     }
     Ok(rows)
+}
+
+/// Every job that is remembered of a name with this prefix, and the position and time of the last page.
+pub(crate) async fn jobs(client: &Client, prefix: &str) -> Result<(Vec<JobRecord>, ReadAt)> {
+    let (mut rows, mut after) = (Vec::new(), None);
+    loop {
+        let page = client.jobs(prefix, after.as_ref()).await?;
+        rows.extend(page.what.rows);
+        after = page.what.next;
+        if after.is_none() {
+            return Ok((rows, page.at));
+        }
+    }
+}
+
+/// The key of the job that a grant or a request with these terms is for.
+pub(crate) fn job_of(terms: &Option<Box<Terms>>) -> Option<&JobKey> {
+    Some(&terms.as_ref()?.job.as_ref()?.key)
+}
+
+/// The numbers of the attempts that these grants of jobs have begun: looked up if they are few, else read from the listing of all jobs.
+pub(crate) async fn attempts(
+    client: &Client,
+    jobs: impl IntoIterator<Item = (GrantId, &Name, &JobKey)>,
+) -> Result<BTreeMap<GrantId, u64>> {
+    let wanted: BTreeMap<GrantId, (&Name, &JobKey)> =
+        jobs.into_iter().map(|(grant, name, key)| (grant, (name, key))).collect();
+    let records = if wanted.len() <= LOOKUPS_MAX {
+        let mut records = Vec::new();
+        for (name, key) in wanted.values() {
+            records.extend(client.job(name.as_str(), key.as_str()).await?.what.record);
+        }
+        records
+    } else {
+        self::jobs(client, "").await?.0
+    };
+    let attempt = |job: JobRecord| Some((job.last?.grant, job.attempts));
+    Ok(records.into_iter().filter_map(attempt).filter(|(grant, _)| wanted.contains_key(grant)).collect())
+}
+
+/// The attempts of those among these grants that are for jobs.
+pub(crate) async fn attempts_of(client: &Client, grants: &[GrantView]) -> Result<BTreeMap<GrantId, u64>> {
+    let jobs = grants.iter().filter_map(|grant| {
+        let (name, terms) = grant.record.job()?;
+        Some((grant.record.id, name, &terms.key))
+    });
+    attempts(client, jobs).await
 }
 
 /// Every session, and the position and time of the last page.

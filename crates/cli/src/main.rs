@@ -12,9 +12,16 @@
 //! | `command/dev.rs` | `dev`: a node or a small cluster in this process, to try things out |
 //! | `command/serve.rs` | `serve`: one node of a cluster |
 //! | `command/run.rs` | `run`: a command that runs only while a lock is held |
+//! | `command/run/request.rs` | what `run` asks for: locks of either tier, permits, or a job |
+//! | `command/run/once.rs`, `command/run/period.rs` | `run --once`: the attempt and the completion, and the keys of periods |
+//! | `command/run/job_files.rs`, `command/run/checkpoints.rs` | the files and the socket that the command of a job gets |
+//! | `command/checkpoint.rs` | `checkpoint`: the other end of that socket |
 //! | `command/run/supervise.rs` | the command itself: its process group, its environment, and its end with the lock |
 //! | `command/exec.rs` | `become-command`: starts a command that dies with its parent; for `run` and `demo` |
 //! | `command/locks.rs`, `command/sessions.rs` | `locks`, `sessions`: lists of locks and sessions |
+//! | `command/jobs.rs` | `jobs`: a list of jobs |
+//! | `command/job.rs` | `job show`, `complete`, `forget`, `allow`: one job, and what an administrator changes |
+//! | `command/job/wait.rs`, `command/job/check.rs` | `job wait`, and `job check` for monitors |
 //! | `command/describe.rs`, `command/why.rs` | `describe`, `why`: one lock, in tables and in sentences |
 //! | `command/watch.rs`, `command/top.rs` | `watch`, `top`: events as they happen, and a live screen |
 //! | `command/administer.rs` | `break`, `evict`, `freeze`, `freezes`, `thaw`, `limit`: what an administrator changes |
@@ -66,8 +73,8 @@ use clap::error::ContextValue;
 use fencepost_core::shortened;
 
 use crate::command::{
-    administer, backends, backup, bench, completion, config, describe, dev, exec, fence, locks, members, run, serve,
-    sessions, top, transfer, watch, why,
+    administer, backends, backup, bench, checkpoint, completion, config, describe, dev, exec, fence, job, jobs, locks,
+    members, run, serve, sessions, top, transfer, watch, why,
 };
 use crate::failure::{EXIT_CODES, Failure, Result};
 
@@ -85,9 +92,12 @@ enum Command {
     Dev(dev::Args),
     Serve(serve::Args),
     Run(run::Args),
+    Checkpoint(checkpoint::Args),
     #[command(visible_alias = "list")]
     Locks(locks::Args),
     Sessions(sessions::Args),
+    Jobs(jobs::Args),
+    Job(job::Args),
     Members(members::ListArgs),
     Describe(describe::Args),
     Why(why::Args),
@@ -150,17 +160,22 @@ fn carry_out(command: Command) -> Result<u8> {
         Command::CompleteWords(args) => return completion::complete(args).map(|()| 0),
         _ => {}
     }
+    if let Command::Checkpoint(args) = command {
+        return checkpoint::run(args);
+    }
     // One thread: the server is designed for one, and a client needs no more.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         match command {
             Command::Run(args) => return run::run(args).await,
             Command::Bench(args) => return bench::run(args).await,
+            Command::Job(args) => return job::run(args).await,
             Command::Demo(args) => demo::run(args).await,
             Command::Dev(args) => dev::run(args).await,
             Command::Serve(args) => serve::run(args).await,
             Command::Locks(args) => locks::run(args).await,
             Command::Sessions(args) => sessions::run(args).await,
+            Command::Jobs(args) => jobs::run(args).await,
             Command::Members(args) => members::list(args).await,
             Command::Describe(args) => describe::run(args).await,
             Command::Why(args) => why::run(args).await,
@@ -181,7 +196,9 @@ fn carry_out(command: Command) -> Result<u8> {
             Command::Config(args) => config::run(args),
             Command::Completion(args) => completion::run(&args),
             Command::DemoWorker(args) => demo::worker::run(args).await,
-            Command::Exec(_) | Command::CompleteWords(_) => unreachable!("it ran before the runtime was created"),
+            Command::Exec(_) | Command::CompleteWords(_) | Command::Checkpoint(_) => {
+                unreachable!("it ran before the runtime was created")
+            }
         }?;
         Ok(0)
     })

@@ -14,6 +14,7 @@ use fencepost::{CLIENT_PORT, ClientBuilder};
 use fencepost_server::{Begin, Config, TlsFiles};
 use serde_json::Value;
 
+use crate::command::run::JOB_VARIABLES;
 use crate::failure::{Failure, Result};
 use crate::similar;
 
@@ -350,7 +351,8 @@ impl Settings {
 /// Every variable that this program reads or sets, and what it holds.
 fn variables() -> impl Iterator<Item = (String, Holds)> {
     let keys = NODE.iter().chain(CLIENT).map(|key| (settings::variable(key.name), key.holds));
-    keys.chain(OTHER_VARIABLES.iter().map(|(name, holds)| ((*name).to_owned(), *holds)))
+    let of_jobs = JOB_VARIABLES.iter().map(|name| ((*name).to_owned(), Holds::Plain));
+    keys.chain(OTHER_VARIABLES.iter().map(|(name, holds)| ((*name).to_owned(), *holds))).chain(of_jobs)
 }
 
 /// The variables whose value is a secret.

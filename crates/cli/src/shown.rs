@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fencepost::{ReadAt, ShownNode};
+use fencepost::{GrantEnd, JobKey, Name, ReadAt, SessionEnd, ShownNode};
 use fencepost_core::{FreezeId, Held, LockMode, LogicalMs, Mode, OwnerName, Scope, SessionId, Takes};
 use serde_json::{Value, json};
 
@@ -97,6 +97,30 @@ pub(crate) fn scope_json(scope: &Scope) -> Value {
     }
 }
 
+/// How a session ended.
+pub(crate) fn session_end(how: &SessionEnd) -> &'static str {
+    match how {
+        SessionEnd::Closed => "closed",
+        SessionEnd::Expired => "expired",
+        SessionEnd::Evicted(_) => "evicted",
+        SessionEnd::Restored => "restored",
+    }
+}
+
+/// How a grant ended.
+pub(crate) fn grant_end(how: &GrantEnd) -> &'static str {
+    match how {
+        GrantEnd::Released => "released",
+        GrantEnd::Session(SessionEnd::Closed) => "session closed",
+        GrantEnd::Session(SessionEnd::Expired) => "session expired",
+        GrantEnd::Session(SessionEnd::Evicted(_)) => "session evicted",
+        GrantEnd::Session(SessionEnd::Restored) => "cluster restored",
+        GrantEnd::Ttl => "ttl",
+        GrantEnd::MaxHold => "max-hold",
+        GrantEnd::Broken(_) => "broken",
+    }
+}
+
 /// What people read where the cluster no longer knows which wall-clock time a stamp was.
 const UNKNOWN: &str = "unknown";
 
@@ -122,6 +146,31 @@ pub(crate) fn with_since(mut json: Value, at: &ReadAt, since: LogicalMs) -> Valu
 /// How long from now, in logical time.
 pub(crate) fn left(until: LogicalMs, now: LogicalMs) -> String {
     duration::show(until.0.saturating_sub(now.0))
+}
+
+/// `, job 2026-11, attempt 2`: what follows a holder or a waiter, if it is there for a job.
+pub(crate) fn job(key: Option<&JobKey>, attempt: Option<u64>) -> String {
+    let attempt = attempt.map_or(String::new(), |attempt| format!(", attempt {attempt}"));
+    key.map_or(String::new(), |key| format!(", job {key}{attempt}"))
+}
+
+/// The same for programs. Null if it is for no job.
+pub(crate) fn job_json(key: Option<&JobKey>, attempt: Option<u64>) -> Value {
+    key.map_or(Value::Null, |key| json!({ "key": key.as_str(), "attempt": attempt }))
+}
+
+/// `fencepost job show billing 2026-11`, as a shell takes it.
+pub(crate) fn job_command(what: &str, name: &Name, key: &JobKey) -> String {
+    format!("`fencepost job {what} {} {}`", word(name.as_str()), word(key.as_str()))
+}
+
+/// A word of a command line. In quotes, if a shell would take it for more than one word or for more than text.
+fn word(text: &str) -> String {
+    let is_plain = |it: char| it.is_alphanumeric() || "-_./:,@%+=".contains(it);
+    if text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 /// What a session's client says about itself, by key.

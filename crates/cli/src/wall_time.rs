@@ -15,7 +15,7 @@ pub(crate) fn for_people(ms: u64) -> String {
 }
 
 /// Year, month, day, hour, minute and second of an instant.
-fn civil(ms: u64) -> [u64; 6] {
+pub(crate) fn civil(ms: u64) -> [u64; 6] {
     let seconds = ms / 1_000;
     let (mut days, time) = (seconds / 86_400, seconds % 86_400);
     let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));

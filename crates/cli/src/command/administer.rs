@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 use crate::command::describe::{freeze_json, holders_of_the_name};
 use crate::connect::{self, ServerArgs};
 use crate::failure::{Failure, Result};
+use crate::listing::{self, job_of};
 use crate::output::{self, Format, OutputArgs};
-use crate::{listing, shown};
+use crate::shown;
 
 /// Take a lock away from its holder
 ///
@@ -123,16 +124,17 @@ fn permits(text: &str) -> std::result::Result<u32, String> {
     })
 }
 
+/// What every act of an administrator has.
 #[derive(Debug, clap::Args)]
-struct ActArgs {
+pub(crate) struct ActArgs {
     /// The reason, for the log and for the clients that lose something: they see its first 128 bytes
     #[arg(long, value_name = "TEXT")]
-    reason: String,
+    pub(crate) reason: String,
     /// Do not ask for confirmation
     #[arg(short, long)]
-    yes: bool,
+    pub(crate) yes: bool,
     #[command(flatten)]
-    server: ServerArgs,
+    pub(crate) server: ServerArgs,
 }
 
 pub(crate) async fn break_lock(args: BreakArgs) -> Result {
@@ -175,11 +177,12 @@ async fn targets_of(client: &Client, lock: &Name, rests: bool) -> Result<Vec<(Gr
             .holder
             .session
             .map_or("a session that has ended".to_owned(), |id| people.who(id, it.holder.owner.as_ref()));
+        let job = shown::job(job_of(&it.terms), None);
         let (token, takes) = (it.holder.token.0, shown::takes(it.holder.takes));
         let age = shown::age(at, it.holder.since);
         (
             it.holder.grant,
-            format!("grant {} of {lock} ({takes}, token {token}), held by {who} for {age}", it.holder.grant.0),
+            format!("grant {} of {lock} ({takes}, token {token}), held by {who} for {age}{job}", it.holder.grant.0),
         )
     };
     let found: Vec<_> = holders.iter().map(target).collect();
@@ -209,7 +212,11 @@ async fn grant_target(client: &Client, grant: GrantId) -> Result<(GrantId, Strin
     let (names, mode) = shown::held(&record.held);
     let who = people.who(record.session, record.owner.as_ref());
     let age = shown::age(&page.at, record.granted_at);
-    Ok((grant, format!("grant {} of {names} ({mode}, token {}), held by {who} for {age}", grant.0, record.token.0)))
+    let job = shown::job(job_of(&record.terms), None);
+    Ok((
+        grant,
+        format!("grant {} of {names} ({mode}, token {}), held by {who} for {age}{job}", grant.0, record.token.0),
+    ))
 }
 
 pub(crate) async fn evict(args: EvictArgs) -> Result {

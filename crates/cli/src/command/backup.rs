@@ -27,7 +27,8 @@ pub(crate) struct Args {
 
 /// Make the data directory of a new cluster's first node from a backup
 ///
-/// Sessions are not restored: clients must acquire their locks again. Tokens continue far above those of the backup, so that no
+/// Sessions are not restored: clients must acquire their locks again. Jobs that run once are refused until `fencepost job allow`: the
+/// backup does not know which were completed after it. Tokens continue far above those of the backup, so that no
 /// token that was given after the backup is given again. Then start the node with `fencepost serve --data DIR`, and let other
 /// nodes join it.
 #[derive(Debug, clap::Args)]
@@ -132,7 +133,9 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result {
         .map_err(|error| Failure::failed(format!("{shown} cannot be restored: {error}")))?;
     output::line(&format!("cluster {:032x}, node {:012x}", made.cluster, made.node))?;
     output::say(&format!(
-        "fencepost: start the node with `fencepost serve --data {data}`, then let other nodes join it"
+        "fencepost: start the node with `fencepost serve --data {data}`, then let other nodes join it. It has the jobs as they were when \
+         the backup was made, and refuses to run any until you allow it: complete those that were done since then with `fencepost job \
+         complete`, then call `fencepost job allow`"
     ));
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! `fencepost completion SHELL`: prints the script with which a shell completes commands, flags and names of locks.
 //!
 //! The scripts for bash, zsh and fish call `fencepost complete-words` with the words up to the cursor. It prints one candidate a
-//! line, and after a tab what it is. Names of locks come from the cluster that the words, the environment or the file name. A user
+//! line, and after a tab what it is. Names of locks, and names and keys of jobs, come from the cluster that the words, the environment or the file name. A user
 //! who presses TAB must never wait: a cluster that does not answer within [`BUDGET`] completes nothing, and errors are not shown.
 
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::{CommandFactory, FromArgMatches};
 use clap_complete::Shell;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
-use fencepost::Name;
+use fencepost::{Client, Name};
 
 use crate::connect::ServerArgs;
 use crate::failure::Result;
@@ -24,15 +24,15 @@ pub(crate) const NAME: &str = "complete-words";
 /// How long the cluster may take. The whole completion takes at most 300 ms; the rest is for the start of the process.
 const BUDGET: Duration = Duration::from_millis(200);
 
-/// How many names of locks are offered. More than a screen helps no user.
-const NAMES_MAX: usize = 100;
+/// How many words from the cluster are offered. More than a screen helps no user.
+const WORDS_MAX: usize = 100;
 
 /// Print the completion script for a shell
 ///
 /// For example: `fencepost completion bash > ~/.local/share/bash-completion/completions/fencepost`
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The shell. The scripts for bash, zsh and fish also complete the names of locks
+    /// The shell. The scripts for bash, zsh and fish also complete the names of locks and jobs
     #[arg(value_enum)]
     shell: Shell,
 }
@@ -62,10 +62,17 @@ pub(crate) fn run(args: &Args) -> Result {
 /// Prints the candidates for the last word.
 pub(crate) fn complete(args: &CompleteArgs) -> Result {
     let (word, before) = args.words.split_last().expect("clap requires a word");
-    let names = ArgValueCompleter::new(names_of(before));
-    let takes_lock = |arg: &clap::Arg| arg.get_value_names().is_some_and(|names| names == ["LOCK"]);
-    let with_names = |arg: clap::Arg| if takes_lock(&arg) { arg.add(names.clone()) } else { arg };
-    let mut command = crate::Arguments::command().mut_subcommands(|it| it.mut_args(with_names));
+    let names = ArgValueCompleter::new(words_of(before, Wanted::Locks));
+    let jobs = ArgValueCompleter::new(words_of(before, Wanted::Jobs));
+    let keys = ArgValueCompleter::new(words_of(before, Wanted::Keys));
+    let with_words = |arg: clap::Arg| match arg.get_value_names() {
+        Some([name]) if name == "LOCK" => arg.add(names.clone()),
+        Some([name]) if name == "JOB" => arg.add(jobs.clone()),
+        Some([name]) if name == "KEY" && arg.is_positional() => arg.add(keys.clone()),
+        _ => arg,
+    };
+    let with_words_below = |it: clap::Command| it.mut_args(with_words).mut_subcommands(|it| it.mut_args(with_words));
+    let mut command = crate::Arguments::command().mut_subcommands(with_words_below);
     let directory = std::env::current_dir().ok();
     let found = clap_complete::engine::complete(&mut command, args.words.clone(), before.len(), directory.as_deref());
     // Flags only for a user who has begun one: otherwise they would hide the names.
@@ -80,41 +87,79 @@ pub(crate) fn complete(args: &CompleteArgs) -> Result {
     Ok(())
 }
 
-/// Finds the names of locks for a command that begins with these words.
-fn names_of(words: &[OsString]) -> impl Fn(&OsStr) -> Vec<CompletionCandidate> + Send + Sync + 'static {
-    let server = server_of(words);
+/// What the cluster is asked for.
+#[derive(Clone, Copy)]
+enum Wanted {
+    /// Names of locks that are held or waited for.
+    Locks,
+    /// Names of remembered jobs.
+    Jobs,
+    /// Keys of the jobs of the name that stands before.
+    Keys,
+}
+
+/// Finds what the cluster knows for a command that begins with these words.
+fn words_of(words: &[OsString], wanted: Wanted) -> impl Fn(&OsStr) -> Vec<CompletionCandidate> + Send + Sync + 'static {
+    let command = command_of(words);
     move |word| {
-        let (Some(server), Some(prefix)) = (server.clone(), word.to_str().map(str::to_owned)) else {
+        let (Some((server, job)), Some(prefix)) = (command.clone(), word.to_str().map(str::to_owned)) else {
             return Vec::new();
         };
         let (sender, receiver) = mpsc::channel();
         // Its own thread: looking up a host name cannot be cancelled. The thread ends with the process.
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let found = runtime.ok().and_then(|runtime| runtime.block_on(names(&server, &prefix)).ok());
+            let asked = async {
+                let client = server.connect().await?;
+                match (wanted, job) {
+                    (Wanted::Locks, _) => locks(&client, &prefix).await,
+                    (Wanted::Jobs, _) => jobs(&client, &prefix).await,
+                    (Wanted::Keys, Some(job)) => keys(&client, &job, &prefix).await,
+                    (Wanted::Keys, None) => Ok(BTreeSet::new()),
+                }
+            };
+            let found = runtime.ok().and_then(|runtime| runtime.block_on(asked).ok());
             // The receiver is gone if it was too late.
             let _ = sender.send(found.unwrap_or_default());
         });
         let found = receiver.recv_timeout(BUDGET).unwrap_or_default();
-        found.into_iter().take(NAMES_MAX).map(|name| CompletionCandidate::new(name.as_str())).collect()
+        found.into_iter().take(WORDS_MAX).map(CompletionCandidate::new).collect()
     }
 }
 
-/// The cluster that these words name. `None` if they are not a command that talks to one.
-fn server_of(words: &[OsString]) -> Option<ServerArgs> {
+/// The cluster that these words name, and the name of the job, if it stands there. `None` if they are not a command that talks to one.
+fn command_of(words: &[OsString]) -> Option<(ServerArgs, Option<Name>)> {
     let mut matches = crate::Arguments::command().ignore_errors(true).try_get_matches_from(words).ok()?;
-    let (_, matches) = matches.remove_subcommand()?;
-    ServerArgs::from_arg_matches(&matches).ok()
+    (_, matches) = matches.remove_subcommand()?;
+    if let Some((_, inner)) = matches.remove_subcommand() {
+        matches = inner;
+    }
+    // A command with commands of its own talks to no cluster.
+    matches.try_contains_id("server").ok()?;
+    let job = matches.try_get_one::<Name>("job_name").ok().flatten().cloned();
+    Some((ServerArgs::from_arg_matches(&matches).ok()?, job))
 }
 
 /// The names with this prefix that are held or waited for, from the first page of each.
-async fn names(server: &ServerArgs, prefix: &str) -> Result<BTreeSet<Name>> {
-    let client = server.connect().await?;
+async fn locks(client: &Client, prefix: &str) -> Result<BTreeSet<String>> {
     let grants = client.grants(prefix, None).await?.what.rows;
     let waiters = client.waiters(prefix, None).await?.what.rows;
     let held = grants.into_iter().map(|grant| grant.record.held);
     let wanted = waiters.into_iter().map(|waiter| waiter.wants.held());
     // A grant of several locks has names with other prefixes, too.
-    let names = held.chain(wanted).flat_map(|held| held.names().cloned().collect::<Vec<Name>>());
-    Ok(names.filter(|name| name.as_str().starts_with(prefix)).collect())
+    let names = held.chain(wanted).flat_map(|held| held.names().map(Name::to_string).collect::<Vec<String>>());
+    Ok(names.filter(|name| name.starts_with(prefix)).collect())
+}
+
+/// The names of jobs with this prefix, from the first page.
+async fn jobs(client: &Client, prefix: &str) -> Result<BTreeSet<String>> {
+    let jobs = client.jobs(prefix, None).await?.what.rows;
+    Ok(jobs.iter().map(|job| job.name.to_string()).collect())
+}
+
+/// The keys of a job's name with this prefix, from the first page.
+async fn keys(client: &Client, name: &Name, prefix: &str) -> Result<BTreeSet<String>> {
+    let jobs = client.jobs(name.as_str(), None).await?.what.rows;
+    let keys = jobs.iter().filter(|job| job.name == *name).map(|job| job.key.to_string());
+    Ok(keys.filter(|key| key.starts_with(prefix)).collect())
 }

@@ -1,13 +1,16 @@
 //! `fencepost describe LOCK`: everything about one lock, in tables or as JSON. `why` uses the same JSON.
 
+use std::collections::BTreeMap;
+
 use fencepost::{
-    AsOf, BlockedBy, Blocker, CycleLink, Explanation, FreezeRecord, HolderView, Name, QueueView, ReadAt, SessionId,
+    AsOf, BlockedBy, Blocker, Client, CycleLink, Explanation, FreezeRecord, GrantId, HolderView, Name, QueueView,
+    ReadAt, SessionId,
 };
 use serde_json::{Value, json};
 
 use crate::connect::{self, ServerArgs};
 use crate::failure::Result;
-use crate::listing;
+use crate::listing::{self, job_of};
 use crate::output::{self, Format, OutputArgs};
 use crate::shown::{self, People};
 
@@ -29,8 +32,9 @@ pub(crate) async fn run(args: Args) -> Result {
     let AsOf { at, what } = &explained;
     let now = at.stamp;
     let people = listing::people(&client, sessions_of(what)).await?;
+    let attempts = attempts(&client, what).await?;
     if args.output.output == Format::Json {
-        return output::json(&explanation_json(&explained, &people));
+        return output::json(&explanation_json(&explained, &people, &attempts));
     }
     output::line(&format!("lock      {}", output::printable(what.name.as_str())))?;
     output::line(&format!("as of     entry {} of term {}", at.index, at.term))?;
@@ -50,14 +54,14 @@ pub(crate) async fn run(args: Args) -> Result {
         output::line(&format!("rests     for {left} more, because grant {} was lost", rest.grant.0))?;
     }
     output::line("")?;
-    let row = |HolderView { holder, covers_from, deadline, .. }: &HolderView| {
+    let row = |HolderView { holder, covers_from, deadline, terms }: &HolderView| {
         let who = holder.session.map_or("-".to_owned(), |session| people.who(session, holder.owner.as_ref()));
         let covers = covers_from.as_ref().map_or(String::new(), |above| format!(" (by {above})"));
         [
             holder.grant.0.to_string(),
             holder.token.0.to_string(),
             format!("{}{covers}", shown::takes(holder.takes)),
-            who,
+            who + &shown::job(job_of(terms), attempts.get(&holder.grant).copied()),
             shown::time(at, holder.since),
             shown::age(at, holder.since),
             shown::left(*deadline, now),
@@ -74,7 +78,7 @@ pub(crate) async fn run(args: Args) -> Result {
         [
             position.to_string(),
             format!("{}{}", shown::takes(*wants), if *converts { " (upgrade)" } else { "" }),
-            people.who(waiter.session, waiter.owner.as_ref()),
+            people.who(waiter.session, waiter.owner.as_ref()) + &shown::job(job_of(&waiter.terms), None),
             shown::time(at, waiter.queued_at),
             shown::age(at, waiter.queued_at),
             waiter.until.map_or("for ever".to_owned(), |until| shown::left(until, now)),
@@ -110,7 +114,20 @@ pub(crate) fn holders_of_the_name(what: &Explanation) -> impl Iterator<Item = &H
     what.holders.iter().filter(move |it| it.covers_from.is_none() && asked(it.holder.takes))
 }
 
-pub(crate) fn explanation_json(AsOf { at, what }: &AsOf<Explanation>, people: &People) -> Value {
+/// The attempts of the holders that are there for a job.
+pub(crate) async fn attempts(client: &Client, what: &Explanation) -> Result<BTreeMap<GrantId, u64>> {
+    let jobs = what.holders.iter().filter_map(|it| {
+        let name = it.covers_from.as_ref().unwrap_or(&what.name);
+        Some((it.holder.grant, name, job_of(&it.terms)?))
+    });
+    listing::attempts(client, jobs).await
+}
+
+pub(crate) fn explanation_json(
+    AsOf { at, what }: &AsOf<Explanation>,
+    people: &People,
+    attempts: &BTreeMap<GrantId, u64>,
+) -> Value {
     let now = at.stamp;
     let holder = |it: &HolderView| {
         let row = json!({
@@ -120,6 +137,7 @@ pub(crate) fn explanation_json(AsOf { at, what }: &AsOf<Explanation>, people: &P
             "session": it.holder.session.map(shown::session_id),
             "client": it.holder.session.map(|session| people.json(session)),
             "owner": it.holder.owner.as_ref().map(|owner| owner.as_str()),
+            "job": shown::job_json(job_of(&it.terms), attempts.get(&it.holder.grant).copied()),
             "covers_from": it.covers_from.as_ref().map(Name::as_str),
             "remaining_ms": it.deadline.0.saturating_sub(now.0),
         });
@@ -133,6 +151,7 @@ pub(crate) fn explanation_json(AsOf { at, what }: &AsOf<Explanation>, people: &P
             "session": shown::session_id(it.waiter.session),
             "client": people.json(it.waiter.session),
             "owner": it.waiter.owner.as_ref().map(|owner| owner.as_str()),
+            "job": shown::job_json(job_of(&it.waiter.terms), None),
             "remaining_ms": it.waiter.until.map(|until| until.0.saturating_sub(now.0)),
         });
         shown::with_since(row, at, it.waiter.queued_at)

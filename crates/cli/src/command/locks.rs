@@ -4,12 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fencepost::{GrantView, ReadAt, WaiterRecord};
+use fencepost::{GrantId, GrantView, ReadAt, WaiterRecord};
 use serde_json::{Value, json};
 
 use crate::connect::ServerArgs;
 use crate::failure::Result;
-use crate::listing;
+use crate::listing::{self, job_of};
 use crate::output::{self, Format, OutputArgs};
 use crate::shown::{self, People};
 
@@ -30,9 +30,10 @@ pub(crate) async fn run(args: Args) -> Result {
     let (grants, at) = listing::grants(&client, &args.prefix).await?;
     let waiters = listing::waiters(&client, &args.prefix, usize::MAX).await?;
     let sessions = grants.iter().map(|grant| grant.record.session);
+    let attempts = listing::attempts_of(&client, &grants).await?;
     if args.output.output == Format::Json {
         let people = listing::people(&client, sessions.chain(waiters.iter().map(|waiter| waiter.session))).await?;
-        let grants: Vec<Value> = grants.iter().map(|grant| grant_json(grant, &people, &at)).collect();
+        let grants: Vec<Value> = grants.iter().map(|grant| grant_json(grant, &attempts, &people, &at)).collect();
         let waiters: Vec<Value> = waiters.iter().map(|waiter| waiter_json(waiter, &people, &at)).collect();
         return output::json(&json!({ "held": grants, "waiting": waiters }));
     }
@@ -53,7 +54,8 @@ pub(crate) async fn run(args: Args) -> Result {
             names,
             mode,
             record.token.0.to_string(),
-            people.who(record.session, record.owner.as_ref()),
+            people.who(record.session, record.owner.as_ref())
+                + &shown::job(job_of(&record.terms), attempts.get(&record.id).copied()),
             shown::age(&at, record.granted_at),
             shown::left(*deadline, at.stamp),
             count.to_string(),
@@ -77,7 +79,12 @@ fn nothing(prefix: &str) -> String {
 }
 
 /// A grant as JSON.
-fn grant_json(GrantView { record, deadline }: &GrantView, people: &People, at: &ReadAt) -> Value {
+fn grant_json(
+    GrantView { record, deadline }: &GrantView,
+    attempts: &BTreeMap<GrantId, u64>,
+    people: &People,
+    at: &ReadAt,
+) -> Value {
     let row = json!({
         "grant": record.id.0,
         "token": record.token.0,
@@ -85,6 +92,7 @@ fn grant_json(GrantView { record, deadline }: &GrantView, people: &People, at: &
         "session": shown::session_id(record.session),
         "client": people.json(record.session),
         "owner": record.owner.as_ref().map(|owner| owner.as_str()),
+        "job": shown::job_json(job_of(&record.terms), attempts.get(&record.id).copied()),
         "count": record.count,
         "remaining_ms": deadline.0.saturating_sub(at.stamp.0),
     });
@@ -99,6 +107,7 @@ fn waiter_json(waiter: &WaiterRecord, people: &People, at: &ReadAt) -> Value {
         "session": shown::session_id(waiter.session),
         "client": people.json(waiter.session),
         "owner": waiter.owner.as_ref().map(|owner| owner.as_str()),
+        "job": shown::job_json(job_of(&waiter.terms), None),
         "remaining_ms": waiter.until.map(|until| until.0.saturating_sub(at.stamp.0)),
     });
     shown::with_since(row, at, waiter.queued_at)

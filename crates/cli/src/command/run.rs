@@ -1,7 +1,13 @@
 //! `fencepost run`: runs a command only while a lock is held.
 //!
-//! This file has the arguments, the wait for the lock, and the exit codes. `supervise.rs` runs the command while the lock is held.
+//! This file has the arguments, the wait for the lock, and the exit codes. `request.rs` has what can be asked for, `supervise.rs` runs the
+//! command while the lock is held, and `once.rs` decides about jobs.
 
+mod checkpoints;
+mod job_files;
+mod once;
+mod period;
+mod request;
 mod supervise;
 
 use std::ffi::OsString;
@@ -9,8 +15,8 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use fencepost::{
-    Busy, BusyWhy, Client, Efficiency, Error, Exclusive, GrantId, Guard, Hold, LockMode, LockRequest, Name, Obstacle,
-    OwnerName, Permit, Refusal, Refused, SemaphoreRequest, SessionId, Shared, Tier,
+    BusyWhy, Client, Error, Exclusive, GrantId, Guard, Hold, LockMode, LockRequest, Name, Obstacle, OwnerName, Refusal,
+    Refused, SemaphoreRequest, SessionId, Tier,
 };
 use fencepost_core::bounds::{SESSION_TTL_MS_DEFAULT, TTL_MS_MIN};
 use nix::sys::signal::Signal;
@@ -21,7 +27,12 @@ use crate::connect::{self, ServerArgs};
 use crate::failure::{self, Failure, Result};
 use crate::nesting::{Outer, Wanted};
 use crate::{duration, listing, output};
-use supervise::{Environment, supervise};
+use once::OnceArgs;
+use request::{Request, ShowsToken};
+use supervise::{Ended, Environment, supervise};
+
+pub(crate) use checkpoints::too_long as checkpoint_too_long;
+pub(crate) use job_files::{SOCKET as CHECKPOINT_SOCKET, VARIABLES as JOB_VARIABLES};
 
 /// How long to wait for the answer to a release. The lock ends with its deadline at the latest.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(3);
@@ -39,6 +50,16 @@ The command gets these environment variables:
                       hint, because renewals extend the lease
   FENCEPOST_SESSIONS  the sessions that the command runs under. A `fencepost run` inside of it that asks for the same lock
                       would wait for itself, so it is refused at once (-s inside -s is granted)
+The command of a job (--once, --once-per) also gets:
+  FENCEPOST_JOB_KEY   the key
+  FENCEPOST_ATTEMPT   the number of this attempt, from 1. Only the first attempt may rely on finding nothing done
+  FENCEPOST_LAST_CHECKPOINT  a file with the last checkpoint of an earlier attempt; an empty file if there is none
+  FENCEPOST_RESULT    an empty file: what it contains when the command succeeds is the result of the job, at most 4096 bytes
+  FENCEPOST_CHECKPOINT_SOCKET  for `fencepost checkpoint TEXT`, which stores a checkpoint and returns when it is replicated
+Exit code 0 completes the job, for ever or until --keep is over. Any other end leaves it open, and the next run tries again. The last write
+of the command and the completion are not one step: a crash in between runs the command again. docs/guides/jobs.md says what the store can
+do about that. The files are gone when `fencepost run` ends.
+
 It does not get FENCEPOST_STORE_PASSWORD, which is a secret. Paths such as FENCEPOST_KEY are passed on.
 
 It runs in its own process group. Before the lock's deadline the group gets TERM, and KILL at the deadline or when the lock
@@ -46,9 +67,11 @@ is lost, so that it is gone before the next holder starts. INT, TERM, HUP, QUIT,
 `fencepost run` does not wait for processes that the command leaves in the background. If `fencepost run` itself is killed,
 so is the command (on Linux).
 
-Exit codes: the command's own (128+N if signal N ended it), or
+Exit codes: the command's own (128+N if signal N ended it), 0 if a job was done before (--done-exit sets another code), or
   1    refused for another reason than those below: for example, a semaphore without a limit
   2    wrong usage: fix the arguments or the settings. Also for a lock that is a semaphore, and the reverse
+  121  a job: the command succeeded, but the cluster did not confirm the completion; `fencepost job show` tells
+  122  a job: it has failed for good, now or before; the command did not run
   123  the lock was lost, and the command was stopped
   124  the lock was not acquired: it is busy or frozen, the wait is over, or waiting would be a deadlock (-E sets another code)
   125  fencepost failed: for example, the cluster cannot be reached
@@ -61,7 +84,10 @@ Examples:
   fencepost run -w 30s --max-hold 1h30m nightly -- ./backup.sh
   fencepost run wallet:7 wallet:8 -- ./move.sh      both locks, or none
   fencepost run --limit 3 uploads -- ./upload.sh    at most three at a time
-  fencepost run --tier efficiency thumbs -- ./thumbs.sh";
+  fencepost run --tier efficiency thumbs -- ./thumbs.sh
+  fencepost run --once 2026-11 billing -- ./bill.sh           once, on whichever host is first
+  fencepost run --once-per day --attempts 3 backup -- ./backup.sh   in the crontab of every host
+  fencepost run -n --at-least 50s tidy -- ./tidy.sh           every minute on several hosts, but only on one";
 
 /// Run a command while holding a lock
 #[derive(Debug, clap::Args)]
@@ -101,6 +127,12 @@ pub(crate) struct Args {
     /// Stop the command this long after the lock was granted
     #[arg(long, value_name = "DURATION", value_parser = max_hold)]
     max_hold: Option<Duration>,
+    /// Keep the lock until this long after the command began, also if it ends sooner. Spaces runs on hosts whose clocks differ; ends
+    /// with the lease if this machine dies
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    at_least: Option<Duration>,
+    #[command(flatten)]
+    job: OnceArgs,
     #[command(flatten)]
     server: ServerArgs,
     /// The command and its arguments, after --
@@ -148,6 +180,12 @@ impl Args {
         }
         if let Some((_, twice)) = self.locks.iter().enumerate().find(|(at, lock)| self.locks[..*at].contains(lock)) {
             return Err(Failure::usage(format!("{twice} is named twice: name each lock once")));
+        }
+        if let Some(why) = self.job.refused(self) {
+            return Err(Failure::usage(why));
+        }
+        if self.max_hold.zip(self.at_least).is_some_and(|(max_hold, at_least)| at_least > max_hold) {
+            return Err(Failure::usage("--at-least is longer than --max-hold, which ends the lock: make it shorter"));
         }
         let mode = if self.shared { LockMode::Shared } else { LockMode::Exclusive };
         let tier = match self.tier {
@@ -207,6 +245,7 @@ fn no_command(locks: &[Name]) -> String {
 /// Returns the exit code.
 pub(crate) async fn run(mut args: Args) -> Result<u8> {
     let wanted = args.wanted()?;
+    let job_key = args.job.key();
     let mut signals = signals()?;
     let (builder, nodes) = args.server.builder_that_waits(args.wait)?;
     let begun = Instant::now();
@@ -222,6 +261,7 @@ pub(crate) async fn run(mut args: Args) -> Result<u8> {
     args.wait = args.wait.map(|wait| wait.saturating_sub(begun.elapsed()));
     let task = Task { args: &args, client: &client, wanted: &wanted, ttl };
     let code = match &wanted {
+        _ if let Some(key) = &job_key => task.run_once(signals, key).await,
         Wanted::Permits { name, permits } => task.run(signals, args.permits_of(&client, name, *permits)).await,
         Wanted::Locks { names, mode, tier } => {
             let request = args.locks_of(&client, names);
@@ -270,71 +310,11 @@ impl Args {
     }
 }
 
-/// A request that `run` can make: for locks of either tier, or for permits.
-trait Request: Clone {
-    type Mode;
-    async fn try_once(self) -> std::result::Result<std::result::Result<Guard<Self::Mode>, Box<Busy>>, Error>;
-    async fn wait(self) -> std::result::Result<Guard<Self::Mode>, Error>;
-}
-
-impl<M: Clone> Request for LockRequest<M> {
-    type Mode = M;
-
-    async fn try_once(self) -> std::result::Result<std::result::Result<Guard<M>, Box<Busy>>, Error> {
-        self.try_acquire_or_busy().await
-    }
-
-    async fn wait(self) -> std::result::Result<Guard<M>, Error> {
-        self.acquire().await
-    }
-}
-
-impl Request for SemaphoreRequest {
-    type Mode = Permit;
-
-    async fn try_once(self) -> std::result::Result<std::result::Result<Guard<Permit>, Box<Busy>>, Error> {
-        self.try_acquire_or_busy().await
-    }
-
-    async fn wait(self) -> std::result::Result<Guard<Permit>, Error> {
-        self.acquire().await
-    }
-}
-
-/// The token that the command gets, if such a lock has one.
-trait ShowsToken {
-    fn shown_token(&self) -> Option<u64>;
-}
-
-impl ShowsToken for Hold<Exclusive> {
-    fn shown_token(&self) -> Option<u64> {
-        Some(self.token().get())
-    }
-}
-
-impl ShowsToken for Hold<Shared> {
-    fn shown_token(&self) -> Option<u64> {
-        Some(self.token().get())
-    }
-}
-
-impl ShowsToken for Hold<Efficiency> {
-    fn shown_token(&self) -> Option<u64> {
-        None
-    }
-}
-
-impl ShowsToken for Hold<Permit> {
-    fn shown_token(&self) -> Option<u64> {
-        None
-    }
-}
-
 /// The outcome of the acquire.
-enum Acquired<M> {
-    Yes(Guard<M>),
-    /// An outer `run` holds the lock, and waits for this process to end.
-    ByOuter(GrantId),
+enum Acquired<Got> {
+    Yes(Got),
+    /// The exit code. The user was told why.
+    No(u8),
 }
 
 /// What is to be done, once connected.
@@ -347,59 +327,100 @@ struct Task<'a> {
 
 impl Task<'_> {
     /// Waits for the lock, then runs the command under it. Returns the exit code.
-    async fn run<R: Request>(&self, mut signals: mpsc::Receiver<Signal>, request: R) -> Result<u8>
+    async fn run<M, R: Request<Got = Guard<M>>>(&self, mut signals: mpsc::Receiver<Signal>, request: R) -> Result<u8>
     where
-        Hold<R::Mode>: ShowsToken,
+        Hold<M>: ShowsToken,
     {
-        let Task { args, client, wanted, ttl } = *self;
+        let args = self.args;
         let outer = Outer::of_environment();
-        let acquiring = async {
-            if args.nonblock || !outer.is_empty() {
-                match request.clone().try_once().await? {
-                    Ok(guard) => return Ok(Acquired::Yes(guard)),
-                    Err(busy) => match outer.in_the_way(client, wanted, &busy).await? {
-                        Some(grant) => return Ok(Acquired::ByOuter(grant)),
-                        None if args.nonblock => return Err(Error::from(Refused::Busy(busy))),
-                        None => {}
-                    },
-                }
-            }
-            request.wait().await.map(Acquired::Yes)
-        };
-        let acquired = tokio::select! {
-            acquired = acquiring => acquired,
-            signal = stopping(&mut signals) => return Ok(128 + signal as u8),
-            () = say_that_it_waits(args) => unreachable!("it never returns"),
-        };
-        let guard = match acquired {
-            Ok(Acquired::Yes(guard)) => guard,
-            Ok(Acquired::ByOuter(grant)) => {
-                output::say(&format!(
-                    "fencepost: {} was not acquired: an outer `fencepost run` holds it (grant {}) until this command ends, so it \
-                     would wait for itself for ever. Remove the inner `run`, or use another lock there",
-                    args.shown(),
-                    grant.0
-                ));
-                return Ok(args.conflict_exit_code);
-            }
-            Err(error) => {
-                let holder = holder_of(&error);
-                let message = not_acquired(args, error)?;
-                output::say(&format!("fencepost: {}", output::printable(&message)));
-                if let Some(holder) = holder {
-                    introduce(client, holder).await;
-                }
-                return Ok(args.conflict_exit_code);
-            }
+        let guard = match self.acquire(&outer, &mut signals, request).await? {
+            Acquired::Yes(guard) => guard,
+            Acquired::No(code) => return Ok(code),
         };
         let hold = guard.hold();
         let environment = Environment {
             locks: args.locks.iter().map(Name::as_str).collect::<Vec<_>>().join("\n"),
             token: hold.shown_token(),
             sessions: outer.and(hold.session()),
+            job: Vec::new(),
         };
-        let least = args.max_hold.map_or(ttl, |max_hold| max_hold.min(ttl));
-        supervise(args, guard, &environment, &mut signals, least / 6).await
+        let begun = Instant::now();
+        let ended = supervise(args, &hold, &environment, &mut signals, self.grace()).await;
+        let was_held_on = match (&ended, args.at_least) {
+            (Ok(Ended { stopped: None, .. }), Some(at_least)) => {
+                supervise::hold_on(args, &hold, begun + at_least, &mut signals).await
+            }
+            _ => false,
+        };
+        let released = tokio::time::timeout(RELEASE_PATIENCE, guard.release()).await;
+        let Ended { status, stopped } = ended?;
+        let lost = match (stopped, released) {
+            (Some(why), _) => Some(why),
+            // A lock that is lost after the command has ended did no harm.
+            (None, Ok(Err(error))) if !was_held_on => error.lost().map(|_| error.to_string()),
+            _ => None,
+        };
+        match lost {
+            Some(why) => {
+                output::say(&format!("fencepost: {} was lost while the command ran: {why}", args.shown()));
+                Ok(failure::LOST)
+            }
+            None => Ok(supervise::code_of(status)),
+        }
+    }
+
+    /// How long before the deadline of the lock the command is told to end.
+    fn grace(&self) -> Duration {
+        self.args.max_hold.map_or(self.ttl, |max_hold| max_hold.min(self.ttl)) / 6
+    }
+
+    /// Waits for what is asked for.
+    async fn acquire<R: Request>(
+        &self,
+        outer: &Outer,
+        signals: &mut mpsc::Receiver<Signal>,
+        request: R,
+    ) -> Result<Acquired<R::Got>> {
+        let Task { args, client, wanted, .. } = *self;
+        /// An outer `run` holds the lock, and waits for this process to end.
+        struct ByOuter(GrantId);
+        let acquiring = async {
+            if args.nonblock || !outer.is_empty() {
+                match request.clone().try_once().await? {
+                    Ok(got) => return Ok(Ok(got)),
+                    Err(busy) => match outer.in_the_way(client, wanted, &busy).await? {
+                        Some(grant) => return Ok(Err(ByOuter(grant))),
+                        None if args.nonblock => return Err(Error::from(Refused::Busy(busy))),
+                        None => {}
+                    },
+                }
+            }
+            request.wait().await.map(Ok)
+        };
+        let acquired = tokio::select! {
+            acquired = acquiring => acquired,
+            signal = stopping(signals) => return Ok(Acquired::No(128 + signal as u8)),
+            () = say_that_it_waits(args) => unreachable!("it never returns"),
+        };
+        let why_not = match acquired {
+            Ok(Ok(got)) => return Ok(Acquired::Yes(got)),
+            Ok(Err(ByOuter(grant))) => format!(
+                "{} was not acquired: an outer `fencepost run` holds it (grant {}) until this command ends, so it would wait for itself for \
+                 ever. Remove the inner `run`, or use another lock there",
+                args.shown(),
+                grant.0
+            ),
+            Err(error) => {
+                let holder = holder_of(&error);
+                output::say(&format!("fencepost: {}", output::printable(&not_acquired(args, error)?)));
+                if let Some(holder) = holder {
+                    introduce(client, holder).await;
+                }
+                return Ok(Acquired::No(args.conflict_exit_code));
+            }
+        };
+        output::say(&format!("fencepost: {why_not}"));
+        Ok(Acquired::No(args.conflict_exit_code))
     }
 }
 
@@ -499,7 +520,7 @@ async fn say_that_it_waits(args: &Args) {
 #[cfg(test)]
 mod tests {
     use clap::{Args as _, FromArgMatches};
-    use fencepost::{Cycle, Failed, Unknown};
+    use fencepost::{Busy, Cycle, Failed, Unknown};
 
     use super::*;
 

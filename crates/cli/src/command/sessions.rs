@@ -1,5 +1,8 @@
 //! `fencepost sessions`: lists the live sessions and their clients.
 
+use std::collections::BTreeMap;
+
+use fencepost::{Client, JobKey, Name, SessionId};
 use serde_json::{Value, json};
 
 use crate::connect::ServerArgs;
@@ -19,6 +22,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> Result {
     let client = args.server.connect().await?;
     let (sessions, at) = listing::sessions(&client).await?;
+    let jobs = jobs(&client).await?;
     if args.output.output == Format::Json {
         let row = |session: &fencepost::SessionView| {
             let row = json!({
@@ -27,6 +31,7 @@ pub(crate) async fn run(args: Args) -> Result {
                 "client": shown::client_json(&shown::metadata(session.metadata.as_bytes())),
                 "grants": session.grants,
                 "waits": session.waits,
+                "jobs": jobs_json(jobs.get(&session.id)),
                 "ttl_ms": session.ttl.millis().get(),
                 "remaining_ms": session.deadline.0.saturating_sub(at.stamp.0),
             });
@@ -40,12 +45,56 @@ pub(crate) async fn run(args: Args) -> Result {
             shown::client(&shown::metadata(session.metadata.as_bytes())),
             session.grants.to_string(),
             session.waits.to_string(),
+            jobs_shown(jobs.get(&session.id)),
             duration::show(session.ttl.millis().get()),
             shown::age(&at, session.opened_at),
             shown::left(session.deadline, at.stamp),
         ]
     };
-    let rows: Vec<[String; 7]> = sessions.iter().map(row).collect();
-    let heading = ["SESSION", "CLIENT", "HOLDS", "WAITS", "TTL", "OPEN FOR", "ENDS IN"];
+    let rows: Vec<[String; 8]> = sessions.iter().map(row).collect();
+    let heading = ["SESSION", "CLIENT", "HOLDS", "WAITS", "JOBS", "TTL", "OPEN FOR", "ENDS IN"];
     output::table(heading, &rows, "fencepost: there are no sessions")
+}
+
+/// A job that a session holds or waits for.
+struct OfSession {
+    name: Name,
+    key: JobKey,
+    is_held: bool,
+    attempt: Option<u64>,
+}
+
+/// The jobs of each session.
+async fn jobs(client: &Client) -> Result<BTreeMap<SessionId, Vec<OfSession>>> {
+    let (grants, _) = listing::grants(client, "").await?;
+    let waiters = listing::waiters(client, "", usize::MAX).await?;
+    let attempts = listing::attempts_of(client, &grants).await?;
+    let mut jobs: BTreeMap<SessionId, Vec<OfSession>> = BTreeMap::new();
+    for grant in grants.iter().map(|grant| &grant.record) {
+        if let Some((name, terms)) = grant.job() {
+            let (name, key, attempt) = (name.clone(), terms.key.clone(), attempts.get(&grant.id).copied());
+            jobs.entry(grant.session).or_default().push(OfSession { name, key, is_held: true, attempt });
+        }
+    }
+    for waiter in &waiters {
+        if let Some((name, terms)) = waiter.job() {
+            let (name, key) = (name.clone(), terms.key.clone());
+            jobs.entry(waiter.session).or_default().push(OfSession { name, key, is_held: false, attempt: None });
+        }
+    }
+    Ok(jobs)
+}
+
+/// `billing 2026-11, attempt 2`, or `waits for billing 2026-11`; the first of several.
+fn jobs_shown(jobs: Option<&Vec<OfSession>>) -> String {
+    let Some((first, more)) = jobs.and_then(|jobs| jobs.split_first()) else { return "-".to_owned() };
+    let OfSession { name, key, is_held, attempt } = first;
+    let attempt = attempt.map_or(String::new(), |attempt| format!(", attempt {attempt}"));
+    let more = if more.is_empty() { String::new() } else { format!(", and {} more", more.len()) };
+    format!("{}{name} {key}{attempt}{more}", if *is_held { "" } else { "waits for " })
+}
+
+fn jobs_json(jobs: Option<&Vec<OfSession>>) -> Value {
+    let row = |it: &OfSession| json!({ "name": it.name.as_str(), "key": it.key.as_str(), "is_held": it.is_held, "attempt": it.attempt });
+    jobs.into_iter().flatten().map(row).collect()
 }

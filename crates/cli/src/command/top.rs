@@ -164,6 +164,12 @@ impl View {
         if !silent.is_empty() {
             head.push(format!("silent: {}; see `fencepost members`", silent.join(", ")));
         }
+        if counts.jobs > 0 || counts.jobs_held > 0 {
+            head.push(format!("jobs {}   held {}", counts.jobs, counts.jobs_held));
+        }
+        if counts.jobs_refused {
+            head.push("jobs are refused since this cluster was restored: see `fencepost job allow --help`".to_owned());
+        }
         if status.disk_short {
             head.push("the leader's disk is nearly full: new locks are refused; free space".to_owned());
         }
@@ -268,6 +274,10 @@ mod tests {
                 resources: 5,
                 semaphores: 1,
                 freezes: 2,
+                jobs: 0,
+                job_bytes: 0,
+                jobs_held: 0,
+                jobs_refused: false,
                 last_token: Token(last_token),
             },
             oldest_live_token: Token(1),
@@ -350,14 +360,16 @@ mod tests {
     }
 
     #[test]
-    fn the_screen_says_that_it_is_old_or_that_the_disk_is_full() {
+    fn the_screen_says_what_is_wrong_and_how_many_jobs_there_are() {
         let (_, mut now) = seen();
         now.status.disk_short = true;
+        (now.status.counts.jobs, now.status.counts.jobs_held, now.status.counts.jobs_refused) = (40, 1, true);
         now.status.members[2].state = MemberState::Silent(Duration::from_secs(8));
         now.status.members.iter_mut().for_each(|member| member.leads = false);
         let view = View { problem: Some("no answer".to_owned()), ..View::of(&now, None, &People::default()) };
         let shown = screen(&view).join("\n");
-        for part in ["leader none", "log 1000 (-)", "disk is nearly full", "silent: n3 (", "old: no answer (q quits)"] {
+        let parts = ["leader none", "log 1000 (-)", "disk is nearly full", "silent: n3 (", "old: no answer (q quits)"];
+        for part in parts.into_iter().chain(["jobs 40   held 1", "jobs are refused since this cluster was restored"]) {
             assert!(shown.contains(part), "{part} is not in\n{shown}");
         }
     }

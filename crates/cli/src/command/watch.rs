@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use fencepost::{Client, Event, GrantEnd, Held, Name, Position, PositionedEvent, SessionEnd, SessionId};
+use fencepost::{Client, Event, Held, JobFact, JobKey, Name, Position, PositionedEvent, SessionId};
 use fencepost_core::{ActFacts, Metadata, OwnerName, RequestFacts};
 use serde_json::{Map, Value, json};
 
@@ -111,7 +111,7 @@ fn facts(event: &Event) -> Facts<'_> {
             Facts { session: Some(*session), more: vec![("principal", principal.as_str().into())], ..Facts::default() }
         }
         Event::SessionEnded { session, how } => {
-            Facts { session: Some(*session), more: vec![("how", session_end(how).into())], ..Facts::default() }
+            Facts { session: Some(*session), more: vec![("how", shown::session_end(how).into())], ..Facts::default() }
         }
         Event::Queued { request, arrival } => {
             let (session, grant) = asked(request);
@@ -144,7 +144,7 @@ fn facts(event: &Event) -> Facts<'_> {
             }
         }
         Event::Ended { grant, token, session, owner, held, count_left, how, .. } => {
-            let mut more = vec![("how", grant_end(how).into())];
+            let mut more = vec![("how", shown::grant_end(how).into())];
             if *count_left > 0 {
                 more.push(("count_left", json!(count_left)));
             }
@@ -175,6 +175,20 @@ fn facts(event: &Event) -> Facts<'_> {
             more: vec![("value", String::from_utf8_lossy(value.as_bytes()).into())],
             ..Facts::default()
         },
+        Event::Job { name, key, what } => job_facts(name, key, what),
+        Event::JobsFill { name, records, bytes } => Facts {
+            names: name.iter().collect(),
+            more: vec![
+                ("bound_of", if name.is_some() { "this name" } else { "the whole cluster" }.into()),
+                ("records", (*records).into()),
+                ("bytes", (*bytes).into()),
+                (
+                    "consequence",
+                    "acquires with a job key are refused at the bound: forget jobs, or keep them for less time".into(),
+                ),
+            ],
+            ..Facts::default()
+        },
         Event::Administered { by, reason, act } => {
             let mut facts = act_facts(act);
             facts.more.push(("by", by.as_str().into()));
@@ -182,6 +196,21 @@ fn facts(event: &Event) -> Facts<'_> {
             facts
         }
     }
+}
+
+fn job_facts<'a>(name: &'a Name, key: &JobKey, what: &JobFact) -> Facts<'a> {
+    let mut facts = Facts { names: vec![name], more: vec![("key", key.as_str().into())], ..Facts::default() };
+    match what {
+        JobFact::Begun { grant, attempt } | JobFact::Checkpointed { grant, attempt } => {
+            facts.grant = Some(grant.0);
+            facts.more.push(("attempt", (*attempt).into()));
+        }
+        JobFact::Completed { token, succeeded } => {
+            facts.token = token.map(|token| token.0);
+            facts.more.push(("succeeded", (*succeeded).into()));
+        }
+    }
+    facts
 }
 
 fn act_facts(act: &ActFacts) -> Facts<'_> {
@@ -199,28 +228,10 @@ fn act_facts(act: &ActFacts) -> Facts<'_> {
             more: vec![("limit", limit.map(|limit| limit.get()).into())],
             ..Facts::default()
         },
-    }
-}
-
-fn session_end(how: &SessionEnd) -> &'static str {
-    match how {
-        SessionEnd::Closed => "closed",
-        SessionEnd::Expired => "expired",
-        SessionEnd::Evicted(_) => "evicted",
-        SessionEnd::Restored => "restored",
-    }
-}
-
-fn grant_end(how: &GrantEnd) -> &'static str {
-    match how {
-        GrantEnd::Released => "released",
-        GrantEnd::Session(SessionEnd::Closed) => "session closed",
-        GrantEnd::Session(SessionEnd::Expired) => "session expired",
-        GrantEnd::Session(SessionEnd::Evicted(_)) => "session evicted",
-        GrantEnd::Session(SessionEnd::Restored) => "cluster restored",
-        GrantEnd::Ttl => "ttl",
-        GrantEnd::MaxHold => "max-hold",
-        GrantEnd::Broken(_) => "broken",
+        ActFacts::CompletedJob { name, key } | ActFacts::ForgotJob { name, key } => {
+            Facts { names: vec![name], more: vec![("key", key.as_str().into())], ..Facts::default() }
+        }
+        ActFacts::AllowedJobs => Facts::default(),
     }
 }
 

@@ -2,11 +2,14 @@
 //!
 //! The cluster computes the explanation; this file turns it into sentences. `describe` shows the same facts in tables.
 
-use fencepost::{AsOf, BlockedBy, Cycle, Explanation, Holder, Name, ReadAt};
+use std::collections::BTreeMap;
 
-use crate::command::describe::{explanation_json, sessions_of};
+use fencepost::{AsOf, BlockedBy, Cycle, Explanation, GrantId, Holder, Name, ReadAt};
+
+use crate::command::describe::{attempts, explanation_json, sessions_of};
 use crate::connect::{self, ServerArgs};
 use crate::failure::Result;
+use crate::listing::job_of;
 use crate::output::{self, Format, OutputArgs};
 use crate::shown::{self, People};
 
@@ -29,18 +32,19 @@ pub(crate) async fn run(args: Args) -> Result {
     let client = args.server.connect().await?;
     let explained = client.explain(args.lock.as_str()).await?;
     let people = crate::listing::people(&client, sessions_of(&explained.what)).await?;
-    let said = sentences(&explained, &people);
+    let attempts = attempts(&client, &explained.what).await?;
+    let said = sentences(&explained, &people, &attempts);
     match args.output.output {
         Format::Table => said.iter().try_for_each(|sentence| output::line(&output::printable(sentence))),
         Format::Json => {
-            let mut json = explanation_json(&explained, &people);
+            let mut json = explanation_json(&explained, &people, &attempts);
             json["sentences"] = said.into();
             output::json(&json)
         }
     }
 }
 
-fn sentences(AsOf { at, what }: &AsOf<Explanation>, people: &People) -> Vec<String> {
+fn sentences(AsOf { at, what }: &AsOf<Explanation>, people: &People, attempts: &BTreeMap<GrantId, u64>) -> Vec<String> {
     let now = at.stamp;
     let name = what.name.as_str();
     let mut said = Vec::new();
@@ -70,9 +74,10 @@ fn sentences(AsOf { at, what }: &AsOf<Explanation>, people: &People) -> Vec<Stri
             None => name.to_owned(),
         };
         said.push(format!(
-            "{place} is held ({}) by {}; it ends in {} unless it is renewed.",
+            "{place} is held ({}) by {}{}; it ends in {} unless it is renewed.",
             shown::takes(it.holder.takes),
             holder_of(&it.holder, people, at),
+            shown::job(job_of(&it.terms), attempts.get(&it.holder.grant).copied()),
             shown::left(it.deadline, now)
         ));
     }
@@ -90,9 +95,10 @@ fn sentences(AsOf { at, what }: &AsOf<Explanation>, people: &People) -> Vec<Stri
             None => String::new(),
         };
         said.push(format!(
-            "  {}. {} has waited {} for it ({}){gives_up}.",
+            "  {}. {}{} has waited {} for it ({}){gives_up}.",
             it.position,
             people.who(it.waiter.session, it.waiter.owner.as_ref()),
+            shown::job(job_of(&it.waiter.terms), None),
             shown::age(at, it.waiter.queued_at),
             shown::takes(it.wants)
         ));

@@ -51,6 +51,24 @@ fn tab_completes_names_of_locks_in_bash() {
 }
 
 #[test]
+fn tab_completes_names_and_keys_of_jobs_in_bash() {
+    let dev = Dev::start();
+    for (name, key) in [("billing", "2026-10"), ("billing", "2026-11"), ("billing2", "x"), ("shipping", "day 1")] {
+        dev.fencepost(&["run", "--once", key, name, "--", "true"]).ok();
+    }
+    let of_shell = [("FENCEPOST_SERVER", dev.server.as_str())];
+    for command in ["show", "wait", "forget", "complete", "check"] {
+        assert_eq!(bash(&format!("fencepost job {command} bi"), &of_shell), ["billing", "billing2"], "{command}");
+    }
+    assert_eq!(bash("fencepost job show billing ", &of_shell), ["2026-10", "2026-11"]);
+    assert_eq!(bash("fencepost job show billing 2026-10", &of_shell), ["2026-10"]);
+    assert_eq!(bash("fencepost job wait shipping ", &of_shell), [r"day\ 1"]);
+    assert_eq!(bash(&format!("fencepost job show --server {} ship", dev.server), &[]), ["shipping"]);
+    assert_eq!(bash("fencepost job fo", &of_shell), ["forget"]);
+    assert_eq!(bash("fencepost run --once-", &of_shell), ["--once-per"]);
+}
+
+#[test]
 fn tab_completes_commands_flags_values_and_files_in_bash() {
     assert_eq!(bash("fencepost des", &[]), ["describe"]);
     assert_eq!(bash("fencepost member pro", &[]), ["promote"]);

@@ -9,6 +9,7 @@ mod fail_fast;
 mod fence;
 mod first_hour;
 mod harness;
+mod job;
 mod look;
 mod members;
 mod readme;

@@ -111,6 +111,34 @@ fn nodes_join_and_a_backup_founds_a_new_cluster() {
     assert_eq!(line["level"], "INFO");
 }
 
+/// The backup does not know what was completed after it was made.
+#[test]
+fn a_restored_cluster_refuses_jobs_until_they_are_allowed() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let path = |name: &str| at.join(name).to_str().unwrap().to_owned();
+    let (_node, client) = serve(at, "n1", &["--new-cluster"]);
+    let once = |server: &str, key: &str| ask(server, &["run", "--once", key, "billing", "--", "true"]);
+    once(&client, "2026-10").ok();
+    ask(&client, &["backup", &path("backup")]).ok();
+    once(&client, "2026-11").ok();
+    let said = fencepost(&["restore", &path("backup"), "--data", &path("restored")]).ok();
+    said.says("refuses to run any until you allow it").says("fencepost job allow");
+    let (_restored, client) = serve(at, "restored", &[]);
+    once(&client, "2026-11").with_code(1).says("fencepost job allow");
+    once(&client, "2026-10").ok().says("was done before");
+    // Locks without a key are given.
+    ask(&client, &["run", "billing", "--", "true"]).ok();
+    let act = |args: &[&str]| ask(&client, &[&["job"], args, &["--reason", "looked"]].concat());
+    act(&["complete", "billing", "2026-11", "--yes"]).ok();
+    act(&["allow"]).with_code(2).says("A job that was completed after the backup was made runs again").says("--yes");
+    act(&["allow", "--yes"]).ok().says("jobs are allowed");
+    act(&["allow", "--yes"]).ok().says("nothing was done");
+    once(&client, "2026-11").ok().says("was done before");
+    let ran = ask(&client, &["run", "--once", "2026-12", "billing", "--", "echo", "ran"]).ok();
+    assert_eq!(ran.stdout, "ran\n");
+}
+
 fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
