@@ -1,6 +1,6 @@
 //! The invariants that are checked after every entry, one function each.
 //!
-//! I1 to I5, I7 and I8 are checked at each event, in `ledger`, and I17 to I20, about jobs, in `job_book`. The invariants here compare whole entries: the state before,
+//! I1 to I5, I7 and I8 are checked at each event, in `ledger`, and I26, about jobs, in `job_book`. The invariants here compare whole entries: the state before,
 //! the batch, the effects, and the state after. I15 and I16 are checked in `runner`; later invariants need a cluster.
 
 use std::collections::BTreeMap;

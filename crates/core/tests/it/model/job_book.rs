@@ -54,11 +54,11 @@ impl JobBook {
         self.known(name, key).expect("it was just added")
     }
 
-    /// Follows one entry of the log:
-    /// - I17: a job that is kept is completed once, and nothing begins or is granted for it after that;
-    /// - I18: attempts have rising numbers without gaps, and each grant begins one at most, while it stands;
-    /// - I19: no request waits for a completed job;
-    /// - I20: the checkpoint of a record is the last acknowledged one of its key.
+    /// I26, for one entry of the log:
+    /// - a job that is kept is completed once, and nothing begins or is granted for it after that;
+    /// - attempts have rising numbers without gaps, and each grant begins one at most, while it stands;
+    /// - no request waits for a completed job;
+    /// - the checkpoint of a record is the last acknowledged one of its key.
     pub fn follow(&mut self, step: &Step<'_>) -> Result<(), String> {
         for job in &step.before.jobs {
             if job.until.is_some_and(|until| until <= step.stamp) {
@@ -70,11 +70,11 @@ impl JobBook {
         }
         self.sort();
         let records = JobBook::of(step.after);
-        ensure!(self.entries == records.entries, "I20: jobs: {:#?}\nevents: {:#?}", records.entries, self.entries);
+        ensure!(self.entries == records.entries, "I26: jobs: {:#?}\nevents: {:#?}", records.entries, self.entries);
         for waiter in &step.after.waiters {
             let Some((name, job)) = job_of_waiter(waiter) else { continue };
             let left = self.known(&name, &job.key).is_some_and(|entry| entry.is_completed);
-            ensure!(!left, "I19: {waiter:?} waits for a completed job");
+            ensure!(!left, "I26: {waiter:?} waits for a completed job");
         }
         Ok(())
     }
@@ -90,31 +90,31 @@ impl JobBook {
             match event {
                 Event::Granted { request, grant, count: 1, .. } => {
                     let Some((name, key)) = job_of_request(step, request) else { continue };
-                    ensure!(!refused, "I17: {grant:?} was granted for a job while jobs are refused");
+                    ensure!(!refused, "I26: {grant:?} was granted for a job while jobs are refused");
                     let is_completed = self.known(&name, &key).is_some_and(|entry| entry.is_completed);
-                    ensure!(!is_completed, "I17: {grant:?} was granted for a completed job");
+                    ensure!(!is_completed, "I26: {grant:?} was granted for a completed job");
                     standing.push((*grant, name, key));
                 }
                 Event::Ended { grant, count_left: 0, .. } => standing.retain(|(other, _, _)| other != grant),
                 Event::Job { name, key, what } => {
                     let stands = |id: GrantId| standing.iter().any(|(grant, n, k)| (*grant, n, k) == (id, name, key));
                     let entry = self.known_or_new(name, key);
-                    ensure!(!entry.is_completed, "I17: something happened to a completed job: {event:?}");
+                    ensure!(!entry.is_completed, "I26: something happened to a completed job: {event:?}");
                     match what {
                         JobFact::Begun { grant, attempt } => {
-                            ensure!(stands(*grant), "I18: {grant:?} does not stand for the job that it began");
-                            ensure!(*attempt == entry.attempts + 1, "I18: attempt {attempt} after {}", entry.attempts);
-                            ensure!(entry.begun_by != Some(*grant), "I18: {grant:?} began two attempts");
+                            ensure!(stands(*grant), "I26: {grant:?} does not stand for the job that it began");
+                            ensure!(*attempt == entry.attempts + 1, "I26: attempt {attempt} after {}", entry.attempts);
+                            ensure!(entry.begun_by != Some(*grant), "I26: {grant:?} began two attempts");
                             (entry.attempts, entry.begun_by) = (*attempt, Some(*grant));
                         }
                         JobFact::Checkpointed { grant, attempt } => {
                             let is_last = (entry.attempts, entry.begun_by) == (*attempt, Some(*grant));
-                            ensure!(stands(*grant) && is_last, "I20: a checkpoint of another attempt: {event:?}");
+                            ensure!(stands(*grant) && is_last, "I26: a checkpoint of another attempt: {event:?}");
                             entry.checkpoint = acknowledged.next();
                         }
                         JobFact::Completed { token: Some(_), .. } => {
                             let standing = entry.begun_by.is_some_and(stands);
-                            ensure!(standing, "I17: a job was completed without the grant of its last attempt");
+                            ensure!(standing, "I26: a job was completed without the grant of its last attempt");
                             entry.is_completed = true;
                         }
                         JobFact::Completed { token: None, .. } => entry.is_completed = true,
@@ -122,14 +122,14 @@ impl JobBook {
                 }
                 Event::Administered { act: ActFacts::ForgotJob { name, key }, .. } => {
                     let held = standing.iter().any(|(_, n, k)| (n, k) == (name, key));
-                    ensure!(!held, "I17: a job was forgotten while it was held");
+                    ensure!(!held, "I26: a job was forgotten while it was held");
                     self.entries.retain(|entry| entry.name != *name || entry.key != *key);
                 }
                 Event::Administered { act: ActFacts::AllowedJobs, .. } => refused = false,
                 _ => {}
             }
         }
-        ensure!(acknowledged.next().is_none(), "I20: a checkpoint was acknowledged without an event");
+        ensure!(acknowledged.next().is_none(), "I26: a checkpoint was acknowledged without an event");
         Ok(())
     }
 }
