@@ -132,7 +132,13 @@ async fn show(args: ShowArgs) -> Result {
         (args.error, bytes.error, "error text"),
     ] {
         if is_wanted {
-            let bytes = bytes.ok_or_else(|| Failure::refused(format!("{} has no {what}", args.job)))?;
+            let bytes = bytes.ok_or_else(|| {
+                Failure::refused(format!(
+                    "{} has no {what}: see {}",
+                    args.job,
+                    shown::job_command("show", &args.job.name, &args.job.key)
+                ))
+            })?;
             return Ok(std::io::Write::write_all(&mut std::io::stdout(), bytes)?);
         }
     }
@@ -180,7 +186,7 @@ async fn show(args: ShowArgs) -> Result {
         ),
         ("result", bytes.result, String::new()),
     ] {
-        let Some(bytes) = bytes else { continue };
+        let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty() || heading == "checkpoint") else { continue };
         let text = lines(bytes);
         match (text.as_slice(), more.is_empty()) {
             ([one], true) => line(heading, one)?,
@@ -219,7 +225,7 @@ impl Bytes<'_> {
         let job = view.record.as_ref();
         let ended = job.and_then(|job| job.last.as_ref()?.ended.as_ref());
         Bytes {
-            result: job.and_then(|job| Some(job.completion.as_ref()?.result.as_bytes())).filter(|it| !it.is_empty()),
+            result: job.and_then(|job| Some(job.completion.as_ref()?.result.as_bytes())),
             checkpoint: job.and_then(|job| Some(job.checkpoint.as_ref()?.bytes.as_bytes())),
             error: ended.map(|ended| ended.error.as_bytes()).filter(|it| !it.is_empty()),
         }
@@ -261,9 +267,16 @@ fn show_json(job: &Job, AsOf { at, what }: &AsOf<JobView>, people: &shown::Peopl
         }),
     };
     let bytes = Bytes::of(what);
-    json["result"] = bytes_json(bytes.result);
-    json["checkpoint_stored"] = bytes_json(bytes.checkpoint);
-    json["error"] = bytes_json(bytes.error);
+    // Beside what a listing has: what the job stores.
+    for (pointer, field, bytes) in [
+        ("/completion", "result", bytes.result),
+        ("/checkpoint", "content", bytes.checkpoint),
+        ("/last_attempt/ended", "error", bytes.error),
+    ] {
+        if let Some(Value::Object(object)) = json.pointer_mut(pointer) {
+            object.insert(field.to_owned(), bytes_json(bytes));
+        }
+    }
     json["waiting_count"] = what.waiting.into();
     json["holder"] = what.holder.as_ref().map_or(Value::Null, |holder| {
         let row = json!({

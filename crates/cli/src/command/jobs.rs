@@ -42,6 +42,9 @@ pub(crate) async fn run(args: Args) -> Result {
             rows.entry((name.clone(), terms.key.clone())).or_insert(Row::OnlyHeld(grant));
         }
     }
+    if client.status().await?.counts.jobs_refused {
+        output::say("fencepost: jobs are refused since this cluster was restored: see `fencepost job allow --help`");
+    }
     match args.output.output {
         Format::Json => {
             let json = |((name, key), row): (&(Name, JobKey), &Row<'_>)| match row {

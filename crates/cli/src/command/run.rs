@@ -86,7 +86,7 @@ Examples:
   fencepost run --limit 3 uploads -- ./upload.sh    at most three at a time
   fencepost run --tier efficiency thumbs -- ./thumbs.sh
   fencepost run --once 2026-11 billing -- ./bill.sh           once, on whichever host is first
-  fencepost run --once-per day --attempts 3 backup -- ./backup.sh   in the crontab of every host
+  fencepost run --once-per day --quiet backup -- ./backup.sh  in the crontab of every host
   fencepost run -n --at-least 50s tidy -- ./tidy.sh           every minute on several hosts, but only on one";
 
 /// Run a command while holding a lock

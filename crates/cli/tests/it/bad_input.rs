@@ -64,6 +64,7 @@ fn wrong_arguments_are_refused_with_what_to_write() {
         (&["run", "--once-per", "0.5s", "a", "--", "true"], 2, "write 1s or more"),
         (&["run", "--attempts", "2", "a", "--", "true"], 2, "--attempts is for jobs: give --once KEY"),
         (&["run", "--keep", "1h", "a", "--", "true"], 2, "--keep is for jobs"),
+        (&["run", "--quiet", "a", "--", "true"], 2, "--quiet is for jobs"),
         (&["run", "--done-exit", "9", "a", "--", "true"], 2, "--done-exit is for jobs"),
         (
             &["run", "--at-least", "2h", "--max-hold", "1h", "a", "--", "true"],

@@ -36,8 +36,12 @@ fn the_second_attempt_reads_the_checkpoint_of_the_first_and_what_is_done_is_not_
         (&shown["state"], &shown["is_completed"], &shown["is_held"]),
         (&"open".into(), &false.into(), &false.into())
     );
-    assert_eq!((&shown["attempts"], &shown["error"]["text"]), (&1.into(), &"exit code 7".into()), "{shown}");
-    assert_eq!(shown["checkpoint_stored"]["text"], "up to 42");
+    assert_eq!(
+        (&shown["attempts"], &shown["last_attempt"]["ended"]["error"]["text"]),
+        (&1.into(), &"exit code 7".into()),
+        "{shown}"
+    );
+    assert_eq!(shown["checkpoint"]["content"]["text"], "up to 42");
     assert_eq!((&shown["checkpoint"]["attempt"], &shown["completion"]), (&1.into(), &serde_json::Value::Null));
 
     let second = "echo $FENCEPOST_ATTEMPT $(cat $FENCEPOST_LAST_CHECKPOINT); echo 17 invoices > $FENCEPOST_RESULT";
@@ -45,6 +49,8 @@ fn the_second_attempt_reads_the_checkpoint_of_the_first_and_what_is_done_is_not_
     let again = dev.once("2026-11", "echo never").ok().says("billing 2026-11 was done before by attempt 2");
     assert_eq!(again.stdout, "");
     dev.once_with(&["--done-exit", "9"], "2026-11", "echo never").with_code(9);
+    let quiet = dev.once_with(&["--quiet"], "2026-11", "echo never").ok();
+    assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("", ""));
     // Also where a lock would be refused.
     dev.fencepost(&["freeze", "billing", "--reason", "a test"]).ok();
     dev.once_with(&["-n"], "2026-11", "echo never").ok().says("was done before");
@@ -87,7 +93,7 @@ fn the_command_knows_its_job_and_its_files_are_private_and_gone_at_the_end() {
 fn every_end_of_an_attempt_has_its_exit_code() {
     let dev = Dev::start();
     dev.once("a", "kill -KILL $$").with_code(128 + 9).says("ended with signal 9");
-    assert_eq!(dev.show("a")["error"]["text"], "signal 9");
+    assert_eq!(dev.show("a")["last_attempt"]["ended"]["error"]["text"], "signal 9");
     let run = |args: &[&str]| dev.fencepost(&[&["run", "--once", "b", "billing"], args].concat());
     run(&["--", "no-such-command"]).with_code(127).says("PATH");
     run(&["--", "/"]).with_code(126);
@@ -266,12 +272,13 @@ fn a_command_that_misuses_its_files_and_its_socket_cannot_hold_run_up() {
     run.signal(Signal::SIGTERM);
     run.finish().with_code(128 + 15);
     assert!(!Path::new(&socket).parent().unwrap().exists());
-    assert_eq!(dev.show("a")["error"]["text"], "signal 15");
+    assert_eq!(dev.show("a")["last_attempt"]["ended"]["error"]["text"], "signal 15");
     let (run, socket, _idle) = start("a", reader);
     std::io::Write::write_all(&mut go, b"\n").unwrap();
     run.finish().ok().says("completed without a result");
     assert!(!Path::new(&socket).parent().unwrap().exists());
-    assert_eq!(dev.show("a")["result"], serde_json::Value::Null);
+    assert_eq!(dev.show("a")["completion"]["result"]["bytes"], 0);
+    assert_eq!(dev.fencepost(&["job", "show", "billing", "a", "--result"]).ok().stdout, "");
 }
 
 #[test]
@@ -281,9 +288,9 @@ fn a_checkpoint_is_stored_only_by_the_command_of_a_job_and_only_if_it_is_short()
     dev.fencepost(&["run", "a", "--", OWN, "checkpoint", "1"]).with_code(2).says("not the command of a job");
     dev.once("a", "head -c 4097 /dev/zero | $0 checkpoint").with_code(2).says("a checkpoint has at most 4096 bytes");
     dev.once("a", "head -c 4096 /dev/zero | $0 checkpoint && exit 3").with_code(3);
-    assert_eq!(dev.show("a")["checkpoint_stored"]["bytes"], 4096);
+    assert_eq!(dev.show("a")["checkpoint"]["content"]["bytes"], 4096);
     dev.once("a", "$0 checkpoint -5 && printf '\\377\\376' | $0 checkpoint - && exit 3").with_code(3);
-    assert_eq!(dev.show("a")["checkpoint_stored"]["hex"], "fffe");
+    assert_eq!(dev.show("a")["checkpoint"]["content"]["hex"], "fffe");
     dev.fencepost(&["job", "show", "billing", "a"]).ok().says("fffe");
     // The lock is gone: a process that outlived its job.
     let directory = tempfile::tempdir().unwrap();
@@ -301,7 +308,7 @@ fn a_checkpoint_is_stored_only_by_the_command_of_a_job_and_only_if_it_is_short()
     // 4 KiB of a longer result are kept.
     let long = "head -c 5000 /dev/zero | tr '\\0' x > $FENCEPOST_RESULT";
     dev.once("a", long).ok().says("the result is cut: it has more than 4096 bytes");
-    assert_eq!(dev.show("a")["result"]["bytes"], 4096);
+    assert_eq!(dev.show("a")["completion"]["result"]["bytes"], 4096);
 }
 
 #[test]
@@ -410,4 +417,50 @@ fn jobs_are_listed_by_name_and_key_and_by_prefix() {
     assert_eq!(keys("bill"), ["billing 1", "billing 2"]);
     dev.fencepost(&["jobs", "other"]).ok().says("there are no jobs of names that begin with \"other\"");
     dev.fencepost(&["jobs", "ship"]).ok().says("shipping  1    completed  1");
+}
+
+/// A grant that has begun no attempt: the job has no record yet.
+#[test]
+fn a_job_that_is_held_and_not_begun_is_listed() {
+    let dev = Dev::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _held = runtime.block_on(async {
+        let client = fencepost::Client::connect(&format!("fencepost://{}", dev.server)).await.unwrap();
+        client.lock("billing").once("a").acquire().await.unwrap()
+    });
+    dev.fencepost(&["jobs"]).ok().says("billing  a    held   0");
+    let jobs = dev.fencepost(&["jobs", "-o", "json"]).ok().json();
+    assert_eq!((&jobs[0]["state"], &jobs[0]["is_held"]), (&"held".into(), &true.into()), "{jobs}");
+    dev.fencepost(&["job", "show", "billing", "a"]).ok().says("held, and no attempt has begun");
+    assert_eq!(dev.show("a")["holder"]["grant"], 1);
+    dev.fencepost(&["sessions"]).ok().says("billing a");
+    assert_eq!(
+        dev.fencepost(&["locks", "-o", "json"]).ok().json()["held"][0]["job"]["attempt"],
+        serde_json::Value::Null
+    );
+}
+
+#[test]
+fn a_host_that_dies_leaves_its_checkpoint_to_the_next_one() {
+    let dev = Dev::start();
+    let directory = tempfile::tempdir().unwrap();
+    let script = "$0 checkpoint 42; echo held; exec sleep 600";
+    let mut command = dev.command(&["run", "--ttl", "1s", "--once", "a", "billing", "--", "sh", "-c", script, OWN]);
+    // What a process that is killed leaves behind.
+    command.env("TMPDIR", directory.path());
+    let mut first = Process::start(command);
+    first.wait_for_line("held");
+    first.signal(Signal::SIGKILL);
+    let second = dev.once("a", "echo $FENCEPOST_ATTEMPT $(cat $FENCEPOST_LAST_CHECKPOINT); exit 3").with_code(3);
+    assert_eq!(second.stdout.trim(), "2 42");
+    let mut command = dev.command(&["run", "--ttl", "1s", "--once", "a", "billing", "--", "sh", "-c", script, OWN]);
+    command.env("TMPDIR", directory.path());
+    let mut third = Process::start(command);
+    third.wait_for_line("held");
+    third.signal(Signal::SIGKILL);
+    wait_until("the lease is over", || {
+        let jobs = dev.fencepost(&["jobs", "-o", "json"]).ok().json();
+        (jobs[0]["last_attempt"]["ended"]["how"] == "session expired").then_some(())
+    });
+    dev.fencepost(&["jobs"]).ok().says("session expired");
 }

@@ -126,6 +126,7 @@ fn a_restored_cluster_refuses_jobs_until_they_are_allowed() {
     said.says("refuses to run any until you allow it").says("fencepost job allow");
     let (_restored, client) = serve(at, "restored", &[]);
     once(&client, "2026-11").with_code(1).says("fencepost job allow");
+    ask(&client, &["jobs"]).ok().says("jobs are refused since this cluster was restored").says("2026-10");
     once(&client, "2026-10").ok().says("was done before");
     // Locks without a key are given.
     ask(&client, &["run", "billing", "--", "true"]).ok();

@@ -77,16 +77,19 @@ fn when(at: &ReadAt, done: &CompletionRecord) -> String {
     format!("{} ago, at {}", shown::age(at, done.at), shown::time(at, done.at))
 }
 
+/// A job that is completed: its key, and its completion.
+type Done = (JobKey, CompletionRecord);
+
 /// The last job of this name that has succeeded.
-async fn last_success(client: &Client, name: &Name) -> Result<(Option<(JobKey, CompletionRecord)>, ReadAt)> {
-    let (mut last, mut after): (Option<(JobKey, CompletionRecord)>, Option<(Name, JobKey)>) = (None, None);
+async fn last_success(client: &Client, name: &Name) -> Result<(Option<Done>, ReadAt)> {
+    let (mut last, mut after): (Option<Done>, Option<(Name, JobKey)>) = (None, None);
     loop {
         let page = client.jobs(name.as_str(), after.as_ref()).await?;
         // Names are in order, so longer names with this prefix come after all keys of this one.
         let is_over = page.what.rows.last().is_some_and(|job| job.name != *name);
         let succeeded = |JobRecord { key, completion, .. }| Some((key, completion?)).filter(|(_, it)| it.succeeded);
         let of_name = page.what.rows.into_iter().filter(|job| job.name == *name);
-        last = of_name.filter_map(succeeded).chain(last).max_by_key(|(_, it): &(JobKey, CompletionRecord)| it.at);
+        last = of_name.filter_map(succeeded).chain(last).max_by_key(|(_, it): &Done| it.at);
         after = page.what.next;
         if is_over || after.is_none() {
             return Ok((last, page.at));

@@ -58,13 +58,13 @@ async fn completed(client: &Client, job: &Job) -> Result<Completion> {
     loop {
         let AsOf { at, what } = job.read(client).await?;
         let JobView { record, .. } = what;
+        if let Some(completion) = record.clone().and_then(Completion::of) {
+            return Ok(completion);
+        }
         if !is_said {
             let now = record.as_ref().map_or("no attempt has begun".to_owned(), |record| state(record).words(record));
-            output::say(&format!("fencepost: {}", output::printable(&format!("{job}: {now}"))));
+            output::say(&format!("fencepost: {}", output::printable(&format!("waiting for {job}: {now}"))));
             is_said = true;
-        }
-        if let Some(completion) = record.and_then(Completion::of) {
-            return Ok(completion);
         }
         // After everything that the read has seen.
         let after = Position { index: at.index, ordinal: u32::MAX };

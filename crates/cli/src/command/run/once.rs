@@ -32,6 +32,9 @@ pub(super) struct OnceArgs {
     /// Exit with this code if the job was done before [default: 0]
     #[arg(long, value_name = "CODE", help_heading = "Jobs")]
     done_exit: Option<u8>,
+    /// Do not say that the job was done before: cron would send it by mail. Everything else is still said
+    #[arg(long, help_heading = "Jobs")]
+    quiet: bool,
     /// Give up after this many attempts: the job is then completed as failed, and the exit code is 122 [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Jobs")]
     attempts: Option<u64>,
@@ -62,6 +65,7 @@ impl OnceArgs {
             let only_for_jobs = [
                 (self.done_exit.is_some(), "--done-exit is for jobs: give --once KEY or --once-per PERIOD, too"),
                 (self.attempts.is_some(), "--attempts is for jobs: give --once KEY or --once-per PERIOD, too"),
+                (self.quiet, "--quiet is for jobs: give --once KEY or --once-per PERIOD, too"),
                 (self.keep.is_some(), "--keep is for jobs: give --once KEY or --once-per PERIOD, too"),
             ];
             return only_for_jobs.into_iter().find(|(is_given, _)| *is_given).map(|(_, why)| why);
@@ -168,7 +172,9 @@ impl This<'_> {
             (None, attempts) => format!(" by attempt {attempts}"),
         };
         if completion.succeeded {
-            self.say(&format!("was done before{by}: the command is not run. See {}", self.command("show")));
+            if !self.args.job.quiet {
+                self.say(&format!("was done before{by}: the command is not run. See {}", self.command("show")));
+            }
             return self.args.job.done_exit.unwrap_or(0);
         }
         self.gave_up("has failed for good")
