@@ -28,7 +28,9 @@ impl LockState {
         let outcome = self.try_acquire(asker, acquire).unwrap_or_else(Outcome::Refused);
         match &outcome {
             Outcome::Granted { .. } => self.effects.announce_granted(facts, &outcome),
-            Outcome::Refused(_) | Outcome::Deadlock(_) => self.effects.announce_not_granted(facts, &outcome),
+            Outcome::Refused(_) | Outcome::Deadlock(_) | Outcome::Completed { .. } => {
+                self.effects.announce_not_granted(facts, &outcome);
+            }
             _ => {}
         }
         outcome

@@ -303,7 +303,7 @@ impl Model {
     }
 
     fn announce_refusal(&mut self, request: RequestFacts, outcome: Outcome) -> Outcome {
-        if matches!(outcome, Outcome::Refused(_) | Outcome::Deadlock(_)) {
+        if matches!(outcome, Outcome::Refused(_) | Outcome::Deadlock(_) | Outcome::Completed { .. }) {
             self.event(Event::NotGranted { request, outcome: outcome.clone() });
         }
         outcome
