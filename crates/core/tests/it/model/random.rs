@@ -114,6 +114,8 @@ pub struct World {
     /// The largest ordinary step of time between two entries.
     step_ms: u64,
     operations_max: u64,
+    /// Whether the first entry tells the story of a cycle that a release closes. Chance alone hardly ever makes one.
+    story: bool,
     /// Whether enough requests wait, so that no other queues: longer queues cost time and test nothing new.
     crowded: bool,
 }
@@ -150,6 +152,7 @@ impl World {
             keys: random.pick(&[&["k"][..], &["k", "l"], &["k", "l", "m"]]).iter().map(|text| job_key(text)).collect(),
             step_ms: *random.pick(&[50, 300, 300, 2_000]),
             operations_max: *random.pick(&[1, 3, 6]),
+            story: random.percent(4),
             crowded: false,
             random,
         }
@@ -172,8 +175,38 @@ impl World {
         if self.random.percent(3) {
             batch.operations.clear();
         }
+        if std::mem::take(&mut self.story) {
+            batch = Batch { operations: self.cycle_closed_by_a_release(), ..Batch::default() };
+        }
         let restores = self.random.below(1_000) < 3;
         Entry { restores, stamp, batch }
+    }
+
+    /// A waiting owner releases what gave it a place ahead of a request that waits for it. See `deadlock-after-release.txt`.
+    fn cycle_closed_by_a_release(&mut self) -> Vec<Operation> {
+        let lock = |text: &str, mode| Lock { name: name(text), mode };
+        let (shared, exclusive) = (LockMode::Shared, LockMode::Exclusive);
+        let acquires = [
+            (1, vec![lock("/a", shared)]),
+            (0, vec![lock("/a/b", shared)]),
+            (0, vec![lock("p", exclusive)]),
+            (2, vec![lock("/a", exclusive), lock("p", exclusive)]),
+            (0, vec![lock("/a/d", exclusive)]),
+        ];
+        let mut operations: Vec<Operation> = (0..3).map(|at| open(self.clients[at].session, 30_000)).collect();
+        let owner = Some(self.owners[0].clone());
+        let acquires = acquires.map(|(at, locks)| {
+            let (locks, terms) = (Locks::from_vec(locks), Terms::default());
+            (at, Action::Acquire(Acquire { locks, owner: owner.clone(), wait: Wait::Forever, terms }))
+        });
+        let release = (0, Action::Release { grant: GrantId(2), report: None });
+        operations.extend(acquires.into_iter().chain([release]).map(|(at, action)| {
+            let client = &mut self.clients[at];
+            let (session, number) = (client.session, RequestNumber(client.next_number));
+            client.next_number += 1;
+            Operation::Request(Request { session, epoch: Epoch(1), number, seen: Seen::default(), action })
+        }));
+        operations
     }
 
     fn time_step(&mut self, model: &Model) -> u64 {
@@ -419,11 +452,6 @@ impl World {
         {
             return action;
         }
-        if self.random.percent(20)
-            && let Some(grant) = self.grant_of_an_owner_that_waits(model, at)
-        {
-            return Action::Release { grant, report: None };
-        }
         match act {
             // The more a session holds, the more often it releases, so that some names are held and some are free.
             _ if self.random.percent(if self.crowded { holds.min(1) * 50 } else { holds.min(4) * 13 }) => {
@@ -461,15 +489,6 @@ impl World {
         }
         let owner = self.random.percent(self.named_percent).then(|| self.random.pick(&self.owners).clone());
         Action::Acquire(Acquire { locks, owner, wait: self.wait(), terms: Terms { job, ..self.terms() } })
-    }
-
-    /// A grant of an owner that waits for something else. To release it can close a cycle.
-    fn grant_of_an_owner_that_waits(&mut self, model: &Model, at: usize) -> Option<GrantId> {
-        let session = self.clients[at].session;
-        let own = model.grants.iter().filter(|grant| grant.session == session && grant.owner.is_some());
-        let waiting: Vec<GrantId> =
-            own.filter(|grant| model.waiting_request_of_owner(grant).is_some()).map(|grant| grant.id).collect();
-        self.random.pick_some(&waiting).copied()
     }
 
     fn job_terms(&mut self) -> JobTerms {
