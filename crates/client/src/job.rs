@@ -192,7 +192,7 @@ impl OnceRequest {
         self
     }
 
-    /// How many attempts the job may have. Whoever begins one more completes the job as failed instead: see [`Once::GaveUp`].
+    /// How many attempts the job may have. A client that begins one more completes the job as failed instead: see [`Once::GaveUp`].
     pub fn attempts(mut self, attempts: u64) -> Self {
         self.attempts = Some(attempts);
         self
