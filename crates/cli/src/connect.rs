@@ -72,6 +72,10 @@ pub(crate) fn unreachable(nodes: &str, error: Error) -> Failure {
              --server or FENCEPOST_SERVER. To wait until a node has started, give a --timeout, for example 30s",
             addresses.join(", ")
         )),
+        // A node answered, so that another one would not help.
+        Error::Failed(_) if error.to_string().contains("certificate") => Failure::failed(format!(
+            "no leader was found at {nodes}: {error}. For nodes with TLS, give --ca, --cert and --key"
+        )),
         Error::Failed(_) => Failure::failed(format!(
             "no leader was found at {nodes}: {error}. To try things out, start a node with `fencepost dev`. To use another cluster, \
              set --server or FENCEPOST_SERVER. If the nodes use TLS, give --ca, --cert and --key"

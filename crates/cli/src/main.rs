@@ -27,7 +27,7 @@
 //! | `command/administer.rs` | `break`, `evict`, `freeze`, `freezes`, `thaw`, `limit`: what an administrator changes |
 //! | `command/members.rs`, `command/transfer.rs` | `members`, `member`, `transfer`: the nodes, and which of them leads |
 //! | `command/backup.rs` | `backup`, `restore`: the state of a cluster as a file |
-//! | `command/fence.rs` | `fence`: prepares a store to check tokens, shows and tidies its marks |
+//! | `command/fence.rs` | `fence`: prepares a store to check tokens, shows and tidies its marks, and forgets a key |
 //! | `command/backends.rs` | `backends`: the supported lock systems, and what each promises |
 //! | `command/bench.rs` | `bench`: measures a running cluster |
 //! | `command/config.rs` | `config`: the settings in force, and where each comes from |

@@ -33,7 +33,10 @@ use tokio::sync::oneshot;
 
 use crate::error::{Error, Failed};
 use crate::guard::Released;
-use crate::{ClientBuilder, Leadership, LockRequest, SemaphoreRequest};
+use crate::{
+    Checkpoint, ClientBuilder, Completion, JobResult, Leadership, LockRequest, Once, OnceError, OnceRequest,
+    SemaphoreRequest,
+};
 
 /// A connection to a cluster, for threads. Cloning it is cheap. It can build every request that a [`crate::Client`] can.
 ///
@@ -151,6 +154,48 @@ impl Client {
         self.wait_for(election.campaign(value))
     }
 
+    /// Waits for a job that runs once.
+    ///
+    /// # Errors
+    /// As [`OnceRequest::acquire`].
+    pub fn acquire_job(&self, request: OnceRequest) -> Result<Turn, Error> {
+        Ok(match self.wait_for(request.acquire())? {
+            crate::Turn::Yours(job) => Turn::Yours(Job { hold: self.job_hold(&job), job }),
+            crate::Turn::Completed(completion) => Turn::Completed(completion),
+        })
+    }
+
+    /// As [`OnceRequest::run`], but the work runs on this thread. It cannot be stopped when the lock is lost: ask
+    /// [`Hold::is_held`](crate::Hold::is_held) between its steps. The completion of a lost job is refused.
+    ///
+    /// # Errors
+    /// As [`OnceRequest::run`].
+    pub fn run_once<R, E>(
+        &self,
+        request: OnceRequest,
+        work: impl FnOnce(JobHold) -> Result<R, E>,
+    ) -> Result<Once, OnceError<E>>
+    where
+        R: Into<JobResult>,
+        E: std::fmt::Display,
+    {
+        // The work must not run on the runtime, whose thread sends the keep-alives.
+        let attempts_max = request.attempts_max();
+        let mut job = match self.wait_for(request.acquire())? {
+            crate::Turn::Completed(completion) => return Ok(Once::completed_before(completion)),
+            crate::Turn::Yours(job) => job,
+        };
+        if let Some(gave_up) = self.wait_for(job.begin_or_give_up(attempts_max))? {
+            return Ok(Once::GaveUp(gave_up));
+        }
+        let done = work(self.job_hold(&job));
+        self.wait_for(job.end_of_work(done))
+    }
+
+    fn job_hold(&self, job: &crate::Job) -> JobHold {
+        JobHold { hold: job.hold(), runtime: self.runtime.clone() }
+    }
+
     /// Waits for any future of the async API.
     pub fn wait_for<F: Future>(&self, future: F) -> F::Output {
         self.runtime.handle.block_on(future)
@@ -208,5 +253,98 @@ impl<M> Deref for Guard<M> {
 
     fn deref(&self) -> &crate::Hold<M> {
         &self.guard
+    }
+}
+
+/// As [`crate::Turn`].
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "a program has few of them, and a box would be in its way")]
+pub enum Turn {
+    /// The job is yours: begin it, and complete it.
+    Yours(Job),
+    /// The job is completed, and nothing was granted.
+    Completed(Completion),
+}
+
+/// As [`crate::Job`].
+#[derive(Debug)]
+#[must_use = "the job stays open if it is dropped"]
+pub struct Job {
+    job: crate::Job,
+    hold: JobHold,
+}
+
+/// As [`crate::JobHold`].
+#[derive(Clone, Debug)]
+pub struct JobHold {
+    hold: crate::JobHold,
+    runtime: Arc<Runtime>,
+}
+
+impl Job {
+    /// As [`crate::Job::begin`].
+    ///
+    /// # Errors
+    /// As [`crate::Job::begin`].
+    pub fn begin(&self) -> Result<u64, Error> {
+        self.hold.runtime.handle.block_on(self.job.begin())
+    }
+
+    /// As [`crate::Job::complete`].
+    ///
+    /// # Errors
+    /// As [`crate::Job::complete`].
+    pub fn complete(&mut self, result: impl Into<JobResult>) -> Result<Completion, Error> {
+        self.hold.runtime.handle.block_on(self.job.complete(result))
+    }
+
+    /// As [`crate::Job::complete_failed`].
+    ///
+    /// # Errors
+    /// As [`crate::Job::complete`].
+    pub fn complete_failed(&mut self, result: impl Into<JobResult>) -> Result<Completion, Error> {
+        self.hold.runtime.handle.block_on(self.job.complete_failed(result))
+    }
+
+    /// As [`crate::Job::fail`].
+    ///
+    /// # Errors
+    /// As [`crate::Job::fail`].
+    pub fn fail(&mut self, error: impl Into<String>) -> Result<(), Error> {
+        self.hold.runtime.handle.block_on(self.job.fail(error))
+    }
+}
+
+impl Deref for Job {
+    type Target = JobHold;
+
+    fn deref(&self) -> &JobHold {
+        &self.hold
+    }
+}
+
+impl JobHold {
+    /// As [`crate::JobHold::last_checkpoint`].
+    ///
+    /// # Errors
+    /// As [`crate::JobHold::last_checkpoint`].
+    pub fn last_checkpoint(&self) -> Result<Option<Checkpoint>, Error> {
+        self.runtime.handle.block_on(self.hold.last_checkpoint())
+    }
+
+    /// As [`crate::JobHold::checkpoint`].
+    ///
+    /// # Errors
+    /// As [`crate::JobHold::checkpoint`].
+    pub fn checkpoint(&self, bytes: impl AsRef<[u8]>) -> Result<(), Error> {
+        self.runtime.handle.block_on(self.hold.checkpoint(bytes))
+    }
+}
+
+impl Deref for JobHold {
+    type Target = crate::JobHold;
+
+    fn deref(&self) -> &crate::JobHold {
+        &self.hold
     }
 }

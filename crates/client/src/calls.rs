@@ -77,11 +77,10 @@ impl Client {
             }
             last = Failed::Unreachable { last: reason(&status, self.shared()) };
         }
-        // A client that was never connected may know from its stream what is wrong, in the words of the node.
-        if self.cluster().is_none()
-            && let known @ (Failed::NothingListens { .. } | Failed::WrongDoor { .. }) = self.shared().failed()
-        {
-            last = known;
+        // A client that was never connected knows from its stream what is wrong, in the words of the node. gRPC often sees only that the
+        // connection was closed.
+        if self.cluster().is_none() && self.shared().has_tried() {
+            last = self.shared().failed();
         }
         Err(no_leader.unwrap_or(last).into())
     }

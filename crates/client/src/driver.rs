@@ -102,11 +102,13 @@ pub(crate) async fn drive(shared: Arc<Shared>) {
     let mut reconnect = Reconnect::new(shared.endpoints.clone(), shared.refused_patience);
     // When the last stream was lost. `None` before the first.
     let mut lost_at: Option<Nanos> = None;
+    // Whether the breaker was open when it was last looked at, and why the last try had failed.
+    let (mut was_open, mut last_said) = (false, String::new());
     loop {
         let failure = match reconnect.poll(clock::now()) {
             Step::WaitUntil(at) => match meanwhile(&shared, sleep_to(Some(at))).await {
                 Some(()) => {
-                    report(&shared, &reconnect);
+                    report(&shared, &reconnect, &mut was_open, &last_said);
                     continue;
                 }
                 None => return,
@@ -127,22 +129,22 @@ pub(crate) async fn drive(shared: Arc<Shared>) {
         let (failure, said) = failure;
         tracing::debug!(%said, "no connection to the leader");
         let now = clock::now();
-        let was_open = reconnect.is_open(now);
         reconnect.handle_failed(now, failure.clone(), random());
-        let is_open = reconnect.is_open(now);
-        if is_open && !was_open {
-            shared.tell_unreachable(&said);
-        }
-        shared.with(|state| state.note_failure(&failure, said, !is_open));
-        report(&shared, &reconnect);
+        last_said.clone_from(&said);
+        shared.with(|state| state.note_failure(&failure, said, !reconnect.is_open(now)));
+        report(&shared, &reconnect, &mut was_open, &last_said);
     }
 }
 
-/// Tells the callers what is known about the cluster while there is no connection.
-fn report(shared: &Shared, reconnect: &Reconnect) {
+/// Tells the callers what is known about the cluster while there is no connection, and the program when the breaker opens.
+fn report(shared: &Shared, reconnect: &Reconnect, was_open: &mut bool, last_said: &str) {
     let now = clock::now();
+    let is_open = reconnect.is_open(now);
+    if !std::mem::replace(was_open, is_open) && is_open {
+        shared.tell_unreachable(last_said);
+    }
     let is_refused = shared.with(|state| {
-        state.machine.handle_reachable(!reconnect.is_open(now));
+        state.machine.handle_reachable(!is_open);
         (state.is_refusing, state.is_refused) = (reconnect.is_refusing(), reconnect.is_refused(now));
         state.is_refused
     });

@@ -38,12 +38,7 @@ pub enum Refused {
     #[error("{} is busy ({:?}): wait for it, or try again later", .0.name, .0.why)]
     Busy(Box<Busy>),
     /// The lock was not granted within the wait of the request.
-    #[error(
-        "{} not granted in time: {obstacle}. Wait longer, or look at what is in the way (`explain`, `fencepost why {}`){}",
-        asked_for(.names),
-        .names.first().map_or("NAME", Name::as_str),
-        suspicion(.suspected.as_deref())
-    )]
+    #[error("{}", not_in_time(.names, .obstacle, .suspected.as_deref()))]
     TimedOut {
         /// The names that were asked for.
         names: Vec<Name>,
@@ -120,7 +115,7 @@ pub enum Refused {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Obstacle {
-    /// The cluster explained the first of the names.
+    /// The cluster explained one of the names: the first that is not free.
     Explained(Box<AsOf<Explanation>>),
     /// The cluster did not explain it within half a second.
     NotExplained,
@@ -128,19 +123,28 @@ pub enum Obstacle {
     NotTold(&'static str),
 }
 
-impl fmt::Display for Obstacle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Obstacle {
+    /// Whether the explained name was free: another name of the request was in the way. Requests that wait for it do not count, because
+    /// this request may be one of them.
+    pub(crate) fn is_free(&self) -> bool {
+        let Obstacle::Explained(explained) = self else { return false };
+        let Explanation { freezes, holders, rests, .. } = &explained.what;
+        freezes.is_empty() && holders.is_empty() && rests.is_empty()
+    }
+
+    /// The sentence, about `it`: a name, or a word for it.
+    fn show(&self, it: &str, f: &mut impl fmt::Write) -> fmt::Result {
         let AsOf { at, what: explained } = match self {
             Obstacle::Explained(explained) => &**explained,
-            Obstacle::NotExplained => return f.write_str("the cluster did not say in time who holds it"),
-            Obstacle::NotTold(kind) => return write!(f, "{kind} does not tell who holds it"),
+            Obstacle::NotExplained => return write!(f, "the cluster did not say in time who holds {it}"),
+            Obstacle::NotTold(kind) => return write!(f, "{kind} does not tell who holds {it}"),
         };
         match (explained.freezes.first(), explained.holders.as_slice(), explained.rests.first()) {
             (Some(freeze), ..) => {
-                write!(f, "as of now it is frozen by {} {}", freeze.by.as_str(), since(at, freeze.since))
+                write!(f, "as of now {it} is frozen by {} {}", freeze.by.as_str(), since(at, freeze.since))
             }
             (None, [first, others @ ..], _) => {
-                f.write_str("as of now it is held by ")?;
+                write!(f, "as of now {it} is held by ")?;
                 match first.holder.session {
                     Some(session) => write!(f, "session {:.*}", SHOWN_DIGITS, format!("{:032x}", session.0))?,
                     None => f.write_str("a session that has ended")?,
@@ -154,13 +158,44 @@ impl fmt::Display for Obstacle {
                     others => write!(f, ", and by {others} more"),
                 }
             }
-            (None, [], Some(rest)) => write!(f, "as of now it rests after a lost grant, {}", since(at, rest.since)),
-            (None, [], None) if explained.queue_len > 0 => {
-                write!(f, "as of now {} requests wait for it", explained.queue_len)
-            }
-            (None, [], None) => f.write_str("as of now it is not held"),
+            (None, [], Some(rest)) => write!(f, "as of now {it} rests after a lost grant, {}", since(at, rest.since)),
+            (None, [], None) => match explained.queue_len {
+                0 => write!(f, "as of now {it} is not held"),
+                1 => write!(f, "as of now one request waits for {it}"),
+                waiting => write!(f, "as of now {waiting} requests wait for {it}"),
+            },
         }
     }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.show("it", f)
+    }
+}
+
+/// A request that timed out: its names, what was in the way, and what to do next.
+fn not_in_time(names: &[Name], obstacle: &Obstacle, suspected: Option<&Cycle>) -> String {
+    let explained = match obstacle {
+        Obstacle::Explained(explained) => Some(&explained.what.name),
+        Obstacle::NotExplained => names.first(),
+        Obstacle::NotTold(_) => None,
+    };
+    // Of several names, the sentence is about the one that was explained.
+    let it = match (names, obstacle) {
+        ([_, _, ..], Obstacle::Explained(explained)) => shortened(explained.what.name.as_str()),
+        ([_, _, ..], _) => "them".into(),
+        _ => "it".into(),
+    };
+    let mut said = format!("{} not granted in time: ", asked_for(names));
+    let _ = obstacle.show(&it, &mut said);
+    match explained {
+        Some(name) => {
+            said += &format!(". Wait longer, or see what is in the way: `fencepost why {name}`");
+        }
+        None => said += ". Wait longer, or try again later",
+    }
+    said + &suspicion(suspected)
 }
 
 /// How long something has lasted, by the wall clock: `for 4.1s`.

@@ -8,6 +8,7 @@ use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use fencepost_core::{
@@ -63,10 +64,8 @@ pub struct Completion {
     pub token: Option<Token>,
     /// The administrator who completed it.
     pub by: Option<Principal>,
-    /// How many attempts there were.
+    /// How many attempts there were. Zero if the record was forgotten before it could be read.
     pub attempts: u64,
-    /// When it was completed, in logical time.
-    pub at: LogicalMs,
 }
 
 /// A checkpoint of a job.
@@ -86,6 +85,8 @@ pub struct Checkpoint {
 pub struct Job {
     guard: Guard<Exclusive>,
     hold: JobHold,
+    /// The number of its attempt; zero before it has begun.
+    attempt: AtomicU64,
 }
 
 /// A view of a held job, for the code that works on it. It has the methods of a [`Hold`]: token, remaining time, loss signal.
@@ -165,7 +166,7 @@ impl Once {
     }
 
     /// What a caller learns about a job that was completed before.
-    fn completed_before(completion: Completion) -> Once {
+    pub(crate) fn completed_before(completion: Completion) -> Once {
         if completion.succeeded { Once::Before(completion) } else { Once::GaveUp(completion) }
     }
 }
@@ -223,13 +224,12 @@ impl OnceRequest {
         match (request.acquire().await, name) {
             (Ok(guard), Some(name)) => {
                 let hold = JobHold { hold: guard.hold(), name, key };
-                Ok(Turn::Yours(Job { guard, hold }))
+                Ok(Turn::Yours(Job { guard, hold, attempt: AtomicU64::new(0) }))
             }
             (Err(Error::Refused(Refused::Completed { token, succeeded })), Some(name)) => {
                 let record = client.job(name.as_str(), key.as_str()).await?.what.record;
                 let found = record.and_then(Completion::of);
-                let forgotten =
-                    Completion { succeeded, result: Vec::new(), token, by: None, attempts: 0, at: LogicalMs(0) };
+                let forgotten = Completion { succeeded, result: Vec::new(), token, by: None, attempts: 0 };
                 Ok(Turn::Completed(found.unwrap_or(forgotten)))
             }
             (Err(error), _) => Err(error),
@@ -271,16 +271,10 @@ impl OnceRequest {
                 done = work => done,
             }
         };
-        match done {
-            Ok(result) => Ok(Once::Ran(job.complete(cut(result.into().0)).await?)),
-            Err(error) => {
-                // Whether or not the text arrives, the attempt is over and the error is the caller's.
-                let _ = job.fail(error.to_string()).await;
-                Err(OnceError::Work(error))
-            }
-        }
+        job.end_of_work(done).await
     }
 
+    #[cfg(feature = "blocking")]
     pub(crate) fn attempts_max(&self) -> Option<u64> {
         self.attempts
     }
@@ -299,7 +293,10 @@ impl Job {
     // Rule: attempt
     pub async fn begin(&self) -> Result<u64, Error> {
         match self.hold.hold.ask(Action::Begin { grant: self.grant() }, Duration::ZERO).await? {
-            Outcome::Begun { attempt } => Ok(attempt),
+            Outcome::Begun { attempt } => {
+                self.attempt.store(attempt, Relaxed);
+                Ok(attempt)
+            }
             other => Err(Refused::Invalid(format!("a begin was answered with {other:?}")).into()),
         }
     }
@@ -310,6 +307,22 @@ impl Job {
         match attempts_max.filter(|max| attempt > *max) {
             Some(max) => Ok(Some(self.complete_failed(format!("gave up after {max} attempts")).await?)),
             None => Ok(None),
+        }
+    }
+
+    /// Completes the job with the result of the work, or ends the attempt with its error.
+    pub(crate) async fn end_of_work<R, E>(&mut self, done: Result<R, E>) -> Result<Once, OnceError<E>>
+    where
+        R: Into<JobResult>,
+        E: fmt::Display,
+    {
+        match done {
+            Ok(result) => Ok(Once::Ran(self.complete(cut(result.into().0)).await?)),
+            Err(error) => {
+                // Whether or not the text arrives, the attempt is over and the error is the caller's.
+                let _ = self.fail(error.to_string()).await;
+                Err(OnceError::Work(error))
+            }
         }
     }
 
@@ -345,32 +358,29 @@ impl Job {
 
     async fn end(&mut self, verdict: Verdict, result: Vec<u8>) -> Result<Completion, Error> {
         let bytes = JobBytes::new(&result)?;
+        // The completion would begin the attempt, but would not say its number.
+        let attempts = match self.attempt.load(Relaxed) {
+            0 => self.begin().await?,
+            attempt => attempt,
+        };
         let own = Some(self.hold.hold.grant_token());
-        let answer = self.guard.report(JobReport { verdict, bytes }).await;
-        match answer {
-            Ok(Outcome::Completed { token, .. }) if token == own => {}
-            // The answer was lost with the session, or with the connection: the job says what happened.
-            Err(Error::Refused(Refused::SessionEnded(_)) | Error::Unknown(_) | Error::Failed(_)) => {}
+        let unanswered = match self.guard.report(JobReport { verdict, bytes }).await {
+            Ok(Outcome::Completed { token, succeeded }) if token == own => {
+                return Ok(Completion { succeeded, result, token, by: None, attempts });
+            }
             Ok(_) => return Err(Refused::NotHeld.into()),
+            // The answer was lost with the session, or with the connection: the job says what happened.
+            Err(error @ (Error::Refused(Refused::SessionEnded(_)) | Error::Unknown(_) | Error::Failed(_))) => error,
             Err(error) => return Err(error),
-        }
+        };
         let read = self.client().job(self.hold.name.as_str(), self.hold.key.as_str()).await;
         let completion = read.map(|job| job.what.record.and_then(Completion::of).filter(|it| it.token == own));
-        match (answer, completion) {
-            (_, Ok(Some(completion))) => Ok(completion),
-            // It is completed, and only the record cannot be read any more.
-            (Ok(_), _) => Ok(Completion {
-                succeeded: verdict == Verdict::Succeeded,
-                result,
-                token: own,
-                by: None,
-                attempts: 0,
-                at: LogicalMs(0),
-            }),
+        match (completion, unanswered) {
+            (Ok(Some(completion)), _) => Ok(completion),
             // The session has ended, so the completion cannot arrive any more.
-            (Err(error @ Error::Refused(_)), Ok(None)) => Err(error),
+            (Ok(None), error @ Error::Refused(_)) => Err(error),
             // Rule: unknown-is-said
-            (Err(_), _) => Err(Unknown::NoAnswer.into()),
+            (Ok(None) | Err(_), _) => Err(Unknown::NoAnswer.into()),
         }
     }
 
@@ -431,9 +441,9 @@ impl Deref for JobHold {
 impl Completion {
     /// The completion of a job, if it is completed.
     pub fn of(job: JobRecord) -> Option<Completion> {
-        let CompletionRecord { at, succeeded, result, token, by } = job.completion?;
+        let CompletionRecord { at: _, succeeded, result, token, by } = job.completion?;
         let (result, attempts) = (result.as_bytes().to_vec(), job.attempts);
-        Some(Completion { succeeded, result, token, by, attempts, at })
+        Some(Completion { succeeded, result, token, by, attempts })
     }
 }
 

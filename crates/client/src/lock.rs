@@ -158,17 +158,17 @@ fn names_of(action: &Action) -> Vec<Name> {
     }
 }
 
-/// The error of a request that timed out: the names, and what is in the way. It asks the cluster, unless that was done before.
-pub(crate) async fn timed_out(client: &Client, names: Vec<Name>, known: Option<Obstacle>) -> Error {
-    let mut obstacle = match (client.shared().tier, known, names.first()) {
-        (Tier::Efficiency, ..) => Obstacle::NotTold("the efficiency tier"),
-        (Tier::Correctness, Some(known), _) => known,
-        (Tier::Correctness, None, Some(name)) => client.explain_wait(name, None).await,
-        (Tier::Correctness, None, None) => Obstacle::NotExplained,
-    };
-    let suspected = match &mut obstacle {
-        Obstacle::Explained(explained) => explained.what.suspected.take().map(Box::new),
+/// The error of a request that timed out: the names, and what is in the way. It asks the cluster, unless that was done before and found
+/// something.
+pub(crate) async fn timed_out(client: &Client, names: Vec<Name>, mut known: Option<Obstacle>) -> Error {
+    let suspected = match &mut known {
+        Some(Obstacle::Explained(explained)) => explained.what.suspected.take().map(Box::new),
         _ => None,
+    };
+    let obstacle = match (client.shared().tier, known) {
+        (Tier::Efficiency, _) => Obstacle::NotTold("the efficiency tier"),
+        (Tier::Correctness, Some(known)) if names.len() == 1 || !known.is_free() => known,
+        (Tier::Correctness, _) => client.explain_first_in_the_way(&names).await,
     };
     Refused::TimedOut { names, obstacle, suspected }.into()
 }

@@ -160,6 +160,22 @@ impl Client {
         Ok(AsOf { at, what })
     }
 
+    /// Asks about the names of a request in turn, until one is not free. All together it takes no longer than one question may.
+    pub(crate) async fn explain_first_in_the_way(&self, names: &[Name]) -> Obstacle {
+        let mut obstacle = Obstacle::NotExplained;
+        let asking = async {
+            for name in names {
+                obstacle = self.explain_wait(name, None).await;
+                if !obstacle.is_free() {
+                    return;
+                }
+            }
+        };
+        // Too late: the last answer counts.
+        let _ = tokio::time::timeout(EXPLAIN_PATIENCE, asking).await;
+        obstacle
+    }
+
     /// Asks what is in the way of a request. With the wait of a session, also for a cycle of sessions that this wait closes.
     pub(crate) async fn explain_wait(&self, name: &Name, waiting: Option<(SessionId, &Acquire)>) -> Obstacle {
         let wait = waiting.map(|(session, asked)| observe::explained_wait_to_wire(session, &asked.owner, &asked.locks));

@@ -63,8 +63,8 @@ pub(crate) struct State {
     listeners: BTreeMap<GrantKey, Arc<Notify>>,
     /// The address of the leader that the stream goes to, and a channel for calls beside the stream.
     pub(crate) leader: Option<(String, Channel)>,
-    /// Why the last attempt to reach the cluster failed.
-    last_failure: String,
+    /// Why the last attempt to reach the cluster failed. `None` before the first failure.
+    last_failure: Option<String>,
     /// What the last node said that answered but knew no leader. Reset when a node leads, or when no node answers any more.
     no_leader: Option<String>,
     /// What the last program said that is not a node, or not a node's port for clients. Reset when a node leads.
@@ -143,8 +143,7 @@ impl Slot {
 
 impl Shared {
     pub(crate) fn new(endpoints: Vec<String>, connect_timeout: Duration, caller: Caller, tls: Option<Tls>) -> Shared {
-        let last_failure = "not tried yet".to_owned();
-        let state = Mutex::new(State { last_failure, ..State::default() });
+        let state = Mutex::new(State::default());
         let (wake, connected, tier, drop_waits) = (Notify::new(), Notify::new(), Tier::Correctness, None);
         let (refused_patience, hook) = (Duration::ZERO, Hook::default());
         Shared {
@@ -306,8 +305,15 @@ impl Shared {
             (Some(said), _) => Failed::NoLeader { said: said.clone() },
             (None, Some(said)) => Failed::WrongDoor { said: said.clone() },
             (None, None) if state.is_refusing => Failed::NothingListens { addresses: self.endpoints.clone() },
-            (None, None) => Failed::Unreachable { last: state.last_failure.clone() },
+            (None, None) => {
+                Failed::Unreachable { last: state.last_failure.clone().unwrap_or_else(|| "not tried yet".to_owned()) }
+            }
         }
+    }
+
+    /// Whether an attempt to reach the cluster has failed.
+    pub(crate) fn has_tried(&self) -> bool {
+        self.lock().last_failure.is_some()
     }
 }
 
@@ -323,7 +329,7 @@ impl State {
                 self.no_leader.take_if(|_| !is_any_there);
             }
         }
-        self.last_failure = said;
+        self.last_failure = Some(said);
     }
 
     /// Notes that the stream goes to this leader.

@@ -54,7 +54,7 @@ impl JobRecord {
         self.last.as_ref().is_some_and(|last| last.grant == grant).then_some(self.attempts)
     }
 
-    /// The answer to whoever asks for the job, if it is completed.
+    /// The answer to a request for the job, if it is completed.
     pub(crate) fn completed(&self) -> Option<Outcome> {
         let CompletionRecord { token, succeeded, .. } = *self.completion.as_ref()?;
         Some(Outcome::Completed { token, succeeded })
@@ -95,7 +95,7 @@ impl LockState {
         self.jobs.full(name).map_or(Ok(()), |bound| Err(Refusal::Bound(bound)))
     }
 
-    /// The answer to whoever asks for a job that is completed.
+    /// The answer to a request for a job that is completed.
     fn completed(&self, name: &Name, key: &JobKey) -> Option<Outcome> {
         self.jobs.get(name, key, self.stamp)?.completed()
     }
@@ -142,7 +142,7 @@ impl LockState {
             return Outcome::Refused(refusal);
         }
         let (name, key) = self.job_of(id).expect("the attempt of a job has begun");
-        if !planted::completion_has_room(|| self.has_room_for_job(&name).is_ok()) {
+        if !planted::completion_has_room(self.jobs.fill_of(&name).records) {
             return Outcome::Refused(Refusal::Bound(Bound::JobsPerName));
         }
         let JobReport { verdict, bytes } = report;
@@ -241,6 +241,7 @@ impl LockState {
     }
 
     /// An administrator completes a job. Its holder is broken at that position.
+    // Rule: job-acts
     pub(crate) fn complete_job(
         &mut self,
         by: &Principal,
@@ -272,6 +273,7 @@ impl LockState {
     }
 
     /// An administrator forgets a job that is not held.
+    // Rule: job-acts
     pub(crate) fn forget_job(
         &mut self,
         by: &Principal,

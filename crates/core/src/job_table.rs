@@ -286,3 +286,27 @@ impl Jobs {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_group_has_at_most_a_million_records_with_those_of_held_jobs() {
+        let name = Name::new("billing").expect("valid");
+        let room = Room { records: bounds::JOBS_MAX as u64 - 2, bytes: 0, held: 1 };
+        let mut jobs = Jobs { room, ..Jobs::default() };
+        assert_eq!(jobs.full(&name), None);
+        assert!(jobs.fill().is_nearly_full() && !jobs.fill_of(&name).is_nearly_full());
+        jobs.room.held += 1;
+        assert_eq!(jobs.full(&name), Some(Bound::Jobs));
+    }
+
+    #[test]
+    fn a_bound_is_nearly_full_above_four_fifths_of_its_records_or_bytes() {
+        let fill = |records, bytes| Fill { records, bytes, records_max: 10, bytes_max: 100 };
+        assert!(!fill(8, 80).is_nearly_full());
+        assert!(fill(9, 0).is_nearly_full());
+        assert!(fill(0, 81).is_nearly_full());
+    }
+}

@@ -8,7 +8,7 @@ mod world;
 
 use std::alloc::System;
 
-use fencepost_core::{Action, GrantId, Wait};
+use fencepost_core::{Action, Batch, GrantId, JobKey, LogicalMs, Outcome, Push, Wait, bounds};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use world::{World, name};
 
@@ -66,11 +66,77 @@ fn memory_stays_within_the_bounds_of_the_specification() {
     println!("bytes per waiter: {:.0}", per(bytes));
     assert!(per(bytes) <= 1_024.0, "a waiter costs {:.0} bytes", per(bytes));
 
+    let mut few = World::new(20);
+    let ((), bytes, allocations) = measured(|| complete_jobs(&mut few, COUNT));
+    let job = per(bytes) - KEY_BYTES;
+    println!("bytes per completed job without a result: {job:.0}, key not counted");
+    println!("allocations per job, acquired and completed: {:.1}", allocations as f64 / COUNT as f64);
+    assert_eq!(few.state.counts().jobs, COUNT as u64);
+    // What a record counts for in the bounds is not less than what it takes.
+    assert!(job <= bounds::JOB_RECORD_BYTES as f64, "a completed job costs {job:.0} bytes");
+
+    let answered: Vec<f64> = [(1_000, 0), (1_000, 50_000), (COUNT, 0)].map(allocations_per_answered_waiter).into();
+    println!("allocations per waiter of a completed job: {answered:.2?}");
+    let least = answered.iter().fold(f64::MAX, |least, cost| least.min(*cost));
+    assert!(
+        answered.iter().all(|cost| *cost <= least + 1.0),
+        "the cost of an answer grows with the queue: {answered:?}"
+    );
+
     let flat: Vec<f64> = [10, 1_000, 100_000].map(allocations_per_hand_over).into();
     println!("allocations per hand-over with 10, 1,000 and 100,000 waiters: {flat:.2?}");
     // With ten waiters, each session comes again and already has its small buffers.
     assert!(flat.iter().all(|cost| *cost <= 12.0), "a hand-over allocates too often: {flat:?}");
     assert!((flat[2] - flat[1]).abs() <= 0.5, "the cost of a hand-over grows with the queue: {flat:?}");
+}
+
+const KEY_BYTES: f64 = 20.0;
+
+fn job_key(number: usize) -> JobKey {
+    JobKey::new(&format!("{number:020}")).expect("a number is a valid key")
+}
+
+/// Acquires and completes this many jobs of one name, with keys of 20 bytes. All answers are acknowledged.
+fn complete_jobs(world: &mut World, count: usize) {
+    let billing = name(0);
+    for number in 0..count {
+        let session = number % 20;
+        let acquire = world.acquire_job(session, &billing, &job_key(number), Wait::No);
+        world.apply(vec![acquire]);
+        let complete = world.complete_job(session, GrantId(number as u64 + 1));
+        world.apply(vec![complete]);
+        world.saw_all(session);
+    }
+    let renewals = (0..20).map(|session| world.keep_alive(session)).collect();
+    world.state.apply(LogicalMs(0), Batch { renewals, ..Batch::default() });
+}
+
+/// The allocations of a completion for each waiter that it answers, while other requests wait for another job of the name.
+#[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "prints a time; nothing is asserted about it")]
+fn allocations_per_answered_waiter((waiters, others): (usize, usize)) -> f64 {
+    let (billing, done, other) = (name(0), job_key(1), job_key(2));
+    let mut world = World::new(waiters + others + 1);
+    let holder = waiters + others;
+    let acquire = world.acquire_job(holder, &billing, &done, Wait::Forever);
+    world.apply(vec![acquire]);
+    // The two jobs alternate in the queue as long as there are requests for both.
+    for number in 0..waiters.max(others) {
+        let first = (number < waiters).then_some((number, &done));
+        let second = (number < others).then_some((waiters + number, &other));
+        for (session, key) in first.into_iter().chain(second) {
+            let acquire = world.acquire_job(session, &billing, key, Wait::Forever);
+            world.apply(vec![acquire]);
+        }
+    }
+    let complete = world.complete_job(holder, GrantId(1));
+    let started = std::time::Instant::now();
+    let (effects, _, allocations) = measured(|| world.apply(vec![complete]));
+    let took = started.elapsed();
+    println!("{waiters} waiters of one job, with {others} of another, were answered in {took:.1?}");
+    let completed = |push: &&Push| matches!(push, Push::Ended { outcome: Outcome::Completed { .. }, .. });
+    assert_eq!(effects.pushes.iter().filter(completed).count(), waiters);
+    assert_eq!(world.state.counts().waiters, others.saturating_sub(1));
+    allocations as f64 / waiters as f64
 }
 
 /// Each hand-over: a release, the grant to the next session, and the releasing session queues again.

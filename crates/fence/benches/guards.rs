@@ -1,9 +1,11 @@
 //! The cost of a guard: the same write to each store with the guard and without it, on one connection, one write after the other.
+//! The rows with `once` show the token and record a new key with each write.
 //!
 //! Both kinds alternate in blocks within one run, so that other load on the machine hits both. Prints a table of medians. Each
 //! store keeps its own durability settings. `cargo bench -p fencepost-fence --features full --bench guards`
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use fencepost_fence::{Access, FencingToken, Writes, file, mysql, object, postgres, redis, sqlite};
@@ -34,9 +36,18 @@ fn main() -> Outcome {
     })
 }
 
+fn token() -> FencingToken {
+    "42".parse().expect("a token")
+}
+
 fn access() -> Access<Writes> {
-    let token: FencingToken = "42".parse().expect("a token");
-    Access::write("wallet:7", token)
+    Access::write("wallet:7", token())
+}
+
+/// A key that no other write has.
+fn new_key() -> String {
+    static KEYS: AtomicU64 = AtomicU64::new(0);
+    format!("2026-11/{}", KEYS.fetch_add(1, Relaxed))
 }
 
 /// The durations of the writes to one store, with the guard and without.
@@ -79,6 +90,7 @@ async fn in_postgres() -> Outcome {
     for (commit, how) in [("on", "synced"), ("off", "not synced")] {
         database.batch_execute(&format!("SET synchronous_commit = {commit}")).await?;
         let (mut sequential, mut joined, mut trigger) = (Times::default(), Times::default(), Times::default());
+        let (mut once, mut once_joined) = (Times::default(), Times::default());
         for _ in 0..BLOCKS {
             timed!(sequential.unguarded, {
                 let transaction = database.transaction().await?;
@@ -92,15 +104,31 @@ async fn in_postgres() -> Outcome {
                 transaction.commit().await?;
             });
             timed!(joined.guarded, { guarded_together(&mut database, &update, &access).await? });
+            timed!(once.guarded, {
+                let transaction = database.transaction().await?;
+                postgres::once(&transaction, "wallet:7", &new_key(), token()).await?;
+                transaction.execute(&update, &[]).await?;
+                transaction.commit().await?;
+            });
+            timed!(once_joined.guarded, {
+                let (transaction, key) = (database.transaction().await?, new_key());
+                let write = async { Ok(transaction.execute(&update, &[]).await?) };
+                tokio::try_join!(biased; postgres::once(&transaction, "wallet:7", &key, token()), write)?;
+                transaction.commit().await?;
+            });
             database.batch_execute("SELECT fencepost.guard_rows('wallet', 'wallet:', 'id')").await?;
             timed!(trigger.guarded, { guarded_together(&mut database, &update, &access).await? });
             database.batch_execute("SELECT fencepost.unguard_rows('wallet')").await?;
         }
         joined.unguarded.clone_from(&sequential.unguarded);
-        trigger.unguarded.clone_from(&sequential.unguarded);
+        for times in [&mut trigger, &mut once, &mut once_joined] {
+            times.unguarded.clone_from(&sequential.unguarded);
+        }
         sequential.print(&format!("Postgres, {how}, guard, then write"));
         joined.print(&format!("Postgres, {how}, sent together"));
         trigger.print(&format!("Postgres, {how}, together, trigger on rows"));
+        once.print(&format!("Postgres, {how}, once, then write"));
+        once_joined.print(&format!("Postgres, {how}, once, sent together"));
     }
     Ok(())
 }
@@ -132,7 +160,7 @@ async fn in_mariadb() -> Outcome {
     let access = access();
     for (flush, how) in [(1, "synced"), (0, "not synced")] {
         database.query_drop(format!("SET GLOBAL innodb_flush_log_at_trx_commit = {flush}")).await?;
-        let mut times = Times::default();
+        let (mut times, mut once) = (Times::default(), Times::default());
         for _ in 0..BLOCKS {
             timed!(times.unguarded, {
                 let mut transaction = database.start_transaction(TxOpts::default()).await?;
@@ -145,8 +173,16 @@ async fn in_mariadb() -> Outcome {
                 transaction.exec_drop(UPDATE, ()).await?;
                 transaction.commit().await?;
             });
+            timed!(once.guarded, {
+                let mut transaction = database.start_transaction(TxOpts::default()).await?;
+                mysql::once(&mut transaction, "wallet:7", &new_key(), token()).await?;
+                transaction.exec_drop(UPDATE, ()).await?;
+                transaction.commit().await?;
+            });
         }
+        once.unguarded.clone_from(&times.unguarded);
         times.print(&format!("MariaDB, {how}"));
+        once.print(&format!("MariaDB, {how}, once"));
     }
     database.disconnect().await?;
     Ok(())
@@ -160,7 +196,7 @@ fn in_sqlite() -> Outcome {
     database.execute_batch(&format!("{TABLE}; {ROW}"))?;
     for (synchronous, how) in [("FULL", "synced"), ("OFF", "not synced")] {
         database.pragma_update(None, "synchronous", synchronous)?;
-        let (access, mut times) = (access(), Times::default());
+        let (access, mut times, mut once) = (access(), Times::default(), Times::default());
         for _ in 0..BLOCKS {
             timed!(times.unguarded, {
                 let transaction = database.transaction()?;
@@ -173,8 +209,16 @@ fn in_sqlite() -> Outcome {
                 transaction.prepare_cached(UPDATE)?.execute([])?;
                 transaction.commit()?;
             });
+            timed!(once.guarded, {
+                let transaction = database.transaction()?;
+                sqlite::once(&transaction, "wallet:7", &new_key(), token())?;
+                transaction.prepare_cached(UPDATE)?.execute([])?;
+                transaction.commit()?;
+            });
         }
+        once.unguarded.clone_from(&times.unguarded);
         times.print(&format!("SQLite, {how}"));
+        once.print(&format!("SQLite, {how}, once"));
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 
 use fencepost_core::BadWord;
 
+use crate::once::Before;
 use crate::rules::Stale;
 
 /// Why an access did not take place. Nothing was done, except perhaps after [`Error::Store`].
@@ -16,6 +17,12 @@ pub enum Error {
     /// The caller used a name that is not valid.
     #[error("the name is not valid: {0}")]
     BadName(#[from] BadWord),
+    /// The work of this key was done before. The caller has nothing to do.
+    #[error(transparent)]
+    Before(#[from] Before),
+    /// The caller used a key that is not valid.
+    #[error("the key is not valid: {0}. A key is 1 to 256 bytes of text without control characters")]
+    BadKey(&'static str),
     /// The caller asks for something that this kind of store cannot promise.
     #[error("{0}")]
     Unsupported(&'static str),
@@ -32,6 +39,14 @@ impl Error {
     pub fn stale(&self) -> Option<&Stale> {
         match self {
             Error::Stale(stale) => Some(stale),
+            _ => None,
+        }
+    }
+
+    /// The work that was done before, if that is the reason.
+    pub fn before(&self) -> Option<&Before> {
+        match self {
+            Error::Before(before) => Some(before),
             _ => None,
         }
     }

@@ -118,6 +118,7 @@ impl Guard {
             names: table.iter().count() as u64,
             writes: writes.values().sum(),
             highest: highest.unwrap_or_default().max(table.base()),
+            keys: None,
         })
     }
 

@@ -17,6 +17,7 @@
 //! | missing | 428 | `FAILED_PRECONDITION` |
 //! | cannot be read | 400 | `INVALID_ARGUMENT` |
 //! | stale | 412, the highest seen in `Fencing-Token-Highest` | `FAILED_PRECONDITION`, the highest seen in `fencing-token-highest` |
+//! | the work was done before (`once`) | 409 | `ALREADY_EXISTS` |
 //!
 //! The service trusts the sender: a number that the lock service has not given out yet shuts out all other holders. So let in only
 //! clients that you trust with the lock itself.

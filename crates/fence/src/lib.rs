@@ -16,6 +16,9 @@
 //! | `file` | files on one host | marks in a directory, one file lock |
 //! | `http` | HTTP and gRPC services | a tower layer that reads `Fencing-Token`; the service's own store keeps the marks |
 //!
+//! Postgres, MySQL, MariaDB and SQLite also have `once`: it records the key of a piece of work in the transaction of the work,
+//! and refuses the second. Such a record needs a store that commits row and work together, so the others have none.
+//!
 //! All guards follow the same rules, written down in one module: [`rules`].
 //!
 //! # Files
@@ -27,12 +30,13 @@
 //! | `lib.rs` | this page, and the public names |
 //! | `rules.rs` | the specification of every guard: which access is admitted, and which marks it lifts. No I/O |
 //! | `access.rs` | [`Access`]: names with their tokens, with the kind of access as a type. Its doc tests show what does not compile |
+//! | `once.rs` | [`Once`] and [`Before`]: whether work was done before; and which texts are keys |
 //! | `error.rs` | [`Error`]: why an access did not take place, and who must act |
 //! | `upkeep.rs` | the results of operators' work: install, status, forget old marks; and the version of the marks |
 //! | `postgres.rs` | installs and calls the SQL of Postgres, and parses its refusals |
-//! | `postgres.sql` | the guard inside Postgres: functions and triggers. Two functions run with the installer's rights |
+//! | `postgres.sql` | the guard inside Postgres: functions and triggers. Three functions run with the installer's rights |
 //! | `mysql.rs` | installs and calls the procedures of MySQL and MariaDB, and parses their refusals |
-//! | `mysql.sql` | the guard inside MySQL and MariaDB: procedures. One of them runs with the installer's rights |
+//! | `mysql.sql` | the guard inside MySQL and MariaDB: procedures. Three of them run with the installer's rights |
 //! | `redis.rs` | calls the script of Redis, and parses its refusals |
 //! | `redis.lua` | the guard inside Redis: checks the tokens and runs the commands, in one script |
 //! | `sqlite.rs` | the guard for SQLite: the rules run in this process, inside the transaction |
@@ -45,6 +49,7 @@ pub mod rules;
 
 mod access;
 mod error;
+mod once;
 mod upkeep;
 
 #[cfg(feature = "file")]
@@ -65,5 +70,6 @@ pub mod sqlite;
 pub use access::{Access, Claims, Reads, Writes};
 pub use error::Error;
 pub use fencepost_core::{BadToken, BadWord, FencingToken, Name, ReadToken, Token};
+pub use once::{Before, KEY_BYTES_MAX, Once};
 pub use rules::Stale;
 pub use upkeep::{Forgotten, Installed, SCHEMA_VERSION, Status};

@@ -1,32 +1,41 @@
-//! MySQL and MariaDB: the marks live in two tables, and a procedure checks them in the transaction that writes.
+//! MySQL and MariaDB: the marks live in two tables, and a procedure checks them in the transaction that writes. [`once`] records the
+//! key of a piece of work in a third table, in the transaction of the work.
 //!
 //! Tested with MariaDB 10.11. The SQL uses only what MySQL 8.0 has as well, but it has not been run there.
 //!
 //! - **Call the guard first.** A transaction that has read before the guard is refused if another holder has written since: under
 //!   REPEATABLE READ, the default, it would decide from its old view. // Rule: claim-before-read
-//! - **Roll back after a refusal.** MySQL keeps a transaction open after an error. Dropping the [`Transaction`] rolls it back.
+//! - **Roll back after a refusal.** MySQL keeps a transaction open after an error, with its locks. A [`Transaction`] that is dropped is
+//!   rolled back when its connection is next used or closed; until then it blocks the next holder. So call `rollback`.
 //! - **Keep the transaction short.** A holder that is paused inside it blocks the next holder. MariaDB ends it after
 //!   `idle_seconds` (in the table `fencepost_base`, 5 by default). MySQL cannot: give its connections a short `wait_timeout`.
 //! - **Be ready to run it again.** All names are locked in one order, so guarded transactions do not deadlock with each other.
 //!   One case is left: if several wait for a new name whose first access is rolled back, InnoDB ends all but one (error 1213).
 //!
 //! The same procedures serve every other language: `CALL fencepost_claim(name, token)`, `fencepost_write`, `fencepost_read`, and
-//! `fencepost_present` for several names at once. They fail with SQLSTATE `FP412` if a token is stale.
+//! `fencepost_present` for several names at once, and `CALL fencepost_once(name, key, token)`. They fail with SQLSTATE `FP412` if a token
+//! is stale, and with `FP208` if work was done before.
 
-use fencepost_core::{Name, Token};
+use fencepost_core::{FencingToken, Name, Token};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Transaction, TxOpts};
 use serde_json::json;
 
 use crate::access::Access;
 use crate::error::Error;
+use crate::once::{Before, Once, check_key};
 use crate::rules::{Shown, Stale, Use};
 use crate::upkeep::{Forgotten, Installed, Status};
 
 /// The SQL that [`install`] runs: for reviews, and for teams that change schemas by hand, with `mariadb` or `mysql`.
 pub const SCRIPT: &str = include_str!("mysql.sql");
 /// The version of [`SCRIPT`]. In version 1 the parts of a check ran with the installer's rights as well.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
+
+/// The SQLSTATE of a stale token.
+const STALE: &str = "FP412";
+/// The SQLSTATE if the work of a key was done before.
+pub const BEFORE: &str = "FP208";
 /// What separates the statements in the file. The command line clients use it, too.
 const DELIMITER: &str = "\n//\n";
 
@@ -38,8 +47,8 @@ const MAY_NOT_CALL: u16 = 1370;
 
 /// Creates the tables and procedures of the guard in the database of this connection, or upgrades them.
 ///
-/// One procedure, `fencepost_present`, runs with the rights of the account that installs it. So use an account that has rights
-/// on this database alone; the refusal of any other account shows how to create one. Applications need EXECUTE on the procedures.
+/// Three procedures, `fencepost_present`, `_once` and `_try_once`, run with the rights of the account that installs them. So use an
+/// account that has rights on this database alone; the refusal of any other account shows how to create one. Applications need EXECUTE on the procedures.
 ///
 /// # Errors
 /// [`Error::NotInstalled`] if a newer version has created them, if this account has rights outside of the database, or if there
@@ -135,9 +144,126 @@ async fn check_rights(connection: &mut Conn) -> Result<(), Error> {
 pub async fn admit<Kind>(transaction: &mut Transaction<'_>, access: &Access<Kind>) -> Result<(), Error> {
     let shown = access.shown()?.iter().map(shown_as_json).collect::<serde_json::Value>().to_string();
     match transaction.exec_drop("CALL fencepost_present(?)", (shown,)).await {
-        Err(mysql_async::Error::Server(error)) if error.state == "FP412" => Err(stale(transaction).await?.into()),
+        Err(mysql_async::Error::Server(error)) if error.state == STALE => Err(stale(transaction).await?.into()),
         outcome => outcome.map_err(failed),
     }
+}
+
+/// Records in this transaction that the work of a key is done, and shows the token of the lock that it is done under.
+///
+/// The row and the work commit together. Give each transaction a key of its own: a job that commits after each of its items has
+/// keys such as `2026-11/40`.
+///
+/// ```no_run
+/// # use fencepost_fence::{FencingToken, mysql};
+/// use mysql_async::{Conn, TxOpts, prelude::Queryable};
+///
+/// # async fn example(connection: &mut Conn, token: FencingToken) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut transaction = connection.start_transaction(TxOpts::default()).await?;
+/// mysql::once(&mut transaction, "billing", "2026-11", token).await?;
+/// transaction.query_drop("INSERT INTO bill SELECT id, due FROM account").await?;
+/// transaction.commit().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// It shows the token as [`admit`] does with [`Access::write`], so that call is not needed for this name.
+///
+/// - **No statement that creates or changes a table** may follow in the transaction: MySQL would commit the key before the work.
+/// - **Record a key once in its transaction.** MySQL does not show which transaction has written a row, so a second `once` with the
+///   same key says that the work was done before, with the caller's own token, although nothing is committed yet.
+/// - **The commit is durable** if `innodb_flush_log_at_trx_commit` is 1, the default. No transaction can change that setting.
+///
+/// Only the token of an exclusive lock records work. A reader's token does not compile:
+///
+/// ```compile_fail,E0308
+/// # use fencepost_fence::{Error, ReadToken, mysql};
+/// # async fn example(transaction: &mut mysql_async::Transaction<'_>) -> Result<(), Error> {
+/// let reader: ReadToken = "42".parse().unwrap();
+/// mysql::once(transaction, "billing", "2026-11", reader).await
+/// # }
+/// ```
+///
+/// # Errors
+/// [`Error::Before`] if the work was done before; then roll back. Its `own` tells whether with this same token: then a commit of this
+/// holder, whose answer was lost, took effect. [`Error::BadKey`] if the key is not valid. All others as [`admit`]. After a deadlock
+/// or a lost connection, run the transaction again from its start.
+///
+/// # Cancellation
+/// The key may or may not be recorded in the transaction: roll back.
+// Rule: once
+pub async fn once(transaction: &mut Transaction<'_>, name: &str, key: &str, token: FencingToken) -> Result<(), Error> {
+    if call(transaction, "CALL fencepost_once(?, ?, ?)", name, key, token).await? {
+        return Ok(());
+    }
+    match before(transaction, name, key).await? {
+        Once::Before(before) => Err(before.into()),
+        Once::First => Err(Error::store("the refusal of fencepost_once does not say which token recorded the key")),
+    }
+}
+
+/// As [`once`], but a key that was recorded before is no error: for batches, which leave out what was done.
+///
+/// # Errors
+/// As [`once`], but for [`Error::Before`]. A key that this transaction itself has recorded counts as recorded before.
+///
+/// # Cancellation
+/// As [`once`].
+// Rule: once
+pub async fn try_once(
+    transaction: &mut Transaction<'_>,
+    name: &str,
+    key: &str,
+    token: FencingToken,
+) -> Result<Once, Error> {
+    call(transaction, "CALL fencepost_try_once(?, ?, ?, @fencepost_first)", name, key, token).await?;
+    before(transaction, name, key).await
+}
+
+/// Whether the procedure has ended without refusing the key as recorded before.
+async fn call(
+    transaction: &mut Transaction<'_>,
+    procedure: &str,
+    name: &str,
+    key: &str,
+    token: FencingToken,
+) -> Result<bool, Error> {
+    check_key(key)?;
+    Name::new(name)?;
+    match transaction.exec_drop(procedure, (name, key, Token::from(token).0)).await {
+        Ok(()) => Ok(true),
+        Err(mysql_async::Error::Server(error)) if error.state == BEFORE => Ok(false),
+        Err(mysql_async::Error::Server(error)) if error.state == STALE => Err(stale(transaction).await?.into()),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// What the last call of a procedure has found, from the variables that it has set.
+async fn before(transaction: &mut Transaction<'_>, name: &str, key: &str) -> Result<Once, Error> {
+    let select = "SELECT @fencepost_before_token, @fencepost_before_own";
+    let row: Option<(Option<u64>, Option<bool>)> = transaction.query_first(select).await.map_err(failed)?;
+    let (Some(token), own) = row.expect("a select of variables has one row") else { return Ok(Once::First) };
+    let (name, own) = (Name::new(name)?, own.unwrap_or_default());
+    Ok(Once::Before(Before { name, key: key.to_owned(), token: Token(token), own }))
+}
+
+/// Forgets a key, so that its work can be done again. Returns the token with which it was recorded; `None` if it was not.
+///
+/// # Errors
+/// [`Error::NotInstalled`] without [`install`]. [`Error::BadName`] and [`Error::BadKey`].
+pub async fn forget(connection: &mut Conn, name: &str, key: &str) -> Result<Option<Token>, Error> {
+    check_key(key)?;
+    Name::new(name)?;
+    base(base_row(connection, "").await?)?;
+    let mut transaction = connection.start_transaction(TxOpts::default()).await.map_err(failed)?;
+    // As bytes: a text would be compared by the collation of the connection.
+    let (name, key) = (name.as_bytes(), key.as_bytes());
+    let select = "SELECT token FROM fencepost_keys WHERE name = ? AND job_key = ? FOR UPDATE";
+    let token: Option<u64> = transaction.exec_first(select, (name, key)).await.map_err(failed)?;
+    let delete = "DELETE FROM fencepost_keys WHERE name = ? AND job_key = ?";
+    transaction.exec_drop(delete, (name, key)).await.map_err(failed)?;
+    transaction.commit().await.map_err(failed)?;
+    Ok(token.map(Token))
 }
 
 /// The state of the marks.
@@ -147,10 +273,10 @@ pub async fn admit<Kind>(transaction: &mut Transaction<'_>, access: &Access<Kind
 pub async fn status(connection: &mut Conn) -> Result<Status, Error> {
     let base = base(base_row(connection, "").await?)?;
     let select = "SELECT count(*), CAST(coalesce(sum(writes), 0) AS UNSIGNED),
-        coalesce(max(greatest(write_floor, write_floor_below)), 0) FROM fencepost_marks";
+        coalesce(max(greatest(write_floor, write_floor_below)), 0), (SELECT count(*) FROM fencepost_keys) FROM fencepost_marks";
     let row = connection.query_first(select).await.map_err(failed)?;
-    let (names, writes, highest) = row.expect("an aggregate has one row");
-    Ok(Status { version: VERSION, base, names, writes, highest: Token(highest).max(base) })
+    let (names, writes, highest, keys) = row.expect("an aggregate has one row");
+    Ok(Status { version: VERSION, base, names, writes, highest: Token(highest).max(base), keys: Some(keys) })
 }
 
 /// Forgets every mark that is not above the oldest living token, and raises the base floor to that token.
@@ -176,7 +302,7 @@ pub async fn forget_below(connection: &mut Conn, oldest_live: Token) -> Result<F
 async fn base_row(connection: &mut impl Queryable, locked: &str) -> Result<Option<(u32, u64)>, Error> {
     // Reading a view would run functions of its creator with the rights of this account.
     let view = "SELECT table_name FROM information_schema.views WHERE table_schema = DATABASE()
-        AND table_name IN ('fencepost_base', 'fencepost_marks')";
+        AND table_name IN ('fencepost_base', 'fencepost_marks', 'fencepost_keys')";
     if let Some(view) = connection.query_first::<String, _>(view).await.map_err(failed)? {
         return Err(Error::NotInstalled(format!(
             "{view} is a view that the guard did not create: find out who created it, and drop it"
@@ -225,8 +351,8 @@ async fn stale(transaction: &mut Transaction<'_>) -> Result<Stale, Error> {
 fn failed(error: mysql_async::Error) -> Error {
     match error {
         mysql_async::Error::Server(error) if error.code == MAY_NOT_CALL => Error::NotInstalled(format!(
-            "this account may not use the guard: GRANT EXECUTE ON PROCEDURE fencepost_present, and on fencepost_claim, _write and \
-             _read if it calls them ({})",
+            "this account may not use the guard: GRANT EXECUTE ON PROCEDURE fencepost_present, and on fencepost_claim, _write, \
+             _read, _once and _try_once if it calls them ({})",
             error.message
         )),
         mysql_async::Error::Server(error) if matches!(error.code, NO_SUCH_TABLE | NO_SUCH_PROCEDURE) => not_installed(),

@@ -1,4 +1,4 @@
--- The guard inside MySQL and MariaDB: two tables, and four procedures with their parts. `fencepost fence init mysql://...` runs
+-- The guard inside MySQL and MariaDB: three tables, and six procedures with their parts. `fencepost fence init mysql://...` runs
 -- this file to install and to upgrade. It uses only what MySQL 8.0 and MariaDB 10.6 have in common; MariaDB alone runs what is
 -- in /*M! ... */.
 --
@@ -6,10 +6,11 @@
 --
 -- No variable has the name of a column in the same statement: MySQL would confuse the two.
 --
--- Rights. One procedure runs with the rights of the account that installs it: fencepost_present. All others run with the rights
--- of their caller. So the parts of fencepost_present have the installer's rights when it calls them, and no rights on the tables
--- when an application calls them. An application needs EXECUTE on fencepost_present, _claim, _write and _read, and no rights on
--- the tables. It can lift the mark of any name to any token, and so shut others out; it cannot lower a mark.
+-- Rights. Three procedures run with the rights of the account that installs them: fencepost_present, fencepost_once and
+-- fencepost_try_once. All others run with the rights of their caller. So the parts of these three have the installer's rights when
+-- they are called by them, and no rights on the tables when an application calls them. An application needs EXECUTE on
+-- fencepost_present, _claim, _write, _read, _once and _try_once, and no rights on the tables. It can lift the mark of any name to
+-- any token, and so shut others out, and it can record any key; it cannot lower a mark, and cannot forget a key.
 --
 -- Install with a separate account that has rights on this database alone. The reason: an account that may drop a table here, and
 -- create a view and a function in its place, can make fencepost_present run its function with the rights of the installer. If
@@ -43,6 +44,17 @@ CREATE TABLE IF NOT EXISTS fencepost_marks (
     read_floor_below BIGINT NOT NULL DEFAULT 0,
     writes BIGINT NOT NULL DEFAULT 0,
     writes_below BIGINT NOT NULL DEFAULT 0
+) ENGINE = InnoDB
+//
+
+-- The keys of finished work, one row for each. A row commits with the work, and stays until an operator forgets it. Keys are bytes,
+-- as names are.
+CREATE TABLE IF NOT EXISTS fencepost_keys (
+    name VARBINARY(512) NOT NULL,
+    job_key VARBINARY(256) NOT NULL,
+    token BIGINT NOT NULL,
+    recorded_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP,
+    PRIMARY KEY (name, job_key)
 ) ENGINE = InnoDB
 //
 
@@ -279,6 +291,91 @@ BEGIN
 END
 //
 
+DROP PROCEDURE IF EXISTS fencepost_once
+//
+
+-- Records in this transaction that the work of a key is done, and shows the token of the lock that it is done under:
+--     START TRANSACTION;
+--     CALL fencepost_once('billing', '2026-11', 42);
+--     INSERT INTO bill ...;
+--     COMMIT;
+--
+-- Fails with SQLSTATE FP208 if the key was recorded before. @fencepost_before_token says with which token, and
+-- @fencepost_before_own whether that is the caller's own: then a COMMIT without an answer took effect. Roll back in either case.
+--
+-- The token is an argument, because MySQL does not let a procedure see whether it was shown earlier in the same transaction: the
+-- number of a transaction is visible only to accounts with rights outside of the database. For the same reason, a key that one
+-- transaction records twice looks like one that was recorded before: record each key once in its transaction.
+--
+-- No statement that creates or changes a table may follow before the work is done: it would commit the key alone. Rule: once
+CREATE /*M!100104 OR REPLACE */ PROCEDURE fencepost_once(
+    IN name TEXT CHARACTER SET utf8mb4, IN job_key TEXT CHARACTER SET utf8mb4, IN token VARCHAR(20) CHARACTER SET utf8mb4)
+    MODIFIES SQL DATA
+    SQL SECURITY DEFINER
+BEGIN
+    DECLARE message VARCHAR(128) CHARACTER SET utf8mb4;
+    CALL fencepost_record(name, job_key, token, @fencepost_before_token);
+    SET @fencepost_before_own = (@fencepost_before_token = CAST(token AS SIGNED));
+    IF @fencepost_before_token IS NOT NULL THEN
+        -- MESSAGE_TEXT has room for 128 characters.
+        SET message = CONCAT('the work with the key ', LEFT(job_key, 40), ' was done before, with token ', @fencepost_before_token);
+        SIGNAL SQLSTATE 'FP208' SET MESSAGE_TEXT = message;
+    END IF;
+END
+//
+
+DROP PROCEDURE IF EXISTS fencepost_try_once
+//
+
+-- As fencepost_once, but says whether the key is the first, and does not fail: for batches, which leave out what was done.
+--     CALL fencepost_try_once('billing', '2026-11/40', 42, @first);
+CREATE /*M!100104 OR REPLACE */ PROCEDURE fencepost_try_once(
+    IN name TEXT CHARACTER SET utf8mb4, IN job_key TEXT CHARACTER SET utf8mb4, IN token VARCHAR(20) CHARACTER SET utf8mb4,
+    OUT is_first BOOLEAN)
+    MODIFIES SQL DATA
+    SQL SECURITY DEFINER
+BEGIN
+    CALL fencepost_record(name, job_key, token, @fencepost_before_token);
+    SET @fencepost_before_own = (@fencepost_before_token = CAST(token AS SIGNED));
+    SET is_first = @fencepost_before_token IS NULL;
+END
+//
+
+DROP PROCEDURE IF EXISTS fencepost_record
+//
+
+-- A part of fencepost_once and fencepost_try_once: shows the token and records the key. before_token is null if the key was not
+-- recorded, else the token that it was recorded with.
+CREATE /*M!100104 OR REPLACE */ PROCEDURE fencepost_record(
+    IN shown_name TEXT CHARACTER SET utf8mb4, IN shown_key TEXT CHARACTER SET utf8mb4,
+    IN shown_token VARCHAR(20) CHARACTER SET utf8mb4, OUT before_token BIGINT)
+    MODIFIES SQL DATA
+    SQL SECURITY INVOKER
+BEGIN
+    IF NOT COALESCE(LENGTH(shown_key) BETWEEN 1 AND 256, FALSE) OR shown_key REGEXP '\\p{Cc}' THEN
+        SIGNAL SQLSTATE 'FP400' SET MESSAGE_TEXT = 'a key is 1 to 256 bytes without control characters';
+    END IF;
+    -- First, because it refuses a late holder, and makes the transactions of one name wait for each other.
+    CALL fencepost_present(JSON_ARRAY(JSON_OBJECT('name', shown_name, 'token', shown_token, 'use', 'write')));
+    SET before_token = NULL;
+    BEGIN
+        DECLARE name_bytes VARBINARY(512) DEFAULT shown_name;
+        DECLARE key_bytes VARBINARY(256) DEFAULT shown_key;
+        DECLARE recorded BOOLEAN DEFAULT FALSE;
+        -- A plain INSERT: INSERT IGNORE would cut a long key to fit, and several locking reads that find no row succeed at once and
+        -- then block the inserts of each other.
+        BEGIN
+            DECLARE CONTINUE HANDLER FOR 1062 SET recorded = TRUE;
+            INSERT INTO fencepost_keys (name, job_key, token) VALUES (name_bytes, key_bytes, shown_token);
+        END;
+        IF recorded THEN
+            -- A locking read: a plain one may have a view from before the row.
+            SELECT token INTO before_token FROM fencepost_keys WHERE name = name_bytes AND job_key = key_bytes LOCK IN SHARE MODE;
+        END IF;
+    END;
+END
+//
+
 -- Last: this row says that the guard is completely installed, in this version.
-INSERT INTO fencepost_base VALUES (1, 2, 0, 0, 5) ON DUPLICATE KEY UPDATE version = 2
+INSERT INTO fencepost_base VALUES (1, 3, 0, 0, 5) ON DUPLICATE KEY UPDATE version = 3
 //

@@ -139,7 +139,7 @@ impl Guard {
         let location = location(&Name::new(name)?)?;
         let (Envelope { marks, writes, .. }, _) = self.load(&location, &Change::Keep).await?;
         let names = u64::from(marks != Marks::default());
-        Ok(Status { version: SCHEMA_VERSION, base: Token(0), names, writes, highest: marks.write_floor })
+        Ok(Status { version: SCHEMA_VERSION, base: Token(0), names, writes, highest: marks.write_floor, keys: None })
     }
 
     /// Admits one access. Puts the object if the access lifts a mark or changes the content.

@@ -3,16 +3,20 @@
 //! The database itself decides, in SQL that can be read and installed by hand ([`SCRIPT`]) and that serves every language.
 //! This file installs the SQL, calls it and parses its refusals. It decides nothing.
 //!
+//! [`once`] records the key of a piece of work in the transaction of the work, and refuses the second.
+//!
 //! The SQL also has triggers that refuse a write without a token: `fencepost.guard_rows` for many rows,
 //! `fencepost.guard_column` for rows that keep their own token.
 
-use fencepost_core::{Name, Token};
+use fencepost_core::{FencingToken, Name, Token};
+use futures_util::future;
 use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, GenericClient, IsolationLevel, Transaction};
 
 use crate::access::Access;
 use crate::error::Error;
+use crate::once::{Before, Once, check_key};
 use crate::rules::{Stale, Use};
 use crate::upkeep::{Forgotten, Installed, Status};
 
@@ -20,10 +24,12 @@ use crate::upkeep::{Forgotten, Installed, Status};
 pub const SCRIPT: &str = include_str!("postgres.sql");
 
 /// The version of [`SCRIPT`]. In version 1 a role with USAGE could run code with the rights of the installer: upgrade it.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The SQLSTATE of a stale token.
 pub const STALE: &str = "FP412";
+/// The SQLSTATE if the work of a key was done before.
+pub const BEFORE: &str = "FP208";
 /// The SQLSTATE if no token was shown.
 pub const MISSING: &str = "FP428";
 
@@ -32,7 +38,7 @@ const INSTALL_LOCK: i64 = 0x66_65_6e_63_65;
 
 /// Creates the schema `fencepost` with its tables and functions, or upgrades it.
 ///
-/// Two small functions run with the rights of the role that installs them. All others run with the rights of their caller.
+/// Three small functions run with the rights of the role that installs them. All others run with the rights of their caller.
 /// Roles that write, and owners of guarded tables, need `GRANT USAGE ON SCHEMA fencepost`. The top of [`SCRIPT`] says what
 /// such a role can and cannot do.
 ///
@@ -109,6 +115,131 @@ pub async fn admit<Kind>(transaction: &Transaction<'_>, access: &Access<Kind>) -
     Ok(())
 }
 
+/// Records in this transaction that the work of a key is done, and shows the token of the lock that it is done under.
+///
+/// The row and the work commit together. If the key was recorded before, the transaction is aborted: whatever it did is undone.
+/// So give each transaction a key of its own. A job that commits after each of its items has keys such as `2026-11/40`.
+///
+/// ```no_run
+/// # use fencepost_fence::{FencingToken, Error, postgres};
+/// # async fn example(client: &mut tokio_postgres::Client, token: FencingToken) -> Result<(), Error> {
+/// let transaction = client.transaction().await?;
+/// postgres::once(&transaction, "billing", "2026-11", token).await?;
+/// transaction.execute("INSERT INTO bill SELECT id, due FROM account", &[]).await?;
+/// transaction.commit().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// It shows the token as [`admit`] does with [`Access::write`], so that call is not needed for this name. If the work was decided
+/// from several locks, admit all of them first. Its two statements are sent without waiting, so the work can go with them in the
+/// same round trip, as with [`admit`].
+///
+/// If `synchronous_commit` is off, it is turned on for this transaction.
+///
+/// Only the token of an exclusive lock records work. A reader's token does not compile,
+///
+/// ```compile_fail,E0308
+/// # use fencepost_fence::{Error, ReadToken, postgres};
+/// # async fn example(transaction: &tokio_postgres::Transaction<'_>) -> Result<(), Error> {
+/// let reader: ReadToken = "42".parse().unwrap();
+/// postgres::once(transaction, "billing", "2026-11", reader).await
+/// # }
+/// ```
+///
+/// nor does a plain number, nor a connection without a transaction:
+///
+/// ```compile_fail,E0308
+/// # use fencepost_fence::{Error, FencingToken, postgres};
+/// # async fn example(client: &tokio_postgres::Client, token: FencingToken) -> Result<(), Error> {
+/// postgres::once(client, "billing", "2026-11", token).await
+/// # }
+/// ```
+///
+/// # Errors
+/// [`Error::Before`] if the work was done before. Its `own` tells whether with this same token: then a commit of this holder, whose
+/// answer was lost, took effect. [`Error::BadKey`] if the key is not valid. [`Error::Store`] with SQLSTATE `FP400` if this
+/// transaction itself has recorded the key: it has not committed anything yet. All others as [`admit`]. After a serialization
+/// failure, a deadlock or a lost connection, run the transaction again from its start.
+///
+/// # Cancellation
+/// The key may or may not be recorded in the transaction. Roll back.
+// Rule: once
+pub async fn once(transaction: &Transaction<'_>, name: &str, key: &str, token: FencingToken) -> Result<(), Error> {
+    check_key(key)?;
+    let access = Access::write(name, token);
+    let parameters: [(&(dyn ToSql + Sync), Type); 2] = [(&name, Type::TEXT), (&key, Type::TEXT)];
+    let record = async {
+        transaction.execute_typed("SELECT fencepost.once($1, $2)", &parameters).await?;
+        Ok(())
+    };
+    // The answer to the first statement comes first, so a stale token is reported as such.
+    future::try_join(admit(transaction, &access), record).await?;
+    Ok(())
+}
+
+/// As [`once`], but the transaction goes on if the key was recorded before: for batches, which leave out what was done.
+///
+/// ```no_run
+/// # use fencepost_fence::{FencingToken, Error, Once, postgres};
+/// # async fn example(client: &mut tokio_postgres::Client, token: FencingToken) -> Result<(), Error> {
+/// let transaction = client.transaction().await?;
+/// for account in 1..=40_i64 {
+///     let key = format!("2026-11/{account}");
+///     if postgres::try_once(&transaction, "billing", &key, token).await? == Once::First {
+///         transaction.execute("INSERT INTO bill SELECT id, due FROM account WHERE id = $1", &[&account]).await?;
+///     }
+/// }
+/// transaction.commit().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As [`once`], but for [`Error::Before`]. A key that this transaction itself has recorded counts as recorded before, with the
+/// caller's own token.
+///
+/// # Cancellation
+/// As [`once`].
+// Rule: once
+pub async fn try_once(
+    transaction: &Transaction<'_>,
+    name: &str,
+    key: &str,
+    token: FencingToken,
+) -> Result<Once, Error> {
+    check_key(key)?;
+    let (named, access) = (Name::new(name)?, Access::write(name, token));
+    let parameters: [(&(dyn ToSql + Sync), Type); 2] = [(&name, Type::TEXT), (&key, Type::TEXT)];
+    let record = async { Ok(transaction.query_typed_one("SELECT fencepost.record_once($1, $2)", &parameters).await?) };
+    let ((), row) = future::try_join(admit(transaction, &access), record).await?;
+    let own = Token::from(token);
+    Ok(match row.try_get::<_, Option<i64>>(0)?.map(count) {
+        None => Once::First,
+        // Zero: this transaction itself has recorded it.
+        Some(before) => {
+            let before = if before == 0 { own } else { Token(before) };
+            Once::Before(Before { name: named, key: key.to_owned(), token: before, own: before == own })
+        }
+    })
+}
+
+/// Forgets a key, so that its work can be done again. Returns the token with which it was recorded; `None` if it was not.
+///
+/// # Errors
+/// [`Error::NotInstalled`] without [`install`]. [`Error::BadName`] and [`Error::BadKey`].
+pub async fn forget(client: &impl GenericClient, name: &str, key: &str) -> Result<Option<Token>, Error> {
+    check_key(key)?;
+    Name::new(name)?;
+    let (version, _) = version_and_base(client).await?;
+    if version != VERSION {
+        return Err(other_version(version));
+    }
+    let forget = "SELECT fencepost.forget($1, $2)";
+    let row = client.query_typed_one(forget, &[(&name, Type::TEXT), (&key, Type::TEXT)]).await?;
+    Ok(row.try_get::<_, Option<i64>>(0)?.map(|token| Token(count(token))))
+}
+
 /// The state of the marks.
 ///
 /// # Errors
@@ -119,10 +250,12 @@ pub async fn status(client: &impl GenericClient) -> Result<Status, Error> {
         return Err(other_version(version));
     }
     let select = "SELECT count(*), coalesce(sum(writes), 0)::bigint,
-        coalesce(max(greatest(write_floor, write_floor_below)), 0) FROM fencepost.marks";
+        coalesce(max(greatest(write_floor, write_floor_below)), 0), (SELECT count(*) FROM fencepost.keys)
+        FROM fencepost.marks";
     let row = client.query_typed_one(select, &[]).await?;
     let highest = Token(count(row.try_get(2)?)).max(base);
-    Ok(Status { version, base, names: count(row.try_get(0)?), writes: count(row.try_get(1)?), highest })
+    let (names, writes, keys) = (count(row.try_get(0)?), count(row.try_get(1)?), count(row.try_get(3)?));
+    Ok(Status { version, base, names, writes, highest, keys: Some(keys) })
 }
 
 /// Forgets every mark that is not above the oldest living token, and raises the base floor to that token.
@@ -140,13 +273,16 @@ pub async fn forget_below(client: &mut Client, oldest_live: Token) -> Result<For
     Ok(Forgotten { names: count(row.try_get(0)?), base: Token(count(row.try_get(1)?)) })
 }
 
-/// Recognises the refusals of the functions, and those of the triggers to a write.
+/// Recognises the refusals of the functions, those of the triggers to a write, and that of [`once`].
 impl From<tokio_postgres::Error> for Error {
     fn from(error: tokio_postgres::Error) -> Error {
         // The library's own error text is only "db error".
         let Some(said) = error.as_db_error() else { return Error::store(error) };
         if let Some(stale) = stale(said) {
             return Error::Stale(stale);
+        }
+        if let Some(before) = before(said) {
+            return Error::Before(before);
         }
         let code = said.code();
         let names_us = said.message().contains("fencepost");
@@ -172,6 +308,22 @@ fn stale(said: &DbError) -> Option<Stale> {
     let name = |key: &str| Name::new(detail.get(key)?.as_str()?).ok();
     let token = |key: &str| detail.get(key)?.as_u64().map(Token);
     Some(Stale { name: name("name")?, token: token("token")?, at: name("at")?, highest: token("highest")? })
+}
+
+/// The refusal from the JSON in the error's detail; `None` if the error is not about a key that was recorded before.
+fn before(said: &DbError) -> Option<Before> {
+    if said.code().code() != BEFORE {
+        return None;
+    }
+    let detail: serde_json::Value = serde_json::from_str(said.detail()?).ok()?;
+    let text = |key: &str| detail.get(key)?.as_str();
+    let token = Token(detail.get("token")?.as_u64()?);
+    Some(Before {
+        name: Name::new(text("name")?).ok()?,
+        key: text("key")?.to_owned(),
+        token,
+        own: detail.get("own")?.as_bool()?,
+    })
 }
 
 async fn version_and_base(client: &impl GenericClient) -> Result<(u32, Token), Error> {

@@ -16,9 +16,19 @@
 -- A name that begins with '/' is a path, and a lock on it covers everything below. Writers below the same path wait for
 -- each other, from the guard to the commit. If no program locks the whole path, names without the slash are faster.
 --
+-- Work that must be done once has a key, such as '2026-11' for the month's billing. The transaction that does the work
+-- records it:
+--
+--     BEGIN;
+--     SELECT fencepost.write('billing', 42);
+--     SELECT fencepost.once('billing', '2026-11');     -- refused if an earlier transaction has recorded the key
+--     INSERT INTO bill ...;
+--     COMMIT;
+--
 --     FP412  the token is stale: a newer one was seen. The detail is JSON: name, token, at, highest.
+--     FP208  the work was done before. The detail is JSON: name, key, token, and own: whether the token is the caller's own.
 --     FP428  no token was shown.
---     FP400  a name, a token or a use is not valid.
+--     FP400  a name, a token, a use or a key is not valid.
 --
 -- Never put guard and write into one statement (WITH guard AS (SELECT fencepost.write(...)) UPDATE ...): a statement
 -- sees the database as it was when the statement began, before the guard waited for the holder ahead. And a SELECT in
@@ -28,8 +38,8 @@
 -- version. Then let in the roles that write: GRANT USAGE ON SCHEMA fencepost TO app. The owner of a guarded table needs
 -- this right, too. No role needs rights on the tables in here.
 --
--- Rights. Two functions run with the rights of the role that installed them (SECURITY DEFINER): admit, which lifts marks,
--- and was_shown, which looks at them. They take and return only text, numbers and booleans of Postgres. All others,
+-- Rights. Three functions run with the rights of the role that installed them (SECURITY DEFINER): admit, which lifts marks,
+-- shown_token, which looks at them, and record, which records keys. They take and return only text, numbers and booleans of Postgres. All others,
 -- including the triggers, run with the rights of their caller. The reason: a trigger handles rows, and the types in a
 -- row can bring functions of their owner along. For example, to_jsonb(NEW) calls a cast to json that any role may define
 -- for its own type. Every function in plpgsql pins its search_path, with pg_temp last, also those that run as the
@@ -37,10 +47,11 @@
 -- search_path would put the caller's types into functions that admit calls later.
 --
 -- What a role with USAGE can do: lift the marks of any name to any token. So it can shut out every other holder with a
--- token that the lock service never gave, and delay others by keeping its transaction open. It learns the highest token
--- of a name that it can guess. What it cannot do: lower or forget a mark, pass with a stale token, or run anything with
--- the installer's rights. The owner of the schema repairs a mark that was lifted too far: DELETE FROM fencepost.marks
--- WHERE name = ..., once no older holder is left.
+-- token that the lock service never gave, delay others by keeping its transaction open, and record keys of work that it
+-- has not done. It learns the highest token of a name that it can guess, and whether a key was recorded. What it cannot
+-- do: lower or forget a mark, forget a key, pass with a stale token, or run anything with the installer's rights. The
+-- owner of the schema repairs a mark that was lifted too far: DELETE FROM fencepost.marks WHERE name = ..., once no older
+-- holder is left. A key: SELECT fencepost.forget(name, key).
 --
 -- The server ends every transaction that has passed the guard and idles for longer than fencepost.set_idle_timeout
 -- allows, 5 seconds by default: a paused holder would block its successor. Keep that time below the TTL of your locks.
@@ -84,13 +95,13 @@ CREATE TABLE IF NOT EXISTS fencepost.store (
 
 DO $$
 BEGIN
-    IF (SELECT version FROM fencepost.store) > 2 THEN
+    IF (SELECT version FROM fencepost.store) > 3 THEN
         RAISE EXCEPTION 'the schema fencepost is of a newer version than this script'
             USING HINT = 'Use the script of that version.';
     END IF;
 END $$;
 
-INSERT INTO fencepost.store (version) VALUES (2) ON CONFLICT (only_row) DO UPDATE SET version = excluded.version;
+INSERT INTO fencepost.store (version) VALUES (3) ON CONFLICT (only_row) DO UPDATE SET version = excluded.version;
 
 -- A write must not be older than any token that was seen (write_floor). A read must not be older than any token that
 -- wrote (read_floor). The same holds for the names below a path. The fill factor leaves room on each page, so that an
@@ -107,9 +118,21 @@ CREATE TABLE IF NOT EXISTS fencepost.marks (
     written_by xid8
 ) WITH (fillfactor = 50);
 
--- Functions of version 1 that no longer exist.
+-- The keys of finished work, one row for each. A row commits with the work, and stays until an operator forgets it.
+CREATE TABLE IF NOT EXISTS fencepost.keys (
+    name text COLLATE "C" NOT NULL,
+    job_key text COLLATE "C" NOT NULL,
+    token bigint NOT NULL,
+    recorded_at timestamptz NOT NULL DEFAULT now(),
+    -- The transaction that recorded the key. A transaction that records a key twice has committed nothing yet. In a copy of
+    -- the database on another server, transaction numbers differ: set it to '0' there.
+    recorded_by xid8 NOT NULL,
+    PRIMARY KEY (name, job_key)
+);
+
+-- Functions of earlier versions that no longer exist.
 DROP FUNCTION IF EXISTS fencepost.bound_idle_time(interval), fencepost.check_written(text),
-    fencepost.names_that_count(text[], bigint[], text[]);
+    fencepost.names_that_count(text[], bigint[], text[]), fencepost.was_shown(text);
 
 -- None of these functions is STRICT: with a null argument, a STRICT function would return without any check.
 
@@ -325,6 +348,93 @@ LANGUAGE sql RETURN fencepost.present(ARRAY[name], ARRAY[token], ARRAY['claim'])
 CREATE OR REPLACE FUNCTION fencepost.write(name text, token bigint) RETURNS void
 LANGUAGE sql RETURN fencepost.present(ARRAY[name], ARRAY[token], ARRAY['write']);
 
+-- Work that is done once. Rule: once
+--
+-- The row of the key and the work commit together, or neither does. So a key that is recorded says that the work was done.
+-- Give each transaction a key of its own: a job of many items that commits after each has keys such as '2026-11/40'. The
+-- holder's token must have been shown in the same transaction, so that no late holder records a key.
+--
+-- After a serialization failure, a deadlock or a lost connection, run the transaction again from its start. If the
+-- connection was lost at COMMIT and the commit took effect, the second run finds its own token.
+
+-- Records the key. Refused if it was recorded before: then the transaction is aborted, and nothing that it did stays.
+CREATE OR REPLACE FUNCTION fencepost.once(name text, key text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    before bigint := fencepost.record_once(name, key);
+BEGIN
+    IF before = 0 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'FP400',
+            MESSAGE = format('this transaction has recorded the key %L under %s before', key, name),
+            HINT = 'Record the key of a piece of work once in its transaction.';
+    ELSIF before IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'FP208',
+            MESSAGE = format('the work with the key %L under %s was done before, with token %s', key, name, before),
+            DETAIL = jsonb_build_object(
+                'name', name, 'key', key, 'token', before, 'own', before = fencepost.shown_token(name)),
+            HINT = 'Leave it out. If own is true, the holder of this same token did it: a COMMIT without an answer took effect.';
+    END IF;
+END $$;
+
+-- For libraries. Records the key and returns null; or returns the token with which it was recorded before, zero if this
+-- transaction itself has recorded it.
+CREATE OR REPLACE FUNCTION fencepost.record_once(name text, key text) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    before bigint := fencepost.record(name, key);
+BEGIN
+    -- The work and its key are lost together, but the caller goes on to tell others that the work is done. So the commit
+    -- must be durable. Not in `record`: that one runs with the rights of the installer, and changes no settings.
+    IF before IS NULL AND current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+    RETURN before;
+END $$;
+
+-- Only the part of record_once that needs the rights of the installer. As admit, it checks all its arguments.
+CREATE OR REPLACE FUNCTION fencepost.record(new_name text, new_key text) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    shown bigint := fencepost.shown_token(new_name);
+    wrong text;
+    before bigint;
+    is_ours boolean;
+BEGIN
+    wrong := CASE
+        WHEN new_key IS NULL OR new_key = '' THEN 'empty: say at least one character'
+        WHEN octet_length(new_key) > 256 THEN 'more than 256 bytes'
+        WHEN new_key COLLATE "C" ~ E'[\\u0001-\\u001f\\u007f-\\u009f]' THEN 'control characters are not allowed'
+    END;
+    IF wrong IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'FP400',
+            MESSAGE = format('%L cannot be the key of work: %s', left(new_key, 300), wrong);
+    END IF;
+    IF shown IS NULL THEN
+        PERFORM fencepost.refuse_unshown(new_name);
+    END IF;
+    LOOP
+        -- Above READ COMMITTED this fails if the row is there and is not in our view.
+        INSERT INTO fencepost.keys (name, job_key, token, recorded_by)
+            VALUES (new_name, new_key, shown, pg_current_xact_id()) ON CONFLICT (name, job_key) DO NOTHING;
+        IF FOUND THEN
+            RETURN NULL;
+        END IF;
+        SELECT token, recorded_by = pg_current_xact_id() INTO before, is_ours
+            FROM fencepost.keys WHERE name = new_name AND job_key = new_key;
+        -- An operator may have forgotten the key in between.
+        IF FOUND THEN
+            RETURN CASE WHEN is_ours THEN 0 ELSE before END;
+        END IF;
+    END LOOP;
+END $$;
+
+-- Records the key and returns true; or returns false if it was recorded before, also by this transaction. For batches, which
+-- leave out what was done.
+CREATE OR REPLACE FUNCTION fencepost.try_once(name text, key text) RETURNS boolean
+LANGUAGE sql RETURN fencepost.record_once(name, key) IS NULL;
+
 -- Triggers for many rows: they refuse a write to a row unless its transaction has shown a token for the row.
 --
 --     SELECT fencepost.guard_rows('wallet', 'wallet:', 'id');
@@ -368,7 +478,7 @@ DECLARE
 BEGIN
     IF TG_OP <> 'INSERT' THEN
         old_name := TG_ARGV[0] || (to_jsonb(OLD) ->> TG_ARGV[1]);
-        IF NOT fencepost.was_shown(old_name) THEN
+        IF fencepost.shown_token(old_name) IS NULL THEN
             PERFORM fencepost.refuse_unshown(old_name);
         END IF;
     END IF;
@@ -377,7 +487,8 @@ BEGIN
     END IF;
     new_name := TG_ARGV[0] || (to_jsonb(NEW) ->> TG_ARGV[1]);
     -- A row that gets another key needs a token for its old name and for its new one.
-    IF (new_name IS DISTINCT FROM old_name OR TG_OP = 'INSERT') AND NOT fencepost.was_shown(new_name) THEN
+    IF (new_name IS DISTINCT FROM old_name OR TG_OP = 'INSERT')
+        AND fencepost.shown_token(new_name) IS NULL THEN
         PERFORM fencepost.refuse_unshown(new_name);
     END IF;
     RETURN NEW;
@@ -390,21 +501,22 @@ BEGIN
         HINT = format('First, in the same transaction: SELECT fencepost.write(%L, token of its lock).', row_name);
 END $$;
 
--- Whether this transaction has shown a write for the name, or for a path above it. The marks were checked then and have
--- been locked since, so the token is still good. Runs with the rights of the installer, because no other role may read
--- the marks.
-CREATE OR REPLACE FUNCTION fencepost.was_shown(row_name text) RETURNS boolean
+-- The token with which this transaction has shown a write for the name, or for a path above it. Null if it has shown none.
+-- The marks were checked then and have been locked since, so the token is still good. Runs with the rights of the
+-- installer, because no other role may read the marks.
+CREATE OR REPLACE FUNCTION fencepost.shown_token(shown_name text) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    at text;
+    path text[] := fencepost.path(shown_name);
+    shown bigint;
 BEGIN
-    FOREACH at IN ARRAY fencepost.path(row_name) LOOP
-        PERFORM FROM fencepost.marks WHERE name = at AND written_by = pg_current_xact_id_if_assigned();
-        IF FOUND THEN
-            RETURN true;
-        END IF;
+    FOR level IN REVERSE cardinality(path) .. 1 LOOP
+        -- A write that is admitted is the newest, so it leaves its own token as the read floor.
+        SELECT read_floor INTO shown FROM fencepost.marks
+            WHERE name = path[level] AND written_by = pg_current_xact_id_if_assigned();
+        EXIT WHEN FOUND;
     END LOOP;
-    RETURN false;
+    RETURN shown;
 END $$;
 
 CREATE OR REPLACE FUNCTION fencepost.refuse_truncate() RETURNS trigger
@@ -525,13 +637,20 @@ BEGIN
     GET DIAGNOSTICS names = ROW_COUNT;
 END $$;
 
+-- Forgets a key, so that its work can be done again. Returns the token with which it was recorded, or null if it was not.
+CREATE OR REPLACE FUNCTION fencepost.forget(name text, key text) RETURNS bigint
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+    DELETE FROM fencepost.keys AS kept WHERE kept.name = forget.name AND kept.job_key = forget.key RETURNING kept.token;
+$$;
+
 CREATE OR REPLACE FUNCTION fencepost.set_idle_timeout(longest interval) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
     UPDATE fencepost.store SET idle_timeout = longest;
 $$;
 
 -- All rights are set explicitly, because a database may have other defaults. A role gets in by USAGE on the schema.
-REVOKE ALL ON fencepost.store, fencepost.marks FROM PUBLIC;
+REVOKE ALL ON fencepost.store, fencepost.marks, fencepost.keys FROM PUBLIC;
 GRANT SELECT ON fencepost.store TO PUBLIC;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA fencepost TO PUBLIC;
-REVOKE EXECUTE ON FUNCTION fencepost.forget_below(bigint), fencepost.set_idle_timeout(interval) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION fencepost.forget_below(bigint), fencepost.forget(text, text),
+    fencepost.set_idle_timeout(interval) FROM PUBLIC;

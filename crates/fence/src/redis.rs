@@ -164,7 +164,8 @@ impl Guard {
     pub async fn status(&self, connection: &mut impl ConnectionLike) -> Result<Status, Error> {
         let fields: Vec<(String, String)> =
             cmd("HGETALL").arg(&self.marks_key).query_async(connection).await.map_err(Error::store)?;
-        let mut status = Status { version: SCHEMA_VERSION, base: Token(0), names: 0, writes: 0, highest: Token(0) };
+        let mut status =
+            Status { version: SCHEMA_VERSION, base: Token(0), names: 0, writes: 0, highest: Token(0), keys: None };
         for (field, value) in fields {
             let numbers: Vec<u64> = value.split(' ').filter_map(|number| number.parse().ok()).collect();
             match (field.as_str(), &numbers[..]) {

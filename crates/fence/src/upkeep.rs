@@ -4,8 +4,8 @@
 
 use fencepost_core::Token;
 
-/// The version of the marks in SQLite, Redis, files and objects. A guard refuses marks of any other version. Guards that run
-/// inside their store have versions of their own: `postgres::VERSION`, `mysql::VERSION`.
+/// The version of the marks in Redis, files and objects. A guard refuses marks of any other version. Guards that keep tables have
+/// versions of their own: `postgres::VERSION`, `mysql::VERSION`, `sqlite::VERSION`.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// The result of installing a guard.
@@ -37,6 +37,8 @@ pub struct Status {
     pub writes: u64,
     /// The highest token seen under any name.
     pub highest: Token,
+    /// How many keys of finished work are recorded. `None` in a store without `once`.
+    pub keys: Option<u64>,
 }
 
 /// The result of forgetting old marks.

@@ -2,9 +2,11 @@
 //!
 //! Other systems implement [`Contender`] in the comparison (`bench/`), so that all systems run under the same loops.
 
-use anyhow::{Context, Result};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
 use async_trait::async_trait;
-use fencepost::{Client, Efficiency, Exclusive, Guard, Session, Shared};
+use fencepost::{Client, Efficiency, Exclusive, Guard, Job, Session, Shared, Turn};
 
 /// A task of a program. It takes one lock at a time.
 #[async_trait]
@@ -28,6 +30,8 @@ pub struct Taker {
 /// What it takes its locks with.
 enum Home {
     Session(Session),
+    /// Each lock is for a job of its own, whose key is this number.
+    Jobs(Session, u64),
     Efficiency(Client),
 }
 
@@ -35,12 +39,18 @@ enum Held {
     Exclusive(Guard<Exclusive>),
     Shared(Guard<Shared>),
     Efficiency(Guard<Efficiency>),
+    Job(Box<Job>),
 }
 
 impl Taker {
     /// A contender whose locks belong to this session.
     pub fn in_session(session: Session) -> Taker {
         Taker { home: Home::Session(session), held: None }
+    }
+
+    /// A contender whose locks belong to this session. Each is for a job of its own, which it begins and completes.
+    pub fn of_jobs(session: Session) -> Taker {
+        Taker { home: Home::Jobs(session, 0), held: None }
     }
 
     /// A contender that takes locks of the efficiency tier.
@@ -52,7 +62,15 @@ impl Taker {
 #[async_trait]
 impl Contender for Taker {
     async fn acquire(&mut self, name: &str) -> Result<()> {
-        self.held = Some(match &self.home {
+        self.held = Some(match &mut self.home {
+            Home::Jobs(session, key) => {
+                *key += 1;
+                // A minute is the shortest time. The load leaves nothing behind for longer.
+                let job = session.lock(name).once(key.to_string()).keep(Duration::from_secs(60));
+                let Turn::Yours(job) = job.acquire().await? else { bail!("the job {name} {key} is completed") };
+                job.begin().await?;
+                Held::Job(Box::new(job))
+            }
             Home::Session(session) => Held::Exclusive(session.lock(name).wait_forever().acquire().await?),
             Home::Efficiency(client) => {
                 Held::Efficiency(client.lock(name).efficiency().wait_forever().acquire().await?)
@@ -63,6 +81,7 @@ impl Contender for Taker {
 
     async fn acquire_shared(&mut self, name: &str) -> Result<()> {
         self.held = Some(match &self.home {
+            Home::Jobs(..) => bail!("a job is not shared"),
             Home::Session(session) => Held::Shared(session.lock(name).shared().wait_forever().acquire().await?),
             Home::Efficiency(client) => {
                 Held::Efficiency(client.lock(name).shared().efficiency().wait_forever().acquire().await?)
@@ -73,9 +92,10 @@ impl Contender for Taker {
 
     async fn release(&mut self) -> Result<()> {
         match self.held.take().context("the contender holds no lock")? {
-            Held::Exclusive(guard) => guard.release().await?,
-            Held::Shared(guard) => guard.release().await?,
-            Held::Efficiency(guard) => guard.release().await?,
+            Held::Exclusive(guard) => drop(guard.release().await?),
+            Held::Shared(guard) => drop(guard.release().await?),
+            Held::Efficiency(guard) => drop(guard.release().await?),
+            Held::Job(mut job) => drop(job.complete(()).await?),
         };
         Ok(())
     }

@@ -35,6 +35,8 @@ pub struct Load {
     pub separate_connections: bool,
     /// Whether the locks are of the efficiency tier.
     pub efficiency: bool,
+    /// Whether each lock is for a job of its own, which is begun and completed.
+    pub jobs: bool,
     /// The beginning of all lock names.
     pub prefix: String,
 }
@@ -135,9 +137,11 @@ async fn contenders(builder: ClientBuilder, client: Client, load: &Load) -> Resu
         if index > 0 && (load.separate_connections || index % CONTENDERS_PER_SESSION == 0) {
             sessions.push(client.session().open()?);
         }
-        contenders.push(Box::new(match load.efficiency {
-            true => Taker::of_efficiency(client.clone()),
-            false => Taker::in_session(sessions.last().expect("the first session is opened before the loop").clone()),
+        let session = sessions.last().expect("the first session is opened before the loop").clone();
+        contenders.push(Box::new(match (load.efficiency, load.jobs) {
+            (true, _) => Taker::of_efficiency(client.clone()),
+            (false, true) => Taker::of_jobs(session),
+            (false, false) => Taker::in_session(session),
         }));
     }
     Ok((contenders, sessions))

@@ -172,7 +172,8 @@ fn operation_weight(operation: &Operation) -> usize {
 #[cfg(test)]
 mod tests {
     use fencepost_core::{
-        Acquire, Epoch, Lock, LockMode, LogicalMs, Metadata, Name, Request, RequestNumber, SessionId, Value, Wait,
+        Acquire, Epoch, GrantId, JobBytes, JobReport, Lock, LockMode, LogicalMs, Metadata, Name, Request,
+        RequestNumber, SessionId, Value, Verdict, Wait,
     };
     use fencepost_wire::{Entry, encode};
 
@@ -198,6 +199,14 @@ mod tests {
         for ticket in 0..500 {
             gather.operation(Ticket(ticket), heavy.clone());
         }
+        // What jobs store is as heavy as anything else, and short of everything else.
+        let report = JobReport { verdict: Verdict::Open, bytes: JobBytes::new(&[1; 4096]).unwrap() };
+        let reports = Action::Release { grant: GrantId(u64::MAX), report: Some(Box::new(report)) };
+        let stores = Action::Checkpoint { grant: GrantId(u64::MAX), bytes: JobBytes::new(&[1; 4096]).unwrap() };
+        for (ticket, action) in (500..).zip([reports, stores].into_iter().cycle().take(1_000)) {
+            let Operation::Request(request) = heavy.clone() else { unreachable!("it is a request") };
+            gather.operation(Ticket(ticket), Operation::Request(Request { action, seen: Seen::default(), ..request }));
+        }
         let mut taken = 0;
         while let Some((batch, tickets)) = gather.take(Nanos(0), false, true) {
             taken += tickets.operations.len();
@@ -205,6 +214,6 @@ mod tests {
             let entry = Entry { term: u64::MAX, stamp: LogicalMs(u64::MAX), batch, ..Entry::default() };
             assert!(encode(&entry).len() <= ENTRY_WEIGHT_MAX + 64, "the estimate is from above");
         }
-        assert_eq!(taken, 500);
+        assert_eq!(taken, 1_500);
     }
 }

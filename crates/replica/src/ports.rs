@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::snapshot::SnapshotInfo;
-use fencepost_core::{LogPosition, LogicalMs, Push, Reply, Ticket};
+use fencepost_core::{LogPosition, LogicalMs, Name, Push, Reply, Ticket};
 use fencepost_wire::{Cause, Transfer};
 use raft::eraftpb::{ConfState, Entry, HardState, Message};
 
@@ -88,6 +88,15 @@ pub enum Output {
         position: LogPosition,
         /// Where leadership goes, and by whose order.
         transfer: Transfer,
+    },
+    /// The records of jobs take more than four fifths of a bound. Every node gives this out, for people who read its log.
+    JobsFill {
+        /// The name whose bound it is. `None` for the bound of the group.
+        name: Option<Name>,
+        /// The records that count for the bound.
+        records: u64,
+        /// The bytes that count for the bound.
+        bytes: u64,
     },
     /// A peer that this node should hear has become silent. Given out once, until the peer is found again.
     PeerLost {

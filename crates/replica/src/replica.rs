@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fencepost_core::{
-    Act, Action, Batch, EventRing, KnownVersions, LockState, LogPosition, LogicalMs, Nanos, Operation, Renewal,
+    Act, Action, Batch, Event, EventRing, KnownVersions, LockState, LogPosition, LogicalMs, Nanos, Operation, Renewal,
     ReplyTo, Ticket,
 };
 use fencepost_wire::{Cause, Entry as LockEntry, MemberChanges, Members, Transfer, WallClock};
@@ -732,6 +732,11 @@ impl Replica {
         }
         if matches!(self.lead, Lead::Starting { term } | Lead::Running { term, .. } if term == entry.term) {
             self.tally.note(&effects);
+        }
+        for event in &effects.events {
+            if let Event::JobsFill { name, records, bytes } = event {
+                self.outputs.push(Output::JobsFill { name: name.clone(), records: *records, bytes: *bytes });
+            }
         }
         self.events.push(entry.index, stamp, wall_clock_ms, effects.events);
         // In each term, the first entry that changes the state is the leader's own entry, which carries the fail-over grace.

@@ -61,6 +61,8 @@ pub struct RequestTally {
     pub cancelled: u64,
     /// The wait would have closed a cycle of owners, or had closed one.
     pub deadlock: u64,
+    /// The job that it was for is completed.
+    pub completed: u64,
     /// Refused because of a bound.
     pub bound: u64,
     /// Refused by another rule.
@@ -120,6 +122,7 @@ impl RequestTally {
             Outcome::Cancelled => &mut self.cancelled,
             Outcome::Deadlock(_) => &mut self.deadlock,
             Outcome::SessionEnded(_) => &mut self.session_ended,
+            Outcome::Completed { .. } => &mut self.completed,
             Outcome::Refused(Refusal::Bound(_)) => &mut self.bound,
             _ => &mut self.refused,
         } += 1;

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use fencepost_core::{Admin, LogPosition, LogicalMs, Nanos, Operation, Outcome, Principal, Ticket};
+use fencepost_core::{Admin, LogPosition, LogicalMs, Nanos, Operation, Outcome, Principal, Ticket, shortened};
 use fencepost_replica::{
     EfficiencyTier, MemberChange, MemberView, Node, NotTaken, Output, Replica, Role, SILENT_AFTER_MS, Stop,
 };
@@ -415,6 +415,16 @@ impl Engine {
             Output::TransferBegun { position, transfer: Transfer { to, cause } } => {
                 let (to, by, reason) = (self.call(to), cause.by.as_str(), cause.reason.as_str());
                 tracing::info!(index = position.index, to, by, reason, "the leadership is transferred");
+            }
+            Output::JobsFill { name, records, bytes } => {
+                let of = name.as_ref().map_or("all names", |name| name.as_str());
+                tracing::warn!(
+                    of = %shortened(of),
+                    records,
+                    bytes,
+                    "the remembered jobs take more than four fifths of their room, and without room jobs are refused: keep them for less \
+                     time, or forget some"
+                );
             }
             Output::PeerFound { peer, silent_ms } => {
                 self.metrics.peers_found += 1;

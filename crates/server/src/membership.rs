@@ -48,18 +48,50 @@ pub(crate) struct Introduction {
 pub(crate) async fn find_cluster(addresses: &[String], calling: Option<&Calling>) -> Result<u128, StartError> {
     let mut reason = String::new();
     for _ in 0..FIND_TRIES {
+        let mut wrong_doors = 0;
         for address in addresses {
             match status_of(address, calling).await {
                 Ok(status) => {
                     check_version(status.format_version)?;
                     return Ok(api::whole(status.cluster_high, status.cluster_low));
                 }
-                Err(status) => reason = format!("{address}: {}", peers::reason(&status)),
+                Err(status) => {
+                    let told = told_at_the_door(&status);
+                    wrong_doors += usize::from(told.is_some());
+                    let said = told.unwrap_or_else(|| {
+                        format!("{}; check that a node runs there and can be reached", peers::reason(&status))
+                    });
+                    reason = format!("{address}: {said}");
+                }
             }
+        }
+        // Waiting does not help.
+        if wrong_doors == addresses.len() {
+            break;
         }
         tokio::time::sleep(ASK_AGAIN).await;
     }
     Err(StartError::Join { addresses: addresses.join(", "), reason })
+}
+
+/// What is wrong if the port is another one, or if only one side speaks TLS. `None` for every other failure.
+fn told_at_the_door(status: &Status) -> Option<String> {
+    if status.code() == Code::Unimplemented {
+        return Some(status.message().to_owned());
+    }
+    let text = peers::reason(status);
+    // A node says it in the debug data of a GOAWAY, which the library prints as bytes.
+    if let Some((said, _)) = text.split_once("(b\"").and_then(|(_, rest)| rest.split_once("\")")) {
+        return Some(said.to_owned());
+    }
+    let by_alert = [
+        (
+            "ProtocolVersion",
+            "the node there speaks plain text: start this one without --peer-cert and --tls-cert, or give the other one certificates, too",
+        ),
+        ("NoApplicationProtocol", "this is not the port for clients, which is 7420 by default: check the port"),
+    ];
+    by_alert.iter().find(|(alert, _)| text.contains(alert)).map(|(_, said)| (*said).to_owned())
 }
 
 /// Checks that this release knows the format version of a cluster.
@@ -120,7 +152,7 @@ async fn step(shared: &Shared, introduction: &Introduction) -> Result<bool, Stat
     }
     if leads {
         let cause = caller::by_node(member, "its name and its addresses");
-        shared.change_members(vec![MemberChange::Describe(member.clone())], cause).await.map_err(status::of)?;
+        is_done(shared.change_members(vec![MemberChange::Describe(member.clone())], cause).await.map_err(status::of))?;
         return Ok(false);
     }
     let ask = introduction.ask.iter().chain(&others);
@@ -137,18 +169,26 @@ async fn step(shared: &Shared, introduction: &Introduction) -> Result<bool, Stat
             newest_format: known.newest().get(),
             reason: "it joins, or has another name or address".to_owned(),
         };
-        admin.add_member(caller::call_of_node(member, described)).await?;
-    }
-    if !votes {
-        // Refused while this node catches up, and if it has a vote by an entry that it has not applied yet. Neither is an error.
-        let reason = "it joins as a voter".to_owned();
-        let promoted = v1::PromoteMemberRequest { node: member.node(), replaces: None, reason };
-        match admin.promote_member(caller::call_of_node(member, promoted)).await {
-            Err(status) if is_not_yet(&status) => {}
-            other => drop(other?),
+        if !is_done(admin.add_member(caller::call_of_node(member, described)).await)? {
+            return Ok(false);
         }
     }
+    if !votes {
+        // Refused while this node catches up, and if it has a vote by an entry that it has not applied yet.
+        let reason = "it joins as a voter".to_owned();
+        let promoted = v1::PromoteMemberRequest { node: member.node(), replaces: None, reason };
+        is_done(admin.promote_member(caller::call_of_node(member, promoted)).await)?;
+    }
     Ok(false)
+}
+
+/// Whether the leader did what this node asked. That it cannot do it yet is no error: another node may join at the same time.
+fn is_done<T>(answer: Result<T, Status>) -> Result<bool, Status> {
+    match answer {
+        Ok(_) => Ok(true),
+        Err(status) if is_not_yet(&status) => Ok(false),
+        Err(status) => Err(status),
+    }
 }
 
 /// The addresses for clients of the other members.
@@ -269,6 +309,17 @@ fn channel(address: &str, calling: Option<&Calling>) -> Result<tonic::transport:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A refusal that passes by itself is asked again without a warning.
+    #[test]
+    fn a_change_of_the_members_that_is_under_way_is_waited_for_and_a_name_that_is_taken_is_an_error() {
+        let refused = |reason: &str| is_done::<()>(Err(status::reason(Code::Unavailable, reason, "")));
+        for reason in ["NOT_CAUGHT_UP", "ALREADY_MEMBER", "CHANGE_UNDER_WAY", "NOT_LEADER"] {
+            assert!(matches!(refused(reason), Ok(false)), "{reason}");
+        }
+        assert!(matches!(is_done(Ok(())), Ok(true)));
+        assert!(refused("NAME_TAKEN").is_err());
+    }
 
     #[test]
     fn a_node_joins_only_a_cluster_whose_format_version_it_knows() {

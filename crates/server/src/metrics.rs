@@ -152,7 +152,7 @@ fn show_ends(shown: &mut Exposition, engine: &Engine) {
     };
     let help = "Requests for locks and permits that ended while this node led, by outcome";
     family("fencepost_requests_total", help, "outcome", &|tally| {
-        let RequestTally { granted, busy, timed_out, cancelled, deadlock, bound, refused, session_ended } =
+        let RequestTally { granted, busy, timed_out, cancelled, deadlock, completed, bound, refused, session_ended } =
             tally.requests;
         vec![
             ("granted", granted),
@@ -160,6 +160,7 @@ fn show_ends(shown: &mut Exposition, engine: &Engine) {
             ("timed_out", timed_out),
             ("cancelled", cancelled),
             ("deadlock", deadlock),
+            ("completed", completed),
             ("bound", bound),
             ("refused", refused),
             ("session_ended", session_ended),

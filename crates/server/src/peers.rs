@@ -319,6 +319,16 @@ impl From<v1::DeliverResponse> for Lost {
     }
 }
 
+impl From<std::io::Error> for Lost {
+    fn from(error: std::io::Error) -> Lost {
+        match error.kind() {
+            // The TLS library has a text about its own documentation for a peer that was killed.
+            std::io::ErrorKind::UnexpectedEof => "it hung up".to_owned().into(),
+            _ => error.to_string().into(),
+        }
+    }
+}
+
 impl From<String> for Lost {
     fn from(reason: String) -> Lost {
         Lost { reason, is_stranger: false }
@@ -340,14 +350,15 @@ async fn talk(shared: &Shared, myself: &Myself, node: u64, way: &Way, outbox: Pe
             return;
         }
         if let Err(Lost { reason, is_stranger }) = said {
-            let (peer, address) = (ShownNode(node), &way.address);
+            let (id, address) = (ShownNode(node), &way.address);
+            let peer = way.name.as_ref().map_or_else(|| id.to_string(), |name| format!("{name} ({id})"));
             let since = is_stranger.then(|| *stranger_since.get_or_insert_with(Instant::now));
             stranger_since = since;
             if since.is_some_and(|since| since.elapsed() < STRANGER_PATIENCE) {
-                tracing::debug!(%peer, address, reason, "a peer does not know this node yet: this node tries again");
+                tracing::debug!(peer, address, reason, "a peer does not know this node yet: this node tries again");
             } else if std::mem::replace(&mut was_reachable, false) {
                 // Logged once, not five times a second.
-                tracing::warn!(%peer, address, reason, "a peer cannot be reached: this node tries again");
+                tracing::warn!(peer, address, reason, "a peer cannot be reached: this node tries again");
             }
         }
         shared.engine().node_mut().replica_mut().handle_unreachable(node);
@@ -387,27 +398,27 @@ async fn send_all(
     outbox: &mut PeerOutbox,
 ) -> Result<(), Lost> {
     let first = v1::DeliverRequest { hello: Some(hello), messages: Vec::new() };
-    frames.feed(first).await.map_err(|error| error.to_string())?;
+    frames.feed(first).await?;
     poll_fn(|context| {
         loop {
             let mut ways = Pin::new(&mut *frames);
             if let Poll::Ready(answer) = ways.as_mut().poll_next(context) {
                 return Poll::Ready(Err(match answer {
                     Some(Ok(answer)) => answer.into(),
-                    Some(Err(error)) => error.to_string().into(),
+                    Some(Err(error)) => error.into(),
                     None => "it hung up".to_owned().into(),
                 }));
             }
             let ready = Sink::<v1::DeliverRequest>::poll_ready(ways.as_mut(), context);
-            let next = match ready.map_err(|error| error.to_string())? {
+            let next = match ready.map_err(Lost::from)? {
                 Poll::Ready(()) => Pin::new(&mut *outbox).poll_next(context),
                 Poll::Pending => return Poll::Pending,
             };
             match next {
-                Poll::Ready(Some(messages)) => ways.start_send(messages).map_err(|error| error.to_string())?,
+                Poll::Ready(Some(messages)) => ways.start_send(messages)?,
                 Poll::Ready(None) | Poll::Pending => {
                     let flushed = Sink::<v1::DeliverRequest>::poll_flush(ways, context);
-                    let flushed = flushed.map_err(|error| error.to_string())?;
+                    let flushed = flushed.map_err(Lost::from)?;
                     // The outbox is closed: done when everything is flushed.
                     return if next.is_ready() { flushed.map(Ok) } else { Poll::Pending };
                 }
@@ -443,12 +454,15 @@ async fn send_snapshot(
     Ok(bytes.len())
 }
 
-/// The message of a status and of all its causes. A refused certificate is the last cause.
+/// The message of a status and of its causes. A refused certificate is the last cause.
 pub(crate) fn reason(status: &tonic::Status) -> String {
     let mut text = status.message().to_owned();
     let mut source = std::error::Error::source(status);
     while let Some(inner) = source {
-        text = format!("{text}: {inner}");
+        let said = inner.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
         source = inner.source();
     }
     text

@@ -18,8 +18,8 @@ pub struct LoneState {
     index: u64,
     last_ticket: u64,
     gathered: Batch,
-    renewals: Vec<Ticket>,
-    operations: Vec<Ticket>,
+    renewals: Vec<(Tier, Ticket)>,
+    operations: Vec<(Tier, Ticket)>,
 }
 
 impl Default for LoneState {
@@ -37,7 +37,7 @@ impl Default for LoneState {
 }
 
 impl Submit for LoneState {
-    fn submit(&mut self, _: Tier, command: Command) -> Result<Ticket, NotTaken> {
+    fn submit(&mut self, tier: Tier, command: Command) -> Result<Ticket, NotTaken> {
         if self.is_overloaded {
             return Err(NotTaken::Overloaded);
         }
@@ -46,11 +46,11 @@ impl Submit for LoneState {
         match command {
             Command::Operation(operation) => {
                 self.gathered.operations.push(operation);
-                self.operations.push(ticket);
+                self.operations.push((tier, ticket));
             }
             Command::Renewal(renewal) => {
                 self.gathered.renewals.push(renewal);
-                self.renewals.push(ticket);
+                self.renewals.push((tier, ticket));
             }
         }
         Ok(ticket)
@@ -83,11 +83,11 @@ impl LoneState {
             self.index += 1;
             let at = (LogPosition { index: self.index, term: 1 }, stamp);
             for reply in effects.replies {
-                let ticket = match reply.to {
+                let of = match reply.to {
                     ReplyTo::Renewal(place) => renewals[place],
                     ReplyTo::Operation(place) => operations[place],
                 };
-                edge.handle_reply((Tier::Correctness, ticket), at, reply, self);
+                edge.handle_reply(of, at, reply, self);
             }
             for push in &effects.pushes {
                 edge.handle_push(Tier::Correctness, at, push);

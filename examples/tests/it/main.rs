@@ -182,7 +182,7 @@ fn without_a_server_every_program_says_what_to_do() {
         program!("fenced_postgres"),
         program!("blocking"),
     ];
-    // All at a time: each looks for the server for ten seconds.
+    // All at a time: each tries twice before it ends.
     let programs = programs.map(|program| program.set("FENCEPOST_SERVER", NO_SERVER).start());
     let redis = program!("efficiency_over_redis").set("FENCEPOST_REDIS", &format!("redis://{NO_SERVER}/")).start();
     for program in programs {

@@ -6,21 +6,22 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fencepost::{Exclusive, FencingToken, Refused, Token};
+use fencepost::{Exclusive, FencingToken, Once, Refused, Token};
 use fencepost_backends::{Client, Error, Guard, Promise, Rules, System, Tier};
-use fencepost_fence::{Access, postgres};
+use fencepost_fence::{self as fence, Access, postgres};
 use fencepost_testbed::{Kind, Server, own, shared};
 use fencepost_testing::TestServer;
 use redis::Script;
 use zookeeper_client::{Acls, CreateMode, LockOptions, LockPrefix};
 
-const PAGES: [(&str, &str); 6] = [
+const PAGES: [(&str, &str); 7] = [
     ("docs/guides/choosing.md", include_str!("../../../../docs/guides/choosing.md")),
     ("docs/guides/moving.md", include_str!("../../../../docs/guides/moving.md")),
     ("docs/guides/moving/redlock.md", include_str!("../../../../docs/guides/moving/redlock.md")),
     ("docs/guides/moving/etcd.md", include_str!("../../../../docs/guides/moving/etcd.md")),
     ("docs/guides/moving/zookeeper.md", include_str!("../../../../docs/guides/moving/zookeeper.md")),
     ("docs/guides/moving/postgres.md", include_str!("../../../../docs/guides/moving/postgres.md")),
+    ("docs/guides/jobs.md", include_str!("../../../../docs/guides/jobs.md")),
 ];
 const HERE: &str = include_str!("guides.rs");
 
@@ -484,5 +485,120 @@ async fn postgres_after_runs_and_excludes_manual_code_with_the_same_key() -> Out
     assert!(client.lock("wallet:7").try_acquire().await?.is_none(), "it is held by hand");
     drop(by_hand);
     client.lock("wallet:7").acquire().await?.release().await?;
+    Ok(())
+}
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+async fn bill(token: FencingToken) -> Result<String, std::io::Error> {
+    Ok(format!("with token {}", token.get()))
+}
+
+#[tokio::test]
+async fn a_job_runs_once_as_the_guide_shows() -> Outcome {
+    let (_server, address) = fencepost();
+    let client = fencepost::Client::connect(&address).await?;
+    for round in 0..2 {
+        // guide: a-job-in-a-program
+        let done = client.lock("billing").once("2026-11").run(|job| async move { bill(job.token()).await }).await?;
+        match &done {
+            Once::Ran(completion) => println!("billed: {}", String::from_utf8_lossy(&completion.result)),
+            Once::Before(completion) => {
+                println!("another host has billed: {}", String::from_utf8_lossy(&completion.result))
+            }
+            Once::GaveUp(_) => println!("the job has failed for good"),
+        }
+        // guide end
+        assert_eq!(matches!(done, Once::Ran(_)), round == 0);
+        assert_eq!(done.completion().result, b"with token 1");
+    }
+    Ok(())
+}
+
+/// A job of 100 steps whose attempts die ten times does at most one step twice for each of them.
+#[tokio::test]
+async fn a_job_goes_on_from_its_checkpoint_as_the_guide_shows() -> Outcome {
+    let (_server, address) = fencepost();
+    let client = fencepost::Client::connect(&address).await?;
+    let steps = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+    for attempt in 1..=11_u32 {
+        let steps = steps.clone();
+        // Each of the first ten attempts dies in a step after its tenth.
+        let import = |step: u32, token: FencingToken| {
+            let done = steps.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            let dies = attempt <= 10 && step == attempt * 9;
+            async move {
+                assert!(token.get() > 0 && done < 200);
+                if dies { Err::<(), BoxError>("the host dies".into()) } else { Ok(()) }
+            }
+        };
+        let ran = async {
+            // guide: checkpoints
+            let done = client
+                .lock("import")
+                .once("2026-11")
+                .run(|job| async move {
+                    let first = match job.last_checkpoint().await? {
+                        Some(checkpoint) => 1 + String::from_utf8_lossy(&checkpoint.bytes).parse::<u32>()?,
+                        None => 1,
+                    };
+                    for step in first..=100 {
+                        import(step, job.token()).await?;
+                        job.checkpoint(step.to_string()).await?;
+                    }
+                    Ok::<_, BoxError>(format!("100 steps, {} of them now", 101 - first))
+                })
+                .await?;
+            // guide end
+            Ok::<_, fencepost::OnceError<BoxError>>(done)
+        };
+        let ran = ran.await;
+        assert_eq!(ran.is_ok(), attempt == 11, "attempt {attempt}: {ran:?}");
+        if let Ok(done) = ran {
+            assert_eq!(done.completion().result, b"100 steps, 11 of them now");
+        }
+    }
+    assert_eq!(steps.load(std::sync::atomic::Ordering::SeqCst), 110);
+    Ok(())
+}
+
+/// The first attempt commits and dies before it completes the job. The second finds its row.
+#[tokio::test]
+async fn the_store_records_the_key_as_the_guide_shows() -> Outcome {
+    let Some(server) = own(Kind::Postgres) else { return Ok(()) };
+    let url = server.url();
+    let database = shop(&url).await;
+    let (_server, address) = fencepost();
+    let client = fencepost::Client::connect(&address).await?;
+    let connect = || async {
+        let (database, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await?;
+        tokio::spawn(connection);
+        Ok::<_, BoxError>(database)
+    };
+    for attempt in 1..=2 {
+        // guide: once-at-the-store
+        let done = client
+            .lock("billing")
+            .once("2026-12")
+            .run(|job| async move {
+                let mut database = connect().await?;
+                let transaction = database.transaction().await?;
+                match postgres::once(&transaction, "billing", "2026-12", job.token()).await {
+                    // Committed by an earlier attempt, which could not say so: complete the job.
+                    Err(fence::Error::Before(_)) => return Ok("billed before".to_owned()),
+                    other => other?,
+                }
+                transaction.execute("UPDATE wallet SET balance = balance - 100 WHERE id = 7", &[]).await?;
+                transaction.commit().await?;
+                Ok::<_, BoxError>("billed".to_owned())
+            })
+            .await?;
+        // guide end
+        let expected = if attempt == 1 { "billed" } else { "billed before" };
+        assert_eq!(String::from_utf8_lossy(&done.completion().result), expected);
+        assert_eq!(balance_in(&database).await, 400);
+        // As if the host had died between COMMIT and the completion.
+        client.admin().reason("as after a crash").forget_job("billing", "2026-12").await?;
+    }
     Ok(())
 }

@@ -40,6 +40,9 @@ pub(crate) struct Args {
     /// Locks of the efficiency tier: in the leader's memory, without a token
     #[arg(long, conflicts_with = "separate_connections")]
     efficiency: bool,
+    /// Each lock is for a job of its own, which is begun and completed. The cluster remembers each for a minute
+    #[arg(long, conflicts_with_all = ["efficiency", "shared_names"])]
+    jobs: bool,
     #[command(flatten)]
     server: ServerArgs,
     #[command(flatten)]
@@ -68,6 +71,7 @@ pub(crate) async fn run(args: Args) -> Result<u8> {
         shared_names: args.shared_names,
         separate_connections: args.separate_connections,
         efficiency: args.efficiency,
+        jobs: args.jobs,
         // Unique, so that two benchmarks at the same time do not block each other.
         prefix: format!("fencepost-bench/{}-{}", settings::host_name(), std::process::id()),
     };

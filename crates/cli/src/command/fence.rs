@@ -1,12 +1,14 @@
-//! `fencepost fence`: prepares a store to check tokens, shows its marks, and forgets old ones.
+//! `fencepost fence`: prepares a store to check tokens, shows its marks, forgets old ones, and forgets the key of finished work.
 //!
 //! The guards (`fencepost_fence`) define and keep the marks; `stores/` connects to the stores. This file calls them and prints the
 //! result.
 
+use fencepost_core::{Name, shortened};
 use fencepost_fence::{Forgotten, Installed};
 use serde_json::json;
 
-use crate::connect::ServerArgs;
+use crate::command::administer::confirm;
+use crate::connect::{self, ServerArgs};
 use crate::failure::{Failure, Result};
 use crate::output::{self, Format, OutputArgs};
 use crate::stores::{self, StoreAddress};
@@ -32,6 +34,7 @@ enum What {
     Init(InitArgs),
     Status(StatusArgs),
     Gc(GcArgs),
+    Forget(ForgetArgs),
 }
 
 /// Create or upgrade what the guard needs in a store
@@ -58,6 +61,8 @@ struct StatusArgs {
 }
 
 /// Forget marks that are older than every live lock of the cluster
+///
+/// The keys of finished work stay: they are the record of what was done, and `fencepost fence forget` removes one.
 #[derive(Debug, clap::Args)]
 #[command(after_help = STORES)]
 struct GcArgs {
@@ -70,11 +75,33 @@ struct GcArgs {
     server: ServerArgs,
 }
 
+/// Forget the key of finished work, so that it can be done again
+///
+/// For stores with `once`: Postgres, MySQL, MariaDB and SQLite. Asks first, unless you pass --yes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = STORES)]
+struct ForgetArgs {
+    /// The address of the store
+    #[arg(value_parser = stores::parse)]
+    store: StoreAddress,
+    /// The name of the lock that the work is done under
+    #[arg(value_parser = connect::name)]
+    name: Name,
+    /// The key of the work
+    key: String,
+    /// Do not ask for confirmation
+    #[arg(short, long)]
+    yes: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
 pub(crate) async fn run(args: Args) -> Result {
     match args.what {
         What::Init(args) => init(&args).await,
         What::Status(args) => status(&args).await,
         What::Gc(args) => gc(&args).await,
+        What::Forget(args) => forget(&args).await,
     }
 }
 
@@ -104,6 +131,7 @@ async fn status(args: &StatusArgs) -> Result {
             "writes": found.writes,
             "highest_token": found.highest.0,
             "base_floor": found.base.0,
+            "keys": found.keys,
         }));
     }
     let row = [
@@ -112,8 +140,9 @@ async fn status(args: &StatusArgs) -> Result {
         found.writes.to_string(),
         found.highest.0.to_string(),
         found.base.0.to_string(),
+        found.keys.map_or_else(|| "-".to_owned(), |keys| keys.to_string()),
     ];
-    output::table(["VERSION", "NAMES", "WRITES", "HIGHEST TOKEN", "BASE FLOOR"], &[row], "")?;
+    output::table(["VERSION", "NAMES", "WRITES", "HIGHEST TOKEN", "BASE FLOOR", "KEYS"], &[row], "")?;
     say_caution(&args.store);
     Ok(())
 }
@@ -142,6 +171,33 @@ async fn gc(args: &GcArgs) -> Result {
         "fencepost: {}: forgot the marks of {names} names; tokens below {} are now refused for every name",
         args.store.shown(),
         base.0
+    ));
+    Ok(())
+}
+
+async fn forget(args: &ForgetArgs) -> Result {
+    let (store, key) = (args.store.shown(), shortened(&args.key));
+    if !args.store.has_once() {
+        let why = "Postgres, MySQL, MariaDB and SQLite record keys of finished work; this store cannot, so it has none to forget";
+        return Err(Failure::usage(why));
+    }
+    confirm(
+        &format!("This will let the work with the key {key:?} under {} be done again, in {store}", args.name),
+        args.yes,
+    )?;
+    let mut connected = args.store.connect().await?;
+    let Some(token) = connected.forget(args.name.as_str(), &args.key).await? else {
+        return Err(Failure::refused(format!(
+            "{store} has no key {key:?} under {}: nothing was forgotten. Names and keys are compared byte by byte",
+            args.name
+        )));
+    };
+    if args.output.output == Format::Json {
+        return output::json(&json!({ "name": args.name.as_str(), "key": args.key, "token": token.0 }));
+    }
+    output::say(&format!(
+        "fencepost: {store}: forgot the key {key:?} under {}, recorded with token {}; its work can be done again",
+        args.name, token.0
     ));
     Ok(())
 }

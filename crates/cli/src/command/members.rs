@@ -184,10 +184,11 @@ async fn remove(client: &Client, node: &str, reason: &str, yes: bool) -> Result 
     let warning = match voters {
         0 => "no voter would be left, so this will be refused".to_owned(),
         1 => "one voter is left, and if it fails, no lock is granted".to_owned(),
+        2 => "2 voters are left, and both must run".to_owned(),
         voters => format!("{voters} voters are left, of which {} must run", voters / 2 + 1),
     };
     administer::confirm(
-        &format!("This will remove for good:\n  {} ({facts})\nAfterwards {warning}.", call(&removed)),
+        &format!("This will remove for good:\n  {}: {facts}\nAfterwards {warning}.", call(&removed)),
         yes,
     )?;
     client.admin().reason(reason).remove_member(removed.node).await?;

@@ -15,8 +15,8 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use fencepost::{
-    BusyWhy, Client, Error, Exclusive, GrantId, Guard, Hold, LockMode, LockRequest, Name, OwnerName, Refusal, Refused,
-    SemaphoreRequest, Tier,
+    BusyWhy, Client, Error, Exclusive, GrantId, Guard, Hold, LockMode, LockRequest, Name, Obstacle, OwnerName, Refusal,
+    Refused, SemaphoreRequest, SessionId, Tier,
 };
 use fencepost_core::bounds::{SESSION_TTL_MS_DEFAULT, TTL_MS_MIN};
 use nix::sys::signal::Signal;
@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 use crate::connect::{self, ServerArgs};
 use crate::failure::{self, Failure, Result};
 use crate::nesting::{Outer, Wanted};
-use crate::{duration, output};
+use crate::{duration, listing, output};
 use once::OnceArgs;
 use request::{Request, ShowsToken};
 use supervise::{Ended, Environment, supervise};
@@ -36,6 +36,8 @@ pub(crate) use job_files::{SOCKET as CHECKPOINT_SOCKET, VARIABLES as JOB_VARIABL
 
 /// How long to wait for the answer to a release. The lock ends with its deadline at the latest.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(3);
+/// How long to look for the client behind the session that holds the lock.
+const INTRODUCTION_PATIENCE: Duration = Duration::from_millis(500);
 /// After this time without the lock, a user at a terminal is told that it waits.
 const SAY_AFTER: Duration = Duration::from_secs(1);
 
@@ -408,10 +410,35 @@ impl Task<'_> {
                 args.shown(),
                 grant.0
             ),
-            Err(error) => output::printable(&not_acquired(args, error)?),
+            Err(error) => {
+                let holder = holder_of(&error);
+                output::say(&format!("fencepost: {}", output::printable(&not_acquired(args, error)?)));
+                if let Some(holder) = holder {
+                    introduce(client, holder).await;
+                }
+                return Ok(Acquired::No(args.conflict_exit_code));
+            }
         };
         output::say(&format!("fencepost: {why_not}"));
         Ok(Acquired::No(args.conflict_exit_code))
+    }
+}
+
+/// The session that held the lock when the wait was over, if that is known.
+fn holder_of(error: &Error) -> Option<SessionId> {
+    match error {
+        Error::Refused(Refused::TimedOut { obstacle: Obstacle::Explained(explained), .. }) => {
+            explained.what.holders.first()?.holder.session
+        }
+        _ => None,
+    }
+}
+
+/// Says which client is behind a session, and on which machine. Nothing if the cluster does not say it in time.
+async fn introduce(client: &Client, holder: SessionId) {
+    let people = tokio::time::timeout(INTRODUCTION_PATIENCE, listing::people(client, [holder])).await;
+    if let Ok(Ok(people)) = people {
+        output::say(&output::printable(&format!("fencepost: the holder is {}", people.who(holder, None))));
     }
 }
 
@@ -493,7 +520,7 @@ async fn say_that_it_waits(args: &Args) {
 #[cfg(test)]
 mod tests {
     use clap::{Args as _, FromArgMatches};
-    use fencepost::{Busy, Cycle, Failed, Obstacle, Unknown};
+    use fencepost::{Busy, Cycle, Failed, Unknown};
 
     use super::*;
 

@@ -98,7 +98,7 @@ struct Facts<'a> {
     owner: Option<&'a OwnerName>,
     grant: Option<u64>,
     token: Option<u64>,
-    /// Facts that only this kind of event has.
+    /// Facts that only this kind of event has: a text, a number, or null for none.
     more: Vec<(&'static str, Value)>,
 }
 
@@ -120,7 +120,7 @@ fn facts(event: &Event) -> Facts<'_> {
                 held: Some(&request.wants),
                 session: Some(session),
                 owner: request.owner.as_ref(),
-                more: vec![("arrival", arrival.0.to_string().into())],
+                more: vec![("arrival", arrival.0.into())],
                 ..Facts::default()
             }
         }
@@ -130,7 +130,7 @@ fn facts(event: &Event) -> Facts<'_> {
             owner: request.owner.as_ref(),
             grant: Some(grant.0),
             token: Some(token.0),
-            more: if *count > 1 { vec![("count", count.to_string().into())] } else { Vec::new() },
+            more: if *count > 1 { vec![("count", json!(count))] } else { Vec::new() },
             ..Facts::default()
         },
         Event::NotGranted { request, .. } => {
@@ -146,7 +146,7 @@ fn facts(event: &Event) -> Facts<'_> {
         Event::Ended { grant, token, session, owner, held, count_left, how, .. } => {
             let mut more = vec![("how", shown::grant_end(how).into())];
             if *count_left > 0 {
-                more.push(("count_left", count_left.to_string().into()));
+                more.push(("count_left", json!(count_left)));
             }
             Facts {
                 held: Some(held),
@@ -225,7 +225,7 @@ fn act_facts(act: &ActFacts) -> Facts<'_> {
         },
         ActFacts::LimitChanged { name, limit } => Facts {
             names: vec![name],
-            more: vec![("limit", limit.map_or("none".to_owned(), |limit| limit.get().to_string()).into())],
+            more: vec![("limit", limit.map(|limit| limit.get()).into())],
             ..Facts::default()
         },
         ActFacts::CompletedJob { name, key } | ActFacts::ForgotJob { name, key } => {
@@ -256,10 +256,12 @@ fn line(event: &PositionedEvent, metadata: Option<&Metadata>) -> String {
         .filter(|client| !client.is_empty());
     parts.extend(client.map(|client| format!("client={client:?}")));
     parts.extend(facts.owner.map(|owner| format!("owner={:?}", owner.as_str())));
-    parts.extend(facts.more.iter().map(|(key, value)| match value.as_str() {
-        Some(text) if !text.contains(' ') => format!("{key}={text}"),
-        Some(text) => format!("{key}={text:?}"),
-        None => format!("{key}={value}"),
+    let said = facts.more.iter().filter(|(_, value)| value != "");
+    parts.extend(said.map(|(key, value)| match value {
+        Value::String(text) if text.contains(' ') => format!("{key}={text:?}"),
+        Value::String(text) => format!("{key}={text}"),
+        Value::Null => format!("{key}=none"),
+        other => format!("{key}={other}"),
     }));
     let position = format!("{}.{}", position.index, position.ordinal);
     let time = wall_clock_ms.map_or("-".to_owned(), wall_time::rfc_3339);

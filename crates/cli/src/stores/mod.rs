@@ -44,6 +44,11 @@ pub(crate) trait Address: Debug + Send + Sync {
         None
     }
 
+    /// Whether the store records keys of finished work.
+    fn has_once(&self) -> bool {
+        false
+    }
+
     /// What this kind of store cannot promise.
     fn caution(&self) -> Option<&'static str> {
         None
@@ -58,6 +63,11 @@ pub(crate) trait Store: Send {
     async fn status(&mut self) -> Result<Status>;
 
     async fn forget_below(&mut self, oldest_live: Token) -> Result<Forgotten>;
+
+    /// Forgets a key. The token that it was recorded with, or `None` if it was not recorded. A store without `once` has no keys.
+    async fn forget(&mut self, _name: &str, _key: &str) -> Result<Option<Token>> {
+        Ok(None)
+    }
 }
 
 /// Parses an address. The error never shows a password.
@@ -105,6 +115,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         match error {
             Error::NotInstalled(_) => Failure::refused(error),
+            Error::BadKey(_) => Failure::usage(error.to_string()),
             _ => Failure::failed(error),
         }
     }

@@ -41,11 +41,15 @@ impl Address for Database {
     }
 
     fn creates(&self) -> &'static str {
-        "the tables fencepost_base and fencepost_marks, and the procedures fencepost_*"
+        "the tables fencepost_base, fencepost_marks and fencepost_keys, and the procedures fencepost_*"
     }
 
     fn script(&self) -> Option<&'static str> {
         Some(mysql::SCRIPT)
+    }
+
+    fn has_once(&self) -> bool {
+        true
     }
 }
 
@@ -61,5 +65,9 @@ impl Store for Conn {
 
     async fn forget_below(&mut self, oldest_live: Token) -> Result<Forgotten> {
         Ok(mysql::forget_below(self, oldest_live).await?)
+    }
+
+    async fn forget(&mut self, name: &str, key: &str) -> Result<Option<Token>> {
+        Ok(mysql::forget(self, name, key).await?)
     }
 }

@@ -52,6 +52,10 @@ impl Address for Database {
     fn script(&self) -> Option<&'static str> {
         Some(postgres::SCRIPT)
     }
+
+    fn has_once(&self) -> bool {
+        true
+    }
 }
 
 #[async_trait]
@@ -66,5 +70,9 @@ impl Store for Client {
 
     async fn forget_below(&mut self, oldest_live: Token) -> Result<Forgotten> {
         Ok(postgres::forget_below(self, oldest_live).await?)
+    }
+
+    async fn forget(&mut self, name: &str, key: &str) -> Result<Option<Token>> {
+        Ok(postgres::forget(self, name, key).await?)
     }
 }

@@ -30,11 +30,15 @@ impl Address for File {
     }
 
     fn creates(&self) -> &'static str {
-        "the tables fencepost_base and fencepost_marks"
+        "the tables fencepost_base, fencepost_marks and fencepost_keys"
     }
 
     fn script(&self) -> Option<&'static str> {
         Some(sqlite::SCRIPT)
+    }
+
+    fn has_once(&self) -> bool {
+        true
     }
 }
 
@@ -50,5 +54,9 @@ impl Store for Connection {
 
     async fn forget_below(&mut self, oldest_live: Token) -> Result<Forgotten> {
         Ok(sqlite::forget_below(self, oldest_live)?)
+    }
+
+    async fn forget(&mut self, name: &str, key: &str) -> Result<Option<Token>> {
+        Ok(sqlite::forget(self, name, key)?)
     }
 }

@@ -31,8 +31,14 @@ fn timed(server: &str, args: &[&str]) -> (Finished, Duration) {
 fn every_command_fails_at_once_and_names_the_addresses_and_what_to_do() {
     let (_socket, address) = refuses();
     let server = address.to_string();
-    let commands: [&[&str]; 5] =
-        [&["locks"], &["members"], &["why", "a"], &["run", "a", "--", "true"], &["run", "-n", "a", "--", "true"]];
+    let commands: [&[&str]; 6] = [
+        &["locks"],
+        &["members"],
+        &["why", "a"],
+        &["run", "a", "--", "true"],
+        &["run", "-n", "a", "--", "true"],
+        &["run", "--tier", "efficiency", "a", "--", "true"],
+    ];
     for args in commands {
         let (finished, took) = timed(&server, args);
         let finished = finished.with_code(125).says(&server).says("connection refused");
@@ -45,11 +51,12 @@ fn every_command_fails_at_once_and_names_the_addresses_and_what_to_do() {
 fn a_timeout_or_a_wait_makes_a_command_go_on() {
     let (_socket, address) = refuses();
     let server = address.to_string();
-    let commands: [&[&str]; 4] = [
+    let commands: [&[&str]; 5] = [
         &["locks", "--timeout", "900ms"],
         &["members", "--timeout", "900ms"],
         &["run", "--timeout", "900ms", "a", "--", "true"],
         &["run", "-w", "900ms", "a", "--", "true"],
+        &["run", "-w", "900ms", "--tier", "efficiency", "a", "--", "true"],
     ];
     for args in commands {
         let (finished, took) = timed(&server, args);

@@ -1,4 +1,4 @@
-//! `fencepost fence` with each real store: `init`, `status` and `gc`, and what they print.
+//! `fencepost fence` with each real store: `init`, `status`, `gc` and `forget`, and what they print.
 
 use crate::harness::{Dev, fencepost};
 use fencepost_testbed::{Kind, shared};
@@ -33,7 +33,7 @@ fn init_status_and_gc_with_sqlite() {
     let mut database = rusqlite::Connection::open(&file).unwrap();
     database.execute_batch("CREATE TABLE wallet (id INTEGER)").unwrap();
     fencepost(&["fence", "status", &address]).with_code(1).says("run `fencepost fence init sqlite:FILE`");
-    check_init_status_and_gc(&address, "created the tables fencepost_base and fencepost_marks", || {
+    check_init_status_and_gc(&address, "created the tables fencepost_base, fencepost_marks and fencepost_keys", || {
         let access = fencepost_fence::Access::write("wallet:7", "3".parse().unwrap());
         let transaction = database.transaction().unwrap();
         fencepost_fence::sqlite::admit(&transaction, &access).unwrap();
@@ -83,10 +83,10 @@ fn an_older_guard_in_postgres_is_upgraded_with_a_message() {
         client.batch_execute("SELECT fencepost.write('wallet:7', 3)").await.unwrap();
     });
     fencepost(&["fence", "status", &address]).with_code(1).says("run `fencepost fence init postgres://...`");
-    fencepost(&["fence", "init", &address]).ok().says("upgraded the schema fencepost").says("from version 1 to 2");
+    fencepost(&["fence", "init", &address]).ok().says("upgraded the schema fencepost").says("from version 1 to 3");
     fencepost(&["fence", "init", &address]).ok().says("is already installed; nothing was changed");
     let status = fencepost(&["fence", "status", &address, "-o", "json"]).ok().json();
-    assert_eq!((&status["version"], &status["highest_token"]), (&2.into(), &3.into()), "{status}");
+    assert_eq!((&status["version"], &status["highest_token"]), (&3.into(), &3.into()), "{status}");
 }
 
 /// Runs statements as root of the shared MariaDB, in a separate database with an account that may install the guard. Returns the
@@ -121,7 +121,7 @@ fn init_status_and_gc_with_mariadb() {
     let address = in_mariadb(server, "shop", &[]);
     fencepost(&["fence", "status", &address]).with_code(1).says("run `fencepost fence init mysql://...`");
     fencepost(&["fence", "init", &server.url()]).with_code(1).says("as an account of its own").says("CREATE USER");
-    check_init_status_and_gc(&address, "created the tables fencepost_base and fencepost_marks", || {
+    check_init_status_and_gc(&address, "created the tables fencepost_base, fencepost_marks and fencepost_keys", || {
         in_mariadb(server, "shop", &WRITE_WITH_TOKEN_3);
     });
 }
@@ -134,9 +134,95 @@ fn an_older_guard_in_mariadb_is_upgraded_with_a_message() {
     let statements: Vec<&str> = statements.split_terminator("\n//\n").chain(WRITE_WITH_TOKEN_3).collect();
     let address = in_mariadb(server, "old_guard", &statements);
     fencepost(&["fence", "status", &address]).with_code(1).says("run `fencepost fence init mysql://...`");
-    fencepost(&["fence", "init", &address]).ok().says("upgraded the tables").says("from version 1 to 2");
+    fencepost(&["fence", "init", &address]).ok().says("upgraded the tables").says("from version 1 to 3");
     let status = fencepost(&["fence", "status", &address, "-o", "json"]).ok().json();
-    assert_eq!((&status["version"], &status["highest_token"]), (&2.into(), &3.into()), "{status}");
+    assert_eq!((&status["version"], &status["highest_token"]), (&3.into(), &3.into()), "{status}");
+}
+
+/// The keys `2026-11` and `2026-12` are recorded under billing, with token 3. `gc` leaves them; `forget` removes one.
+fn check_forget(address: &str) {
+    let dev = Dev::start();
+    (0..4).for_each(|_| drop(dev.fencepost(&["run", "other", "--", "true"]).ok()));
+    dev.fencepost(&["fence", "gc", address]).ok().says("forgot the marks of");
+    let status = fencepost(&["fence", "status", address, "-o", "json"]).ok().json();
+    assert_eq!((&status["names"], &status["keys"]), (&0.into(), &2.into()), "{status}");
+    fencepost(&["fence", "status", address]).ok().says("KEYS");
+
+    let forget = ["fence", "forget", address, "billing", "2026-11"];
+    fencepost(&forget).with_code(2).says("2026-11").says("be done again").says("pass --yes");
+    for (name, key) in [("billing", "2026-10"), ("billing", "2026-11 "), ("Billing", "2026-11")] {
+        fencepost(&["fence", "forget", address, name, key, "--yes"]).with_code(1).says("nothing was forgotten");
+    }
+    for key in ["", &"k".repeat(257), "a\tb"] {
+        fencepost(&["fence", "forget", address, "billing", key, "--yes"]).with_code(2).says("the key is not valid");
+    }
+    fencepost(&[&forget[..], &["--yes"]].concat()).ok().says("forgot the key \"2026-11\"").says("token 3");
+    fencepost(&[&forget[..], &["--yes"]].concat()).with_code(1).says("nothing was forgotten");
+    let other = fencepost(&["fence", "forget", address, "billing", "2026-12", "-y", "-o", "json"]).ok().json();
+    assert_eq!((&other["token"], &other["key"]), (&3.into(), &"2026-12".into()), "{other}");
+    assert_eq!(fencepost(&["fence", "status", address, "-o", "json"]).ok().json()["keys"], 0);
+}
+
+#[test]
+fn forget_with_sqlite() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("shop.db");
+    let address = format!("sqlite:{}", file.display());
+    let mut database = rusqlite::Connection::open(&file).unwrap();
+    database.execute_batch("CREATE TABLE bill (id INTEGER)").unwrap();
+    fencepost(&["fence", "forget", &address, "billing", "a", "--yes"]).with_code(1).says("run `fencepost fence init");
+    fencepost(&["fence", "init", &address]).ok();
+    for key in ["2026-11", "2026-12"] {
+        let transaction = database.transaction().unwrap();
+        fencepost_fence::sqlite::once(&transaction, "billing", key, "3".parse().unwrap()).unwrap();
+        transaction.commit().unwrap();
+    }
+    check_forget(&address);
+}
+
+#[test]
+fn forget_with_postgres() {
+    let Some(server) = shared(Kind::Postgres) else { return };
+    let address = format!("{}/forgets", server.url().trim_end_matches("/postgres"));
+    on_a_runtime(async {
+        let (client, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client.batch_execute("CREATE DATABASE forgets").await.unwrap();
+    });
+    fencepost(&["fence", "init", &address]).ok();
+    on_a_runtime(async {
+        let (client, connection) = tokio_postgres::connect(&address, tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        for key in ["2026-11", "2026-12"] {
+            let record = format!("SELECT fencepost.write('billing', 3); SELECT fencepost.once('billing', '{key}')");
+            client.batch_execute(&format!("BEGIN; {record}; COMMIT")).await.unwrap();
+        }
+    });
+    check_forget(&address);
+}
+
+#[test]
+fn forget_with_mariadb() {
+    let Some(server) = shared(Kind::MariaDb) else { return };
+    let address = in_mariadb(server, "forgets", &[]);
+    fencepost(&["fence", "init", &address]).ok();
+    for key in ["2026-11", "2026-12"] {
+        let once = format!("CALL fencepost_once('billing', '{key}', 3)");
+        in_mariadb(server, "forgets", &["START TRANSACTION", &once, "COMMIT"]);
+    }
+    check_forget(&address);
+}
+
+#[test]
+fn a_store_without_once_has_no_key_to_forget() {
+    for address in ["file:marks", "redis://127.0.0.1:1/"] {
+        let refused = fencepost(&["fence", "forget", address, "billing", "2026-11", "--yes"]).with_code(2);
+        assert!(refused.stderr.contains("Postgres, MySQL, MariaDB and SQLite"), "{}", refused.stderr);
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let address = format!("file:{}", directory.path().join("marks").display());
+    fencepost(&["fence", "init", &address]).ok();
+    assert!(fencepost(&["fence", "status", &address, "-o", "json"]).ok().json()["keys"].is_null());
 }
 
 #[test]

@@ -198,6 +198,17 @@ fn a_watch_prints_events_and_continues_after_a_position() {
     let broken = late.wait_for_line("\"broken\"");
     let broken: serde_json::Value = serde_json::from_str(&broken).unwrap();
     assert_eq!(broken["client"]["pid"], pid, "{broken}");
+
+    // Numbers are numbers, and what is not there is null.
+    let _holder = dev.hold("a");
+    let _waiter = dev.start_client(&["run", "a", "--", "true"]);
+    let queued: serde_json::Value = serde_json::from_str(&late.wait_for_line("\"queued\"")).unwrap();
+    assert!(queued["arrival"].is_u64(), "{queued}");
+    for (permits, limit) in [("3", serde_json::json!(3)), ("--none", serde_json::Value::Null)] {
+        dev.fencepost(&["limit", "a pool", permits]).ok();
+        let changed: serde_json::Value = serde_json::from_str(&late.wait_for_line("\"limit\"")).unwrap();
+        assert_eq!(changed.get("limit"), Some(&limit), "{changed}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod bench;
 mod completion;
 mod demo;
 mod fail_fast;
+#[cfg(feature = "stores")]
 mod fence;
 mod first_hour;
 mod harness;

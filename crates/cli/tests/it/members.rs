@@ -123,7 +123,7 @@ fn a_leader_is_removed_and_the_others_keep_serving() {
     let (name, address) = (leader["name"].as_str().unwrap(), leader["client_address"].as_str().unwrap());
     let _holder = dev.hold("a");
     let asks = dev.fencepost(&["member", "remove", name]).with_code(2).says("pass --yes to do it");
-    asks.says("This will remove for good").says("voter, up, leads").says("2 voters are left, of which 2 must run");
+    asks.says("This will remove for good").says("voter, up, leads").says("2 voters are left, and both must run");
     let removed =
         dev.fencepost(&["member", "remove", name, "--yes"]).ok().says("is removed. Another node takes the lead");
     removed.says("Stop this one, and delete its data directory");

@@ -261,14 +261,21 @@ fn the_blocking_twin_warns_and_counts_too() {
 
 #[tokio::test]
 async fn a_cluster_that_cannot_be_reached_is_one_warning() {
+    unreachable_is_one_warning(|builder| builder).await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_cannot_be_reached_is_one_warning_when_the_patience_is_over() {
+    unreachable_is_one_warning(|builder| builder.connect_timeout(Duration::from_millis(400))).await;
+}
+
+async fn unreachable_is_one_warning(patient: impl Fn(ClientBuilder) -> ClientBuilder) {
     let heard = Heard::default();
-    let (listener, address) = {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        (listener, address)
-    };
-    drop(listener);
-    let client = heard.by(builder_for(&address)).connect_in_background().unwrap();
+    // Bound, but not listening: it refuses connections while it lives.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap().to_string();
+    let client = heard.by(patient(builder_for(&address))).connect_in_background().unwrap();
     client.lock("warned/unreachable").acquire().await.expect_err("no node is there");
     let about_it =
         |it: &&Warning| it["message"].starts_with("the cluster cannot be reached") && it["reason"].contains(&address);

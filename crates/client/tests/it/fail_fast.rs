@@ -43,6 +43,7 @@ async fn calls_of_a_client_that_connects_in_the_background_fail_as_soon() {
     let client = Client::builder().endpoint(address.to_string()).connect_in_background().unwrap();
     let begun = Instant::now();
     names_all(client.lock("a").acquire().await.expect_err("no node runs there"), &[address]);
+    names_all(client.lock("a").efficiency().acquire().await.expect_err("no node runs there"), &[address]);
     names_all(client.status().await.expect_err("no node runs there"), &[address]);
     assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
 }
@@ -73,6 +74,49 @@ async fn the_efficiency_tier_fails_at_once_when_it_first_connects() {
     // The other tier was connected, so it says what it saw last.
     let error = client.lock("a").acquire().await.expect_err("the node is gone");
     assert!(matches!(error, Error::Failed(Failed::Unreachable { .. })), "{error:?}");
+}
+
+#[tokio::test]
+async fn the_efficiency_tier_goes_on_with_a_timeout() {
+    let (_socket, address) = refuses();
+    let client = patient(address).connect_in_background().unwrap();
+    let begun = Instant::now();
+    names_all(client.lock("a").efficiency().acquire().await.expect_err("no node runs there"), &[address]);
+    assert!(begun.elapsed() >= PATIENCE, "{:?}", begun.elapsed());
+}
+
+/// The patience of the connection is no patience of a request: it ends when its own time is over, and nothing was sent.
+#[tokio::test]
+async fn a_request_does_not_wait_longer_than_it_asked_for_while_the_first_connect_goes_on() {
+    let (_socket, address) = refuses();
+    let builder = Client::builder().endpoint(address.to_string()).connect_timeout(10 * AT_ONCE);
+    let client = builder.call_timeout(PATIENCE).connect_in_background().unwrap();
+    let short = Duration::from_millis(100);
+    let begun = Instant::now();
+    names_all(client.lock("a").wait(short).acquire().await.map(drop).expect_err("no node runs there"), &[address]);
+    let fast = client.lock("a").efficiency().wait(short).acquire().await.map(drop);
+    names_all(fast.expect_err("no node runs there"), &[address]);
+    assert!(begun.elapsed() < 2 * AT_ONCE, "{:?}", begun.elapsed());
+}
+
+#[cfg(feature = "blocking")]
+#[test]
+fn the_efficiency_tier_of_the_blocking_twin_fails_as_soon_and_goes_on_as_long() {
+    for patience in [None, Some(PATIENCE)] {
+        let server = TestServer::start();
+        let address = server.address();
+        let builder = Client::builder().endpoint(address.to_string());
+        let builder = patience.into_iter().fold(builder, ClientBuilder::connect_timeout);
+        let client = fencepost::blocking::Client::with(builder).unwrap();
+        drop(server);
+        let begun = Instant::now();
+        let error = client.acquire(client.lock("a").efficiency()).map(drop).expect_err("the node is gone");
+        let took = begun.elapsed();
+        assert!(took < AT_ONCE && took >= patience.unwrap_or_default(), "{took:?}");
+        names_all(error, &[address]);
+        let error = client.acquire(client.lock("a")).map(drop).expect_err("the node is gone");
+        assert!(matches!(error, Error::Failed(Failed::Unreachable { .. })), "{error:?}");
+    }
 }
 
 /// Long enough for more than two refusals.

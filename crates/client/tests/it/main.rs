@@ -5,6 +5,7 @@ mod cluster;
 mod efficiency;
 mod events;
 mod fail_fast;
+mod jobs;
 mod over_sockets;
 mod program_ends;
 mod real_server;

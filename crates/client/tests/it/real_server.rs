@@ -155,8 +155,20 @@ async fn an_invalid_value_is_explained_in_one_sentence() {
     let refused = async |name: &str| client.lock(name).try_acquire().await.expect_err("no name").to_string();
     assert_eq!(refused("").await, "the name \"\" is not valid: empty: say at least one character");
     assert_eq!(refused("a\nb").await, "the name \"a\\nb\" is not valid: control characters are not allowed");
-    let long = refused(&"n".repeat(10_000)).await;
+    let huge = "n".repeat(10_000);
+    let long = refused(&huge).await;
     assert!(long.len() < 256 && long.contains("512") && long.contains("... (10000 bytes)"), "{long}");
+    let fast = client.lock(&huge).efficiency().try_acquire().await.map(drop).expect_err("no name").to_string();
+    assert_eq!(fast, long);
+    #[cfg(feature = "blocking")]
+    {
+        let address = format!("fencepost://{}", server.address());
+        let blocking = tokio::task::spawn_blocking(move || {
+            let client = fencepost::blocking::Client::connect(&address).unwrap();
+            client.try_acquire(client.lock(&huge)).map(drop).expect_err("no name").to_string()
+        });
+        assert_eq!(blocking.await.unwrap(), long);
+    }
     let ttl = client.lock("a").ttl(Duration::from_millis(1)).acquire().await.expect_err("too short").to_string();
     assert!(ttl.starts_with("a value is not valid: "), "{ttl}");
     // An error of the service is passed on unchanged.
@@ -192,7 +204,7 @@ async fn a_request_that_times_out_names_the_lock_and_its_holder() {
     // A session that holds something asks before the end of its wait, whether this is a deadlock. That answer is used.
     let _mine = client.lock("mine").acquire().await.unwrap();
     let error = client.lock_all(["b", "c"]).wait(soon).acquire().await.map(drop).expect_err("it is held");
-    says_who_holds(&error, "b, c were");
+    assert!(error.to_string().starts_with("b, c were not granted in time: as of now b is held by session "), "{error}");
     let _permit = holder.semaphore("s").limit(1).acquire().await.unwrap();
     let error = client.semaphore("s").wait(soon).acquire().await.map(drop).expect_err("no permit is left");
     says_who_holds(&error, "s was");
@@ -203,14 +215,38 @@ async fn a_request_that_times_out_names_the_lock_and_its_holder() {
     assert!(!error.error.to_string().contains("more"), "its own lock is not in its way: {}", error.error);
 }
 
+/// Of several names, the error is about one that is not free, whichever stands first. It would say "not held" otherwise.
+#[tokio::test]
+async fn a_request_for_several_names_that_times_out_is_told_about_one_that_is_in_the_way() {
+    let server = TestServer::start();
+    let (holder, idle, busy) =
+        (server.client().await.unwrap(), server.client().await.unwrap(), server.client().await.unwrap());
+    let _held = holder.lock("b").acquire().await.unwrap();
+    // This session holds something, so it asks before the end of its wait, too.
+    let _mine = busy.lock("mine").acquire().await.unwrap();
+    for client in [idle, busy] {
+        let request = client.lock_all(["a", "b"]).wait(Duration::from_millis(300));
+        let error = request.acquire().await.map(drop).expect_err("b is held").to_string();
+        assert!(
+            error.starts_with("a, b were not granted in time: as of now b is held by session ")
+                && error.contains("`fencepost why b`"),
+            "{error}"
+        );
+    }
+}
+
 #[cfg(feature = "blocking")]
 #[test]
 fn the_blocking_twin_names_the_lock_and_its_holder() {
     let server = TestServer::start();
     let client = fencepost::blocking::Client::connect(&format!("fencepost://{}", server.address())).unwrap();
+    let soon = Duration::from_millis(50);
     let _held = client.acquire(client.lock("a")).unwrap();
-    let error = client.acquire(client.lock("a").wait(Duration::from_millis(50))).map(drop).expect_err("it is held");
+    let error = client.acquire(client.lock("a").wait(soon)).map(drop).expect_err("it is held");
     says_who_holds(&error, "a was");
+    let _fast = client.acquire(client.lock("a").efficiency()).unwrap();
+    let error = client.acquire(client.lock("a").efficiency().wait(soon)).map(drop).expect_err("it is held");
+    assert_eq!(error.to_string(), crate::efficiency::TIMED_OUT.replace("NAME", "a"));
 }
 
 #[tokio::test]

@@ -41,13 +41,24 @@ fn a_key_is_shown_nowhere() {
     }
 }
 
-/// The error of a client that asks for a lock with settings that do not work.
-async fn refused(builder: ClientBuilder) -> String {
-    let client = builder.connect_in_background().expect("the settings are not refused before the connection");
-    match client.lock("a").acquire().await.expect_err("it must not connect") {
+/// The errors of clients with settings that do not work: one asks for a lock of each tier, and the blocking twin connects.
+async fn refused(builder: ClientBuilder) -> Vec<String> {
+    let client = builder.clone().connect_in_background().expect("the settings are not refused before the connection");
+    let mut told = vec![
+        client.lock("a").acquire().await.map(drop).expect_err("it must not connect"),
+        client.lock("a").efficiency().acquire().await.map(drop).expect_err("it must not connect"),
+    ];
+    #[cfg(feature = "blocking")]
+    {
+        let builder = builder.connect_timeout(std::time::Duration::from_secs(3));
+        let blocking = tokio::task::spawn_blocking(move || fencepost::blocking::Client::with(builder).map(drop));
+        told.push(blocking.await.expect("no panic").expect_err("it must not connect"));
+    }
+    let failed = told.into_iter().map(|error| match error {
         Error::Failed(failed @ Failed::Unreachable { .. }) => failed.to_string(),
         other => panic!("{other:?}"),
-    }
+    });
+    failed.collect()
 }
 
 #[tokio::test]
@@ -77,9 +88,13 @@ async fn a_client_takes_a_lock_over_tls_and_is_told_what_is_wrong_otherwise() {
         ),
         (Client::builder().tls(good.clone().server_name("elsewhere.example")), "a name in the node's certificate"),
     ];
-    for (builder, expected) in cases {
-        let said = refused(builder.endpoint(address.to_string())).await;
-        assert!(said.contains(expected), "{said:?} should say {expected:?}");
+    // All at a time: each twin tries until its time is over.
+    let refusals =
+        cases.map(|(builder, expected)| (tokio::spawn(refused(builder.endpoint(address.to_string()))), expected));
+    for (refused, expected) in refusals {
+        for said in refused.await.expect("no panic") {
+            assert!(said.contains(expected), "{said:?} should say {expected:?}");
+        }
     }
 }
 

@@ -5,9 +5,9 @@
 #![allow(dead_code, unreachable_pub, reason = "each measurement uses its part")]
 
 use fencepost_core::{
-    Acquire, Action, Batch, Effects, Epoch, GrantId, Lock, LockMode, LockState, Locks, LogicalMs, Metadata, Name, Open,
-    Operation, OwnerName, Principal, Push, Renewal, Request, RequestNumber, SecretHash, Seen, SessionId, Terms, Ttl,
-    Wait,
+    Acquire, Action, Batch, Effects, Epoch, GrantId, JobBytes, JobKey, JobReport, JobTerms, Keep, Lock, LockMode,
+    LockState, Locks, LogicalMs, Metadata, Name, Open, Operation, OwnerName, Principal, Push, Renewal, Request,
+    RequestNumber, SecretHash, Seen, SessionId, Terms, Ttl, Verdict, Wait,
 };
 
 /// A state. For each session: its last request number, and up to which number it has seen the answers.
@@ -41,8 +41,24 @@ impl World {
         self.request(session, Action::Acquire(Acquire { locks, owner, wait, terms: Terms::default() }))
     }
 
+    /// A request for the lock of a job.
+    pub fn acquire_job(&mut self, session: usize, name: &Name, key: &JobKey, wait: Wait) -> Operation {
+        let locks = Locks::from_buf([Lock { name: name.clone(), mode: LockMode::Exclusive }]);
+        let job = Some(JobTerms { key: key.clone(), keep: Keep::default() });
+        self.request(
+            session,
+            Action::Acquire(Acquire { locks, owner: None, wait, terms: Terms { job, ..Terms::default() } }),
+        )
+    }
+
+    /// A release that completes the job, with an empty result.
+    pub fn complete_job(&mut self, session: usize, grant: GrantId) -> Operation {
+        let report = JobReport { verdict: Verdict::Succeeded, bytes: JobBytes::default() };
+        self.request(session, Action::Release { grant, report: Some(Box::new(report)) })
+    }
+
     pub fn release(&mut self, session: usize, grant: GrantId) -> Operation {
-        self.request(session, Action::Release { grant })
+        self.request(session, Action::Release { grant, report: None })
     }
 
     pub fn request(&mut self, session: usize, action: Action) -> Operation {

@@ -5,9 +5,10 @@
 //! too slow.
 
 use fencepost_core::{
-    Acquire, Act, Action, Admin, Batch, Bound, Epoch, FreezeId, GrantEnd, GrantId, Lock, LockMode, LockState, Locks,
-    LogicalMs, Metadata, Name, Open, Operation, Outcome, OwnerName, Permits, Principal, Reason, Record, Refusal,
-    Renewal, Request, RequestNumber, Scope, SecretHash, Seen, SessionId, TakePermits, Terms, ToldReason, Ttl, Wait,
+    Acquire, Act, Action, Admin, Batch, Bound, CheckpointRecord, CompletionRecord, Epoch, Event, FreezeId, GrantEnd,
+    GrantId, JobBytes, JobKey, JobRecord, JobReport, JobTerms, Keep, Lock, LockMode, LockState, Locks, LogicalMs,
+    Metadata, Name, Open, Operation, Outcome, OwnerName, Permits, Principal, Push, Reason, Record, Refusal, Renewal,
+    Request, RequestNumber, Scope, SecretHash, Seen, SessionId, TakePermits, Terms, ToldReason, Ttl, Verdict, Wait,
     bounds,
 };
 
@@ -227,7 +228,7 @@ fn a_session_has_at_most_1_024_unseen_answers() {
     group.all_granted((2..=last).map(|number| waiting(1, number, shared("s"))));
     assert_refused(group.one(waiting(1, last + 1, shared("s"))), Bound::UnseenAnswers);
     let grant = GrantId(1);
-    assert_eq!(group.one(request(2, 2, Action::Release { grant })), Outcome::Released { count_left: 0 });
+    assert_eq!(group.one(request(2, 2, Action::Release { grant, report: None })), Outcome::Released { count_left: 0 });
     let repeat = group.one(waiting(1, 1, exclusive("r", Wait::Forever)));
     assert_granted(repeat);
     // Acknowledged answers make room, also for the number that was refused.
@@ -303,7 +304,8 @@ fn a_session_remembers_its_newest_1_024_losses() {
     let count = bounds::LOST_GRANTS_REMEMBERED_MAX as u64 + 1;
     group.all_granted((1..=count).map(|number| request(1, number, shared("r"))));
     group.enter((1..=count).map(|grant| admin(Act::Break { grant: GrantId(grant) })));
-    let mut release = |number: u64, grant| group.one(request(1, number, Action::Release { grant: GrantId(grant) }));
+    let mut release =
+        |number: u64, grant| group.one(request(1, number, Action::Release { grant: GrantId(grant), report: None }));
     assert_eq!(release(count + 1, 1), Outcome::AlreadyReleased, "the oldest is forgotten");
     let broken = || Outcome::Expired(GrantEnd::Broken(ToldReason::new("test").expect("short")));
     assert_eq!(release(count + 2, 2), broken());
@@ -385,4 +387,210 @@ fn tokens_stay_below_2_to_the_53rd() {
     assert!(LockState::restore_backup(1, records.clone(), bounds::RESTORE_TOKEN_JUMP).is_ok());
     assert!(LockState::restore_backup(1, records.clone(), bounds::TOKEN_MAX + 1).is_err());
     assert!(LockState::restore_backup(1, records, u64::MAX).is_err());
+}
+
+fn job_key(text: &str) -> JobKey {
+    JobKey::new(text).expect("the tests use valid keys")
+}
+
+/// An acquire for a job.
+fn for_job(text: &str, key: &str, wait: Wait) -> Action {
+    let job = Some(JobTerms { key: job_key(key), keep: Keep::default() });
+    let locks = locks([text], LockMode::Exclusive);
+    Action::Acquire(Acquire { locks, owner: None, wait, terms: Terms { job, ..Terms::default() } })
+}
+
+fn report(grant: GrantId, verdict: Verdict, bytes: &[u8]) -> Action {
+    let bytes = JobBytes::new(bytes).expect("the tests use few bytes");
+    Action::Release { grant, report: Some(Box::new(JobReport { verdict, bytes })) }
+}
+
+/// The record of a job that an administrator completed.
+fn completed_job(text: &str, key: &str, until: LogicalMs) -> JobRecord {
+    let by = Some(Principal::new("admin").expect("the tests use valid principals"));
+    let result = JobBytes::default();
+    JobRecord {
+        name: name(text),
+        key: job_key(key),
+        attempts: 0,
+        last: None,
+        checkpoint: None,
+        completion: Some(CompletionRecord { at: LogicalMs(0), succeeded: true, result, token: None, by }),
+        until: Some(until),
+    }
+}
+
+const LATER: LogicalMs = LogicalMs(1_000_000);
+
+/// A group with sessions, and with these records of jobs.
+fn with_jobs(sessions: u128, jobs: impl IntoIterator<Item = JobRecord>) -> Group {
+    let jobs = jobs.into_iter().map(Record::Job);
+    let records: Vec<Record> = Group::with_sessions(sessions).state.records().chain(jobs).collect();
+    Group { state: LockState::restore(1, records).expect("the records are a valid state") }
+}
+
+fn many_jobs(text: &str, count: usize) -> Vec<JobRecord> {
+    (0..count).map(|at| completed_job(text, &format!("{at:07}"), LATER)).collect()
+}
+
+/// The bounds that the events of one operation say are filled: of which name, and with how many records.
+fn fills(group: &mut Group, operation: Operation) -> Vec<(Option<String>, u64)> {
+    let effects = group.state.apply(LogicalMs(0), Batch { operations: vec![operation], ..Batch::default() });
+    let fill = |event: Event| match event {
+        Event::JobsFill { name, records, .. } => Some((name.map(|name| name.as_str().to_string()), records)),
+        _ => None,
+    };
+    effects.events.into_iter().filter_map(fill).collect()
+}
+
+#[test]
+fn a_name_has_at_most_100_000_jobs_and_a_completion_always_has_room() {
+    let mut group = with_jobs(5, many_jobs("many", bounds::JOBS_PER_NAME_MAX - 2));
+    let first = assert_granted(group.one(request(1, 1, for_job("many", "first", Wait::No))));
+    // A request that waits reserves no room, so all of these may begin to wait.
+    for session in 2..=4 {
+        let key = format!("next {session}");
+        group.all_queued([waiting(session, 1, for_job("many", &key, Wait::Forever))]);
+    }
+    let completed = |token| Outcome::Completed { token: Some(token), succeeded: true };
+    let token = fencepost_core::Token(first.0);
+    assert_eq!(group.one(request(1, 2, report(first, Verdict::Succeeded, b"ok"))), completed(token));
+    // The next one is granted the last room. While it is held, its room is reserved, and it is completed although there is no
+    // other. Then the waiter whose turn comes finds none, and neither does the one behind it.
+    let next = GrantId(first.0 + 1);
+    let completion = request(2, 2, report(next, Verdict::Failed, &[b'x'; bounds::JOB_BYTES_MAX]));
+    let batch = Batch { operations: vec![completion], ..Batch::default() };
+    let effects = group.state.apply(LogicalMs(0), batch);
+    let token = Some(fencepost_core::Token(next.0));
+    assert_eq!(effects.replies[0].outcome, Outcome::Completed { token, succeeded: false });
+    let ended = effects.pushes.into_iter().map(|push| match push {
+        Push::Ended { session, outcome, .. } => (session, outcome),
+        other => panic!("not the end of a wait: {other:?}"),
+    });
+    let refused = || Outcome::Refused(Refusal::Bound(Bound::JobsPerName));
+    assert_eq!(ended.collect::<Vec<_>>(), [(SessionId(3), refused()), (SessionId(4), refused())]);
+    assert_eq!(group.state.counts().jobs, bounds::JOBS_PER_NAME_MAX as u64);
+
+    assert_refused(group.one(request(5, 1, for_job("many", "one more", Wait::Forever))), Bound::JobsPerName);
+    let skip = |key: &str| Act::CompleteJob { name: name("many"), key: job_key(key), keep: Keep::default() };
+    assert_refused(group.one(admin(skip("one more"))), Bound::JobsPerName);
+    // A job that is done is still answered, and other names and locks without a key have room.
+    assert!(matches!(group.one(request(5, 2, for_job("many", "0000000", Wait::No))), Outcome::Completed { .. }));
+    assert_granted(group.one(request(5, 3, for_job("other", "one more", Wait::No))));
+    let without_key = assert_granted(group.one(request(5, 4, exclusive("many", Wait::No))));
+    group.one(request(5, 5, Action::Release { grant: without_key, report: None }));
+    // What is forgotten makes room.
+    let forget = Act::ForgetJob { name: name("many"), key: job_key("0000000") };
+    assert_eq!(group.one(admin(forget)), Outcome::Done);
+    assert_granted(group.one(request(5, 6, for_job("many", "one more", Wait::No))));
+    assert_eq!(group.state.verify(), Ok(()));
+}
+
+#[test]
+fn jobs_say_when_they_fill_four_fifths_of_a_bound() {
+    let mut group = with_jobs(1, many_jobs("many", bounds::JOBS_PER_NAME_MAX / 5 * 4 - 1));
+    let full = bounds::JOBS_PER_NAME_MAX as u64 / 5 * 4;
+    let begun = |number, grant| request(1, number, Action::Begin { grant: GrantId(grant) });
+    // The held job counts once for what it may store, and once more when it has a record.
+    assert_eq!(fills(&mut group, request(1, 1, for_job("many", "first", Wait::No))), []);
+    assert_eq!(fills(&mut group, begun(2, 1)), [(Some("many".to_string()), full + 1)]);
+    assert_eq!(fills(&mut group, request(1, 3, report(GrantId(1), Verdict::Open, b""))), []);
+    assert_eq!(
+        fills(&mut group, request(1, 4, for_job("many", "second", Wait::No))),
+        [(Some("many".to_string()), full + 1)]
+    );
+    assert_eq!(fills(&mut group, begun(5, 2)), []);
+}
+
+/// A job whose record has as many bytes as a job that was not begun by a client can have.
+fn large_job(text: &str, at: usize, bytes: &JobBytes) -> JobRecord {
+    let mut job = completed_job(text, &format!("{at:07}"), LATER);
+    job.checkpoint = Some(CheckpointRecord { attempt: 1, at: LogicalMs(0), bytes: bytes.clone() });
+    job.completion.as_mut().expect("it is completed").result = bytes.clone();
+    job
+}
+
+#[test]
+fn the_jobs_of_a_name_take_at_most_64_mib() {
+    let bytes = JobBytes::new(&[b'x'; bounds::JOB_BYTES_MAX]).expect("as long as it may be");
+    let each = large_job("many", 0, &bytes).bytes() as usize;
+    // As many as leave room for one job, and then less than that.
+    let count = (bounds::JOB_BYTES_PER_NAME_MAX - bounds::JOB_ROOM_BYTES) / each;
+    let mut group = with_jobs(1, (0..count).map(|at| large_job("many", at, &bytes)));
+    let held = assert_granted(group.one(request(1, 1, for_job("many", "one more", Wait::No))));
+    let all = [b'x'; bounds::JOB_BYTES_MAX];
+    let stored = JobBytes::new(&all).expect("as long as it may be");
+    let stored = group.one(request(1, 2, Action::Checkpoint { grant: held, bytes: stored }));
+    assert_eq!(stored, Outcome::Checkpointed { attempt: 1 });
+    let done = group.one(request(1, 3, report(held, Verdict::Succeeded, &all)));
+    assert!(matches!(done, Outcome::Completed { .. }), "{done:?}");
+    assert!(group.state.counts().job_bytes <= bounds::JOB_BYTES_PER_NAME_MAX as u64);
+    assert_refused(group.one(request(1, 4, for_job("many", "too much", Wait::No))), Bound::JobBytesPerName);
+    assert_granted(group.one(request(1, 5, for_job("other", "too much", Wait::No))));
+}
+
+#[test]
+fn the_jobs_of_the_group_take_at_most_512_mib() {
+    // The records share their bytes, so the test takes less.
+    let bytes = JobBytes::new(&[b'x'; bounds::JOB_BYTES_MAX]).expect("as long as it may be");
+    let each = large_job("many0", 0, &bytes).bytes() as usize;
+    let per_name = (bounds::JOB_BYTES_PER_NAME_MAX - bounds::JOB_ROOM_BYTES) / each;
+    let count = (bounds::JOB_BYTES_TOTAL_MAX - bounds::JOB_ROOM_BYTES) / each;
+    let jobs = (0..count).map(|at| large_job(&format!("many{}", at / per_name), at, &bytes));
+    let mut group = with_jobs(2, jobs);
+    let held = assert_granted(group.one(request(1, 1, for_job("other", "last", Wait::No))));
+    // It is held, so its room is no longer free for another one.
+    assert_refused(group.one(request(2, 1, for_job("another", "one more", Wait::No))), Bound::JobBytesTotal);
+    let done = group.one(request(1, 2, report(held, Verdict::Succeeded, &[b'x'; bounds::JOB_BYTES_MAX])));
+    assert!(matches!(done, Outcome::Completed { .. }), "{done:?}");
+}
+
+#[test]
+fn at_most_64_records_of_jobs_leave_with_one_entry() {
+    let jobs = (0..150).map(|at| completed_job("many", &format!("{at:03}"), LogicalMs(1_000 - at)));
+    let mut group = with_jobs(0, jobs);
+    let view = |group: &Group, key| group.state.job(&name("many"), &job_key(key)).record;
+    assert_eq!(group.state.next_deadline(), None, "the end of a record causes no entry");
+    let mut left_at = |stamp_ms| {
+        group.state.apply(LogicalMs(stamp_ms), Batch::default());
+        (group.state.counts().jobs, group.state.list_jobs("", None, 200).rows.len())
+    };
+    // Those that ended first leave first. The others count as gone, and take room until they leave.
+    assert_eq!(left_at(900), (150 - 50, 150 - 50));
+    assert_eq!(left_at(1_000), (100 - 64, 0));
+    assert_eq!(left_at(1_000), (0, 0));
+    assert_eq!(view(&group, "000"), None);
+    assert_eq!(group.state.verify(), Ok(()));
+}
+
+#[test]
+fn a_page_of_jobs_looks_at_no_more_than_10_000_rows() {
+    let count = bounds::PAGE_ROWS_MAX + bounds::JOBS_FORGOTTEN_PER_ENTRY_MAX;
+    let over = (0..count).map(|at| completed_job("many", &format!("{at:07}"), LogicalMs(10)));
+    let mut group = with_jobs(0, over.chain([completed_job("wanted", "k", LATER)]));
+    group.state.apply(LogicalMs(10), Batch::default());
+    let first = group.state.list_jobs("", None, 10);
+    assert_eq!((first.rows.len(), first.next.is_some()), (0, true), "an empty page is not the last one");
+    let second = group.state.list_jobs("", first.next.as_ref(), 10);
+    assert_eq!(second.rows.iter().map(|job| job.name.as_str()).collect::<Vec<_>>(), ["wanted"]);
+    assert_eq!(second.next, None);
+    let small = group.state.list_jobs("wanted", None, 1);
+    assert_eq!((small.rows.len(), small.next), (1, None));
+}
+
+#[test]
+fn words_of_jobs_have_bounds() {
+    assert!(JobKey::new(&"k".repeat(bounds::JOB_KEY_BYTES_MAX)).is_ok());
+    for (bad, why) in [
+        (JobKey::new(&"k".repeat(bounds::JOB_KEY_BYTES_MAX + 1)).map(drop), Bound::JobKeyBytes),
+        (JobBytes::new(&[0; bounds::JOB_BYTES_MAX + 1]).map(drop), Bound::JobBytes),
+        (Keep::new(bounds::KEEP_MS_MIN - 1).map(drop), Bound::KeepLeast),
+        (Keep::new(bounds::DURATION_MS_MAX + 1).map(drop), Bound::Duration),
+    ] {
+        assert_eq!(bad, Err(fencepost_core::BadWord::Bound(why)));
+    }
+    assert!(JobBytes::new(&[0; bounds::JOB_BYTES_MAX]).is_ok());
+    assert!(Keep::new(bounds::KEEP_MS_MIN).is_ok() && Keep::new(bounds::DURATION_MS_MAX).is_ok());
+    assert!(JobKey::new("").is_err() && JobKey::new("two\nlines").is_err());
+    assert_eq!(format!("{:?}", JobBytes::new(b"a secret").expect("short")), "JobBytes(8 bytes)");
 }

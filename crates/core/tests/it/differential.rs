@@ -12,7 +12,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use crate::model::Model;
-use crate::model::random::{name, open, permits};
+use crate::model::random::{job_bytes, job_key, name, open, permits};
 use crate::model::runner::{agree, report, run_seed};
 use crate::model::tally::{EXPECTED, EXPECTED_BOUNDS, Tally};
 use fencepost_core::*;
@@ -126,6 +126,26 @@ fn acquire(names: impl IntoIterator<Item = String>, owner: Option<&str>) -> Acti
     Action::Acquire(Acquire { locks, owner, wait: Wait::Forever, terms: Terms::default() })
 }
 
+fn acquire_job(text: &str, key: &str) -> Action {
+    let Action::Acquire(mut acquire) = acquire([text.to_string()], None) else { unreachable!("it acquires") };
+    acquire.terms.job = Some(JobTerms { key: job_key(key), keep: Keep::default() });
+    Action::Acquire(acquire)
+}
+
+/// Adds records of completed jobs, each with a checkpoint and a result of these bytes.
+fn fill_with_jobs(model: &mut Model, text: &str, count: usize, bytes: &JobBytes) {
+    let at = LogicalMs(0);
+    model.jobs.extend((0..count).map(|number| JobRecord {
+        name: name(text),
+        key: job_key(&format!("{number:06}")),
+        attempts: 0,
+        last: None,
+        checkpoint: Some(CheckpointRecord { attempt: 0, at, bytes: bytes.clone() }),
+        completion: Some(CompletionRecord { at, succeeded: true, result: bytes.clone(), token: None, by: None }),
+        until: Some(LogicalMs(1_000_000)),
+    }));
+}
+
 fn admin(act: Act) -> Operation {
     let by = Principal::new("operator").expect("valid");
     Operation::Admin(Admin { by, reason: Reason::new("").expect("short"), act })
@@ -155,7 +175,7 @@ fn state_machine_and_model_refuse_at_the_same_bounds() {
     locks.apply(all.collect());
 
     let mut answers = Bounded::with_one_session();
-    let release = Action::Release { grant: GrantId(7) };
+    let release = Action::Release { grant: GrantId(7), report: None };
     answers.apply((1..=UNSEEN_ANSWERS_MAX as u64 + 1).map(|number| request(number, release.clone())).collect());
 
     let mut waiters = Bounded::with_one_session();
@@ -191,7 +211,31 @@ fn state_machine_and_model_refuse_at_the_same_bounds() {
     acts.apply((0..=LIMITS_MAX).map(limit).collect());
     acts.apply((0..=SESSIONS_PER_PRINCIPAL_MAX as u128).map(|id| open(SessionId(id + 2), 30_000)).collect());
 
-    let all = [names, locks, answers, waiters, queue, entries, acts];
+    let mut jobs = Bounded::with_one_session();
+    jobs.apply(vec![open(SessionId(2), 30_000), request(1, acquire_job("many", "first"))]);
+    jobs.change(|model| fill_with_jobs(model, "many", JOBS_PER_NAME_MAX - 2, &JobBytes::default()));
+    let of_second = |action| match request(1, action) {
+        Operation::Request(request) => Operation::Request(Request { session: SessionId(2), ..request }),
+        other => other,
+    };
+    let completion = JobReport { verdict: Verdict::Succeeded, bytes: JobBytes::default() };
+    let completion = Action::Release { grant: GrantId(1), report: Some(Box::new(completion)) };
+    jobs.apply(vec![request(2, acquire_job("many", "second")), of_second(acquire_job("many", "third"))]);
+    jobs.apply(vec![request(3, completion), request(4, acquire_job("many", "fourth"))]);
+    jobs.apply(vec![request(5, Action::Begin { grant: GrantId(2) })]);
+    jobs.apply(vec![request(6, Action::Release { grant: GrantId(2), report: None })]);
+    jobs.apply(vec![request(7, acquire_job("many", "fourth"))]);
+
+    let mut bytes = Bounded::with_one_session();
+    let large = job_bytes(&[b'x'; JOB_BYTES_MAX]);
+    bytes.change(|model| fill_with_jobs(model, "many", JOB_BYTES_PER_NAME_MAX / JOB_BYTES_MAX / 2, &large));
+    bytes.apply(vec![request(1, acquire_job("many", "first"))]);
+
+    let mut fill = Bounded::with_one_session();
+    fill.change(|model| fill_with_jobs(model, "many", JOBS_PER_NAME_MAX / 5 * 4, &JobBytes::default()));
+    fill.apply(vec![request(1, acquire_job("many", "first"))]);
+
+    let all = [names, locks, answers, waiters, queue, entries, acts, jobs, bytes, fill];
     let reached = |kind: &str| all.iter().any(|bounded| bounded.tally.missing(&[kind]).is_empty());
     let missing: Vec<&&str> = EXPECTED_BOUNDS.iter().filter(|kind| !reached(kind)).collect();
     assert!(missing.is_empty(), "never reached: {missing:?}");

@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::model::Model;
-use crate::model::random::{name, open, secret_of, ttl};
+use crate::model::jobs::job_of;
+use crate::model::random::{job_bytes, job_key, keep, name, open, secret_of, ttl};
 use crate::model::runner::{Entry, Failure, Runner, report};
 use fencepost_core::*;
 
@@ -30,6 +31,8 @@ struct World {
     /// The limit of the first name, if it is a semaphore.
     permits: Option<u32>,
     freezes: bool,
+    /// The keys of jobs on each name. Without keys no acquire is for a job.
+    keys: &'static [&'static str],
     transitions_max: usize,
 }
 
@@ -48,6 +51,7 @@ const LOCKS: World = World {
     step_ms: None,
     permits: None,
     freezes: false,
+    keys: &[],
     transitions_max: 100_000,
 };
 
@@ -129,6 +133,20 @@ fn a_name_that_freezes_and_thaws() {
     walk(World { title: "two named owners, two names, one freeze", freezes: true, transitions_max: 80_000, ..LOCKS });
 }
 
+#[test]
+fn jobs_of_two_keys_that_begin_and_are_completed() {
+    let (modes, keys) = (&[LockMode::Exclusive][..], &["k", "l"][..]);
+    // Half the time for which a record is kept. Every session ends on the way there, unless it opens again.
+    let step_ms = Some(bounds::KEEP_MS_MIN / 2);
+    walk(World { title: "two named owners and two jobs of one name", names: &["p"], modes, keys, step_ms, ..LOCKS });
+}
+
+#[test]
+fn two_sessions_and_one_job() {
+    let (modes, owners, keys) = (&[LockMode::Exclusive][..], &[None][..], &["k"][..]);
+    walk(World { title: "two sessions without owners, one job", names: &["p"], modes, owners, keys, ..LOCKS });
+}
+
 struct Node {
     state: LockState,
     model: Model,
@@ -142,7 +160,7 @@ fn walk(world: World) {
     let sessions = (1..=world.sessions).map(|id| open(SessionId(id), SESSION_TTL_MS)).collect();
     let start = Batch { operations: sessions, ..Batch::default() };
     let mut transitions = 0;
-    nodes.push(go(&nodes, 0, (LogicalMs(0), start), &mut transitions));
+    nodes.push(go(&nodes, 0, entry(LogicalMs(0), start), &mut transitions));
     let mut at = 1;
     while at < nodes.len() && transitions < world.transitions_max {
         for entry in world.entries(&nodes[at].model) {
@@ -160,11 +178,11 @@ fn walk(world: World) {
 /// Applies an entry to a node, with every check. Then repeats its requests, which must change nothing.
 fn go(nodes: &[Node], at: usize, entry: Entry, transitions: &mut usize) -> Node {
     let mut runner = Runner::from(nodes[at].model.clone(), vec![nodes[at].state.clone()]);
-    let result = runner.step(entry.0, &entry.1).and_then(|()| {
+    let result = runner.enter(&entry).and_then(|()| {
         let next = (runner.model.clone(), runner.states[0].clone());
-        let again: Vec<Operation> = entry.1.operations.iter().filter(|o| is_repeatable(o)).cloned().collect();
+        let again: Vec<Operation> = entry.batch.operations.iter().filter(|o| is_repeatable(o)).cloned().collect();
         if !again.is_empty() {
-            runner.step(entry.0, &Batch { operations: again, ..Batch::default() })?;
+            runner.step(entry.stamp, &Batch { operations: again, ..Batch::default() })?;
             if fingerprint(&runner.model) != fingerprint(&next.0) {
                 return Err("a repeated request changed something".to_string());
             }
@@ -211,11 +229,17 @@ impl World {
             batches.push(admin(Act::Freeze { freeze, scope }));
             batches.push(admin(Act::Thaw { freeze }));
         }
-        let mut entries: Vec<Entry> = batches.into_iter().map(|batch| (model.now(), batch)).collect();
+        for key in self.keys.iter().map(|key| job_key(key)) {
+            let name = name(self.names[0]);
+            batches.push(admin(Act::ForgetJob { name: name.clone(), key: key.clone() }));
+            batches.push(admin(Act::CompleteJob { name, key, keep: keep(bounds::KEEP_MS_MIN) }));
+        }
+        let mut entries: Vec<Entry> = batches.into_iter().map(|batch| entry(model.now(), batch)).collect();
         if let Some(step_ms) = self.step_ms {
-            entries.push((LogicalMs(model.now().0 + step_ms), Batch::default()));
-            entries.push((LogicalMs(model.now().0 + step_ms), Batch { failover_grace: true, ..Batch::default() }));
-            entries.extend(model.grants.iter().map(|g| (model.now(), admin(Act::Break { grant: g.id }))));
+            let then = LogicalMs(model.now().0 + step_ms);
+            entries.push(entry(then, Batch::default()));
+            entries.push(entry(then, Batch { failover_grace: true, ..Batch::default() }));
+            entries.extend(model.grants.iter().map(|g| entry(model.now(), admin(Act::Break { grant: g.id }))));
         }
         entries
     }
@@ -233,7 +257,10 @@ impl World {
             batches.extend(self.acquires().into_iter().map(|action| request(action, seen_all(model, id))));
         }
         for grant in own_grants {
-            batches.push(request(Action::Release { grant: grant.id }, seen_all(model, id)));
+            batches.push(request(Action::Release { grant: grant.id, report: None }, seen_all(model, id)));
+            if job_of(grant).is_some() {
+                batches.extend(of_job(grant.id).map(|action| request(action, seen_all(model, id))));
+            }
             let Held::Locks(locks) = &grant.held else { continue };
             for lock in locks {
                 for mode in self.modes.iter().filter(|mode| **mode != lock.mode) {
@@ -275,10 +302,15 @@ impl World {
         let mut actions = Vec::new();
         for owner in self.owners {
             let owner = owner.map(|owner| OwnerName::new(owner).expect("valid"));
-            let mut acquire = |locks: Vec<Lock>| {
-                let (locks, owner, terms) = (Locks::from_vec(locks), owner.clone(), (self.terms)());
+            let keys =
+                self.keys.iter().map(|key| Some(JobTerms { key: job_key(key), keep: keep(bounds::KEEP_MS_MIN) }));
+            let jobs: Vec<Option<JobTerms>> = keys.chain([None]).collect();
+            let mut acquire_for = |locks: Vec<Lock>, job: Option<JobTerms>| {
+                let (locks, owner) = (Locks::from_vec(locks), owner.clone());
+                let terms = Terms { job, ..(self.terms)() };
                 actions.push(Action::Acquire(Acquire { locks, owner, wait, terms }));
             };
+            let mut acquire = |locks: Vec<Lock>| jobs.iter().for_each(|job| acquire_for(locks.clone(), job.clone()));
             for mode in self.modes {
                 for text in self.names {
                     acquire(vec![Lock { name: name(text), mode: *mode }]);
@@ -290,6 +322,21 @@ impl World {
         }
         actions
     }
+}
+
+/// What the holder of a job may do.
+fn of_job(grant: GrantId) -> [Action; 4] {
+    let report = |verdict| Some(Box::new(JobReport { verdict, bytes: JobBytes::default() }));
+    [
+        Action::Begin { grant },
+        Action::Checkpoint { grant, bytes: job_bytes(b"step") },
+        Action::Release { grant, report: report(Verdict::Succeeded) },
+        Action::Release { grant, report: report(Verdict::Open) },
+    ]
+}
+
+fn entry(stamp: LogicalMs, batch: Batch) -> Entry {
+    Entry { restores: false, stamp, batch }
 }
 
 fn operation(operation: Operation) -> Batch {
@@ -358,6 +405,24 @@ fn fingerprint(model: &Model) -> u128 {
         (rest.grant, rest.token) = (GrantId(0), Token(0));
         (rest.since, rest.until) = (relative(rest.since), relative(rest.until));
     }
+    for job in &mut normal.jobs {
+        // No rule depends on how often a job was attempted, only on whether it was.
+        job.attempts = job.attempts.min(2);
+        if let Some(last) = &mut job.last {
+            // What counts is whether the grant that began it still stands.
+            let stands = model.grant(last.grant).is_some();
+            (last.grant, last.token, last.session) = (GrantId(u64::from(stands)), Token(0), SessionId(0));
+            (last.began_at, last.ended) = (LogicalMs(0), None);
+        }
+        job.checkpoint =
+            job.checkpoint.take().map(|checkpoint| CheckpointRecord { attempt: 0, at: LogicalMs(0), ..checkpoint });
+        if let Some(completion) = &mut job.completion {
+            (completion.at, completion.token) = (LogicalMs(0), completion.token.map(|_| Token(0)));
+        }
+        job.until = job.until.map(relative);
+    }
+    normal.jobs.retain(|job| model.job(&job.name, &job.key).is_some());
+    normal.jobs.sort_by(|a, b| (&a.name, &a.key).cmp(&(&b.name, &b.key)));
     for (place, waiter) in (1..).zip(&mut normal.waiters) {
         (waiter.arrival, waiter.number) = (Arrival(place), RequestNumber(place));
         (waiter.queued_at, waiter.until) = (relative(waiter.queued_at), waiter.until.map(relative));
@@ -371,8 +436,8 @@ fn fingerprint(model: &Model) -> u128 {
     for freeze in &mut normal.freezes {
         freeze.since = LogicalMs(0);
     }
-    let Model { header, sessions, grants, rests, waiters, semaphores, freezes, .. } = &normal;
-    let parts = (header, sessions, grants, rests, waiters, semaphores, freezes);
+    let Model { header, sessions, grants, rests, jobs, waiters, semaphores, freezes, .. } = &normal;
+    let parts = (header, sessions, grants, rests, jobs, waiters, semaphores, freezes);
     hash_of(0, &parts) << 64 | hash_of(1, &parts)
 }
 

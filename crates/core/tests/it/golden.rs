@@ -4,9 +4,10 @@
 //! Then two builds with the same state would have different hashes. Repair the byte form, not the number.
 
 use fencepost_core::{
-    Acquire, Act, Action, Admin, Batch, Epoch, FreezeId, GrantId, Lock, LockDelay, LockMode, LockState, LogicalMs,
-    Metadata, Millis, Name, Open, Operation, OwnerName, Permits, Principal, Reason, Record, Request, RequestNumber,
-    Scope, SecretHash, Seen, SessionId, TakePermits, Terms, Ttl, Value, Wait,
+    Acquire, Act, Action, Admin, Batch, Epoch, FreezeId, GrantId, JobBytes, JobKey, JobReport, JobTerms, Keep, Lock,
+    LockDelay, LockMode, LockState, LogicalMs, Metadata, Millis, Name, Open, Operation, OwnerName, Permits, Principal,
+    Reason, Record, Request, RequestNumber, Scope, SecretHash, Seen, SessionId, TakePermits, Terms, Ttl, Value,
+    Verdict, Wait,
 };
 
 const A: SessionId = SessionId(0xA);
@@ -56,6 +57,7 @@ fn small_state() -> LockState {
         hear_contended: true,
         metadata: Metadata::new(b"job").unwrap(),
         value: Some(Value::new(b"10.0.0.1").unwrap()),
+        job: None,
     };
     let permits = TakePermits {
         name: name("pool"),
@@ -64,6 +66,8 @@ fn small_state() -> LockState {
         wait: Wait::No,
         terms: Terms::default(),
     };
+    let job = JobTerms { key: JobKey::new("2026-11").unwrap(), keep: Keep::default() };
+    let report = JobReport { verdict: Verdict::Succeeded, bytes: JobBytes::new(b"12 invoices").unwrap() };
     let scope = Scope::Prefix(b"frozen/".as_slice().into());
     state.apply(
         LogicalMs(1_000),
@@ -75,7 +79,10 @@ fn small_state() -> LockState {
                 request(A, 2, lock(&[("leader", Exclusive)], None, terms)),
                 request(B, 1, Action::TakePermits(permits)),
                 request(B, 2, lock(&[("/a", Exclusive)], None, Terms::default())),
-                request(B, 3, Action::Release { grant: GrantId(1) }),
+                request(B, 3, Action::Release { grant: GrantId(1), report: None }),
+                request(B, 4, lock(&[("billing", Exclusive)], None, Terms { job: Some(job), ..Terms::default() })),
+                request(B, 5, Action::Checkpoint { grant: GrantId(4), bytes: JobBytes::new(b"step 3").unwrap() }),
+                request(B, 6, Action::Release { grant: GrantId(4), report: Some(Box::new(report)) }),
                 admin(Act::Freeze { freeze: FreezeId(0xF), scope }),
                 admin(Act::SetLimit { name: name("workers"), limit: Some(Permits::new(4).unwrap()) }),
             ],
@@ -100,14 +107,15 @@ fn state_hash_of_a_small_state_never_changes() {
         Record::Grant(_) => 5,
         Record::Rest(_) => 6,
         Record::Waiter(_) => 7,
+        Record::Job(_) => 8,
         #[cfg(feature = "made-up-version")]
-        Record::Remark(_) => 8,
+        Record::Remark(_) => 9,
     };
     let mut kinds: Vec<i32> = state.records().map(|record| kind(&record)).collect();
     kinds.sort();
     kinds.dedup();
-    assert_eq!(kinds, [0, 1, 2, 3, 4, 5, 6, 7], "the state has every kind of record");
-    assert_eq!(format!("{:016x}", state.state_hash()), "ceacb710ce377fca");
+    assert_eq!(kinds, [0, 1, 2, 3, 4, 5, 6, 7, 8], "the state has every kind of record");
+    assert_eq!(format!("{:016x}", state.state_hash()), "8015da0fff59db12");
 }
 
 #[test]

@@ -86,6 +86,12 @@ impl Presented {
         self.and_reads(Access::read(name, self.token.to_read()))
     }
 
+    /// The first token, for the `once` of the service's store: `sqlite::once(&transaction, "billing", key, presented.token())`. It does
+    /// not show what the request has read: admit [`Presented::write`] as well, if there may be such names.
+    pub fn token(&self) -> FencingToken {
+        self.token
+    }
+
     /// The token for another name that the request writes, as in `42, 43;write="wallet:8"`. Add it to the access.
     ///
     /// # Errors

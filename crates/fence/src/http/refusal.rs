@@ -18,6 +18,7 @@ pub type Refused = Response<String>;
 /// Status codes of gRPC.
 const UNKNOWN: i32 = 2;
 const INVALID_ARGUMENT: i32 = 3;
+const ALREADY_EXISTS: i32 = 6;
 const FAILED_PRECONDITION: i32 = 9;
 const INTERNAL: i32 = 13;
 
@@ -140,6 +141,14 @@ impl From<&Error> for Refusal {
             },
             Error::BadName(_) => {
                 Refusal::new("bad-name", "The name is not valid", StatusCode::BAD_REQUEST, error.to_string())
+            }
+            Error::BadKey(_) => {
+                Refusal::new("bad-key", "The key is not valid", StatusCode::BAD_REQUEST, error.to_string())
+            }
+            Error::Before(before) => {
+                let refusal =
+                    Refusal::new("done-before", "It was done before", StatusCode::CONFLICT, before.to_string());
+                Refusal { grpc_code: ALREADY_EXISTS, ..refusal }
             }
             Error::Unsupported(_) | Error::NotInstalled(_) => {
                 let detail = "the service is not set up for fencing tokens: tell its operator";

@@ -103,7 +103,7 @@ fn installing_again_changes_nothing_and_a_newer_form_is_refused() {
     let guard = files.guard();
     guard.write(&Access::write("/a/b", writer(5)), files.path("file"), b"1").expect("the first");
     assert_eq!(file::install(files.0.path()).expect("it is there"), Installed::AlreadyThere);
-    let expected = Status { version: 1, base: Token(0), names: 2, writes: 1, highest: Token(5) };
+    let expected = Status { version: 1, base: Token(0), names: 2, writes: 1, highest: Token(5), keys: None };
     assert_eq!(guard.status().expect("it is there"), expected);
     let marks = files.0.path().join("fencepost-marks");
     fs::write(&marks, "fencepost-marks 2\nwho knows").expect("a directory of our own");

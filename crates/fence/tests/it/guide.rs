@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use axum::extract::State;
 use axum::{Extension, Router, routing};
 use fencepost_fence::http::{FencingLayer, Presented, Refused};
-use fencepost_fence::{Access, FencingToken, ReadToken, file, mysql, object, postgres, redis, sqlite};
+use fencepost_fence::{Access, Error, FencingToken, Once, ReadToken, file, mysql, object, postgres, redis, sqlite};
 use fencepost_testbed::{Kind, own, shared};
 use http::StatusCode;
 use mysql_async::TxOpts;
@@ -45,7 +45,7 @@ fn run_here(name: &str) -> String {
 fn the_guide_shows_what_runs_here() {
     let names = GUIDE.lines().filter_map(|line| line.strip_prefix("<!-- runs: ")?.strip_suffix(" -->"));
     let names: Vec<&str> = names.collect();
-    assert!(names.len() >= 14, "{names:?}");
+    assert!(names.len() >= 21, "{names:?}");
     for name in names {
         if HERE.contains(&format!("(\"{name}\")")) {
             continue;
@@ -176,6 +176,118 @@ fn mysql_runs() {
         database.disconnect().await?;
         Ok(())
     });
+}
+
+const BILLS: &str = "CREATE TABLE account (id BIGINT PRIMARY KEY, due BIGINT NOT NULL);
+    CREATE TABLE bill (id BIGINT NOT NULL, due BIGINT NOT NULL);
+    INSERT INTO account VALUES (1, 10), (2, 20);";
+
+// guide: once-postgres
+async fn bill(database: &mut tokio_postgres::Client, token: FencingToken) -> Result<(), Error> {
+    let transaction = database.transaction().await?;
+    postgres::once(&transaction, "billing", "2026-11", token).await?;
+    transaction.execute("INSERT INTO bill SELECT id, due FROM account", &[]).await?;
+    Ok(transaction.commit().await?)
+}
+// guide end
+
+// guide: once-batch
+async fn bill_each(database: &mut tokio_postgres::Client, token: FencingToken) -> Result<(), Error> {
+    let transaction = database.transaction().await?;
+    for account in [1_i64, 2] {
+        let key = format!("2026-12/{account}");
+        if postgres::try_once(&transaction, "billing", &key, token).await? == Once::First {
+            transaction.execute("INSERT INTO bill SELECT id, due FROM account WHERE id = $1", &[&account]).await?;
+        }
+    }
+    Ok(transaction.commit().await?)
+}
+// guide end
+
+#[test]
+fn once_runs_in_postgres() {
+    let Some(server) = own(Kind::Postgres) else { return };
+    on_a_runtime(async {
+        let (mut database, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await?;
+        tokio::spawn(connection);
+        postgres::install(&mut database).await?;
+        database.batch_execute(BILLS).await?;
+        let bills = async |database: &tokio_postgres::Client| -> Result<i64, Box<dyn std::error::Error>> {
+            Ok(database.query_one("SELECT count(*) FROM bill", &[]).await?.get(0))
+        };
+        database.batch_execute(shown("once-postgres-sql")).await?;
+        let again = database.batch_execute(shown("once-postgres-sql")).await.expect_err("it was done before");
+        assert_eq!(again.code().map(|code| code.code()), Some(postgres::BEFORE));
+        database.batch_execute("ROLLBACK").await?;
+        let token = token();
+        // guide: once-outcome
+        match bill(&mut database, token).await {
+            Ok(()) => println!("billed"),
+            Err(Error::Before(before)) if before.own => println!("billed by this holder: its commit took effect"),
+            Err(Error::Before(before)) => println!("billed before, with token {}", before.token.0),
+            Err(Error::Stale(_)) => println!("the lock is lost: another holder bills"),
+            // A serialization failure, a deadlock, a lost connection: run it again from its start, on a new connection.
+            Err(error) => return Err(error.into()),
+        }
+        // guide end
+        assert_eq!(bills(&database).await?, 2, "the work was left out");
+        for rows in [4, 4] {
+            bill_each(&mut database, token).await?;
+            assert_eq!(bills(&database).await?, rows, "the second batch finds nothing left");
+        }
+        postgres::forget(&database, "billing", "2026-11").await?;
+        bill(&mut database, token).await?;
+        assert_eq!(bills(&database).await?, 6);
+        Ok(())
+    });
+}
+
+#[test]
+fn once_runs_in_mysql() {
+    let Some(server) = own(Kind::MariaDb) else { return };
+    on_a_runtime(async {
+        let options = mysql_async::OptsBuilder::from_opts(mysql_async::Opts::from_url(&server.url())?);
+        let mut root = mysql_async::Conn::new(options.clone()).await?;
+        let statements = |sql: &'static str| sql.split_inclusive(';').filter(|statement| statement.contains(';'));
+        root.query_drop("CREATE DATABASE shop").await?;
+        for statement in statements(shown("mysql-install")).chain(["USE shop;"]).chain(statements(BILLS)) {
+            root.query_drop(statement).await?;
+        }
+        let installer = options.db_name(Some("shop")).user(Some("guard")).pass(Some("a password"));
+        mysql::install(&mut mysql_async::Conn::new(installer).await?).await?;
+        for statement in statements(shown("once-mysql-sql")) {
+            root.query_drop(statement).await?;
+        }
+        let mut refused = 0;
+        for statement in statements(shown("once-mysql-sql")) {
+            if let Err(mysql_async::Error::Server(error)) = root.query_drop(statement).await {
+                assert_eq!(error.state, mysql::BEFORE);
+                refused += 1;
+                // A program that stops here, as it should.
+                root.query_drop("ROLLBACK").await?;
+                break;
+            }
+        }
+        let bills: Option<i64> = root.query_first("SELECT count(*) FROM bill").await?;
+        assert_eq!((refused, bills), (1, Some(2)));
+        root.disconnect().await?;
+        Ok(())
+    });
+}
+
+#[test]
+fn once_runs_in_sqlite() -> Outcome {
+    let (mut database, token) = (bank(), token());
+    database.execute_batch(BILLS)?;
+    // guide: once-sqlite
+    let transaction = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    sqlite::once(&transaction, "billing", "2026-11", token)?;
+    transaction.execute("INSERT INTO bill SELECT id, due FROM account", [])?;
+    transaction.commit()?;
+    // guide end
+    let again = database.transaction()?;
+    assert!(sqlite::once(&again, "billing", "2026-11", token).is_err_and(|error| error.before().is_some()));
+    Ok(())
 }
 
 #[test]

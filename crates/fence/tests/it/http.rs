@@ -304,6 +304,27 @@ fn a_write_is_refused_with_a_stale_read_and_needs_a_token_for_every_name() {
     });
 }
 
+// Rule: once
+#[test]
+fn work_that_was_done_before_is_a_conflict() {
+    let mut database = rusqlite::Connection::open_in_memory().expect("memory");
+    sqlite::install(&mut database).expect("a database of our own");
+    let headers =
+        [("fencing-token", HeaderValue::from_static("42"))].map(|(name, value)| (name.parse().expect("a name"), value));
+    let presented = Presented::from_headers(&headers.into_iter().collect()).expect("it can be read").expect("a token");
+    let transaction = database.transaction().expect("there is no other transaction");
+    sqlite::once(&transaction, "billing", "2026-11", presented.token()).expect("the first");
+    transaction.commit().expect("it is the only writer");
+    let again = database.transaction().expect("there is no other transaction");
+    let refused = sqlite::once(&again, "billing", "2026-11", "43".parse().expect("a token")).expect_err("done before");
+    let (status, grpc) = (StatusCode::CONFLICT, tonic::Code::AlreadyExists as i32);
+    let refusal = Refusal::from(&refused);
+    assert_eq!((refusal.status(), refusal.grpc_code()), (status, grpc));
+    assert!(refusal.message().contains("done before, with token 42"), "{}", refusal.message());
+    let refusal = Refusal::from(sqlite::once(&again, "billing", "", presented.token()).expect_err("no key"));
+    assert_eq!(refusal.status(), StatusCode::BAD_REQUEST);
+}
+
 #[test]
 fn the_error_of_a_store_is_not_shown_to_callers() {
     let failed = Refusal::from(Error::Store("password=1234".into()));

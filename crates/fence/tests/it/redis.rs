@@ -115,7 +115,7 @@ fn with_client(test: impl AsyncFnOnce(Client)) {
 #[test]
 fn the_status_counts_names_and_writes_and_refuses_a_newer_form() {
     with_client(async |mut client| {
-        let empty = Status { version: 1, base: Token(0), names: 0, writes: 0, highest: Token(0) };
+        let empty = Status { version: 1, base: Token(0), names: 0, writes: 0, highest: Token(0), keys: None };
         assert_eq!(client.status().await, empty);
         client.write("/wallets/7", writer(5), 50).await.expect("the first");
         client.write("/wallets/7", writer(5), 51).await.expect("one holder writes many times");

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use crate::suite::{AnyAccess, Connection, Store, stale, writer};
-use fencepost_fence::{Access, Error, FencingToken, Forgotten, Installed, ReadToken, Status, Token, sqlite};
+use crate::suite::{AnyAccess, Connection, Records, Store, before, done_before, stale, writer};
+use fencepost_fence::{Access, Error, FencingToken, Forgotten, Installed, Once, ReadToken, Status, Token, sqlite};
 use rusqlite::{OptionalExtension, Transaction, TransactionBehavior};
 use tempfile::TempDir;
 
@@ -118,11 +118,12 @@ fn installing_again_changes_nothing_and_a_newer_form_is_refused() {
     let store = Sqlite::fresh();
     let mut database = store.open();
     assert_eq!(sqlite::install(&mut database).expect("it is there"), Installed::AlreadyThere);
-    let expected = Status { version: 1, base: Token(0), names: 0, writes: 0, highest: Token(0) };
+    let expected =
+        Status { version: sqlite::VERSION, base: Token(0), names: 0, writes: 0, highest: Token(0), keys: Some(0) };
     assert_eq!(sqlite::status(&database).expect("it is there"), expected);
-    database.execute("UPDATE fencepost_base SET version = 2", []).expect("valid SQL");
+    database.execute("UPDATE fencepost_base SET version = 3", []).expect("valid SQL");
     let refused = sqlite::install(&mut database).expect_err("a newer version has created it");
-    assert!(matches!(&refused, Error::NotInstalled(why) if why.contains("version 2")), "{refused}");
+    assert!(matches!(&refused, Error::NotInstalled(why) if why.contains("version 3")), "{refused}");
 }
 
 #[test]
@@ -179,4 +180,114 @@ fn an_open_transaction_blocks_others_and_lets_nothing_stale_in() {
     claim.commit().expect("it is the only writer");
     let late = paused.transaction().expect("it is free");
     stale(sqlite::admit(&late, &Access::write("wallet", writer(5))), 5, 7);
+}
+
+impl Records for Client {
+    async fn once(&mut self, name: &str, key: &str, token: FencingToken) -> Result<(), Error> {
+        let transaction = self.begin();
+        sqlite::once(&transaction, name, key, token)?;
+        set(&transaction, name, number(&transaction, name) + 1);
+        transaction.commit().map_err(|error| Error::Store(error.into()))
+    }
+
+    async fn batch(&mut self, name: &str, keys: &[&str], token: FencingToken) -> Result<Vec<Once>, Error> {
+        let transaction = self.begin();
+        let found =
+            keys.iter().map(|key| sqlite::try_once(&transaction, name, key, token)).collect::<Result<_, _>>()?;
+        transaction.commit().map_err(|error| Error::Store(error.into()))?;
+        Ok(found)
+    }
+
+    async fn once_and_crash(mut self, name: &str, key: &str, token: FencingToken) {
+        let transaction = self.begin();
+        sqlite::once(&transaction, name, key, token).expect("the first");
+        set(&transaction, name, number(&transaction, name) + 1);
+    }
+
+    async fn forget(&mut self, name: &str, key: &str) -> Result<Option<Token>, Error> {
+        sqlite::forget(&self.0, name, key)
+    }
+
+    async fn status(&mut self) -> Status {
+        sqlite::status(&self.0).expect("it is there")
+    }
+}
+
+crate::suite::once_suite!(Some(Sqlite::fresh()));
+
+/// A transaction that SQL has ended is no transaction: the key would be committed before the work.
+// Rule: once
+#[test]
+fn once_is_refused_after_the_transaction_has_ended() {
+    let store = Sqlite::fresh();
+    let mut database = store.open();
+    let transaction = database.transaction().expect("there is no other transaction");
+    sqlite::admit(&transaction, &Access::write("billing", writer(5))).expect("the first");
+    transaction.execute_batch("COMMIT").expect("valid SQL");
+    for refused in [
+        sqlite::once(&transaction, "billing", "a", writer(5)),
+        sqlite::try_once(&transaction, "billing", "a", writer(5)).map(drop),
+    ] {
+        assert!(matches!(refused.expect_err("it would be on its own"), Error::Unsupported(_)));
+    }
+    drop(transaction);
+    assert_eq!(sqlite::status(&database).expect("it is there").keys, Some(0));
+}
+
+/// A transaction that began with a read does not see the key of another. It must not pass with that old view.
+// Rule: once
+#[test]
+fn once_is_refused_to_a_transaction_with_an_old_view() {
+    let store = Sqlite::fresh();
+    let (mut early, mut other) = (store.open(), Client(store.open()));
+    let transaction = early.transaction().expect("there is no other transaction");
+    assert_eq!(number(&transaction, "billing"), 0);
+    crate::suite::block_on(other.once("billing", "a", writer(5))).expect("the first");
+    let refused = sqlite::once(&transaction, "billing", "a", writer(6)).expect_err("it has an old view");
+    assert!(matches!(refused, Error::Store(_)), "{refused}");
+    drop(transaction);
+    let again = early.transaction().expect("there is no other transaction");
+    done_before(sqlite::once(&again, "billing", "a", writer(6)), &before("billing", "a", 5, false));
+}
+
+#[test]
+fn rolling_back_to_a_savepoint_takes_the_key_and_the_token_back() {
+    let store = Sqlite::fresh();
+    let mut database = store.open();
+    let transaction = database.transaction().expect("there is no other transaction");
+    transaction.execute_batch("SAVEPOINT s").expect("valid SQL");
+    sqlite::once(&transaction, "billing", "a", writer(7)).expect("the first");
+    transaction.execute_batch("ROLLBACK TO s").expect("valid SQL");
+    sqlite::once(&transaction, "billing", "a", writer(5)).expect("the mark of 7 is gone as well");
+    transaction.commit().expect("it is the only writer");
+}
+
+/// A trap. The documentation warns of it.
+#[test]
+fn trap_a_key_that_the_transaction_itself_has_recorded_looks_like_done() {
+    let store = Sqlite::fresh();
+    let mut database = store.open();
+    let transaction = database.transaction().expect("there is no other transaction");
+    sqlite::once(&transaction, "billing", "a", writer(5)).expect("the first");
+    done_before(sqlite::once(&transaction, "billing", "a", writer(5)), &before("billing", "a", 5, true));
+}
+
+#[test]
+fn a_version_without_keys_is_upgraded() {
+    let store = Sqlite::fresh();
+    let mut client = Client(store.open());
+    crate::suite::block_on(client.write("billing", writer(5), 50)).expect("the first");
+    let as_version_1_was = "DROP TABLE fencepost_keys; UPDATE fencepost_base SET version = 1";
+    client.0.execute_batch(as_version_1_was).expect("valid SQL");
+    for missing in [sqlite::status(&client.0).map(drop), sqlite::forget(&client.0, "billing", "a").map(drop)] {
+        let missing = missing.expect_err("it has no keys");
+        assert!(missing.to_string().contains("run `fencepost fence init"), "{missing}");
+    }
+    let upgraded = sqlite::install(&mut client.0).expect("it is older");
+    assert_eq!(upgraded, Installed::Upgraded { from: 1, to: sqlite::VERSION });
+    let mut rest = crate::suite::block_on(client.status());
+    assert_eq!((rest.highest, rest.keys.take()), (Token(5), Some(0)), "the marks are kept");
+    crate::suite::block_on(client.once("billing", "a", writer(5))).expect("the first");
+    client.0.execute_batch(sqlite::SCRIPT).expect("it can be run again");
+    assert_eq!(crate::suite::block_on(client.status()).keys, Some(1), "keys are kept");
 }

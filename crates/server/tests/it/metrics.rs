@@ -154,7 +154,7 @@ async fn grants_waits_time_outs_expiries_and_losses_are_counted_by_how_they_ende
 
         let before = scrape().await;
         assert_eq!(
-            waiter.ask(2, 1, 6, Action::Release { grant: grant(&handed_over) }).await,
+            waiter.ask(2, 1, 6, Action::Release { grant: grant(&handed_over), report: None }).await,
             Outcome::Released { count_left: 0 }
         );
         grant(&holder.ask(1, 1, 3, owned("a", "one")).await);

@@ -2,13 +2,14 @@
 //! hold the door.
 
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use crate::client::authority::Authority;
 use crate::client::{
     ObserveServiceClient, Running, TestDirectory, channel, config, get, run_node, soon, status_of, until,
 };
 use crate::tls::greet;
-use fencepost_server::{Begin, Config, TlsFiles};
+use fencepost_server::{Begin, Config, Server, TlsFiles};
 use fencepost_wire::{FRAME_GREETING, FRAME_PROTOCOL, PEER_GREETING, put_frame, take_frame, v1};
 use prost::bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -150,6 +151,29 @@ async fn callers_with_tls_at_the_wrong_port_are_told_so() {
     let mut answer = String::new();
     soon("it is told", browser.read_to_string(&mut answer)).await.expect("the answer is not lost in a reset");
     says(&answer, &["HTTP/1.1 400", "the port for clients", &format!("https://{http}")]);
+}
+
+/// A node that joins keeps asking for nine seconds, because the others may start at the same time. That does not help here.
+#[tokio::test]
+async fn a_node_that_joins_at_a_wrong_port_or_without_tls_is_told_at_once() {
+    let (directory, authority) = (TestDirectory::new("wrong-door-join"), Authority::new());
+    let (_plain, plain) = started(config("n1", Begin::Found)).await;
+    let (_tls, tls) = started(with_tls(&directory, &authority)).await;
+    let join = |address: SocketAddr, config: Config| Config { begin: Begin::Join(vec![address.to_string()]), ..config };
+    let n9 = || config("n9", Begin::Found);
+    let begun = Instant::now();
+    for (config, parts) in [
+        (join(plain.http, n9()), ["the port for HTTP", &plain.clients.to_string()]),
+        (join(plain.peers, n9()), ["the port for the other nodes", &plain.clients.to_string()]),
+        (join(tls.clients, n9()), ["speaks TLS", "--join-ca"]),
+        (join(plain.clients, with_tls(&directory, &authority)), ["speaks plain text", "without --peer-cert"]),
+        (join(tls.http, with_tls(&directory, &authority)), ["not the port for clients", "check the port"]),
+    ] {
+        let error = Server::start(config).await.err().expect("there is no cluster to join").to_string();
+        says(&error, &parts);
+        assert!(!error.contains("http2"), "{error}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]

@@ -1,8 +1,9 @@
 //! Tests of the edge alone: every bound is reached, and its tables stay consistent whatever clients send.
 
 use fencepost_core::{
-    Action, Attached, Epoch, GrantEnd, GrantId, LogPosition, LogicalMs, Metadata, Outcome, Principal, Reply, ReplyTo,
-    Request, RequestNumber, Seen, SessionId, Ticket, Ttl,
+    Acquire, Action, Attached, Epoch, GrantEnd, GrantId, JobKey, JobTerms, Keep, Lock, LockMode, LogPosition,
+    LogicalMs, Metadata, Name, Outcome, Principal, Reply, ReplyTo, Request, RequestNumber, Seen, SessionId, Terms,
+    Ticket, Ttl, Wait,
 };
 use fencepost_wire::{api, v1};
 use prost::Message;
@@ -246,6 +247,30 @@ fn tables_agree_whatever_clients_send() {
         assert_eq!((edge.unread_bytes, edge.bindings.len(), edge.tickets.len()), (0, 0, 0), "nothing is left over");
     }
     assert!(bound > 1_000 && detached > 100, "too little happened: {bound} bindings seen, {detached} sessions moved");
+}
+
+// Rule: tier-efficiency. A client that speaks the protocol itself asks for a job in that tier, and is told where jobs are.
+#[test]
+fn the_efficiency_tier_has_no_jobs() {
+    let lock = Lock { name: Name::new("billing").unwrap(), mode: LockMode::Exclusive };
+    let job = Some(JobTerms { key: JobKey::new("2026-11").unwrap(), keep: Keep::default() });
+    let terms = Terms { job, ..Terms::default() };
+    let keyed = Action::Acquire(Acquire { locks: [lock].into_iter().collect(), owner: None, wait: Wait::No, terms });
+    for tier in [Tier::Correctness, Tier::Efficiency] {
+        let (mut edge, mut lone) = (Edge::new(0), LoneState::default());
+        let lead = Lead { cluster: 9, group: 1, node: 1, term: 1 };
+        edge.handle_connected(StreamId(1), Principal::new("tests").unwrap(), tier, Ok(lead)).unwrap();
+        edge.handle_message(StreamId(1), opens(vec![open(1, 1)]), &mut lone);
+        lone.apply(LogicalMs(1), &mut edge);
+        let requests = vec![ask(1, 1, 1, keyed.clone())];
+        edge.handle_message(StreamId(1), v1::ClientMessage { requests, ..Default::default() }, &mut lone);
+        lone.apply(LogicalMs(2), &mut edge);
+        let (messages, _) = drain(&mut edge, StreamId(1));
+        let refused: Vec<&v1::NotTaken> = messages.iter().flat_map(|message| &message.not_taken).collect();
+        assert_eq!(lone.state.counts().jobs_held, u64::from(tier == Tier::Correctness));
+        assert_eq!(refused.len(), usize::from(tier == Tier::Efficiency), "{messages:?}");
+        assert!(refused.iter().all(|it| it.message.contains("has no jobs")), "{refused:?}");
+    }
 }
 
 impl Edge {

@@ -76,7 +76,10 @@ fn entry_with_every_command() -> Entry {
     let transfer = Some(random.transfer());
     let mut entry = Entry { wall_clock_ms: Some(1_700_000_000_000), proof, transfer, ..random.entry() };
     entry.batch.raise_to = FormatVersion::new(2);
-    while is_missing(&random, &["Renewal::", "Operation::", "Action::", "Act::", "LockMode::", "Wait::", "Scope::"]) {
+    while is_missing(
+        &random,
+        &["Renewal::", "Operation::", "Action::", "Act::", "LockMode::", "Wait::", "Scope::", "Verdict::"],
+    ) {
         let more = random.batch();
         entry.batch.renewals.extend(more.renewals);
         entry.batch.operations.extend(more.operations);
@@ -95,7 +98,7 @@ fn snapshot_with_every_record() -> (SnapshotHeader, Vec<Record>) {
         members: crate::forge::some_members(),
         wall_clock: crate::forge::some_wall_clock(),
     };
-    let commands = ["Renewal::", "Operation::", "Action::", "Act::", "Wait::"];
+    let commands = ["Renewal::", "Operation::", "Action::", "Act::", "Wait::", "Verdict::"];
     let mut random = Generator::brief(8);
     let mut records = Vec::new();
     while random.met.missing().iter().any(|missing| !commands.iter().any(|command| missing.starts_with(command))) {

@@ -97,6 +97,10 @@ fn views_come_back(random: &mut Generator, round: usize) {
     let heard = observe::explanation_from_wire(carried(&observe::explanation_to_wire(at.clone(), &explanation)));
     assert_eq!(heard, Ok((at.clone(), explanation)), "round {round}");
 
+    let job = random.job_view(at.stamp);
+    let heard = observe::job_from_wire(carried(&observe::job_to_wire(at.clone(), &job)));
+    assert_eq!(heard, Ok((at.clone(), job)), "round {round}");
+
     let wait = (random.session(), random.owner(), random.locks());
     let heard = observe::explained_wait_from_wire(carried(&observe::explained_wait_to_wire(wait.0, &wait.1, &wait.2)));
     assert_eq!(heard, Ok(wait), "round {round}");
@@ -165,6 +169,8 @@ fn an_empty_message_is_refused() {
     refused("rest", observe::rest_from_wire(v1::RestRecord::default()));
     refused("semaphore", observe::semaphore_from_wire(v1::SemaphoreRecord::default()));
     refused("explanation", observe::explanation_from_wire(v1::ExplainResponse::default()));
+    refused("job", observe::job_from_wire(v1::GetJobResponse::default()));
+    refused("a job's name and key", observe::job_id_from_wire(None));
     refused("explained wait", observe::explained_wait_from_wire(v1::ExplainedWait::default()));
     refused("check", observe::check_request_from_wire(&v1::CheckRequest::default()));
     refused("check", observe::check_from_wire(v1::CheckResponse::default()));
@@ -433,4 +439,21 @@ fn unknown<T>(what: &'static str) -> Result<T, WireError> {
 
 fn bad_word<T>(what: &'static str, source: BadWord) -> Result<T, WireError> {
     Err(WireError::BadWord { what, source })
+}
+
+#[test]
+fn a_listed_job_has_no_bytes_of_the_application() {
+    let mut random = Generator::new(7);
+    let mut with_bytes = 0;
+    for _ in 0..200 {
+        let job = random.job_record();
+        let listed = observe::job_record_from_wire(carried(&observe::listed_job_to_wire(&job))).unwrap();
+        with_bytes += usize::from(job.bytes() > listed.bytes());
+        let (texts, bytes_max) = (job.name.as_str().len() + job.key.as_str().len(), 600);
+        assert!(observe::listed_job_to_wire(&job).encoded_len() < texts + bytes_max, "{job:?}");
+        assert_eq!((listed.attempts, listed.until), (job.attempts, job.until));
+        assert_eq!(listed.completion.is_some(), job.completion.is_some());
+        assert_eq!(listed.checkpoint.is_some(), job.checkpoint.is_some());
+    }
+    assert!(with_bytes > 50, "{with_bytes} of 200 jobs had bytes");
 }

@@ -261,6 +261,14 @@ impl grpc::observe_service_server::ObserveService for Node {
         Ok(Response::new(api::observe::explanation_to_wire(Cluster::read_at(&inner), &explanation)))
     }
 
+    async fn get_job(&self, request: Request<v1::GetJobRequest>) -> Result<Response<v1::GetJobResponse>, Status> {
+        self.lead()?;
+        let (name, key) = api::observe::job_id_from_wire(request.into_inner().job).expect("a valid job");
+        let inner = self.cluster.lock();
+        let job = inner.lone.state.job(&name, &key);
+        Ok(Response::new(api::observe::job_to_wire(Cluster::read_at(&inner), &job)))
+    }
+
     async fn check(&self, request: Request<v1::CheckRequest>) -> Result<Response<v1::CheckResponse>, Status> {
         self.lead()?;
         let (name, token) = api::observe::check_request_from_wire(&request.into_inner()).expect("a valid check");
@@ -328,6 +336,10 @@ impl grpc::observe_service_server::ObserveService for Node {
             grants: page.rows.iter().map(api::observe::grant_to_wire).collect(),
             next_after_grant: page.next.map(|next| next.0),
         }))
+    }
+
+    async fn list_jobs(&self, _: Request<v1::ListJobsRequest>) -> Result<Response<v1::ListJobsResponse>, Status> {
+        Err(Status::unimplemented("not in this test server"))
     }
 
     async fn list_sessions(

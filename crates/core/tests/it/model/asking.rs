@@ -5,6 +5,7 @@
 use fencepost_core::*;
 
 use super::Model;
+use super::jobs::job_of;
 
 /// What a request needs on a name that its owner does not already hold in a sufficient mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,6 +212,10 @@ impl Model {
     pub fn grant_successors(&mut self) {
         self.end_cycles_closed_by_an_end();
         while let Some(waiter) = self.next_successor().cloned() {
+            if let Some(refusal) = self.no_room_for_job_of(&waiter) {
+                self.end_wait(waiter.arrival, Outcome::Refused(refusal));
+                continue;
+            }
             self.waiters.retain(|other| other.arrival != waiter.arrival);
             let outcome = self.grant_now(&waiter);
             let now = self.now();
@@ -247,7 +252,7 @@ impl Model {
             return self.set_mode(*grant, name, *mode, Some(token));
         }
         let max_hold = waiter.terms.as_ref().and_then(|terms| terms.max_hold);
-        self.grants.push(GrantRecord {
+        self.add_grant(GrantRecord {
             id,
             token,
             session: waiter.session,
@@ -439,6 +444,9 @@ impl Model {
         if acquire.terms.value.is_some() && (locks.len() != 1 || locks[0].mode != LockMode::Exclusive) {
             return Outcome::Refused(Refusal::NotAnElection);
         }
+        if let Some(outcome) = self.answer_for_job(candidate, acquire) {
+            return outcome;
+        }
         if acquire.owner.is_some() {
             let same_owner = |w: &&WaiterRecord| w.session == candidate.session && w.owner == candidate.owner;
             if self.waiters.iter().any(|waiter| same_owner(&waiter)) {
@@ -529,6 +537,9 @@ impl Model {
         if take.terms.value.is_some() {
             return Outcome::Refused(Refusal::NotALock);
         }
+        if take.terms.job.is_some() {
+            return Outcome::Refused(Refusal::KeyNeedsExclusive);
+        }
         let limit = match (self.live_limit(&name), take.limit) {
             (Some(live), Some(asked)) if live != asked => {
                 return Outcome::Refused(Refusal::LimitDiffers { name, live });
@@ -560,6 +571,10 @@ impl Model {
         let Some(lock) = locks.iter().find(|lock| lock.name == *name) else {
             return Outcome::Refused(Refusal::NotInGrant(name.clone()));
         };
+        // Rule: job-key
+        if job_of(&grant).is_some() {
+            return Outcome::Refused(Refusal::KeyedGrant);
+        }
         if mode == lock.mode {
             return Outcome::Converted { grant: id, token: grant.token };
         }

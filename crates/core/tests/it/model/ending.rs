@@ -139,6 +139,7 @@ impl Model {
         if let Some(until) = rests_until {
             self.rests.push(RestRecord { grant: id, token: grant.token, held: grant.held.clone(), since: now, until });
         }
+        self.end_job(&grant, &how);
         let (session, token) = (grant.session, grant.token);
         let (owner, held) = (grant.owner, grant.held);
         let (count_left, ended) = (0, how.clone());
@@ -306,11 +307,14 @@ impl Model {
                 self.announce(admin, ActFacts::Thawed { freeze: *freeze, scope });
             }
             Act::SetLimit { name, limit } => return self.set_limit(admin, name, *limit),
+            Act::CompleteJob { name, key, keep } => return self.complete_job(admin, name, key, *keep),
+            Act::ForgetJob { name, key } => return self.forget_job(admin, name, key),
+            Act::AllowJobs => return self.allow_jobs(admin),
         }
         Outcome::Done
     }
 
-    fn announce(&mut self, admin: &Admin, act: ActFacts) {
+    pub fn announce(&mut self, admin: &Admin, act: ActFacts) {
         self.event(Event::Administered { by: admin.by.clone(), reason: admin.reason.clone(), act });
     }
 
@@ -378,7 +382,7 @@ impl Model {
 
 /// The beginning of a reason, as the clients that the act hits are told it.
 // Rule: break
-fn told(reason: &Reason) -> ToldReason {
+pub fn told(reason: &Reason) -> ToldReason {
     let mut line = String::new();
     for character in reason.as_str().chars() {
         if line.len() + character.len_utf8() > bounds::TOLD_REASON_BYTES_MAX {

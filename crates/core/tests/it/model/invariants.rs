@@ -1,6 +1,6 @@
 //! The invariants that are checked after every entry, one function each.
 //!
-//! I1 to I5, I7 and I8 are checked at each event, in `ledger`. The invariants here compare whole entries: the state before,
+//! I1 to I5, I7 and I8 are checked at each event, in `ledger`, and I26, about jobs, in `job_book`. The invariants here compare whole entries: the state before,
 //! the batch, the effects, and the state after. I15 and I16 are checked in `runner`; later invariants need a cluster.
 
 use std::collections::BTreeMap;
@@ -9,6 +9,7 @@ use fencepost_core::*;
 
 use super::Model;
 use super::deadlock::{Asker, check_cycle};
+use super::job_book::JobBook;
 use super::ledger::{Ledger, ensure};
 
 /// One entry with the states before and after it. Deadlock cycles are removed from `effects` and the states; `raw` has them.
@@ -24,6 +25,7 @@ pub struct Step<'a> {
 /// What the checks remember from entry to entry.
 pub struct Invariants {
     ledger: Ledger,
+    jobs: JobBook,
     /// The final answer to each request.
     answers: BTreeMap<Asker, Outcome>,
     watch: Watch,
@@ -31,13 +33,19 @@ pub struct Invariants {
 
 impl Invariants {
     pub fn of(state: &Model) -> Invariants {
-        Invariants { ledger: Ledger::of(state), answers: BTreeMap::new(), watch: Watch::new() }
+        Invariants {
+            ledger: Ledger::of(state),
+            jobs: JobBook::of(state),
+            answers: BTreeMap::new(),
+            watch: Watch::new(),
+        }
     }
 
     pub fn check(&mut self, step: &Step<'_>) -> Result<(), String> {
         one_reply_each(step)?;
         self.ledger.follow(step.batch, step.effects)?;
         self.ledger.i3_i8_records_agree(step.after)?;
+        self.jobs.follow(step)?;
         i6_no_grantable_waiter_waits(step)?;
         i7_nothing_is_left_of_ended_sessions(step)?;
         i9_nothing_expires_early(step)?;
@@ -259,7 +267,15 @@ fn i11_refused_changes_nothing(step: &Step<'_>) -> Result<(), String> {
         return Ok(());
     }
     let (before, after) = (step.before, step.after);
+    let jobs = |model: &Model| {
+        // The time of some may be over at this stamp.
+        let mut live: Vec<JobRecord> = model.jobs.clone();
+        live.retain(|job| job.until.is_none_or(|until| until > step.stamp));
+        live.sort_by(|a, b| (&a.name, &a.key).cmp(&(&b.name, &b.key)));
+        live
+    };
     let same = before.grants == after.grants
+        && jobs(before) == jobs(after)
         && before.rests == after.rests
         && before.waiters == after.waiters
         && before.semaphores == after.semaphores

@@ -164,7 +164,9 @@ impl Ledger {
                 }
                 self.forget_unused_limits();
             }
-            Event::Administered { .. } => {}
+            Event::Administered { .. } | Event::JobsFill { .. } => {}
+            // Followed in `job_book`.
+            Event::Job { .. } => {}
         }
         Ok(())
     }

@@ -13,12 +13,16 @@ pub mod asking;
 pub mod deadlock;
 pub mod ending;
 pub mod invariants;
+pub mod job_book;
+pub mod jobs;
 pub mod ledger;
 pub mod random;
 pub mod runner;
 pub mod tally;
 
 use fencepost_core::*;
+
+use jobs::{job_of, job_of_waiter};
 
 /// The whole state of one group, as its records.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +32,7 @@ pub struct Model {
     pub answers: Vec<AnswerRecord>,
     pub grants: Vec<GrantRecord>,
     pub rests: Vec<RestRecord>,
+    pub jobs: Vec<JobRecord>,
     pub waiters: Vec<WaiterRecord>,
     pub semaphores: Vec<SemaphoreRecord>,
     pub freezes: Vec<FreezeRecord>,
@@ -56,6 +61,7 @@ impl Model {
                 Record::Answer(answer) => model.answers.push(answer),
                 Record::Grant(grant) => model.grants.push(grant),
                 Record::Rest(rest) => model.rests.push(rest),
+                Record::Job(job) => model.jobs.push(job),
                 Record::Waiter(waiter) => model.waiters.push(waiter),
                 Record::Semaphore(semaphore) => model.semaphores.push(semaphore),
                 Record::Freeze(freeze) => model.freezes.push(freeze),
@@ -76,6 +82,8 @@ impl Model {
             model.end_session(session, SessionEnd::Restored);
         }
         model.grant_successors();
+        // Rule: restore
+        model.header.jobs_refused = true;
         model
     }
 
@@ -86,6 +94,7 @@ impl Model {
         sorted.answers.sort_by_key(|answer| answer.number);
         sorted.grants.sort_by_key(|grant| grant.id);
         sorted.rests.sort_by_key(|rest| rest.grant);
+        sorted.jobs.sort_by(|a, b| (&a.name, &a.key).cmp(&(&b.name, &b.key)));
         sorted.waiters.sort_by_key(|waiter| waiter.arrival);
         sorted.semaphores.sort_by(|a, b| a.name.cmp(&b.name));
         sorted.freezes.sort_by_key(|freeze| freeze.id);
@@ -100,6 +109,7 @@ impl Model {
         records.extend(sorted.freezes.into_iter().map(Record::Freeze));
         records.extend(sorted.grants.into_iter().map(Record::Grant));
         records.extend(sorted.rests.into_iter().map(Record::Rest));
+        records.extend(sorted.jobs.into_iter().map(Record::Job));
         records.extend(sorted.waiters.into_iter().map(Record::Waiter));
         records
     }
@@ -114,6 +124,7 @@ impl Model {
         if batch.failover_grace {
             self.header.grace_at = Some(stamp);
         }
+        self.forget_ended_jobs();
         for (at, renewal) in batch.renewals.iter().enumerate() {
             let outcome = self.renew(renewal);
             self.effects.replies.push(Reply { to: ReplyTo::Renewal(at), outcome, repeat: None });
@@ -216,13 +227,23 @@ impl Model {
         session.epoch.0 += 1;
         let (epoch, lost) = (session.epoch, session.lost.clone());
         let mut grants: Vec<AttachedGrant> = (self.grants.iter().filter(|grant| grant.session == id))
-            .map(|g| AttachedGrant { grant: g.id, token: g.token, count: g.count, held: g.held.clone() })
+            .map(|g| AttachedGrant {
+                grant: g.id,
+                token: g.token,
+                count: g.count,
+                held: g.held.clone(),
+                job: self.attached_job(g),
+            })
             .collect();
         grants.sort_by_key(|grant| grant.grant);
-        let mut waits: Vec<(RequestNumber, Arrival)> = (self.waiters.iter().filter(|waiter| waiter.session == id))
-            .map(|waiter| (waiter.number, waiter.arrival))
+        let mut waits: Vec<AttachedWait> = (self.waiters.iter().filter(|waiter| waiter.session == id))
+            .map(|waiter| AttachedWait {
+                number: waiter.number,
+                arrival: waiter.arrival,
+                job_key: job_of_waiter(waiter).map(|(_, job)| job.key.clone()),
+            })
             .collect();
-        waits.sort();
+        waits.sort_by_key(|wait| wait.number);
         let mut unseen: Vec<UnseenAnswer> = (self.answers.iter().filter(|answer| answer.session == id))
             .map(|answer| UnseenAnswer {
                 number: answer.number,
@@ -233,6 +254,14 @@ impl Model {
             .collect();
         unseen.sort_by_key(|answer| answer.number);
         Outcome::Attached(Box::new(Attached { epoch, grants, waits, unseen, lost }))
+    }
+
+    /// The job of a grant, as an attach reports it.
+    fn attached_job(&self, grant: &GrantRecord) -> Option<AttachedJob> {
+        let (name, terms) = job_of(grant)?;
+        let last = self.job(&name, &terms.key).and_then(|job| Some((job.attempts, job.last.as_ref()?.grant)));
+        let attempt = last.filter(|(_, begun_by)| *begun_by == grant.id).map(|(attempts, _)| attempts);
+        Some(AttachedJob { key: terms.key.clone(), attempt })
     }
 
     fn open(&mut self, open: &Open) -> NotNew {
@@ -288,7 +317,10 @@ impl Model {
             Action::Cancel { request: target, release_if_granted } => {
                 self.cancel(session, request.number, *target, *release_if_granted)
             }
-            Action::Release { grant } => self.release(session, *grant),
+            Action::Release { grant, report: None } => self.release(session, *grant),
+            Action::Release { grant, report: Some(report) } => self.release_with_report(session, *grant, report),
+            Action::Begin { grant } => self.begin(session, *grant),
+            Action::Checkpoint { grant, bytes } => self.checkpoint(session, *grant, bytes),
             Action::Extend { grant, max_hold } => self.extend(session, *grant, *max_hold),
             Action::SetValue { grant, value } => self.set_value(session, *grant, value),
             Action::Close => {

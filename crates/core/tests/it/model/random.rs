@@ -6,6 +6,7 @@
 use fencepost_core::*;
 
 use super::Model;
+use super::jobs::job_of;
 use super::runner::Entry;
 
 /// SplitMix64: a short generator for which every seed is good.
@@ -53,6 +54,18 @@ pub fn permits(count: u64) -> Permits {
     Permits::new(count as u32).expect("the tests use at least one permit")
 }
 
+pub fn job_key(text: &str) -> JobKey {
+    JobKey::new(text).expect("the tests use valid keys")
+}
+
+pub fn keep(ms: u64) -> Keep {
+    Keep::new(ms).expect("the tests use valid times to keep")
+}
+
+pub fn job_bytes(bytes: &[u8]) -> JobBytes {
+    JobBytes::new(bytes).expect("the tests use few bytes")
+}
+
 pub fn secret_of(session: SessionId) -> SecretHash {
     SecretHash([session.0 as u8; 32])
 }
@@ -95,6 +108,9 @@ pub struct World {
     terms_percent: u64,
     permits_percent: u64,
     multi_percent: u64,
+    /// How often an acquire is for a job.
+    job_percent: u64,
+    keys: Vec<JobKey>,
     /// The largest ordinary step of time between two entries.
     step_ms: u64,
     operations_max: u64,
@@ -130,6 +146,8 @@ impl World {
             terms_percent: *random.pick(&[0, 25, 60]),
             permits_percent: *random.pick(&[0, 10, 30]),
             multi_percent: *random.pick(&[5, 20, 50]),
+            job_percent: *random.pick(&[0, 0, 20, 60]),
+            keys: random.pick(&[&["k"][..], &["k", "l"], &["k", "l", "m"]]).iter().map(|text| job_key(text)).collect(),
             step_ms: *random.pick(&[50, 300, 300, 2_000]),
             operations_max: *random.pick(&[1, 3, 6]),
             crowded: false,
@@ -154,7 +172,8 @@ impl World {
         if self.random.percent(3) {
             batch.operations.clear();
         }
-        (stamp, batch)
+        let restores = self.random.below(1_000) < 3;
+        Entry { restores, stamp, batch }
     }
 
     fn time_step(&mut self, model: &Model) -> u64 {
@@ -165,8 +184,17 @@ impl World {
             80..86 => to_deadline,
             86..92 => to_deadline.saturating_sub(1),
             92..99 => self.random.below(3_000),
+            // Every session ends on the way there.
+            99 if self.random.percent(25) => self.time_to_the_end_of_a_job(model),
             _ => self.random.below(40_000),
         }
+    }
+
+    /// The time until the record of a job ends, or one millisecond less.
+    fn time_to_the_end_of_a_job(&mut self, model: &Model) -> u64 {
+        let ends = model.jobs.iter().filter_map(|job| job.until).filter(|until| *until > model.now());
+        let first = ends.min().map_or(0, |until| until.0 - model.now().0);
+        first.saturating_sub(self.random.below(2))
     }
 
     fn renewal(&mut self, model: &Model, at: usize) -> Renewal {
@@ -229,6 +257,15 @@ impl World {
     fn operation(&mut self, model: &Model, at: usize) -> Operation {
         if self.random.percent(self.admin_percent) {
             return self.admin(model);
+        }
+        if model.header.jobs_refused && self.random.percent(5) {
+            return self.act(Act::AllowJobs);
+        }
+        if self.random.percent(4)
+            && let Some(done) = self.random.pick_some(&completed_jobs(model))
+        {
+            // A completed job gets the same answer again and again. A job that is forgotten runs again.
+            return self.act(Act::ForgetJob { name: done.name.clone(), key: done.key.clone() });
         }
         let lives = model.session(self.clients[at].session).is_some();
         if self.random.percent(if lives { 1 } else { 85 }) {
@@ -377,17 +414,27 @@ impl World {
         let act = self.random.below(100);
         // Without a grant there is nothing to convert or release, so these are tried only sometimes.
         let act = if holds == 0 && self.random.percent(80) { act % 52 } else { act };
+        if self.job_percent > 0
+            && let Some(action) = self.job_action(model, at)
+        {
+            return action;
+        }
+        if self.random.percent(20)
+            && let Some(grant) = self.grant_of_an_owner_that_waits(model, at)
+        {
+            return Action::Release { grant, report: None };
+        }
         match act {
             // The more a session holds, the more often it releases, so that some names are held and some are free.
             _ if self.random.percent(if self.crowded { holds.min(1) * 50 } else { holds.min(4) * 13 }) => {
-                Action::Release { grant: self.grant(model, at) }
+                Action::Release { grant: self.grant(model, at), report: None }
             }
             _ if self.random.percent(self.permits_percent) => self.take_permits(),
             _ if self.crowded && self.random.percent(40) => self.cancel(model, at, number),
             0..52 => self.acquire(),
             52..72 => self.convert(model, at),
             72..82 => self.cancel(model, at, number),
-            82..88 => Action::Release { grant: self.grant(model, at) },
+            82..88 => Action::Release { grant: self.grant(model, at), report: None },
             88..92 => {
                 Action::Extend { grant: self.grant(model, at), max_hold: millis(*self.random.pick(&[0, 500, 5_000])) }
             }
@@ -398,10 +445,13 @@ impl World {
     }
 
     fn acquire(&mut self) -> Action {
+        let job = self.random.percent(self.job_percent).then(|| self.job_terms());
         let mut locks = Locks::new();
-        let count = if self.random.percent(self.multi_percent) { 2 + self.random.below(2) } else { 1 };
+        let alone = job.is_some() && self.random.percent(97);
+        let count = if !alone && self.random.percent(self.multi_percent) { 2 + self.random.below(2) } else { 1 };
         for _ in 0..count {
-            let lock = Lock { name: self.lock_name(), mode: self.mode() };
+            let mode = if alone && self.random.percent(97) { LockMode::Exclusive } else { self.mode() };
+            let lock = Lock { name: self.lock_name(), mode };
             if !locks.iter().any(|other| other.name == lock.name) || self.random.percent(5) {
                 locks.push(lock);
             }
@@ -410,7 +460,49 @@ impl World {
             locks.clear();
         }
         let owner = self.random.percent(self.named_percent).then(|| self.random.pick(&self.owners).clone());
-        Action::Acquire(Acquire { locks, owner, wait: self.wait(), terms: self.terms() })
+        Action::Acquire(Acquire { locks, owner, wait: self.wait(), terms: Terms { job, ..self.terms() } })
+    }
+
+    /// A grant of an owner that waits for something else. To release it can close a cycle.
+    fn grant_of_an_owner_that_waits(&mut self, model: &Model, at: usize) -> Option<GrantId> {
+        let session = self.clients[at].session;
+        let own = model.grants.iter().filter(|grant| grant.session == session && grant.owner.is_some());
+        let waiting: Vec<GrantId> =
+            own.filter(|grant| model.waiting_request_of_owner(grant).is_some()).map(|grant| grant.id).collect();
+        self.random.pick_some(&waiting).copied()
+    }
+
+    fn job_terms(&mut self) -> JobTerms {
+        let keep_ms = *self.random.pick(&[bounds::KEEP_MS_MIN, bounds::KEEP_MS_MIN, 61_000, bounds::KEEP_MS_DEFAULT]);
+        JobTerms { key: self.random.pick(&self.keys).clone(), keep: keep(keep_ms) }
+    }
+
+    /// What a client does about a job that it holds, or held.
+    fn job_action(&mut self, model: &Model, at: usize) -> Option<Action> {
+        let session = self.clients[at].session;
+        let keyed = |grant: &&GrantRecord| grant.session == session && job_of(grant).is_some();
+        let own: Vec<GrantId> = model.grants.iter().filter(keyed).map(|grant| grant.id).collect();
+        if !self.random.percent(if own.is_empty() { 4 } else { 40 }) {
+            return None;
+        }
+        let begun: Vec<GrantId> = model.jobs.iter().filter_map(|job| Some(job.last.as_ref()?.grant)).collect();
+        let grant = match self.random.below(10) {
+            0 => self.grant(model, at),
+            1 if !begun.is_empty() => *self.random.pick(&begun),
+            _ if !own.is_empty() => *self.random.pick(&own),
+            _ => *self.random.pick_some(&begun)?,
+        };
+        let bytes = job_bytes(&vec![b'x'; self.random.below(5) as usize]);
+        Some(match self.random.below(20) {
+            0..5 => Action::Begin { grant },
+            5..10 => Action::Checkpoint { grant, bytes },
+            10..13 => Action::Release { grant, report: None },
+            _ => {
+                let verdict =
+                    *self.random.pick(&[Verdict::Succeeded, Verdict::Succeeded, Verdict::Failed, Verdict::Open]);
+                Action::Release { grant, report: Some(Box::new(JobReport { verdict, bytes })) }
+            }
+        })
     }
 
     fn take_permits(&mut self) -> Action {
@@ -421,7 +513,10 @@ impl World {
             _ => Some(permits(3)),
         };
         let wanted = permits(*self.random.pick(&[1, 1, 1, 2, 2, 3, 4]));
-        let (wait, terms) = (self.wait(), self.terms());
+        let (wait, mut terms) = (self.wait(), self.terms());
+        if self.random.percent(self.job_percent) && self.random.percent(5) {
+            terms.job = Some(self.job_terms());
+        }
         Action::TakePermits(TakePermits { name: self.semaphore_name(), permits: wanted, limit, wait, terms })
     }
 
@@ -457,6 +552,10 @@ impl World {
         let freezes: Vec<FreezeId> = model.freezes.iter().map(|freeze| freeze.id).collect();
         let some_grant = GrantId(self.random.below(model.header.last_token + 2));
         let some_freeze = FreezeId(u128::from(self.random.below(6)));
+        if self.job_percent > 0 && self.random.percent(30) {
+            let act = self.act_on_a_job();
+            return self.act(act);
+        }
         let act = match self.random.below(100) {
             0..15 => Act::Break { grant: *self.random.pick_some(&grants).unwrap_or(&some_grant) },
             15..20 => Act::Evict { session: self.random.pick(&self.clients).session },
@@ -468,6 +567,19 @@ impl World {
                 Act::SetLimit { name: self.semaphore_name(), limit }
             }
         };
+        self.act(act)
+    }
+
+    fn act_on_a_job(&mut self) -> Act {
+        let (name, key) = (self.lock_name(), self.random.pick(&self.keys).clone());
+        match self.random.below(20) {
+            0..4 => Act::CompleteJob { name, key, keep: keep(bounds::KEEP_MS_MIN) },
+            4..18 => Act::ForgetJob { name, key },
+            _ => Act::AllowJobs,
+        }
+    }
+
+    fn act(&mut self, act: Act) -> Operation {
         let by = Principal::new("operator").expect("valid");
         // Clients are told the beginning of a long reason, on one line.
         let long = "€".repeat(50);
@@ -484,6 +596,10 @@ impl World {
             _ => Scope::Prefix(if self.random.percent(20) { &b""[..] } else { &b"p"[..] }.into()),
         }
     }
+}
+
+fn completed_jobs(model: &Model) -> Vec<&JobRecord> {
+    model.jobs.iter().filter(|job| job.completion.is_some()).collect()
 }
 
 impl Client {

@@ -14,7 +14,13 @@ use super::random::World;
 use super::tally::Tally;
 
 /// One log entry.
-pub type Entry = (LogicalMs, Batch);
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Whether the group is first restored from a backup of its present state.
+    pub restores: bool,
+    pub stamp: LogicalMs,
+    pub batch: Batch,
+}
 
 /// Entries in one run of a seed.
 pub const ENTRIES_PER_SEED: usize = 300;
@@ -51,6 +57,27 @@ impl Runner {
             entries_per_snapshot,
             tally: Tally::default(),
         }
+    }
+
+    /// Carries out an entry, and before it the restore that it asks for.
+    pub fn enter(&mut self, entry: &Entry) -> Result<(), String> {
+        if entry.restores {
+            self.restore_backup()?;
+        }
+        self.step(entry.stamp, &entry.batch)
+    }
+
+    /// Goes on from a backup of the present state.
+    // Rule: restore
+    fn restore_backup(&mut self) -> Result<(), String> {
+        self.check_backup(bounds::RESTORE_TOKEN_JUMP)?;
+        for (state, hash_seed) in self.states.iter_mut().zip(1..) {
+            let restored = LockState::restore_backup(hash_seed, state.records(), bounds::RESTORE_TOKEN_JUMP);
+            *state = restored.map_err(|bad| bad.to_string())?;
+        }
+        self.model = Model::from_backup(self.model.records(), bounds::RESTORE_TOKEN_JUMP);
+        self.invariants = Invariants::of(&self.model);
+        Ok(())
     }
 
     /// Applies one entry to the model and to all state machines, and runs every check.
@@ -215,11 +242,10 @@ pub fn run_seed(seed: u64, states: Vec<LockState>, tally: &mut Tally) -> Result<
     let mut commands = 0;
     let mut check = |runner: &mut Runner| {
         for _ in 0..ENTRIES_PER_SEED {
-            let (stamp, batch) = world.next_entry(&runner.model);
-            commands += commands_in(&batch);
-            entries.push((stamp, batch));
-            let (stamp, batch) = entries.last().expect("pushed above");
-            runner.step(*stamp, batch)?;
+            let entry = world.next_entry(&runner.model);
+            commands += commands_in(&entry.batch);
+            entries.push(entry);
+            runner.enter(entries.last().expect("pushed above"))?;
         }
         runner.check_backup(bounds::RESTORE_TOKEN_JUMP)
     };
@@ -237,7 +263,7 @@ pub fn replay(entries: &[Entry], states: Vec<LockState>) -> Result<(), String> {
         let mut runner = Runner::new(states);
         // More often than usual, so that a shortened log still reaches a verification and a snapshot.
         (runner.entries_per_verify, runner.entries_per_snapshot) = (1, 3);
-        entries.iter().try_for_each(|(stamp, batch)| runner.step(*stamp, batch))?;
+        entries.iter().try_for_each(|entry| runner.enter(entry))?;
         runner.check_backup(bounds::RESTORE_TOKEN_JUMP)
     })
 }
@@ -245,9 +271,9 @@ pub fn replay(entries: &[Entry], states: Vec<LockState>) -> Result<(), String> {
 /// Takes entries, then commands, out of a failing log while it still fails.
 pub fn shorten(mut entries: Vec<Entry>, fails: impl Fn(&[Entry]) -> bool) -> Vec<Entry> {
     loop {
-        let commands: u64 = entries.iter().map(|(_, batch)| 1 + commands_in(batch)).sum();
+        let commands: u64 = entries.iter().map(|entry| 1 + commands_in(&entry.batch)).sum();
         entries = with_fewer_commands(with_fewer_entries(entries, &fails), &fails);
-        if commands == entries.iter().map(|(_, batch)| 1 + commands_in(batch)).sum::<u64>() {
+        if commands == entries.iter().map(|entry| 1 + commands_in(&entry.batch)).sum::<u64>() {
             return entries;
         }
     }
@@ -274,23 +300,24 @@ fn with_fewer_entries(mut entries: Vec<Entry>, fails: impl Fn(&[Entry]) -> bool)
 
 fn with_fewer_commands(mut entries: Vec<Entry>, fails: impl Fn(&[Entry]) -> bool) -> Vec<Entry> {
     for at in (0..entries.len()).rev() {
-        let (_, batch) = &entries[at];
+        let batch = &entries[at].batch;
         let (renewals, operations) = (batch.renewals.len(), batch.operations.len());
-        let try_without = |entries: &mut Vec<Entry>, change: &dyn Fn(&mut Batch)| {
+        let try_without = |entries: &mut Vec<Entry>, change: &dyn Fn(&mut Entry)| {
             let mut fewer = entries.clone();
-            change(&mut fewer[at].1);
+            change(&mut fewer[at]);
             let fewer = renumbered(entries, fewer);
             if fails(&fewer) {
                 *entries = fewer;
             }
         };
         for place in (0..renewals).rev() {
-            try_without(&mut entries, &|batch| drop(batch.renewals.remove(place)));
+            try_without(&mut entries, &|entry| drop(entry.batch.renewals.remove(place)));
         }
         for place in (0..operations).rev() {
-            try_without(&mut entries, &|batch| drop(batch.operations.remove(place)));
+            try_without(&mut entries, &|entry| drop(entry.batch.operations.remove(place)));
         }
-        try_without(&mut entries, &|batch| batch.failover_grace = false);
+        try_without(&mut entries, &|entry| entry.batch.failover_grace = false);
+        try_without(&mut entries, &|entry| entry.restores = false);
     }
     entries
 }
@@ -303,22 +330,28 @@ fn renumbered(original: &[Entry], mut fewer: Vec<Entry>) -> Vec<Entry> {
             _ => None,
         })
     };
+    let apply = |model: &mut Model, entry: &Entry| {
+        if entry.restores {
+            *model = Model::from_backup(model.records(), bounds::RESTORE_TOKEN_JUMP);
+        }
+        granted(model.apply(entry.stamp, &entry.batch))
+    };
     let mut asker_of: BTreeMap<GrantId, Asker> = BTreeMap::new();
     let mut model = Model::new();
-    for (stamp, batch) in original {
-        asker_of.extend(granted(model.apply(*stamp, batch)));
+    for entry in original {
+        asker_of.extend(apply(&mut model, entry));
     }
     let mut grant_of: BTreeMap<Asker, GrantId> = BTreeMap::new();
     let mut model = Model::new();
-    for (stamp, batch) in &mut fewer {
-        for operation in &mut batch.operations {
+    for entry in &mut fewer {
+        for operation in &mut entry.batch.operations {
             if let Some(named) = named_grant(operation)
                 && let Some(grant) = asker_of.get(named).and_then(|asker| grant_of.get(asker))
             {
                 *named = *grant;
             }
         }
-        grant_of.extend(granted(model.apply(*stamp, batch)).map(|(grant, asker)| (asker, grant)));
+        grant_of.extend(apply(&mut model, entry).map(|(grant, asker)| (asker, grant)));
     }
     fewer
 }
@@ -326,7 +359,9 @@ fn renumbered(original: &[Entry], mut fewer: Vec<Entry>) -> Vec<Entry> {
 fn named_grant(operation: &mut Operation) -> Option<&mut GrantId> {
     match operation {
         Operation::Request(request) => match &mut request.action {
-            Action::Release { grant }
+            Action::Release { grant, .. }
+            | Action::Begin { grant }
+            | Action::Checkpoint { grant, .. }
             | Action::Extend { grant, .. }
             | Action::Convert { grant, .. }
             | Action::SetValue { grant, .. } => Some(grant),
@@ -350,7 +385,7 @@ pub fn report(seed: u64, failure: Failure, make_states: impl Fn() -> Vec<LockSta
     });
     let short_why = replay(&short, make_states()).err().unwrap_or_else(|| "does not fail when replayed".to_string());
     std::panic::set_hook(hook);
-    let lines: Vec<String> = short.iter().map(|(stamp, batch)| format!("({stamp:?}, {batch:?}),")).collect();
+    let lines: Vec<String> = short.iter().map(|entry| format!("{entry:?},")).collect();
     format!(
         "seed {seed} fails at entry {found_at} (replay: FENCEPOST_SEED={seed}):\n{why}\n\n\
          shortened to {} entries:\n{}\n\n{short_why}",

@@ -3,8 +3,9 @@
 //! Sessions, freezes and grants are still names here. `world.rs` replaces them by ids when the scenario runs.
 
 use fencepost_core::{
-    Acquire, Lock, LockDelay, LockMode, LogicalMs, Metadata, Millis, Name, OwnerName, Permits, Position, Principal,
-    Reason, RequestNumber, Seen, TakePermits, Terms, Token, Ttl, Value, Wait, bounds,
+    Acquire, JobBytes, JobKey, JobReport, JobTerms, Keep, Lock, LockDelay, LockMode, LogicalMs, Metadata, Millis, Name,
+    OwnerName, Permits, Position, Principal, Reason, RequestNumber, Seen, TakePermits, Terms, Token, Ttl, Value,
+    Verdict, Wait, bounds,
 };
 
 use super::words::{Bad, Words, bad, duration, mode};
@@ -66,7 +67,9 @@ pub(crate) enum Asks {
         request: RequestNumber,
         release_if_granted: bool,
     },
-    Release(GrantWord),
+    Release(GrantWord, Option<JobReport>),
+    Begin(GrantWord),
+    Checkpoint(GrantWord, JobBytes),
     Extend(GrantWord, Millis),
     Convert(GrantWord, Name, LockMode, Wait),
     SetValue(GrantWord, Value),
@@ -92,6 +95,9 @@ pub(crate) enum AdminAct {
     FreezePrefix(String, String),
     Thaw(String),
     Limit(Name, Option<Permits>),
+    CompleteJob(Name, JobKey, Keep),
+    ForgetJob(Name, JobKey),
+    AllowJobs,
 }
 
 /// A question to the state, or an instruction to the runner.
@@ -99,6 +105,8 @@ pub(crate) enum AdminAct {
 pub(crate) enum Question {
     Show,
     ShowSession(String),
+    ShowJob(Name, JobKey),
+    ShowJobs(String),
     Deadline,
     Snapshot,
     RestoreBackup { token_jump: u64 },
@@ -137,7 +145,15 @@ pub(crate) fn step(lines: &[String]) -> Result<Doing, Bad> {
 
 fn question(words: &mut Words) -> Result<Option<Question>, Bad> {
     let question = if words.take("show") {
-        if words.take("session") { Question::ShowSession(words.word("a session")?) } else { Question::Show }
+        if words.take("session") {
+            Question::ShowSession(words.word("a session")?)
+        } else if words.take("job") {
+            Question::ShowJob(words.name()?, words.key()?)
+        } else if words.take("jobs") {
+            Question::ShowJobs(if words.is_empty() { String::new() } else { words.word("a prefix")? })
+        } else {
+            Question::Show
+        }
     } else if words.take("deadline") {
         Question::Deadline
     } else if words.take("snapshot") {
@@ -268,7 +284,9 @@ fn asks(words: &mut Words) -> Result<Asks, Bad> {
             let request = RequestNumber(number.ok_or(format!("expected a request such as #3, found '{word}'"))?);
             Asks::Cancel { request, release_if_granted: words.take("release") }
         }
-        "release" => Asks::Release(grant(words)?),
+        "release" => Asks::Release(grant(words)?, report(words)?),
+        "begin" => Asks::Begin(grant(words)?),
+        "checkpoint" => Asks::Checkpoint(grant(words)?, job_bytes(words, "a checkpoint")?),
         "extend" => Asks::Extend(grant(words)?, words.duration()?),
         "upgrade" | "weaken" => {
             let grant = grant(words)?;
@@ -294,6 +312,26 @@ fn grant(words: &mut Words) -> Result<GrantWord, Bad> {
         return Ok(GrantWord::Id(words.number("a grant id")?));
     }
     Ok(GrantWord::On(words.name()?))
+}
+
+/// `succeeded "result"`, `failed "result"` or `open "error"`, if the release says how the attempt went.
+fn report(words: &mut Words) -> Result<Option<JobReport>, Bad> {
+    let verdict = match words.peek() {
+        Some("succeeded") => Verdict::Succeeded,
+        Some("failed") => Verdict::Failed,
+        Some("open") => Verdict::Open,
+        _ => return Ok(None),
+    };
+    words.word("a verdict")?;
+    Ok(Some(JobReport { verdict, bytes: job_bytes(words, "a result or an error")? }))
+}
+
+fn job_bytes(words: &mut Words, what: &str) -> Result<JobBytes, Bad> {
+    JobBytes::new(words.quoted(what)?.as_bytes()).map_err(bad)
+}
+
+fn keep(words: &mut Words) -> Result<Keep, Bad> {
+    if words.take("keep") { Keep::new(words.duration()?.get()).map_err(bad) } else { Ok(Keep::default()) }
 }
 
 fn lock(words: &mut Words) -> Result<Acquire, Bad> {
@@ -332,7 +370,7 @@ fn take(words: &mut Words) -> Result<TakePermits, Bad> {
 }
 
 fn is_term(word: &str) -> bool {
-    matches!(word, "wait" | "ttl" | "max-hold" | "delay" | "hear-contended" | "value" | "meta" | "seen")
+    matches!(word, "wait" | "ttl" | "max-hold" | "delay" | "hear-contended" | "value" | "meta" | "key" | "seen")
 }
 
 /// Reads the wait or one term of a grant. Returns whether there was one.
@@ -351,6 +389,8 @@ fn term(words: &mut Words, waits: &mut Wait, terms: &mut Terms) -> Result<bool, 
         terms.value = Some(Value::new(words.quoted("a value")?.as_bytes()).map_err(bad)?);
     } else if words.take("meta") {
         terms.metadata = Metadata::new(words.quoted("metadata")?.as_bytes()).map_err(bad)?;
+    } else if words.take("key") {
+        terms.job = Some(JobTerms { key: words.key()?, keep: keep(words)? });
     } else {
         return Ok(false);
     }
@@ -412,6 +452,18 @@ fn admin(words: &mut Words) -> Result<AdminAct, Bad> {
         "limit" => {
             let name = words.name()?;
             AdminAct::Limit(name, if words.take("none") { None } else { Some(words.permits()?) })
+        }
+        "complete" => {
+            words.expect("job")?;
+            AdminAct::CompleteJob(words.name()?, words.key()?, keep(words)?)
+        }
+        "forget" => {
+            words.expect("job")?;
+            AdminAct::ForgetJob(words.name()?, words.key()?)
+        }
+        "allow" => {
+            words.expect("jobs")?;
+            AdminAct::AllowJobs
         }
         _ => return Err(format!("no administrator's act '{verb}'")),
     })

@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 
 use fencepost_core::{
-    ActFacts, Attached, Busy, BusyWhy, Cycle, Event, FreezeId, GrantEnd, GrantId, Held, Holder, Late, Lock, Names,
-    Outcome, OwnerName, Push, Refusal, Repeat, RequestFacts, Scope, SessionEnd, SessionId, Takes, Token,
+    ActFacts, Attached, AttachedJob, Busy, BusyWhy, Cycle, Event, FreezeId, GrantEnd, GrantId, Held, Holder, JobFact,
+    JobKey, Late, Lock, Names, Outcome, OwnerName, Push, Refusal, Repeat, RequestFacts, Scope, SessionEnd, SessionId,
+    Takes, Token,
 };
 
 use super::words::time;
@@ -56,6 +57,9 @@ impl Spelling {
             Outcome::SessionEnded(how) => format!("session ended: {}", session_end(how)),
             Outcome::GrantEnded(how) => format!("grant ended: {}", grant_end(how)),
             Outcome::Converted { grant, token } => format!("converted, {}", token_of(*grant, *token)),
+            Outcome::Completed { token, succeeded } => completed(*token, *succeeded),
+            Outcome::Begun { attempt } => format!("attempt {attempt} begun"),
+            Outcome::Checkpointed { attempt } => format!("checkpoint of attempt {attempt} stored"),
             Outcome::Released { count_left } => format!("released{}", left(*count_left)),
             Outcome::NotOwner => "not owner".to_string(),
             Outcome::AlreadyReleased => "already released".to_string(),
@@ -119,6 +123,7 @@ impl Spelling {
                     Outcome::Refused(refusal) => format!(", {}", refusal_words(refusal)),
                     Outcome::SessionEnded(how) => format!(", session {}", session_end(how)),
                     Outcome::GrantEnded(how) => format!(", {}", grant_end(how)),
+                    Outcome::Completed { token, succeeded } => format!(", {}", completed(*token, *succeeded)),
                     _ => String::new(),
                 };
                 format!("{}{why}", self.request(request))
@@ -138,6 +143,19 @@ impl Spelling {
             Event::Contended { grant, names: about } => format!("grant {} {}", grant.0, names(about)),
             Event::ValueSet { grant, name, value } => {
                 format!("grant {} {name} \"{}\"", grant.0, String::from_utf8_lossy(value.as_bytes()))
+            }
+            Event::Job { name, key, what } => {
+                let what = match what {
+                    JobFact::Begun { grant, attempt } | JobFact::Checkpointed { grant, attempt } => {
+                        format!("attempt {attempt}, grant {}", grant.0)
+                    }
+                    JobFact::Completed { token, succeeded } => completed(*token, *succeeded),
+                };
+                format!("{name} {}, {what}", quoted(key))
+            }
+            Event::JobsFill { name, records, bytes } => {
+                let whose = name.as_ref().map_or("all names".to_string(), |name| name.to_string());
+                format!("{whose}: {records} records, {bytes} bytes")
             }
             Event::Administered { by, reason, act } => {
                 let why = if reason.as_str().is_empty() {
@@ -167,6 +185,10 @@ impl Spelling {
             ActFacts::Froze { freeze, scope } | ActFacts::Thawed { freeze, scope } => {
                 format!("{} {}", self.freeze(*freeze), self.scope(scope))
             }
+            ActFacts::CompletedJob { name, key } | ActFacts::ForgotJob { name, key } => {
+                format!("{name} {}", quoted(key))
+            }
+            ActFacts::AllowedJobs => "all".to_string(),
             ActFacts::LimitChanged { name, limit } => {
                 format!("{name} {}", limit.map_or("none".to_string(), |limit| limit.get().to_string()))
             }
@@ -220,10 +242,12 @@ impl Spelling {
         let mut text = format!("attached, epoch {}", attached.epoch.0);
         for grant in &attached.grants {
             let count = if grant.count == 1 { String::new() } else { format!(", count {}", grant.count) };
-            text += &format!("\n  holds {}, {}{count}", held(&grant.held), token_of(grant.grant, grant.token));
+            let job = grant.job.as_ref().map_or(String::new(), attached_job);
+            text += &format!("\n  holds {}, {}{count}{job}", held(&grant.held), token_of(grant.grant, grant.token));
         }
-        for (number, arrival) in &attached.waits {
-            text += &format!("\n  waits #{}, arrival {}", number.0, arrival.0);
+        for wait in &attached.waits {
+            let job = wait.job_key.as_ref().map_or(String::new(), |key| format!(", job {}", quoted(key)));
+            text += &format!("\n  waits #{}, arrival {}{job}", wait.number.0, wait.arrival.0);
         }
         for answer in &attached.unseen {
             let repeat = Repeat { answered_at: answer.answered_at, stands: answer.stands };
@@ -236,6 +260,24 @@ impl Spelling {
         }
         text
     }
+}
+
+/// How a job was completed.
+pub(crate) fn completed(token: Option<Token>, succeeded: bool) -> String {
+    let how = if succeeded { "succeeded" } else { "failed" };
+    match token {
+        Some(token) => format!("completed: {how}, token {}", token.0),
+        None => format!("completed: {how}, by an administrator"),
+    }
+}
+
+pub(crate) fn quoted(key: &JobKey) -> String {
+    format!("\"{key}\"")
+}
+
+fn attached_job(job: &AttachedJob) -> String {
+    let begun = job.attempt.map_or("not begun".to_string(), |attempt| format!("attempt {attempt} begun"));
+    format!(", job {}, {begun}", quoted(&job.key))
 }
 
 /// `token 3`; after an upgrade `token 5 of grant 3`.
@@ -324,6 +366,12 @@ fn refusal_words(refusal: &Refusal) -> String {
         Refusal::LimitDiffers { name, live } => format!("{name} has limit {}", live.get()),
         Refusal::MoreThanLimit { name, limit } => format!("more than {name} has, {}", limit.get()),
         Refusal::LimitLowered { name, limit, reason } => format!("limit of {name} lowered to {}{reason}", limit.get()),
+        Refusal::KeyNeedsExclusive => "a key needs one exclusive lock".to_string(),
+        Refusal::KeyedReentry { name, grant } => format!("a key on {name}, held already, grant {}", grant.0),
+        Refusal::KeyedGrant => "grant for a job".to_string(),
+        Refusal::NoJob => "no job".to_string(),
+        Refusal::JobsNotAllowed => "jobs not allowed".to_string(),
+        Refusal::JobHeld { grant } => format!("job held, grant {}", grant.0),
         Refusal::FreezeExists => "freeze exists".to_string(),
         Refusal::NotYet { needs } => format!("not yet: needs version {needs}"),
     }

@@ -2,7 +2,7 @@
 //!
 //! Every error says what was expected and what was found, so that a mistake in a scenario is easy to find.
 
-use fencepost_core::{BadWord, LockMode, LogicalMs, Millis, Name, Permits, Ttl};
+use fencepost_core::{BadWord, JobKey, LockMode, LogicalMs, Millis, Name, Permits, Ttl};
 
 /// An error in a command, as text.
 pub(crate) type Bad = String;
@@ -121,6 +121,11 @@ impl Words {
         Name::new(&self.word("a resource name")?).map_err(bad)
     }
 
+    /// Reads a job's key.
+    pub(crate) fn key(&mut self) -> Result<JobKey, Bad> {
+        JobKey::new(&self.quoted("a job's key")?).map_err(bad)
+    }
+
     /// Reads a mode that a user may ask for.
     pub(crate) fn mode(&mut self) -> Result<LockMode, Bad> {
         let word = self.word("a mode")?;
@@ -142,13 +147,11 @@ pub(crate) fn bad(word: BadWord) -> Bad {
     word.to_string()
 }
 
-/// `5s` or `250ms`.
+/// `5s`, `250ms`, `1m` or `1h`.
 pub(crate) fn duration(word: &str) -> Option<Millis> {
-    let ms = match word.strip_suffix("ms") {
-        Some(ms) => ms.parse::<u64>().ok()?,
-        None => word.strip_suffix('s')?.parse::<u64>().ok()?.checked_mul(1_000)?,
-    };
-    Millis::new(ms).ok()
+    let units = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
+    let (number, unit_ms) = units.iter().find_map(|(unit, ms)| Some((word.strip_suffix(unit)?, ms)))?;
+    Millis::new(number.parse::<u64>().ok()?.checked_mul(*unit_ms)?).ok()
 }
 
 /// `S`, `U` or `X`.

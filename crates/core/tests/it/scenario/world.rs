@@ -178,7 +178,11 @@ impl World {
             Asks::Cancel { request, release_if_granted } => {
                 Some(Action::Cancel { request: *request, release_if_granted: *release_if_granted })
             }
-            Asks::Release(word) => Some(Action::Release { grant: grant(word)? }),
+            Asks::Release(word, report) => {
+                Some(Action::Release { grant: grant(word)?, report: report.clone().map(Box::new) })
+            }
+            Asks::Begin(word) => Some(Action::Begin { grant: grant(word)? }),
+            Asks::Checkpoint(word, bytes) => Some(Action::Checkpoint { grant: grant(word)?, bytes: bytes.clone() }),
             Asks::Extend(word, max_hold) => Some(Action::Extend { grant: grant(word)?, max_hold: *max_hold }),
             Asks::Convert(word, name, mode, wait) => {
                 Some(Action::Convert { grant: grant(word)?, name: name.clone(), mode: *mode, wait: *wait })
@@ -223,6 +227,11 @@ impl World {
                 Act::Freeze { freeze: self.freeze(freeze), scope: Scope::Prefix(prefix.as_bytes().into()) }
             }
             AdminAct::Thaw(freeze) => Act::Thaw { freeze: self.freeze(freeze) },
+            AdminAct::CompleteJob(name, key, keep) => {
+                Act::CompleteJob { name: name.clone(), key: key.clone(), keep: *keep }
+            }
+            AdminAct::ForgetJob(name, key) => Act::ForgetJob { name: name.clone(), key: key.clone() },
+            AdminAct::AllowJobs => Act::AllowJobs,
             AdminAct::Limit(name, limit) => Act::SetLimit { name: name.clone(), limit: *limit },
         })
     }
@@ -346,6 +355,11 @@ impl World {
             Question::Show => show::names(&records_of(&self.state), &self.spelling),
             Question::ShowSession(name) => {
                 show::session(&records_of(&self.state), self.client(name)?.id, &self.spelling)
+            }
+            Question::ShowJob(name, key) => show::job(&self.state.job(name, key), &self.spelling),
+            Question::ShowJobs(prefix) => {
+                let page = self.state.list_jobs(prefix, None, usize::MAX);
+                page.rows.iter().map(|job| show::job_line(job, &self.spelling)).collect()
             }
             Question::Deadline => vec![match self.state.next_deadline() {
                 Some(due) => format!("next deadline {}", time(due.0)),

@@ -1,6 +1,7 @@
 //! The guard of MySQL and MariaDB, against a real MariaDB.
 #![cfg(feature = "mysql")]
 
+mod once;
 mod rights;
 
 use std::sync::Mutex;
@@ -178,11 +179,12 @@ fn installing_again_changes_nothing_and_a_newer_form_is_refused() {
     with_store(async |store| {
         let mut connection = store.open_as(&store.installer().await).await;
         assert_eq!(mysql::install(&mut connection).await.expect("it is there"), Installed::AlreadyThere);
-        let expected = Status { version: mysql::VERSION, base: Token(0), names: 0, writes: 0, highest: Token(0) };
+        let expected =
+            Status { version: mysql::VERSION, base: Token(0), names: 0, writes: 0, highest: Token(0), keys: Some(0) };
         assert_eq!(mysql::status(&mut connection).await.expect("it is there"), expected);
-        connection.query_drop("UPDATE fencepost_base SET version = 3").await.expect("valid SQL");
+        connection.query_drop("UPDATE fencepost_base SET version = 4").await.expect("valid SQL");
         let refused = mysql::install(&mut connection).await.expect_err("a newer version has created it");
-        assert!(matches!(&refused, Error::NotInstalled(why) if why.contains("version 3")), "{refused}");
+        assert!(matches!(&refused, Error::NotInstalled(why) if why.contains("version 4")), "{refused}");
     });
 }
 
@@ -224,7 +226,8 @@ fn the_status_counts_names_and_writes() {
         client.write("/wallets/7", writer(5), 50).await.expect("the first");
         client.write("/wallets/7", writer(5), 51).await.expect("one holder writes many times");
         client.claim("order", writer(7)).await.expect("the first");
-        let expected = Status { version: mysql::VERSION, base: Token(0), names: 3, writes: 2, highest: Token(7) };
+        let expected =
+            Status { version: mysql::VERSION, base: Token(0), names: 3, writes: 2, highest: Token(7), keys: Some(0) };
         assert_eq!(mysql::status(&mut client.0).await.expect("it is there"), expected);
     });
 }

@@ -4,7 +4,7 @@
 //! Each attack that worked on version 1 is first played on version 1, where it must succeed. Then it is played on the current
 //! version, where it must fail.
 
-use fencepost_fence::{Access, Error, Installed, Token, mysql};
+use fencepost_fence::{Access, Error, Installed, Once, Token, mysql};
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
 
@@ -15,7 +15,7 @@ use crate::suite::{Connection, Store, block_on, stale, writer};
 const VERSION_1: &str = include_str!("../../fixtures/mysql-version-1.sql");
 
 const DENIED: &str = "42000";
-const PROCEDURES: [&str; 4] = ["present", "claim", "write", "read"];
+const PROCEDURES: [&str; 6] = ["present", "claim", "write", "read", "once", "try_once"];
 
 async fn run(connection: &mut impl Queryable, sql: &str) {
     connection.query_drop(sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
@@ -32,8 +32,12 @@ async fn install_version_1(store: &MySql) {
 
 /// An account with the rights that the guide gives to an application, and no others but to create temporary tables.
 async fn application(store: &MySql) -> String {
+    application_with(store, &PROCEDURES).await
+}
+
+async fn application_with(store: &MySql, procedures: &[&str]) -> String {
     let account = store.account("app", "CREATE TEMPORARY TABLES").await;
-    for procedure in PROCEDURES {
+    for procedure in procedures {
         let grant = format!("GRANT EXECUTE ON PROCEDURE {}.fencepost_{procedure} TO {account}", store.database);
         run(&mut store.open().await, &grant).await;
     }
@@ -41,7 +45,7 @@ async fn application(store: &MySql) -> String {
 }
 
 #[test]
-fn an_application_needs_no_rights_but_to_call_four_procedures() {
+fn an_application_needs_no_rights_but_to_call_six_procedures() {
     with_store(async |store| {
         let mut application = store.open_as(&application(store).await).await;
         for procedure in ["claim", "write", "read"] {
@@ -53,7 +57,16 @@ fn an_application_needs_no_rights_but_to_call_four_procedures() {
         stale(mysql::admit(&mut transaction, &Access::write("wallet", writer(4))).await, 4, 5);
         mysql::admit(&mut transaction, &Access::write("wallet", writer(5))).await.expect("it is the newest");
         transaction.commit().await.expect("it serves");
+        let mut transaction = begin(&mut application).await;
+        mysql::once(&mut transaction, "wallet", "key", writer(5)).await.expect("the first");
+        let found = mysql::try_once(&mut transaction, "wallet", "other", writer(5)).await.expect("it goes on");
+        assert_eq!(found, Once::First);
+        transaction.commit().await.expect("it serves");
         for forbidden in [
+            "DELETE FROM fencepost_keys",
+            "SELECT * FROM fencepost_keys",
+            "INSERT INTO fencepost_keys (name, job_key, token) VALUES ('wallet', 'made up', 5)",
+            "CALL fencepost_record('wallet', 'made up', 5, @before)",
             "DELETE FROM fencepost_marks",
             "SELECT * FROM fencepost_marks",
             "UPDATE fencepost_base SET base = 0",
@@ -100,6 +113,11 @@ fn the_parts_of_a_check_have_no_rights_of_their_own() {
         ] {
             assert_eq!(state_of(&mut attacker, part).await, DENIED, "{part}");
         }
+        // This part shows its token first, which every account may do in a transaction.
+        let mut transaction = begin(&mut attacker).await;
+        let record = "CALL fencepost_record('wallet', 'made up', 7, @before)";
+        assert_eq!(state_of(&mut transaction, record).await, DENIED);
+        transaction.rollback().await.expect("it serves");
         assert_eq!(owner.mark().await, 7);
 
         // Not prevented: a token that the lock service never gave shuts out every holder, until an operator repairs the mark.
@@ -110,6 +128,11 @@ fn the_parts_of_a_check_have_no_rights_of_their_own() {
         assert_eq!(owner.mark().await, highest);
         run(&mut owner.0, "DELETE FROM fencepost_marks WHERE name = 'wallet'").await;
         owner.write(8).await;
+        // Nor prevented: a key of work that was not done. An operator forgets it.
+        let mut transaction = begin(&mut attacker).await;
+        run(&mut transaction, "CALL fencepost_once('wallet', 'made up', 8)").await;
+        transaction.commit().await.expect("it serves");
+        assert_eq!(mysql::forget(&mut owner.0, "wallet", "made up").await.expect("it is there"), Some(Token(8)));
     });
 }
 
@@ -199,7 +222,7 @@ fn an_account_with_rights_in_another_database_does_not_install() {
 }
 
 #[test]
-fn the_catalogue_shows_one_procedure_with_the_installers_rights() {
+fn the_catalogue_shows_three_procedures_with_the_installers_rights() {
     with_store(async |store| {
         let mut root = store.open().await;
         let routines = "SELECT routine_name, routine_type, security_type, definer, routine_definition
@@ -208,7 +231,7 @@ fn the_catalogue_shows_one_procedure_with_the_installers_rights() {
         assert!(routines.len() >= 8, "{routines:?}");
         let as_installer = routines.iter().filter(|(_, _, security, _, _)| security == "DEFINER");
         let as_installer: Vec<&str> = as_installer.map(|(name, ..)| name.as_str()).collect();
-        assert_eq!(as_installer, ["fencepost_present"]);
+        assert_eq!(as_installer, ["fencepost_once", "fencepost_present", "fencepost_try_once"]);
         for (name, kind, _, definer, code) in &routines {
             assert_eq!((kind.as_str(), definer), ("PROCEDURE", &format!("{}@%", store.installer().await)), "{name}");
             // No text of the caller is run as SQL.
@@ -247,16 +270,17 @@ fn version_1_is_upgraded_with_its_marks_settings_and_grants() {
         let mut owner = Operator::of(&store).await;
         owner.write(7).await;
         run(&mut owner.0, "UPDATE fencepost_base SET base = 3, tidied = 1, idle_seconds = 30").await;
-        let mut application = store.open_as(&application(&store).await).await;
+        let in_version_1 = &PROCEDURES[..4];
+        let mut application = store.open_as(&application_with(&store, in_version_1).await).await;
         let refused = mysql::status(&mut owner.0).await.expect_err("it is of an older version");
         assert!(refused.to_string().contains("run `fencepost fence init"), "{refused}");
 
         let mut installer = store.open_as(&store.installer().await).await;
         let upgraded = mysql::install(&mut installer).await.expect("it is older");
-        assert_eq!(upgraded, Installed::Upgraded { from: 1, to: 2 });
+        assert_eq!(upgraded, Installed::Upgraded { from: 1, to: mysql::VERSION });
         assert_eq!(mysql::install(&mut installer).await.expect("it is there"), Installed::AlreadyThere);
         let status = mysql::status(&mut owner.0).await.expect("it is there");
-        assert_eq!((status.version, status.base, status.highest), (2, Token(3), Token(7)));
+        assert_eq!((status.version, status.base, status.highest), (mysql::VERSION, Token(3), Token(7)));
         let idle: Option<i64> =
             owner.0.query_first("SELECT idle_seconds FROM fencepost_base").await.expect("valid SQL");
         assert_eq!(idle, Some(30));

@@ -15,12 +15,19 @@ fn installing_again_changes_nothing_and_a_newer_form_is_refused() {
         let mut client = database.open().await;
         client.write("wallet", writer(5), 50).await.expect("the first");
         assert_eq!(postgres::install(&mut client).await.expect("it is there"), Installed::AlreadyThere);
-        let expected = Status { version: postgres::VERSION, base: Token(0), names: 1, writes: 1, highest: Token(5) };
+        let expected = Status {
+            version: postgres::VERSION,
+            base: Token(0),
+            names: 1,
+            writes: 1,
+            highest: Token(5),
+            keys: Some(0),
+        };
         assert_eq!(postgres::status(&client).await.expect("it is there"), expected);
-        run(&client, "UPDATE fencepost.store SET version = 3").await;
+        run(&client, "UPDATE fencepost.store SET version = 4").await;
         for refused in [postgres::install(&mut client).await.map(drop), postgres::status(&client).await.map(drop)] {
             let refused = refused.expect_err("a newer version has created it");
-            assert!(matches!(&refused, Error::NotInstalled(why) if why.contains("version 3")), "{refused}");
+            assert!(matches!(&refused, Error::NotInstalled(why) if why.contains("version 4")), "{refused}");
         }
         assert_eq!(code(&client, postgres::SCRIPT).await, "P0001", "by hand as well");
     });
@@ -34,7 +41,7 @@ async fn installation(client: &Client) -> Vec<String> {
         UNION ALL SELECT concat_ws(' ', oid::regclass, relkind, relacl, reloptions) FROM pg_class
             WHERE relnamespace = 'fencepost'::regnamespace
         UNION ALL SELECT concat_ws(' ', attrelid::regclass, attname, atttypid::regtype, attnotnull) FROM pg_attribute
-            WHERE attnum > 0 AND attrelid IN ('fencepost.store'::regclass, 'fencepost.marks'::regclass)
+            WHERE attnum > 0 AND attrelid IN ('fencepost.store'::regclass, 'fencepost.marks'::regclass, 'fencepost.keys'::regclass)
         ORDER BY 1";
     done(client.query(objects, &[]).await).iter().map(|row| row.get(0)).collect()
 }
@@ -66,11 +73,18 @@ fn version_1_is_upgraded_with_its_marks_settings_and_triggers() {
 
             if by_the_library {
                 let upgraded = postgres::install(&mut client).await.expect("it is older");
-                assert_eq!(upgraded, Installed::Upgraded { from: 1, to: 2 });
+                assert_eq!(upgraded, Installed::Upgraded { from: 1, to: postgres::VERSION });
             } else {
                 run(&client, postgres::SCRIPT).await;
             }
-            let status = Status { version: 2, base: Token(3), names: 1, writes: 1, highest: Token(5) };
+            let status = Status {
+                version: postgres::VERSION,
+                base: Token(3),
+                names: 1,
+                writes: 1,
+                highest: Token(5),
+                keys: Some(0),
+            };
             assert_eq!(postgres::status(&client).await.expect("it is there"), status);
             assert_eq!(one(&client, "SELECT extract(epoch FROM idle_timeout)::bigint FROM fencepost.store").await, 30);
             assert_eq!(installation(&client).await, expected);

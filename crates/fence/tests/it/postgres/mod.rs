@@ -6,6 +6,7 @@
 mod columns;
 mod input;
 mod installing;
+mod once;
 mod rights;
 mod rows;
 mod transactions;

@@ -144,8 +144,9 @@ fn a_type_of_the_caller_does_not_get_into_the_functions_of_the_guard() {
 
         attacked.upgrade().await;
         let every_function = "
-            SELECT fencepost.path('x'); SELECT fencepost.bound_idle_time(); SELECT fencepost.was_shown('x');
-            BEGIN; SELECT fencepost.write('x', 1); SELECT fencepost.was_shown('x'); COMMIT;
+            SELECT fencepost.path('x'); SELECT fencepost.bound_idle_time(); SELECT fencepost.shown_token('x');
+            BEGIN; SELECT fencepost.write('x', 1); SELECT fencepost.shown_token('x'); SELECT fencepost.once('x', 'a');
+            SELECT fencepost.try_once('x', 'a'); SELECT fencepost.record_once('x', 'b'); SELECT fencepost.record('x', 'c'); ROLLBACK;
             SELECT fencepost.write('/bait/1', 1); SELECT fencepost.claim('bait', 1); SELECT fencepost.read('bait', 1);
             SELECT fencepost.admit('{a,b}', '{1,2}', '{write,read}')";
         for schema in ["own", "pg_temp"] {
@@ -249,7 +250,7 @@ fn a_role_can_lift_marks_and_the_owner_repairs_them_and_nothing_lowers_them() {
             ("SELECT fencepost.admit('{wallet:7}', '{8}', '{drop}')", "FP400"),
             ("SELECT fencepost.admit('{/a//b}', '{8}', '{write}')", "FP400"),
             ("SELECT fencepost.admit(NULL, NULL, NULL)", postgres::MISSING),
-            ("SELECT fencepost.was_shown(NULL)", "FP400"),
+            ("SELECT fencepost.shown_token(NULL)", "FP400"),
             // The triggers rely on a column of the marks, not on a setting of the session.
             ("UPDATE fencepost.marks SET written_by = pg_current_xact_id()", "42501"),
             ("SELECT * FROM fencepost.marks", "42501"),
@@ -396,7 +397,7 @@ fn the_catalogue_shows_no_function_with_the_installers_rights_that_touches_the_c
             functions.iter().filter(|one| which(one)).map(|one| one.name.clone()).collect()
         };
         let as_installer = names(&|one| one.as_installer);
-        assert_eq!(as_installer, BTreeSet::from(["admit", "was_shown"].map(str::to_owned)));
+        assert_eq!(as_installer, BTreeSet::from(["admit", "record", "shown_token"].map(str::to_owned)));
         // Only triggers handle rows, and triggers run as their caller.
         assert!(names(&|one| one.returns == "trigger").is_disjoint(&as_installer));
 

@@ -5,12 +5,14 @@
 #![allow(dead_code, reason = "each store's test file uses what its store can do")]
 
 mod histories;
+mod once;
 mod racing;
 
 use fencepost_fence::rules::Shown;
 use fencepost_fence::{Access, Claims, Error, FencingToken, Forgotten, ReadToken, Reads, Stale, Token, Writes};
 
 pub(crate) use histories::random_histories_agree_with_the_rules;
+pub(crate) use once::*;
 pub(crate) use racing::racing_writers_lose_no_update;
 
 /// A guarded store with a number under each name, zero at first.

@@ -371,6 +371,7 @@ impl Cluster {
                 Output::Push { push, .. } => node.pushes.push(push),
                 Output::PeerLost { peer, .. } => node.peers.push((peer, true)),
                 Output::PeerFound { peer, .. } => node.peers.push((peer, false)),
+                Output::JobsFill { .. } => {}
             }
         }
     }

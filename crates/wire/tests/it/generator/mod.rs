@@ -11,11 +11,12 @@ mod variants;
 mod views;
 
 use fencepost_core::{
-    Acquire, Act, Action, Admin, AnswerRecord, Arrival, Batch, Epoch, FormatVersion, FreezeId, FreezeRecord, GrantId,
-    GrantRecord, Header, Held, Lock, LockDelay, LockMode, Locks, LogicalMs, Metadata, Millis, Name, Open, Operation,
-    OwnerName, Permits, Principal, Reason, Record, Renewal, Request, RequestNumber, RestRecord, Scope, SecretHash,
-    Seen, SemaphoreRecord, SessionId, SessionRecord, TakePermits, Terms, Token, ToldReason, Ttl, Value, Wait,
-    WaiterRecord, Wants,
+    Acquire, Act, Action, Admin, AnswerRecord, Arrival, AttemptEnd, AttemptRecord, Batch, CheckpointRecord,
+    CompletionRecord, Epoch, FormatVersion, FreezeId, FreezeRecord, GrantId, GrantRecord, Header, Held, JobBytes,
+    JobKey, JobRecord, JobReport, JobTerms, Keep, Lock, LockDelay, LockMode, Locks, LogicalMs, Metadata, Millis, Name,
+    Open, Operation, OwnerName, Permits, Principal, Reason, Record, Renewal, Request, RequestNumber, RestRecord, Scope,
+    SecretHash, Seen, SemaphoreRecord, SessionId, SessionRecord, TakePermits, Terms, Token, ToldReason, Ttl, Value,
+    Verdict, Wait, WaiterRecord, Wants,
 };
 use fencepost_wire::{Cause, Entry, StateProof, Transfer};
 
@@ -209,7 +210,27 @@ impl Generator {
             hear_contended: self.flag(),
             metadata: self.metadata(),
             value: self.maybe(Generator::value),
+            job: self.maybe(|random| JobTerms { key: random.job_key(), keep: random.keep() }),
         }
+    }
+
+    pub fn job_key(&mut self) -> JobKey {
+        let key = self.below(1_000).to_string().repeat(1 + self.below(80));
+        JobKey::new(&key).expect("at most 240 bytes")
+    }
+
+    fn keep(&mut self) -> Keep {
+        Keep::new(60_000 + self.number() % 1_000_000).expect("at least a minute")
+    }
+
+    fn job_bytes(&mut self) -> JobBytes {
+        JobBytes::new(&self.bytes(4 * 1024)).expect("at most 4 KiB")
+    }
+
+    fn job_report(&mut self) -> JobReport {
+        let verdict = [Verdict::Succeeded, Verdict::Failed, Verdict::Open][self.below(3)];
+        self.met.verdict(&verdict);
+        JobReport { verdict, bytes: self.job_bytes() }
     }
 
     pub fn scope(&mut self) -> Scope {
@@ -288,7 +309,7 @@ impl Generator {
     }
 
     fn action(&mut self) -> Action {
-        let action = match self.below(8) {
+        let action = match self.below(10) {
             0 => Action::Acquire(Acquire {
                 locks: self.locks(),
                 owner: self.owner(),
@@ -303,10 +324,12 @@ impl Generator {
                 terms: self.terms(),
             }),
             2 => Action::Cancel { request: RequestNumber(self.number()), release_if_granted: self.flag() },
-            3 => Action::Release { grant: self.grant(), report: None },
+            3 => Action::Release { grant: self.grant(), report: self.maybe(|random| Box::new(random.job_report())) },
             4 => Action::Extend { grant: self.grant(), max_hold: self.millis() },
             5 => Action::Convert { grant: self.grant(), name: self.name(), mode: self.lock_mode(), wait: self.wait() },
             6 => Action::SetValue { grant: self.grant(), value: self.value() },
+            7 => Action::Begin { grant: self.grant() },
+            8 => Action::Checkpoint { grant: self.grant(), bytes: self.job_bytes() },
             _ => Action::Close,
         };
         self.met.action(&action);
@@ -314,12 +337,15 @@ impl Generator {
     }
 
     fn act(&mut self) -> Act {
-        let act = match self.below(6) {
+        let act = match self.below(9) {
             0 => Act::Break { grant: self.grant() },
             1 => Act::Evict { session: self.session() },
             2 => Act::WaiveRest { grant: self.grant() },
             3 => Act::Freeze { freeze: FreezeId(self.id()), scope: self.scope() },
             4 => Act::Thaw { freeze: FreezeId(self.id()) },
+            5 => Act::CompleteJob { name: self.name(), key: self.job_key(), keep: self.keep() },
+            6 => Act::ForgetJob { name: self.name(), key: self.job_key() },
+            7 => Act::AllowJobs,
             _ => Act::SetLimit { name: self.name(), limit: self.maybe(Generator::permits) },
         };
         self.met.act(&act);
@@ -329,13 +355,14 @@ impl Generator {
     // ---- Records
 
     pub fn record(&mut self) -> Record {
-        let record = match self.below(11) {
+        let record = match self.below(12) {
             0 => Record::Header(Header {
                 version: FormatVersion::FIRST,
                 stamp: self.stamp(),
                 last_token: self.number(),
                 last_arrival: self.number(),
                 grace_at: self.maybe(Generator::stamp),
+                jobs_refused: self.flag(),
             }),
             1 => Record::Session(self.session_record()),
             2 => Record::Grant(self.grant_record()),
@@ -343,6 +370,7 @@ impl Generator {
             4 => Record::Waiter(self.waiter_record()),
             5 => Record::Semaphore(self.semaphore_record()),
             6 => Record::Freeze(self.freeze_record()),
+            7 => Record::Job(self.job_record()),
             // More often, because there are many outcomes.
             _ => Record::Answer(AnswerRecord {
                 session: self.session(),
@@ -408,6 +436,38 @@ impl Generator {
             by: self.principal(),
             reason: self.reason(),
             since: self.stamp(),
+        }
+    }
+
+    pub fn job_record(&mut self) -> JobRecord {
+        JobRecord {
+            name: self.name(),
+            key: self.job_key(),
+            attempts: self.number(),
+            last: self.maybe(|random| AttemptRecord {
+                grant: random.grant(),
+                token: Token(random.number()),
+                session: random.session(),
+                began_at: random.stamp(),
+                ended: random.maybe(|random| AttemptEnd {
+                    at: random.stamp(),
+                    how: random.grant_end(),
+                    error: random.job_bytes(),
+                }),
+            }),
+            checkpoint: self.maybe(|random| CheckpointRecord {
+                attempt: random.number(),
+                at: random.stamp(),
+                bytes: random.job_bytes(),
+            }),
+            completion: self.maybe(|random| CompletionRecord {
+                at: random.stamp(),
+                succeeded: random.flag(),
+                result: random.job_bytes(),
+                token: random.maybe(|random| Token(random.number())),
+                by: random.maybe(Generator::principal),
+            }),
+            until: self.maybe(Generator::stamp),
         }
     }
 

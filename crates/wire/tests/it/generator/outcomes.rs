@@ -1,8 +1,9 @@
 //! The part of the generator that makes outcomes and refusals.
 
 use fencepost_core::{
-    Arrival, Attached, AttachedGrant, BadWord, Bound, Busy, BusyWhy, Cycle, CycleLink, Epoch, FormatVersion, GrantEnd,
-    Holder, Late, Mode, Outcome, Refusal, RequestNumber, SessionEnd, Takes, Token, UnseenAnswer,
+    Arrival, Attached, AttachedGrant, AttachedJob, AttachedWait, BadWord, Bound, Busy, BusyWhy, Cycle, CycleLink,
+    Epoch, FormatVersion, GrantEnd, Holder, Late, Mode, Outcome, Refusal, RequestNumber, SessionEnd, Takes, Token,
+    UnseenAnswer,
 };
 
 use super::Generator;
@@ -11,12 +12,12 @@ use super::variants::BOUNDS;
 impl Generator {
     pub fn outcome(&mut self) -> Outcome {
         // An answer to an attach contains answers. Only one level is generated.
-        self.outcome_of(24)
+        self.outcome_of(27)
     }
 
     fn outcome_of(&mut self, kinds: usize) -> Outcome {
         // More often, because there are more refusals than other outcomes.
-        let kind = if self.below(4) == 0 { 22 } else { self.below(kinds) };
+        let kind = if self.below(4) == 0 { 25 } else { self.below(kinds) };
         let outcome = match kind {
             0 => Outcome::Opened { epoch: Epoch(self.number()) },
             1 => Outcome::Renewed,
@@ -40,7 +41,10 @@ impl Generator {
             19 => Outcome::CancelReleased { grant: self.grant(), count_left: self.number() as u32 },
             20 => Outcome::Done,
             21 => Outcome::NotFound,
-            22 => Outcome::Refused(self.refusal()),
+            22 => Outcome::Completed { token: self.maybe(|g| Token(g.number())), succeeded: self.flag() },
+            23 => Outcome::Begun { attempt: self.number() },
+            24 => Outcome::Checkpointed { attempt: self.number() },
+            25 => Outcome::Refused(self.refusal()),
             _ => Outcome::Attached(Box::new(self.attached())),
         };
         self.met.outcome(&outcome);
@@ -55,12 +59,17 @@ impl Generator {
                 token: Token(g.number()),
                 count: g.number() as u32,
                 held: g.held(),
+                job: g.maybe(|g| AttachedJob { key: g.job_key(), attempt: g.maybe(Generator::number) }),
             }),
-            waits: self.some(2, |g| (RequestNumber(g.number()), Arrival(g.number()))),
+            waits: self.some(2, |g| AttachedWait {
+                number: RequestNumber(g.number()),
+                arrival: Arrival(g.number()),
+                job_key: g.maybe(Generator::job_key),
+            }),
             unseen: self.some(2, |g| UnseenAnswer {
                 number: RequestNumber(g.number()),
                 answered_at: g.stamp(),
-                outcome: g.outcome_of(23),
+                outcome: g.outcome_of(26),
                 stands: g.flag(),
             }),
             lost: self.some(2, |g| (g.grant(), g.grant_end())),
@@ -164,7 +173,7 @@ impl Generator {
 
     fn refusal(&mut self) -> Refusal {
         // More often, because there are many bounds.
-        let kind = if self.below(4) == 0 { 6 + self.below(2) } else { self.below(29) };
+        let kind = if self.below(4) == 0 { 6 + self.below(2) } else { self.below(35) };
         let refusal = match kind {
             0 => Refusal::NoSession,
             1 => Refusal::SessionExists,
@@ -194,6 +203,12 @@ impl Generator {
             25 => Refusal::MoreThanLimit { name: self.name(), limit: self.permits() },
             26 => Refusal::FreezeExists,
             27 => Refusal::LimitLowered { name: self.name(), limit: self.permits(), reason: self.told_reason() },
+            28 => Refusal::KeyNeedsExclusive,
+            29 => Refusal::KeyedReentry { name: self.name(), grant: self.grant() },
+            30 => Refusal::KeyedGrant,
+            31 => Refusal::NoJob,
+            32 => Refusal::JobsNotAllowed,
+            33 => Refusal::JobHeld { grant: self.grant() },
             _ => Refusal::NotYet { needs: FormatVersion::new(self.number() as u32).unwrap_or_default() },
         };
         self.met.refusal(&refusal);

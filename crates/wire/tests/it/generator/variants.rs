@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use fencepost_core::{
-    Act, ActFacts, Action, BadWord, BlockedBy, Bound, BusyWhy, Event, GrantEnd, Held, Late, LockMode, Mode, Operation,
-    Outcome, Push, Record, Refusal, Renewal, Scope, SessionEnd, Takes, TokenCheck, Wait, Wants,
+    Act, ActFacts, Action, BadWord, BlockedBy, Bound, BusyWhy, Event, GrantEnd, Held, JobFact, Late, LockMode, Mode,
+    Operation, Outcome, Push, Record, Refusal, Renewal, Scope, SessionEnd, Takes, TokenCheck, Verdict, Wait, Wants,
 };
 
 /// The variants that were generated.
@@ -46,7 +46,7 @@ macro_rules! variants {
 // Variants only in log entries and in snapshots.
 variants! { LOGGED:
     operation Operation { Open, Request, Admin; "made-up-version" MadeUp }
-    record Record { Header, Session, Answer, Grant, Rest, Waiter, Semaphore, Freeze; "made-up-version" Remark }
+    record Record { Header, Session, Answer, Grant, Rest, Job, Waiter, Semaphore, Freeze; "made-up-version" Remark }
 }
 
 // Variants only in messages of the service.
@@ -56,15 +56,19 @@ variants! { TOLD:
     token_check TokenCheck { Stands, Gone }
     event Event {
         SessionOpened, SessionEnded, Queued, Granted, NotGranted, Ended, RestEnded, Converted, Contended, ValueSet,
-        Administered,
+        Job, JobsFill, Administered,
     }
-    act_facts ActFacts { Broke, Evicted, Froze, Thawed, LimitChanged, WaivedRest }
+    job_fact JobFact { Begun, Checkpointed, Completed }
+    act_facts ActFacts {
+        Broke, Evicted, Froze, Thawed, LimitChanged, WaivedRest, CompletedJob, ForgotJob, AllowedJobs,
+    }
 }
 
 variants! { SHARED:
     renewal Renewal { KeepAlive, Attach }
-    action Action { Acquire, TakePermits, Cancel, Release, Extend, Convert, SetValue, Close }
-    act Act { Break, Evict, WaiveRest, Freeze, Thaw, SetLimit }
+    action Action { Acquire, TakePermits, Cancel, Release, Begin, Checkpoint, Extend, Convert, SetValue, Close }
+    verdict Verdict { Succeeded, Failed, Open }
+    act Act { Break, Evict, WaiveRest, Freeze, Thaw, SetLimit, CompleteJob, ForgetJob, AllowJobs }
     lock_mode LockMode { Shared, Update, Exclusive }
     wait Wait { No, UpTo, Forever }
     scope Scope { Name, Prefix }
@@ -73,7 +77,7 @@ variants! { SHARED:
     outcome Outcome {
         Opened, Renewed, Attached, Closed, Granted, Queued, Busy, TimedOut, Cancelled, Deadlock, SessionEnded, GrantEnded,
         Converted, Released, NotOwner, AlreadyReleased, Expired, Extended, ValueSet, CancelTooLate, CancelReleased, Done,
-        NotFound, Refused,
+        NotFound, Completed, Begun, Checkpointed, Refused,
     }
     late Late { Granted, Converted, Ended }
     busy_why BusyWhy { Frozen, Held, Resting, Queued }
@@ -85,18 +89,26 @@ variants! { SHARED:
         NoSession, SessionExists, WrongSecret, WrongEpoch, AlreadySeen, SeenWhileWaiting, Bound, BadWord, BadNumber,
         CancelsItself, NamedTwice, OwnerWaits, UseUpgrade, AlreadyHeld, CountAboveOne, NotInGrant, UpgradeConflict,
         NotALock, NotAnElection, NothingToExtend, IsSemaphore, IsLock, PathSemaphore, NoLimit, LimitDiffers,
-        MoreThanLimit, LimitLowered, FreezeExists, NotYet,
+        MoreThanLimit, LimitLowered, KeyNeedsExclusive, KeyedReentry, KeyedGrant, NoJob, JobsNotAllowed, JobHeld,
+        FreezeExists, NotYet,
     }
     bad_word BadWord { Bound, Empty, ControlCharacter, EmptySegment, Zero }
     bound Bound {
         NameBytes, PathLevels, MetadataBytes, ValueBytes, OwnerBytes, PrincipalBytes, ReasonBytes, ToldReasonBytes, MultiLock,
         FootprintNames, LocksPerSession, WaitersPerSession, WaitersPerResource, SessionsPerPrincipal, UnseenAnswers,
-        SeenRanges, Reentries, Freezes, Limits, TtlLeast, LockDelay, Duration,
+        SeenRanges, Reentries, Freezes, Limits, TtlLeast, LockDelay, Duration, JobKeyBytes, JobBytes, JobsPerName, JobBytesPerName, Jobs, JobBytesTotal, KeepLeast,
     }
 }
 
 /// All bounds.
-pub const BOUNDS: [Bound; 22] = [
+pub const BOUNDS: [Bound; 29] = [
+    Bound::JobKeyBytes,
+    Bound::JobBytes,
+    Bound::JobsPerName,
+    Bound::JobBytesPerName,
+    Bound::Jobs,
+    Bound::JobBytesTotal,
+    Bound::KeepLeast,
     Bound::NameBytes,
     Bound::PathLevels,
     Bound::MetadataBytes,

@@ -1,9 +1,9 @@
 //! The part of the generator that makes the service's messages: pushes, views of the state, events.
 
 use fencepost_core::{
-    ActFacts, Arrival, BlockedBy, Blocker, Counts, Cycle, Event, Explanation, FreezeId, GrantView, HolderView,
-    LogicalMs, Names, Position, PositionedEvent, Push, QueueView, RequestFacts, RequestNumber, SessionView, Token,
-    TokenCheck,
+    ActFacts, Arrival, BlockedBy, Blocker, Counts, Cycle, Event, Explanation, FreezeId, GrantView, HolderView, JobFact,
+    JobView, LogicalMs, Names, Position, PositionedEvent, Push, QueueView, RequestFacts, RequestNumber, SessionView,
+    Token, TokenCheck,
 };
 use fencepost_wire::WallClock;
 use fencepost_wire::api::observe::ReadAt;
@@ -61,6 +61,10 @@ impl Generator {
             semaphores: self.count(),
             freezes: self.count(),
             last_token: Token(self.number()),
+            jobs: self.number(),
+            job_bytes: self.number(),
+            jobs_held: self.number(),
+            jobs_refused: self.flag(),
         }
     }
 
@@ -129,7 +133,7 @@ impl Generator {
     }
 
     fn event(&mut self) -> Event {
-        let event = match self.below(12) {
+        let event = match self.below(15) {
             0 => {
                 let (session, principal, metadata) = (self.session(), self.principal(), self.metadata());
                 Event::SessionOpened { session, principal, metadata }
@@ -163,6 +167,8 @@ impl Generator {
             },
             8 => Event::Contended { grant: self.grant(), names: self.names() },
             9 => Event::ValueSet { grant: self.grant(), name: self.name(), value: self.value() },
+            10 => Event::Job { name: self.name(), key: self.job_key(), what: self.job_fact() },
+            11 => Event::JobsFill { name: self.maybe(Generator::name), records: self.number(), bytes: self.number() },
             // More often, because there are several acts.
             _ => Event::Administered { by: self.principal(), reason: self.reason(), act: self.act_facts() },
         };
@@ -170,13 +176,36 @@ impl Generator {
         event
     }
 
+    fn job_fact(&mut self) -> JobFact {
+        let fact = match self.below(3) {
+            0 => JobFact::Begun { grant: self.grant(), attempt: self.number() },
+            1 => JobFact::Checkpointed { grant: self.grant(), attempt: self.number() },
+            _ => JobFact::Completed { token: self.maybe(|g| Token(g.number())), succeeded: self.flag() },
+        };
+        self.met.job_fact(&fact);
+        fact
+    }
+
+    /// A job as it is read alone, with its bytes.
+    pub fn job_view(&mut self, stamp: LogicalMs) -> JobView {
+        JobView {
+            stamp,
+            record: self.maybe(Generator::job_record),
+            holder: self.maybe(Generator::holder),
+            waiting: self.count(),
+        }
+    }
+
     fn act_facts(&mut self) -> ActFacts {
-        let act = match self.below(6) {
+        let act = match self.below(9) {
             0 => ActFacts::Broke { grant: self.grant(), names: self.names() },
             1 => ActFacts::Evicted(self.session()),
             2 => ActFacts::Froze { freeze: FreezeId(self.id()), scope: self.scope() },
             3 => ActFacts::Thawed { freeze: FreezeId(self.id()), scope: self.scope() },
             4 => ActFacts::LimitChanged { name: self.name(), limit: self.maybe(Generator::permits) },
+            5 => ActFacts::CompletedJob { name: self.name(), key: self.job_key() },
+            6 => ActFacts::ForgotJob { name: self.name(), key: self.job_key() },
+            7 => ActFacts::AllowedJobs,
             _ => ActFacts::WaivedRest { grant: self.grant(), names: self.names() },
         };
         self.met.act_facts(&act);
