@@ -177,6 +177,27 @@ fn a_completion_that_is_not_confirmed_is_unknown() {
     run.finish().with_code(121).says("a signal ended the wait");
 }
 
+/// The cluster is away for longer than `--timeout`, and for less time than the lease.
+#[test]
+fn a_completion_waits_for_a_cluster_that_comes_back() {
+    let dev = Dev::start();
+    let link = Link::to(&dev.server);
+    let script = "echo held; read go; echo done > $FENCEPOST_RESULT";
+    let args = ["run", "--timeout", "1s", "--once", "a", "billing", "--", "sh", "-c", script];
+    let mut command = crate::harness::command(&args);
+    let (reader, mut go) = std::io::pipe().unwrap();
+    command.env("FENCEPOST_SERVER", link.address.to_string()).stdin(reader);
+    let mut run = Process::start(command);
+    run.wait_for_line("held");
+    link.interrupt();
+    std::io::Write::write_all(&mut go, b"\n").unwrap();
+    let cut = Instant::now();
+    wait_until("the pause is over", || (cut.elapsed() >= Duration::from_secs(4)).then_some(()));
+    link.mend();
+    run.finish().ok();
+    assert_eq!(dev.show("a")["completion"]["result"]["text"], "done\n");
+}
+
 fn has_no_child(process: &Process) -> bool {
     let children = format!("/proc/{0}/task/{0}/children", process.id());
     std::fs::read_to_string(children).unwrap_or_default().trim().is_empty()
