@@ -9,7 +9,7 @@ use std::future::Future;
 use std::ops::Deref;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fencepost_core::{
     Action, CompletionRecord, JobBytes, JobKey, JobRecord, JobReport, JobTerms, Keep, LogicalMs, Name, Outcome,
@@ -20,6 +20,9 @@ use crate::client::{Client, millis};
 use crate::error::{Error, Refused, Unknown};
 use crate::guard::{Exclusive, Guard, Hold};
 use crate::lock::LockRequest;
+
+/// The pause between two reads of a job whose completion is not answered.
+const READ_AGAIN: Duration = Duration::from_millis(500);
 
 /// A request for a lock whose work is done once. Begin with [`LockRequest::once`].
 ///
@@ -333,7 +336,7 @@ impl Job {
     ///
     /// # Errors
     /// [`Refused::BadWord`] if the result is too long: then nothing was done. [`Refused::Lost`] if the lock was lost before: then another
-    /// attempt may run. [`Error::Unknown`] only if the cluster cannot be reached.
+    /// attempt may run. [`Error::Unknown`] only if the cluster cannot be reached until the lease is over.
     // Rule: completion
     pub async fn complete(&mut self, result: impl Into<JobResult>) -> Result<Completion, Error> {
         self.end(Verdict::Succeeded, result.into().0).await
@@ -364,6 +367,7 @@ impl Job {
             attempt => attempt,
         };
         let own = Some(self.hold.hold.grant_token());
+        let ends_at = Instant::now() + self.hold.hold.remaining();
         let unanswered = match self.guard.report(JobReport { verdict, bytes }).await {
             Ok(Outcome::Completed { token, succeeded }) if token == own => {
                 return Ok(Completion { succeeded, result, token, by: None, attempts });
@@ -373,8 +377,14 @@ impl Job {
             Err(error @ (Error::Refused(Refused::SessionEnded(_)) | Error::Unknown(_) | Error::Failed(_))) => error,
             Err(error) => return Err(error),
         };
-        let read = self.client().job(self.hold.name.as_str(), self.hold.key.as_str()).await;
-        let completion = read.map(|job| job.what.record.and_then(Completion::of).filter(|it| it.token == own));
+        let mut completion = self.completion_by(own).await;
+        // While the cluster cannot be reached, the answer is *unknown* at once, but the completion is still sent if the cluster comes back
+        // before the lease is over.
+        while !matches!(unanswered, Error::Refused(_)) && !matches!(completion, Ok(Some(_))) && Instant::now() < ends_at
+        {
+            tokio::time::sleep(READ_AGAIN).await;
+            completion = self.completion_by(own).await;
+        }
         match (completion, unanswered) {
             (Ok(Some(completion)), _) => Ok(completion),
             // The session has ended, so the completion cannot arrive any more.
@@ -382,6 +392,12 @@ impl Job {
             // Rule: unknown-is-said
             (Ok(None) | Err(_), _) => Err(Unknown::NoAnswer.into()),
         }
+    }
+
+    /// The completion of the job, if the grant with this token completed it.
+    async fn completion_by(&self, token: Option<Token>) -> Result<Option<Completion>, Error> {
+        let job = self.client().job(self.hold.name.as_str(), self.hold.key.as_str()).await?;
+        Ok(job.what.record.and_then(Completion::of).filter(|it| it.token == token))
     }
 
     fn client(&self) -> &Client {

@@ -62,9 +62,9 @@ pub(crate) fn run(args: &Args) -> Result {
 /// Prints the candidates for the last word.
 pub(crate) fn complete(args: &CompleteArgs) -> Result {
     let (word, before) = args.words.split_last().expect("clap requires a word");
-    let names = ArgValueCompleter::new(words_of(before, Wanted::Locks));
-    let jobs = ArgValueCompleter::new(words_of(before, Wanted::Jobs));
-    let keys = ArgValueCompleter::new(words_of(before, Wanted::Keys));
+    let typed = command_of(before);
+    let completer = |wanted| ArgValueCompleter::new(words_of(typed.clone(), wanted));
+    let (names, jobs, keys) = (completer(Wanted::Locks), completer(Wanted::Jobs), completer(Wanted::Keys));
     let with_words = |arg: clap::Arg| match arg.get_value_names() {
         Some([name]) if name == "LOCK" => arg.add(names.clone()),
         Some([name]) if name == "JOB" => arg.add(jobs.clone()),
@@ -98,9 +98,11 @@ enum Wanted {
     Keys,
 }
 
-/// Finds what the cluster knows for a command that begins with these words.
-fn words_of(words: &[OsString], wanted: Wanted) -> impl Fn(&OsStr) -> Vec<CompletionCandidate> + Send + Sync + 'static {
-    let command = command_of(words);
+/// Finds what the cluster of a command knows.
+fn words_of(
+    command: Option<(ServerArgs, Option<Name>)>,
+    wanted: Wanted,
+) -> impl Fn(&OsStr) -> Vec<CompletionCandidate> + Send + Sync + 'static {
     move |word| {
         let (Some((server, job)), Some(prefix)) = (command.clone(), word.to_str().map(str::to_owned)) else {
             return Vec::new();

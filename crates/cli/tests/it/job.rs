@@ -20,6 +20,12 @@ impl Dev {
         self.once_with(&[], key, script)
     }
 
+    /// The position after everything that has happened: a watch that starts later misses nothing.
+    fn position(&self) -> String {
+        let seen = self.fencepost(&["describe", "billing", "-o", "json"]).ok().json();
+        format!("{}.{}", seen["index"], u32::MAX)
+    }
+
     fn show(&self, key: &str) -> serde_json::Value {
         self.fencepost(&["job", "show", "billing", key, "-o", "json"]).ok().json()
     }
@@ -146,30 +152,55 @@ fn a_job_whose_lock_is_broken_stays_open() {
 #[test]
 fn a_completion_that_is_not_confirmed_is_unknown() {
     let dev = Dev::start();
+    // Cuts the link, lets the command succeed, and returns when it has ended.
+    let succeeds_alone = |key: &str, ttl: &str| {
+        let link = Link::to(&dev.server);
+        let script = "echo held; read go";
+        let args = ["run", "--ttl", ttl, "--timeout", "1s", "--once", key, "billing", "--", "sh", "-c", script];
+        let mut command = crate::harness::command(&args);
+        let (reader, mut go) = std::io::pipe().unwrap();
+        command.env("FENCEPOST_SERVER", link.address.to_string()).stdin(reader);
+        let mut run = Process::start(command);
+        run.wait_for_line("held");
+        link.cut();
+        std::io::Write::write_all(&mut go, b"\n").unwrap();
+        wait_until("the command has ended", || has_no_child(&run).then_some(()));
+        run
+    };
+    let said = succeeds_alone("a", "5s").finish().with_code(121);
+    said.says("may be completed or not").says("`fencepost job show billing a`");
+    // This time it did not arrive, and the next run runs it again.
+    dev.once("a", "echo attempt $FENCEPOST_ATTEMPT").ok().says("attempt 2");
+    // A signal ends the wait for the answer, long before the session ends.
+    let run = succeeds_alone("b", "600s");
+    run.signal(Signal::SIGTERM);
+    run.finish().with_code(121).says("a signal ended the wait");
+}
+
+/// The cluster is away for longer than `--timeout`, and for less time than the lease.
+#[test]
+fn a_completion_waits_for_a_cluster_that_comes_back() {
+    let dev = Dev::start();
     let link = Link::to(&dev.server);
-    let mut command = crate::harness::command(&[
-        "run",
-        "--ttl",
-        "5s",
-        "--timeout",
-        "1s",
-        "--once",
-        "a",
-        "billing",
-        "--",
-        "sh",
-        "-c",
-        "echo held; read go",
-    ]);
+    let script = "echo held; read go; echo done > $FENCEPOST_RESULT";
+    let args = ["run", "--timeout", "1s", "--once", "a", "billing", "--", "sh", "-c", script];
+    let mut command = crate::harness::command(&args);
     let (reader, mut go) = std::io::pipe().unwrap();
     command.env("FENCEPOST_SERVER", link.address.to_string()).stdin(reader);
     let mut run = Process::start(command);
     run.wait_for_line("held");
-    link.cut();
+    link.interrupt();
     std::io::Write::write_all(&mut go, b"\n").unwrap();
-    run.finish().with_code(121).says("may be completed or not").says("`fencepost job show billing a`");
-    // This time it did not arrive, and the next run runs it again.
-    dev.once("a", "echo attempt $FENCEPOST_ATTEMPT").ok().says("attempt 2");
+    let cut = Instant::now();
+    wait_until("the pause is over", || (cut.elapsed() >= Duration::from_secs(4)).then_some(()));
+    link.mend();
+    run.finish().ok();
+    assert_eq!(dev.show("a")["completion"]["result"]["text"], "done\n");
+}
+
+fn has_no_child(process: &Process) -> bool {
+    let children = format!("/proc/{0}/task/{0}/children", process.id());
+    std::fs::read_to_string(children).unwrap_or_default().trim().is_empty()
 }
 
 #[test]
@@ -236,11 +267,7 @@ fn a_lock_is_kept_for_at_least_the_time_that_was_asked_for() {
     let held_on = || {
         let mut run = dev.start_client(&["run", "--at-least", "600s", "a", "--", "sh", "-c", "echo done; exit 4"]);
         run.wait_for_line("done");
-        wait_until("the command has ended", || {
-            let children =
-                std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id())).unwrap_or_default();
-            children.trim().is_empty().then_some(())
-        });
+        wait_until("the command has ended", || has_no_child(&run).then_some(()));
         run
     };
     let first = held_on();
@@ -336,7 +363,7 @@ fn job_wait_returns_when_the_job_is_completed() {
 #[test]
 fn an_administrator_completes_and_forgets_jobs() {
     let dev = Dev::start();
-    let mut watch = dev.start_client(&["watch", "billing", "-o", "json"]);
+    let mut watch = dev.start_client(&["watch", "billing", "-o", "json", "--after", &dev.position()]);
     let mut run = dev.start_client(&["run", "--once", "a", "billing", "--", "sh", "-c", "echo held; exec sleep 600"]);
     run.wait_for_line("held");
     let waiter = dev.start_client(&["run", "--once", "a", "billing", "--", "echo", "never"]);
@@ -374,7 +401,7 @@ fn an_administrator_completes_and_forgets_jobs() {
 #[test]
 fn watch_tells_people_of_jobs_in_words() {
     let dev = Dev::start();
-    let mut watch = dev.start_client(&["watch"]);
+    let mut watch = dev.start_client(&["watch", "--after", &dev.position()]);
     dev.once("a key", "$0 checkpoint secret; exit 3").with_code(3);
     assert!(watch.wait_for_line("job begun").contains("billing  grant=1  key=\"a key\"  attempt=1"));
     assert!(!watch.wait_for_line("job checkpointed").contains("secret"));

@@ -215,10 +215,18 @@ impl Dev {
     }
 }
 
+enum LinkState {
+    Open(Vec<TcpStream>),
+    /// New connections are closed at once.
+    Interrupted,
+    /// New connections are refused.
+    Cut,
+}
+
 /// A proxy to a server that a test can cut.
 pub(crate) struct Link {
     pub(crate) address: SocketAddr,
-    open: Arc<Mutex<Option<Vec<TcpStream>>>>,
+    state: Arc<Mutex<LinkState>>,
 }
 
 impl Link {
@@ -226,14 +234,17 @@ impl Link {
         let server = server.to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").expect("there are free ports");
         let address = listener.local_addr().expect("a listener has an address");
-        let open = Arc::new(Mutex::new(Some(Vec::new())));
-        let streams = open.clone();
+        let state = Arc::new(Mutex::new(LinkState::Open(Vec::new())));
+        let seen = state.clone();
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let Ok(upstream) = TcpStream::connect(&server) else { continue };
-                match streams.lock().unwrap().as_mut() {
-                    Some(streams) => streams.extend([client.try_clone().unwrap(), upstream.try_clone().unwrap()]),
-                    None => return,
+                match &mut *seen.lock().unwrap() {
+                    LinkState::Open(streams) => {
+                        streams.extend([client.try_clone().unwrap(), upstream.try_clone().unwrap()]);
+                    }
+                    LinkState::Interrupted => continue,
+                    LinkState::Cut => return,
                 }
                 for (mut from, mut to) in
                     [(client.try_clone().unwrap(), upstream.try_clone().unwrap()), (upstream, client)]
@@ -249,12 +260,27 @@ impl Link {
                 }
             }
         });
-        Link { address, open }
+        Link { address, state }
     }
 
     /// Closes all connections, and accepts no more.
     pub(crate) fn cut(&self) {
-        for stream in self.open.lock().unwrap().take().into_iter().flatten() {
+        self.close(LinkState::Cut);
+    }
+
+    /// Closes all connections, and new ones at once, until it is mended.
+    pub(crate) fn interrupt(&self) {
+        self.close(LinkState::Interrupted);
+    }
+
+    pub(crate) fn mend(&self) {
+        *self.state.lock().unwrap() = LinkState::Open(Vec::new());
+    }
+
+    fn close(&self, next: LinkState) {
+        let before = std::mem::replace(&mut *self.state.lock().unwrap(), next);
+        let LinkState::Open(streams) = before else { return };
+        for stream in streams {
             // Its other side may have closed it.
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
