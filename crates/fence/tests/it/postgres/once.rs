@@ -427,6 +427,11 @@ fn a_role_records_keys_through_the_functions_alone() {
         ] {
             assert_eq!(code(&worker, forbidden).await, "42501", "{forbidden}");
         }
+        // It could not delete the row either way. The function is closed as well.
+        let may = format!(
+            "SELECT has_function_privilege('{role}', 'fencepost.forget(text, text)', 'EXECUTE')::integer::bigint"
+        );
+        assert_eq!(one(&owner, &may).await, 0);
         // Tables of the role with the names of the guard's tables.
         run(
             &worker,
