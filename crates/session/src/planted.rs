@@ -13,6 +13,10 @@ fencepost_core::planted_bugs! {
         IgnoresLockTtl,
         /// A push counts as an anchor, at the instant when it came.
         PushesAnchor,
+        /// A client that ends drops its unsent completions, as it drops other unsent requests.
+        DropsCompletionAtEnd,
+        /// A client whose session ends before a completion is answered reports that it succeeded.
+        GuessesCompletion,
         /// A stream acts for sessions that are not bound to it.
         ActsUnbound,
         /// A stream acts in a later epoch than its open or attach gave it.

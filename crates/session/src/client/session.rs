@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use fencepost_core::{
-    Action, Epoch, GrantEnd, GrantId, Held, JobReport, LogicalMs, Metadata, Request, RequestNumber, Seen, SessionEnd,
-    SessionId, Terms, Token, Ttl,
+    Action, Epoch, GrantEnd, GrantId, Held, JobReport, LogicalMs, Metadata, Outcome, Request, RequestNumber, Seen,
+    SessionEnd, SessionId, Terms, Token, Ttl, Verdict,
 };
 
 use fencepost_wire::SessionSecret;
@@ -435,7 +435,7 @@ impl Session {
             // The close gives back everything, so nothing else needs to be sent. Only a completion says something that would be lost.
             // Rule: completion
             let reports = |number: &u64| self.pending.get(number).is_some_and(|it| reports_on_job(&it.request.action));
-            self.unsent.retain(reports);
+            self.unsent.retain(|number| reports(number) && !planted(Bug::DropsCompletionAtEnd));
             self.ask(common, Action::Close, None, false);
             return;
         }
@@ -639,7 +639,8 @@ impl Session {
         self.life = Life::Ended(how.clone());
         for number in self.pending.keys().copied().collect::<Vec<_>>() {
             let queued = self.pending[&number].ever_queued;
-            self.resolve(common, number, Answer::SessionEnded { how: how.clone(), queued });
+            let answer = Answer::SessionEnded { how: how.clone(), queued };
+            self.resolve(common, number, self.guessed(number).unwrap_or(answer));
         }
         self.unsent.clear();
         let why = how.map_or(Lost::Gone, |how| Lost::Ended(GrantEnd::Session(how)));
@@ -651,6 +652,18 @@ impl Session {
             self.forget_if_over(id);
         }
         common.events.push_back(Event::SessionChanged(self.id));
+    }
+
+    /// What a client with a planted fault reports of a completion whose answer it did not hear.
+    fn guessed(&self, number: u64) -> Option<Answer> {
+        if !planted(Bug::GuessesCompletion) {
+            return None;
+        }
+        let Action::Release { grant, report: Some(report) } = &self.pending.get(&number)?.request.action else {
+            return None;
+        };
+        let (token, succeeded) = (Some(self.grants.get(grant)?.token), report.verdict == Verdict::Succeeded);
+        (report.verdict != Verdict::Open).then_some(Answer::Decided(Outcome::Completed { token, succeeded }))
     }
 
     // ---- Passing time
