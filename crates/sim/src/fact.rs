@@ -4,8 +4,8 @@
 //! Facts hold no judgement and no text: the checkers judge them, and `telling.rs` words them.
 
 use fencepost_core::{
-    Action, Batch, Effects, GrantId, LogPosition, LogicalMs, Name, Outcome, PositionedEvent, Push, Repeat, Reply,
-    RequestNumber, SessionId, Token,
+    Action, Batch, Effects, GrantId, JobKey, JobRecord, LogPosition, LogicalMs, Name, Outcome, PositionedEvent, Push,
+    Repeat, Reply, RequestNumber, SessionId, Token,
 };
 use fencepost_replica::Hears;
 use fencepost_session::Tier;
@@ -134,6 +134,30 @@ pub enum Fact<'a> {
         read: u64,
         /// The last entry whose effects the answer includes.
         position: LogPosition,
+    },
+    /// A read of a job was answered.
+    JobRead {
+        /// The last entry whose effects the answer includes.
+        position: LogPosition,
+        /// The stamp of that entry.
+        stamp: LogicalMs,
+        /// The job's name.
+        name: &'a Name,
+        /// The job's key.
+        key: &'a JobKey,
+        /// What is remembered of it.
+        record: Option<&'a JobRecord>,
+    },
+    /// A user did not hear whether it completed a job, and read the job. It came to this conclusion.
+    JobConcluded {
+        /// The job's name.
+        name: &'a Name,
+        /// The job's key.
+        key: &'a JobKey,
+        /// The token of the user's grant.
+        token: Token,
+        /// Whether that grant completed the job.
+        completed: bool,
     },
     /// A watcher received an event. Each watcher resumes after the last event that it received, at any node.
     Watched {
@@ -273,6 +297,8 @@ pub struct Access {
     pub session: SessionId,
     /// The token that was presented.
     pub token: Token,
+    /// The key of the job whose work this is.
+    pub key: Option<JobKey>,
     /// The kind of access.
     pub what: AccessKind,
     /// Whether the guard accepted it.
@@ -292,5 +318,10 @@ pub enum AccessKind {
         based_on: u64,
         /// The version after the write, if it was accepted.
         makes: u64,
+    },
+    /// The row of a job, which is written once: with the work, by the token of the job's grant.
+    Once {
+        /// Whether the row was written now. `false` if it stood already, or was refused.
+        is_new: bool,
     },
 }

@@ -141,6 +141,17 @@ impl Hostile {
         }
     }
 
+    /// An administrator is about to end a session: opens its id on each stream, so that some opens come before the end is known.
+    pub(crate) fn opens_evicted(&mut self, session: SessionId) -> Vec<Deed> {
+        let Some(known) = self.known.iter().find(|known| known.session == session).cloned() else { return Vec::new() };
+        let streams: Vec<StreamId> = self.streams.iter().filter(|it| it.1 == known.tier).map(|it| it.0).collect();
+        let open = |stream| {
+            let message = v1::ClientMessage { opens: vec![self.open(&known)], ..v1::ClientMessage::default() };
+            Deed::Send(stream, message)
+        };
+        streams.into_iter().map(open).collect()
+    }
+
     /// Moves a session of its own to another stream, while the old streams send requests in the current and the next epochs.
     fn moves_its_own(&mut self, stream: StreamId, tier: Tier) -> Vec<Deed> {
         let Some(at) = self.own.iter().position(|own| own.tier == tier) else {

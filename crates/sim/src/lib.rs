@@ -17,6 +17,7 @@
 //! | `world/nodes.rs` | start, crash, turns, syncs and snapshots of nodes, and the messages between them |
 //! | `world/door.rs` | the driver of a node's edge: streams, messages of clients, replies and pushes |
 //! | `world/clients.rs` | what reaches client processes, and what they want done |
+//! | `world/jobs.rs` | reads of jobs, and what administrators do to jobs |
 //! | `world/hostile.rs` | when the hostile client acts, and what it learns |
 //! | `world/faults.rs` | random faults, administrators, readers and watchers |
 //! | `world/leases.rs` | the faults of lease runs: the leader changes often, and holders go silent |
@@ -32,8 +33,9 @@
 //! | `node.rs` | the state of a node: a real replica, edge and efficiency tier with a simulated disk and clock |
 //! | `port.rs` | where a node's edge submits commands, and which stream asked for each |
 //! | `process.rs` | a client's process: the real client machines and their users |
-//! | `user.rs` | the three kinds of users behind one type |
+//! | `user.rs` | the four kinds of users behind one type |
 //! | `worker.rs` | a user that acts by chance, often |
+//! | `runner.rs` | a user that runs jobs |
 //! | `holder.rs` | a user of lease runs: holds a lock for long, and says little |
 //! | `scripted.rs` | a user that follows a scenario, and notes the results |
 //! | `hostile.rs` | a hostile client that knows everything except the secrets of others |
@@ -64,6 +66,7 @@ mod node;
 mod port;
 mod process;
 mod redlock;
+mod runner;
 mod scripted;
 mod store;
 mod telling;

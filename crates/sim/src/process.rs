@@ -4,9 +4,10 @@
 //! What it wants from the network it returns as deeds for the world.
 
 use std::collections::VecDeque;
+use std::fmt::Debug;
 use std::time::Duration;
 
-use fencepost_core::{LogPosition, LogicalMs, Nanos, Push, RequestNumber};
+use fencepost_core::{JobRecord, LogPosition, LogicalMs, Nanos, Push, RequestNumber};
 use fencepost_session::Tier;
 use fencepost_session::client::{Connection, DialFailure, Event, Reconnect, Step};
 use fencepost_session::edge::StreamId;
@@ -18,8 +19,8 @@ use crate::observer::Observer;
 use crate::random::Random;
 use crate::scripted::{Order, ScriptedUser};
 use crate::store::Reply;
-use crate::user::User;
-use crate::worker::{Errand, Hands, Worker};
+use crate::user::{Served, User};
+use crate::worker::{Errand, Hands};
 
 /// Timeout of a dial.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -35,6 +36,8 @@ pub(crate) enum Arrival {
     Message(StreamId, v1::ServerMessage),
     /// The store answered a call of a user.
     Store { worker: usize, call: u64, reply: Reply },
+    /// The cluster answered a user's read of a job.
+    Job { user: usize, call: u64, record: Option<Box<JobRecord>> },
     /// An order of a scenario to a user.
     Order { user: usize, order: Order },
     /// The process's timer fired.
@@ -57,7 +60,7 @@ pub(crate) enum Deed {
     HangUp(StreamId),
     /// Leave this stream unread for this many milliseconds.
     StopReading(StreamId, u64),
-    /// Call the store for a user.
+    /// Make a call for a user.
     Errand(Errand),
 }
 
@@ -130,9 +133,13 @@ impl Process {
         self.addresses = addresses;
     }
 
-    /// Its users that act by chance.
-    pub(crate) fn workers(&self) -> impl Iterator<Item = &Worker> {
-        self.users.iter().filter_map(|user| if let User::Worker(worker) = user { Some(worker) } else { None })
+    /// How its users that act by chance were served: the number of each, the answers that it got, and the user itself for people.
+    pub(crate) fn served(&self) -> impl Iterator<Item = (usize, Served, &dyn Debug)> {
+        self.users.iter().filter_map(|user| match user {
+            User::Worker(worker) => Some((worker.id, worker.served, worker as &dyn Debug)),
+            User::Runner(runner) => Some((runner.id, runner.served, runner as &dyn Debug)),
+            User::Holder(_) | User::Scripted(_) => None,
+        })
     }
 
     /// Its users that follow a scenario.
@@ -176,7 +183,7 @@ impl Process {
     ) -> (Vec<Deed>, WorldTime) {
         let (local, in_memory) = (self.local(now), self.in_memory());
         let mut deeds = Vec::new();
-        let errands = &mut Vec::new();
+        let (errands, leaves) = (&mut Vec::new(), &mut false);
         match arrival {
             Arrival::Connected(stream, hello) => {
                 if matches!(self.link, Link::Dialling { stream: dialled, .. } if dialled == stream) {
@@ -215,8 +222,22 @@ impl Process {
                     now,
                     local,
                     errands,
+                    leaves,
                 };
                 self.users[worker].handle_store(call, reply, hands);
+            }
+            Arrival::Job { user, call, record } => {
+                let hands = &mut Hands {
+                    client: self.id,
+                    in_memory,
+                    machine: &mut self.machine,
+                    observer,
+                    now,
+                    local,
+                    errands,
+                    leaves,
+                };
+                self.users[user].handle_job(call, record.as_deref(), hands);
             }
             Arrival::Order { user, order } => {
                 let hands = &mut Hands {
@@ -227,6 +248,7 @@ impl Process {
                     now,
                     local,
                     errands,
+                    leaves,
                 };
                 if let User::Scripted(user) = &mut self.users[user] {
                     user.handle_order(order, hands);
@@ -234,9 +256,13 @@ impl Process {
             }
             Arrival::Wake => {}
         }
-        self.act(now, local, observer, errands, &mut deeds, next_stream);
+        self.act(now, local, observer, (&mut *errands, leaves), &mut deeds, next_stream);
         deeds.extend(errands.drain(..).map(Deed::Errand));
-        let wake = self.next_at(local);
+        if *leaves {
+            self.end_program(now, observer, &mut deeds);
+        }
+        // A new program begins with its first wake-up.
+        let wake = if *leaves { Nanos(local.0 + 1) } else { self.next_at(local) };
         (deeds, self.clock.when(wake.0))
     }
 
@@ -258,27 +284,31 @@ impl Process {
         now: WorldTime,
         local: Nanos,
         observer: &mut Observer,
-        errands: &mut Vec<Errand>,
+        (errands, leaves): (&mut Vec<Errand>, &mut bool),
         deeds: &mut Vec<Deed>,
         next_stream: &mut u64,
     ) {
         let in_memory = self.in_memory();
         self.machine.handle_timeout(local);
         for at in 0..self.users.len() {
-            let hands =
-                &mut Hands { client: self.id, in_memory, machine: &mut self.machine, observer, now, local, errands };
+            let machine = &mut self.machine;
+            let hands = &mut Hands { client: self.id, in_memory, machine, observer, now, local, errands, leaves };
             self.users[at].handle_time(hands);
         }
         // A user that handles an answer may cause further answers.
         while let Some(event) = self.machine.poll_event() {
             let Event::Answered(request, answer) = event else { continue };
             let user = self.users.iter_mut().find(|user| user.session() == Some(request.session));
-            let hands =
-                &mut Hands { client: self.id, in_memory, machine: &mut self.machine, observer, now, local, errands };
+            let machine = &mut self.machine;
+            let hands = &mut Hands { client: self.id, in_memory, machine, observer, now, local, errands, leaves };
             match user {
                 Some(user) => user.handle_answer(request, &answer, hands),
                 None => hands.tell(&Fact::Told { request, answer: &answer }),
             }
+        }
+        if *leaves {
+            // What is left to send is sent by `end_program`.
+            return;
         }
         if self.machine.is_stalled()
             && let Link::Up { stream } = self.link
@@ -305,6 +335,19 @@ impl Process {
                 deeds.push(Deed::Send(stream, message));
             }
         }
+    }
+
+    /// The program ends: it sends what the library sends then, and starts again with empty memory.
+    fn end_program(&mut self, now: WorldTime, observer: &mut Observer, deeds: &mut Vec<Deed>) {
+        observer.fault(now, "program ended", || self.tell());
+        let local = self.local(now);
+        self.machine.handle_farewell();
+        if let Link::Up { stream } = self.link {
+            while let Some(message) = self.machine.poll_transmit(local) {
+                deeds.push(Deed::Send(stream, message));
+            }
+        }
+        deeds.extend(self.crash(now));
     }
 
     fn next_at(&mut self, local: Nanos) -> Nanos {

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use fencepost_core::{Name, OwnerName, Ttl};
+use fencepost_core::{JobBytes, JobKey, Name, OwnerName, Ttl};
 use serde::Deserialize;
 
 use crate::scripted::Visit;
@@ -67,7 +67,21 @@ pub(crate) struct Step {
 #[serde(deny_unknown_fields, rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub(crate) enum Deed {
     /// Requests a lock, and waits. With `hold-ms` the client releases it that long after the grant.
-    Acquire { who: String, lock: String, owner: Option<String>, wait_ms: Option<u64>, hold_ms: Option<u64> },
+    /// With `job` it is for the job with this key.
+    Acquire {
+        who: String,
+        lock: String,
+        owner: Option<String>,
+        job: Option<String>,
+        wait_ms: Option<u64>,
+        hold_ms: Option<u64>,
+    },
+    /// Stores a checkpoint of the job that it holds.
+    Checkpoint { who: String, lock: String, text: String },
+    /// Completes the job that it holds, and so releases the lock.
+    Complete { who: String, lock: String, result: String },
+    /// Reads a job.
+    ReadJob { who: String, lock: String, job: String },
     /// Requests a lock, without waiting.
     Try { who: String, lock: String },
     /// Releases a lock.
@@ -124,6 +138,8 @@ pub(crate) enum Expectation {
     Guard { who: String, lock: String, says: GuardSays },
     /// The answer to the client's last request for a lock.
     Answer { who: String, is: AnswerIs },
+    /// What the client's last read of a job showed.
+    Job { who: String, attempts: u64, checkpoint: Option<String>, completed: bool },
     /// The client was refused because of this cycle, which begins with the client itself.
     Cycle { who: String, through: Vec<String> },
     /// The result of the client's last visit of this kind at the stores.
@@ -157,6 +173,7 @@ pub(crate) enum AnswerIs {
     Granted,
     Busy,
     TimedOut,
+    Completed,
     Deadlock,
     Unknown,
     Failed,
@@ -206,7 +223,7 @@ pub(crate) enum Actor {
 }
 
 /// The built-in scenarios: name and text.
-pub const SCENARIOS: [(&str, &str); 9] = [
+pub const SCENARIOS: [(&str, &str); 10] = [
     ("paused-holder", include_str!("../scenarios/paused-holder.toml")),
     ("delayed-write", include_str!("../scenarios/delayed-write.toml")),
     ("leader-fail-over", include_str!("../scenarios/leader-fail-over.toml")),
@@ -215,6 +232,7 @@ pub const SCENARIOS: [(&str, &str); 9] = [
     ("clock-jump", include_str!("../scenarios/clock-jump.toml")),
     ("thundering-herd", include_str!("../scenarios/thundering-herd.toml")),
     ("circular-wait", include_str!("../scenarios/circular-wait.toml")),
+    ("job-runs-once", include_str!("../scenarios/job-runs-once.toml")),
     ("redlock-clock-jump", include_str!("../scenarios/redlock-clock-jump.toml")),
 ];
 
@@ -301,6 +319,14 @@ pub(crate) fn ttl(ms: u64) -> Result<Ttl, BadScenario> {
 
 pub(crate) fn lock_name(text: &str) -> Result<Name, BadScenario> {
     Name::new(text).map_err(|wrong| BadScenario(wrong.to_string()))
+}
+
+pub(crate) fn job_key(text: &str) -> Result<JobKey, BadScenario> {
+    JobKey::new(text).map_err(|wrong| BadScenario(wrong.to_string()))
+}
+
+pub(crate) fn job_bytes(text: &str) -> Result<JobBytes, BadScenario> {
+    JobBytes::new(text.as_bytes()).map_err(|wrong| BadScenario(wrong.to_string()))
 }
 
 pub(crate) fn owner_name(text: Option<&str>) -> Result<Option<OwnerName>, BadScenario> {

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fencepost_core::{
-    Acquire, Action, GrantId, Lock, LockMode, Locks, Name, Nanos, Outcome, OwnerName, SessionId, Terms, Token, Ttl,
-    Wait,
+    Acquire, Action, GrantId, JobBytes, JobKey, JobRecord, JobReport, JobTerms, Keep, Lock, LockMode, Locks, Name,
+    Nanos, Outcome, OwnerName, SessionId, Terms, Token, Ttl, Verdict, Wait,
 };
 use fencepost_session::client::{Answer, GrantKey, GrantState, LetGo, RequestKey};
 
@@ -16,7 +16,7 @@ use crate::fact::Fact;
 use crate::random::Random;
 use crate::store::{Call, CallKind, Reply, Versions};
 use crate::user::new_session;
-use crate::worker::{Errand, Hands};
+use crate::worker::{Errand, ErrandKind, Hands};
 
 /// How much longer than the cluster it waits before it gives up.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -25,7 +25,13 @@ const PATIENCE: Duration = Duration::from_secs(4);
 #[derive(Clone, Debug)]
 pub(crate) enum Order {
     /// Requests a lock. With `hold_ms` the user releases it that long after the grant.
-    Acquire { lock: Name, owner: Option<OwnerName>, wait: Wait, hold_ms: Option<u64> },
+    Acquire { lock: Name, owner: Option<OwnerName>, job: Option<JobKey>, wait: Wait, hold_ms: Option<u64> },
+    /// Stores a checkpoint of the job that it holds under this name.
+    Checkpoint { lock: Name, text: JobBytes },
+    /// Completes the job that it holds under this name.
+    Complete { lock: Name, result: JobBytes },
+    /// Reads a job.
+    ReadJob { lock: Name, key: JobKey },
     /// Releases a lock.
     Release { lock: Name },
     /// Checks its guard.
@@ -69,6 +75,8 @@ pub(crate) struct Notes {
     pub(crate) tokens: BTreeMap<Name, Token>,
     /// How often it was granted a lock.
     pub(crate) served: u64,
+    /// The last job that it read.
+    pub(crate) job: Option<Box<JobRecord>>,
 }
 
 /// A user of a scenario.
@@ -122,9 +130,10 @@ impl ScriptedUser {
     /// Carries out an order.
     pub(crate) fn handle_order(&mut self, order: Order, hands: &mut Hands<'_>) {
         match order {
-            Order::Acquire { lock, owner, wait, hold_ms } => {
+            Order::Acquire { lock, owner, job, wait, hold_ms } => {
+                let terms = Terms { job: job.map(|key| JobTerms { key, keep: Keep::default() }), ..Terms::default() };
                 let locks = Locks::from_buf([Lock { name: lock.clone(), mode: LockMode::Exclusive }]);
-                let action = Action::Acquire(Acquire { locks, owner, wait, terms: Terms::default() });
+                let action = Action::Acquire(Acquire { locks, owner, wait, terms });
                 let limit = match wait {
                     Wait::No => Some(hands.local.after(PATIENCE)),
                     Wait::UpTo(ms) => Some(hands.local.after(PATIENCE + Duration::from_millis(ms.get()))),
@@ -137,6 +146,18 @@ impl ScriptedUser {
                 self.asked.insert(request, (lock, hold_ms));
             }
             Order::Release { lock } => self.release(&lock, hands),
+            Order::Checkpoint { lock, text } => {
+                let Some((hold, session)) = self.holds.get(&lock).zip(self.session) else { return };
+                let action = Action::Checkpoint { grant: hold.grant, bytes: text };
+                let request = hands.machine.request(session, action.clone(), Some(hands.local.after(PATIENCE)));
+                hands.tell(&Fact::Asked { request, action: &action });
+            }
+            Order::Complete { lock, result } => self.complete(&lock, result, hands),
+            Order::ReadJob { lock, key } => {
+                self.notes.job = None;
+                let call = self.random.number();
+                hands.errands.push(Errand { user: self.id, call, what: ErrandKind::Job(lock, key) });
+            }
             Order::Check { lock } => self.check(lock, hands),
             Order::Go { lock, to } => self.go(lock, to, hands),
             Order::Close => {
@@ -170,6 +191,11 @@ impl ScriptedUser {
         }
     }
 
+    /// The cluster answered a read of a job.
+    pub(crate) fn handle_job(&mut self, _: u64, record: Option<&JobRecord>) {
+        self.notes.job = record.cloned().map(Box::new);
+    }
+
     /// The current session if it is alive, or a new one.
     fn living_session(&mut self, hands: &mut Hands<'_>) -> SessionId {
         if let Some(session) = self.session.filter(|session| hands.machine.is_alive(*session)) {
@@ -193,6 +219,22 @@ impl ScriptedUser {
             }
             LetGo::Lost(lost) => {
                 hands.observer.line(hands.now, &self.name, || format!("has nothing to release on {lock}: {lost}"));
+            }
+        }
+    }
+
+    fn complete(&mut self, lock: &Name, result: JobBytes, hands: &mut Hands<'_>) {
+        let Some((hold, session)) = self.holds.remove(lock).zip(self.session) else { return };
+        let report = JobReport { verdict: Verdict::Succeeded, bytes: result };
+        let action = Action::Release { grant: hold.grant, report: Some(Box::new(report.clone())) };
+        match hands.machine.report(GrantKey::new(session, hold.grant), report, hands.local) {
+            LetGo::Asked(request) => {
+                hands.tell(&Fact::Asked { request, action: &action });
+                self.notes.answer = None;
+                self.asked.insert(request, (lock.clone(), None));
+            }
+            LetGo::Lost(lost) => {
+                hands.observer.line(hands.now, &self.name, || format!("has no job to complete on {lock}: {lost}"));
             }
         }
     }
@@ -222,8 +264,8 @@ impl ScriptedUser {
         };
         // Random rather than a count of the pending calls: a late answer must find the call that it belongs to.
         let call = self.random.number();
-        let what = Call { name: lock.clone(), session, token: hold.token, what };
-        hands.errands.push(Errand { user: self.id, call, what });
+        let what = Call { name: lock.clone(), session, token: hold.token, key: None, what };
+        hands.errands.push(Errand { user: self.id, call, what: ErrandKind::Store(what) });
         self.calls.insert(call, (lock, to));
     }
 }

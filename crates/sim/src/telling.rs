@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use fencepost_core::{
-    Act, ActFacts, Action, Busy, BusyWhy, Cycle, Event, GrantEnd, Held, Lock, LockMode, Names, Outcome, OwnerName,
-    RequestFacts, Scope, SessionEnd, SessionId, TakePermits, Takes, Wait,
+    Act, ActFacts, Action, Busy, BusyWhy, Cycle, Event, GrantEnd, Held, JobFact, Lock, LockMode, Names, Outcome,
+    OwnerName, RequestFacts, Scope, SessionEnd, SessionId, TakePermits, Takes, Token, Verdict, Wait,
 };
 use fencepost_session::client::{Answer, Failure};
 
@@ -64,6 +64,21 @@ impl Telling {
                 let what = format!("looks at its guard and acts under grant {} with token {}", grant.0, token.0);
                 vec![(self.session(*session), what)]
             }
+            Fact::JobRead { name, key, record, .. } => {
+                let what = record.map_or("nothing is remembered".to_owned(), |record| {
+                    let checkpoint =
+                        record.checkpoint.as_ref().map(|it| format!(", a checkpoint of attempt {}", it.attempt));
+                    let completion = record.completion.as_ref().map(|it| completed(it.token, it.succeeded));
+                    let completion = completion.map(|how| format!(", completed{how}"));
+                    let (checkpoint, completion) = (checkpoint.unwrap_or_default(), completion.unwrap_or_default());
+                    format!("{} attempts{checkpoint}{completion}", record.attempts)
+                });
+                vec![("world".to_owned(), format!("a read of {name} {key} shows: {what}"))]
+            }
+            Fact::JobConcluded { name, key, token, completed } => {
+                let what = if *completed { "completed" } else { "did not complete" };
+                vec![("world".to_owned(), format!("a user concludes that token {} {what} {name} {key}", token.0))]
+            }
             Fact::Store(access) => vec![("store".to_owned(), self.access(access))],
             Fact::Leads { leader, planned } => {
                 let what = match (leader, planned) {
@@ -120,6 +135,21 @@ impl Telling {
             Event::ValueSet { name, value, .. } => {
                 format!("the value of {name} is now \"{}\"", String::from_utf8_lossy(value.as_bytes()).escape_debug())
             }
+            Event::Job { name, key, what } => match what {
+                JobFact::Begun { grant, attempt } => {
+                    format!("attempt {attempt} at {name} {key} begins, under grant {}", grant.0)
+                }
+                JobFact::Checkpointed { attempt, .. } => {
+                    format!("attempt {attempt} at {name} {key} stores a checkpoint")
+                }
+                JobFact::Completed { token, succeeded } => {
+                    format!("{name} {key} is completed{}", completed(*token, *succeeded))
+                }
+            },
+            Event::JobsFill { name, records, .. } => {
+                let whose = name.as_ref().map_or("all names".to_owned(), |name| name.to_string());
+                format!("the {records} jobs of {whose} fill their bound")
+            }
             Event::Administered { by, act, .. } => format!("{} {}", by.as_str(), self.act_facts(act)),
         }
     }
@@ -135,6 +165,9 @@ impl Telling {
             }
             ActFacts::LimitChanged { name, limit: None } => format!("removed the limit of {name}"),
             ActFacts::WaivedRest { names, .. } => format!("waived the rest of {}", list(names)),
+            ActFacts::CompletedJob { name, key } => format!("completed {name} {key}"),
+            ActFacts::ForgotJob { name, key } => format!("forgot {name} {key}"),
+            ActFacts::AllowedJobs => "allowed jobs".to_owned(),
         }
     }
 
@@ -148,6 +181,9 @@ impl Telling {
             Act::Thaw { .. } => "asks to thaw".to_owned(),
             Act::SetLimit { name, limit: Some(limit) } => format!("asks to set the limit of {name} to {}", limit.get()),
             Act::SetLimit { name, limit: None } => format!("asks to remove the limit of {name}"),
+            Act::CompleteJob { name, key, .. } => format!("asks to complete {name} {key}"),
+            Act::ForgetJob { name, key } => format!("asks to forget {name} {key}"),
+            Act::AllowJobs => "asks to allow jobs".to_owned(),
         }
     }
 
@@ -203,6 +239,9 @@ impl Telling {
             Outcome::CancelReleased { .. } => "cancelled after the grant, which was released".to_owned(),
             Outcome::Done => "done".to_owned(),
             Outcome::NotFound => "not found".to_owned(),
+            Outcome::Completed { token, succeeded } => format!("the job is completed{}", completed(*token, *succeeded)),
+            Outcome::Begun { attempt } => format!("attempt {attempt} has begun"),
+            Outcome::Checkpointed { attempt } => format!("the checkpoint of attempt {attempt} is stored"),
             Outcome::Refused(why) => format!("refused, {why}"),
         }
     }
@@ -251,6 +290,11 @@ impl Telling {
             AccessKind::Read => format!("{who} reads {name}"),
             AccessKind::Claim => format!("{who} claims {name}"),
             AccessKind::Write { based_on, .. } => format!("{who} writes {name}, based on version {based_on}"),
+            AccessKind::Once { is_new } => {
+                let key = access.key.as_ref().map_or(String::new(), |key| format!(" {key}"));
+                let stood = if access.accepted && !is_new { ", whose row stands already" } else { "" };
+                format!("{who} does the work of {name}{key}{stood}")
+            }
         };
         format!("{what}, with token {}: guarded {said}", token.0)
     }
@@ -261,13 +305,24 @@ fn asked(action: &Action) -> String {
         Action::Acquire(acquire) => {
             let locks: Vec<String> = acquire.locks.iter().map(lock).collect();
             let owner = acquire.owner.as_ref().map_or(String::new(), |owner| format!(" as {}", owner.as_str()));
-            format!("for {}{owner}{}", locks.join(" and "), waits(acquire.wait))
+            let job = acquire.terms.job.as_ref().map_or(String::new(), |job| format!(" for the job {}", job.key));
+            format!("for {}{owner}{job}{}", locks.join(" and "), waits(acquire.wait))
         }
         Action::TakePermits(TakePermits { name, permits, wait, .. }) => {
             format!("for {} permits of {name}{}", permits.get(), waits(*wait))
         }
         Action::Cancel { request, .. } => format!("to cancel #{}", request.0),
-        Action::Release { grant, .. } => format!("to release grant {}", grant.0),
+        Action::Release { grant, report: None } => format!("to release grant {}", grant.0),
+        Action::Release { grant, report: Some(report) } => {
+            let how = match report.verdict {
+                Verdict::Succeeded => "to complete its job as succeeded",
+                Verdict::Failed => "to complete its job as failed",
+                Verdict::Open => "and to leave its job open",
+            };
+            format!("to release grant {} {how}", grant.0)
+        }
+        Action::Begin { grant } => format!("to begin an attempt under grant {}", grant.0),
+        Action::Checkpoint { grant, .. } => format!("to store a checkpoint under grant {}", grant.0),
         Action::Extend { grant, max_hold } => format!("to extend grant {} by {} ms", grant.0, max_hold.get()),
         Action::Convert { grant, name, mode: to, wait } => {
             format!("to make grant {} on {name} {}{}", grant.0, mode(*to), waits(*wait))
@@ -275,6 +330,11 @@ fn asked(action: &Action) -> String {
         Action::SetValue { grant, .. } => format!("to set the value of grant {}", grant.0),
         Action::Close => "to close the session".to_owned(),
     }
+}
+
+fn completed(token: Option<Token>, succeeded: bool) -> String {
+    let how = if succeeded { "" } else { " as failed" };
+    token.map_or(format!("{how}, by an administrator"), |token| format!("{how}, with token {}", token.0))
 }
 
 fn waits(wait: Wait) -> String {

@@ -4,8 +4,8 @@
 //! client machine, and asks the store through errands that the world carries out. It never checks the cluster: the checkers do.
 
 use fencepost_core::{
-    Acquire, Action, GrantId, Lock, LockDelay, LockMode, Locks, Millis, Name, Nanos, Outcome, OwnerName, Permits,
-    SessionId, TakePermits, Terms, Token, Ttl, Value, Wait,
+    Acquire, Action, GrantId, JobKey, Lock, LockDelay, LockMode, Locks, Millis, Name, Nanos, Outcome, OwnerName,
+    Permits, SessionId, TakePermits, Terms, Token, Ttl, Value, Wait,
 };
 use fencepost_session::client::{Answer, Connection, GrantKey, GrantState, LetGo, RequestKey};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::fact::{Fact, WorldTime};
 use crate::observer::Observer;
 use crate::random::Random;
 use crate::store::{Call, CallKind, Reply, Versions};
-use crate::user::new_session;
+use crate::user::{Served, new_session};
 
 /// Number of account names. Few, so that workers compete.
 const ACCOUNTS: u64 = 4;
@@ -88,19 +88,24 @@ pub(crate) struct Worker {
     careful: bool,
     calls: u64,
     random: Random,
-    /// When it last got an answer of the cluster, of any kind.
-    pub(crate) served_at: WorldTime,
-    /// How many answers of the cluster it got.
-    pub(crate) served: u64,
+    pub(crate) served: Served,
 }
 
-/// A call to the store that the world makes for a user.
+/// A call that the world makes for a user.
 pub(crate) struct Errand {
     /// The user that waits for the answer.
     pub(crate) user: usize,
     /// The user's number for this call.
     pub(crate) call: u64,
-    pub(crate) what: Call,
+    pub(crate) what: ErrandKind,
+}
+
+/// Where a call goes.
+pub(crate) enum ErrandKind {
+    /// To the stores.
+    Store(Call),
+    /// To the cluster: a read of a job.
+    Job(Name, JobKey),
 }
 
 /// What a user needs to act.
@@ -116,8 +121,10 @@ pub(crate) struct Hands<'a> {
     pub(crate) now: WorldTime,
     /// The time that the process's clock shows.
     pub(crate) local: Nanos,
-    /// Calls to the store for the world to make.
+    /// Calls for the world to make.
     pub(crate) errands: &'a mut Vec<Errand>,
+    /// Set by a user whose program ends now: the process sends what the library sends at its end, and starts again.
+    pub(crate) leaves: &'a mut bool,
 }
 
 impl Hands<'_> {
@@ -148,8 +155,7 @@ impl Worker {
             careful,
             calls: 0,
             random,
-            served_at: WorldTime(0),
-            served: 0,
+            served: Served::default(),
         }
     }
 
@@ -208,7 +214,7 @@ impl Worker {
 
     fn answered(&mut self, answer: &Answer, hands: &mut Hands<'_>) {
         if let Answer::Decided(_) = answer {
-            (self.served, self.served_at) = (self.served + 1, hands.now);
+            self.served.note(hands.now);
         }
         match answer {
             Answer::Decided(Outcome::Granted { grant, token, .. }) => {
@@ -238,7 +244,7 @@ impl Worker {
             (Task::Read | Task::Upgrade, _) => self.call(CallKind::Read, hands),
             (Task::Nest | Task::Enter, 1) => self.ask_for_more(hands),
             (Task::Elect, 1) if self.random.percent(50) => {
-                let value = Value::new(format!("leader {}", self.served).as_bytes()).expect("a short value");
+                let value = Value::new(format!("leader {}", self.served.count).as_bytes()).expect("a short value");
                 let grant = self.holds[0].grant;
                 self.ask(Action::SetValue { grant, value }, None, hands);
                 self.task = Task::Keep;
@@ -315,8 +321,8 @@ impl Worker {
         let Some((hold, session)) = self.holds.last().zip(self.session) else { return self.rest(hands.local) };
         let Some(lock) = &hold.lock else { return self.let_go(hands) };
         self.calls += 1;
-        let what = Call { name: lock.name.clone(), session, token: hold.token, what };
-        hands.errands.push(Errand { user: self.id, call: self.calls, what });
+        let what = Call { name: lock.name.clone(), session, token: hold.token, key: None, what };
+        hands.errands.push(Errand { user: self.id, call: self.calls, what: ErrandKind::Store(what) });
         self.doing = Doing::Called { call: self.calls };
     }
 

@@ -23,6 +23,7 @@ use crate::observer::Observer;
 use crate::process::{Arrival, Process};
 use crate::random::Random;
 use crate::redlock::{self, Redlock};
+use crate::runner::Runner;
 use crate::store::{Call, Store};
 use crate::user::User;
 use crate::watcher::Watcher;
@@ -33,6 +34,7 @@ mod door;
 mod expect;
 mod faults;
 mod hostile;
+mod jobs;
 mod leases;
 mod nodes;
 mod phases;
@@ -75,6 +77,8 @@ enum Happening {
     ReadsAgain { stream: StreamId },
     /// A call reaches the store.
     Store { client: usize, worker: usize, call: u64, what: Box<Call> },
+    /// A client's read of a job reaches a node.
+    JobRead { node: u64, read: Box<jobs::JobRead> },
     /// The next chance for a fault, and for administrators, readers and watchers to act.
     Chance,
     /// A node is upgraded to the newer release.
@@ -128,6 +132,8 @@ pub struct World {
     next_node: u64,
     watchers: Vec<Watcher>,
     reads: u64,
+    /// The reads of jobs that nodes have accepted, by the number of the read.
+    job_reads: BTreeMap<u64, jobs::JobRead>,
     snapshots_made: u64,
     /// How often the format version was raised.
     raises: u64,
@@ -157,9 +163,10 @@ impl World {
             };
             let make_user = |at, random, local| match plan.leases {
                 true => User::Holder(Holder::new(ttl_ms, random, local)),
-                false => User::Worker(Worker::new(at, ttl_ms, random, local)),
+                false if at < plan.workers => User::Worker(Worker::new(at, ttl_ms, random, local)),
+                false => User::Runner(Runner::new(at, ttl_ms, random, local)),
             };
-            world.add_client(Tier::Correctness, plan.workers, &make_user, random.fork());
+            world.add_client(Tier::Correctness, plan.workers + plan.runners, &make_user, random.fork());
         }
         for _ in 0..plan.efficiency_clients {
             let ttl_ms = *random.pick(&[1_500, 4_000, 8_000]);
@@ -200,6 +207,7 @@ impl World {
             next_node: plan.nodes + 1,
             watchers: Vec::new(),
             reads: 0,
+            job_reads: BTreeMap::new(),
             snapshots_made: 0,
             raises: 0,
             redlock: Redlock::default(),
@@ -265,14 +273,19 @@ impl World {
                 let (reply, access) = self.store.call(&what);
                 self.observer.fact(self.now, &Fact::Store(&access));
                 if reply.corrupted {
-                    let line =
-                        || format!("without a guard {} is CORRUPTED: the write overwrote a newer value", what.name);
+                    let line = || match &what.key {
+                        Some(key) => format!("without a guard {} {key} is done TWICE", what.name),
+                        None => {
+                            format!("without a guard {} is CORRUPTED: the write overwrote a newer value", what.name)
+                        }
+                    };
                     self.observer.line(self.now, "store", line);
                 }
                 let delay = self.network.delay(Endpoint::Store, Endpoint::Client(client), &mut self.random);
                 let arrival = Box::new(Arrival::Store { worker, call, reply });
                 self.agenda.put(WorldTime(self.now.0 + delay), Happening::ToClient { client, arrival });
             }
+            Happening::JobRead { node, read } => self.job_read_arrives(node, *read),
             Happening::Chance => self.chance(),
             Happening::Upgrade { node } => self.upgrade(node),
             Happening::Undo(undo) => self.undo(undo),

@@ -5,8 +5,8 @@
 //! successful answer without an event is a violation, which `mod.rs` reports.
 
 use fencepost_core::{
-    Action, Event, GrantEnd, GrantId, Held, Lock, LockMode, Name, Operation, Outcome, RequestNumber, SessionEnd,
-    SessionId,
+    Action, Event, GrantEnd, GrantId, Held, JobFact, Lock, LockMode, Name, Operation, Outcome, Request, RequestNumber,
+    SessionEnd, SessionId,
 };
 
 use crate::fact::LoggedEntry;
@@ -24,6 +24,7 @@ enum Cause {
     GivesBack(GrantId),
     Converts(GrantId),
     SetsValue(GrantId),
+    Checkpoints(GrantId),
     Administers,
 }
 
@@ -78,9 +79,13 @@ impl Causes {
             }
             Event::ValueSet { grant, .. } => Cause::SetsValue(*grant),
             Event::Administered { .. } => Cause::Administers,
-            Event::SessionEnded { .. } | Event::Ended { .. } | Event::RestEnded { .. } | Event::Contended { .. } => {
-                return None;
-            }
+            Event::Job { what: JobFact::Checkpointed { grant, .. }, .. } => Cause::Checkpoints(*grant),
+            Event::Job { what, .. } => return of_job(what, entry),
+            Event::SessionEnded { .. }
+            | Event::Ended { .. }
+            | Event::RestEnded { .. }
+            | Event::Contended { .. }
+            | Event::JobsFill { .. } => return None,
         };
         let first = self.list.partition_point(|(other, _)| *other < cause);
         let replies = &entry.effects.replies[entry.batch.renewals.len()..];
@@ -124,14 +129,45 @@ impl Causes {
         let replies = &entry.effects.replies[entry.batch.renewals.len()..];
         self.list.iter().zip(&self.used).filter(|(_, used)| !**used).filter_map(move |((cause, at), _)| {
             let must = match cause {
-                Cause::Opens(_) | Cause::Closes(_) | Cause::GivesBack(_) | Cause::SetsValue(_) => true,
-                Cause::Asks(..) => matches!(replies[*at].outcome, Outcome::Granted { .. } | Outcome::Queued { .. }),
+                // A completion that is sent again has no event, but gets the same answer.
+                Cause::GivesBack(_) => !matches!(replies[*at].outcome, Outcome::Completed { .. }),
+                Cause::Opens(_) | Cause::Closes(_) | Cause::SetsValue(_) | Cause::Checkpoints(_) => true,
+                Cause::Asks(..) => {
+                    use Outcome::{Completed, Granted, Queued};
+                    matches!(replies[*at].outcome, Granted { .. } | Queued { .. } | Completed { .. })
+                }
                 // These may have no event: a conversion to the same mode, a cancel that comes before its request, a repeated act.
                 Cause::Converts(_) | Cause::Cancels(..) | Cause::Administers => false,
             };
             must.then_some(*at)
         })
     }
+}
+
+/// The operation that something happened to a job by. One operation can begin an attempt, complete the job and give the grant back, so
+/// it is not marked as used. The first that could be it is it: a later one finds the attempt begun, or the job completed.
+fn of_job(what: &JobFact, entry: &LoggedEntry) -> Option<usize> {
+    let replies = &entry.effects.replies[entry.batch.renewals.len()..];
+    let is_it = |operation: &Operation, outcome: &Outcome| {
+        let Operation::Request(Request { action, .. }) = operation else { return false };
+        match (what, action, outcome) {
+            (JobFact::Begun { grant, .. }, Action::Begin { grant: of }, Outcome::Begun { .. })
+            | (JobFact::Begun { grant, .. }, Action::Checkpoint { grant: of, .. }, Outcome::Checkpointed { .. })
+            | (
+                JobFact::Begun { grant, .. },
+                Action::Release { grant: of, report: Some(_) },
+                Outcome::Completed { .. } | Outcome::Released { .. },
+            ) => grant == of,
+            (
+                JobFact::Completed { token, .. },
+                Action::Release { report: Some(_), .. },
+                Outcome::Completed { token: its, .. },
+            ) => token == its && token.is_some(),
+            _ => false,
+        }
+    };
+    let mut all = entry.batch.operations.iter().zip(replies);
+    all.position(|(operation, reply)| reply.repeat.is_none() && is_it(operation, &reply.outcome))
 }
 
 fn cause_of(operation: &Operation, outcome: &Outcome) -> Option<Cause> {
@@ -153,13 +189,16 @@ fn cause_of(operation: &Operation, outcome: &Outcome) -> Option<Cause> {
         (Action::Acquire(_) | Action::TakePermits(_), Outcome::Granted { .. }) => Some(asks),
         (
             Action::Acquire(_) | Action::TakePermits(_) | Action::Convert { .. },
-            Outcome::Queued { .. } | Outcome::Refused(_) | Outcome::Deadlock(_),
+            Outcome::Queued { .. } | Outcome::Completed { .. } | Outcome::Refused(_) | Outcome::Deadlock(_),
         ) => Some(asks),
         (Action::Cancel { request: target, .. }, Outcome::Cancelled) => Some(Cause::Cancels(request.session, *target)),
         (Action::Cancel { .. }, Outcome::CancelReleased { grant, .. }) => Some(Cause::GivesBack(*grant)),
-        (Action::Release { grant, .. }, Outcome::Released { .. }) => Some(Cause::GivesBack(*grant)),
+        (Action::Release { grant, .. }, Outcome::Released { .. } | Outcome::Completed { .. }) => {
+            Some(Cause::GivesBack(*grant))
+        }
         (Action::Convert { grant, .. }, Outcome::Converted { .. }) => Some(Cause::Converts(*grant)),
         (Action::SetValue { grant, .. }, Outcome::ValueSet) => Some(Cause::SetsValue(*grant)),
+        (Action::Checkpoint { grant, .. }, Outcome::Checkpointed { .. }) => Some(Cause::Checkpoints(*grant)),
         _ => None,
     }
 }

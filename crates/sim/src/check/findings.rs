@@ -85,6 +85,36 @@ pub struct Report {
     pub lead_changes: u64,
     /// Planned leader changes in lease runs.
     pub planned_lead_changes: u64,
+    /// Grants for jobs.
+    pub jobs_granted: u64,
+    /// Attempts that began.
+    pub attempts: u64,
+    /// Checkpoints that were stored.
+    pub checkpoints: u64,
+    /// Jobs that were completed, by grants or by administrators.
+    pub completions: u64,
+    /// Acquires that were answered that their job is completed.
+    pub jobs_completed_before: u64,
+    /// Waits that ended because their job was completed.
+    pub jobs_completed_while_waiting: u64,
+    /// Completions that were sent again after the grant had ended, and got the same answer.
+    pub jobs_completed_again: u64,
+    /// Completions that came after their grant had ended without one. They must be refused.
+    pub late_completions: u64,
+    /// Acquires that were refused because the cluster was restored.
+    pub jobs_refused: u64,
+    /// Grants for jobs that an attach listed.
+    pub jobs_attached: u64,
+    /// Reads of jobs that were compared with the log.
+    pub job_reads: u64,
+    /// Those that showed a checkpoint.
+    pub checkpoints_read: u64,
+    /// Completions whose answer was lost, and of which a read said what became of them.
+    pub unknowns_resolved: u64,
+    /// Rows of jobs that were written at the store.
+    pub job_rows: u64,
+    /// Completions for which such a row was looked up.
+    pub job_rows_checked: u64,
     /// Commands that nodes submitted for streams.
     pub door_commands: u64,
     /// Times that a session was bound to a stream.

@@ -107,7 +107,7 @@ impl Ledger {
             },
             Event::RestEnded { grant, .. } => self.remove_rest(*grant),
             Event::Converted { grant, token, held, .. } => self.converted(*grant, *token, held),
-            Event::Contended { .. } | Event::ValueSet { .. } => {}
+            Event::Contended { .. } | Event::ValueSet { .. } | Event::Job { .. } | Event::JobsFill { .. } => {}
             Event::Administered { act, reason, .. } => self.administered(act, reason),
         }
     }
@@ -196,7 +196,12 @@ impl Ledger {
                 self.touch_semaphore(name);
                 self.forget_unused(name);
             }
-            ActFacts::Broke { .. } | ActFacts::Evicted(_) | ActFacts::WaivedRest { .. } => {}
+            ActFacts::Broke { .. }
+            | ActFacts::Evicted(_)
+            | ActFacts::WaivedRest { .. }
+            | ActFacts::CompletedJob { .. }
+            | ActFacts::ForgotJob { .. }
+            | ActFacts::AllowedJobs => {}
         }
         self.last_act = Some((act.clone(), ToldReason::from(reason)));
     }
@@ -223,6 +228,11 @@ pub(super) fn is_told_by(admin: &Admin, facts: &ActFacts) -> bool {
         (Act::SetLimit { name, limit }, ActFacts::LimitChanged { name: changed, limit: to }) => {
             (name, limit) == (changed, to)
         }
+        (Act::CompleteJob { name, key, .. }, ActFacts::CompletedJob { name: completed, key: its }) => {
+            (name, key) == (completed, its)
+        }
+        (Act::ForgetJob { name, key }, ActFacts::ForgotJob { name: forgot, key: its }) => (name, key) == (forgot, its),
+        (Act::AllowJobs, ActFacts::AllowedJobs) => true,
         _ => false,
     }
 }

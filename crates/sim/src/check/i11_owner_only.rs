@@ -81,7 +81,9 @@ fn grant_named(action: &Action) -> Option<GrantId> {
         Action::Release { grant, .. }
         | Action::Extend { grant, .. }
         | Action::Convert { grant, .. }
-        | Action::SetValue { grant, .. } => Some(*grant),
+        | Action::SetValue { grant, .. }
+        | Action::Begin { grant }
+        | Action::Checkpoint { grant, .. } => Some(*grant),
         _ => None,
     }
 }
@@ -93,8 +95,13 @@ pub(super) fn only_the_owner_acts(step: &Step<'_>, findings: &mut Findings) {
     let grant = match step.event {
         Event::Ended { grant, how: GrantEnd::Released, count_left, .. } => {
             let said = step.reply().map(|reply| &reply.outcome);
-            let counts = matches!(said, Some(Outcome::Released { count_left: said } | Outcome::CancelReleased { count_left: said, .. })
-                if said == count_left);
+            let counts = match said {
+                Some(Outcome::Released { count_left: said } | Outcome::CancelReleased { count_left: said, .. }) => {
+                    said == count_left
+                }
+                Some(Outcome::Completed { .. }) => *count_left == 0,
+                _ => false,
+            };
             findings.ensure(counts, "I11", || {
                 format!("a grant was released, but the answer is {said:?}: {:?}", step.event)
             });
@@ -102,8 +109,16 @@ pub(super) fn only_the_owner_acts(step: &Step<'_>, findings: &mut Findings) {
         }
         Event::Converted { grant, .. } if step.waiter.is_none() => grant,
         Event::ValueSet { grant, .. } => grant,
-        Event::Ended { grant, how: GrantEnd::Broken(told), .. } => {
-            let by_act = matches!(last_act, Some((ActFacts::Broke { grant: broke, .. }, reason)) if broke == grant && reason == told);
+        Event::Ended { grant, held, how: GrantEnd::Broken(told), .. } => {
+            let by_act = last_act.is_some_and(|(act, reason)| {
+                let hits = match act {
+                    ActFacts::Broke { grant: broke, .. } => broke == grant,
+                    // That the grant is for this job is checked with I26.
+                    ActFacts::CompletedJob { name, .. } => held.names().any(|held| held == name),
+                    _ => false,
+                };
+                hits && reason == told
+            });
             return findings.ensure(by_act, "I11", || {
                 format!("a grant was broken without an administrator's act, or with another reason: {:?}", step.event)
             });

@@ -33,7 +33,7 @@ impl Fenced {
         let token = access.token.0;
         let floor = match access.what {
             AccessKind::Read => marks.read_floor,
-            AccessKind::Claim | AccessKind::Write { .. } => marks.write_floor,
+            AccessKind::Claim | AccessKind::Write { .. } | AccessKind::Once { .. } => marks.write_floor,
         };
         findings.report.stale_accesses += u64::from(token < floor);
         if !access.accepted {
@@ -43,6 +43,9 @@ impl Fenced {
             format!("the store accepted token {token} after token {floor}: {access:?}")
         });
         marks.write_floor = marks.write_floor.max(token);
+        if let AccessKind::Once { .. } = access.what {
+            marks.read_floor = marks.read_floor.max(token);
+        }
         if let AccessKind::Write { based_on, makes } = access.what {
             marks.read_floor = marks.read_floor.max(token);
             let is_based = marks.version.is_none_or(|version| version == based_on && makes > version);

@@ -115,6 +115,14 @@ impl Door {
         self.streams.insert(stream, Stream { client, node, locks, life, spoken_of, answers, pushes, detached });
     }
 
+    /// The log has opened a session. An older session with this id has ended, even if no node heard of that, so the client that opened that one
+    /// has no right to this one. The decision of the open, if it is reported, tells whose it is.
+    pub(super) fn opened_in_log(&mut self, session: SessionId) {
+        if let Some(session) = self.sessions.get_mut(&(Locks::Replicated, session)) {
+            session.made_by = None;
+        }
+    }
+
     pub(super) fn term_over(&mut self, node: u64) {
         *self.terms.entry(node).or_default() += 1;
         let served = self.streams.values_mut().filter(|stream| stream.node == node && stream.life == Life::Served);

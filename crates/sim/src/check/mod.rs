@@ -27,6 +27,7 @@ mod i17_real_time;
 mod i19_liveness;
 mod i20_fenced;
 mod i22_late;
+mod i26_jobs;
 mod i27_door;
 mod ledger;
 mod looking;
@@ -73,6 +74,7 @@ pub struct Checkers {
     real_time: i17_real_time::RealTime,
     fenced: i20_fenced::Fenced,
     late: i22_late::Late,
+    jobs: i26_jobs::Jobs,
     door: i27_door::Door,
     black_box: black_box::BlackBox,
     /// The black-box checker for users of the efficiency tier. Administrators cannot act there.
@@ -106,6 +108,7 @@ impl Checkers {
             real_time: Default::default(),
             fenced: Default::default(),
             late: Default::default(),
+            jobs: Default::default(),
             door: Default::default(),
             black_box: black_box::BlackBox::new(administered),
             in_memory: black_box::BlackBox::new(false),
@@ -123,13 +126,17 @@ impl Checkers {
                 self.real_time.asked(request, self.once.knows(request.session, request.number), findings);
                 self.time.asked(request, at);
                 self.black_box.asked(request, action);
+                self.jobs.asked(request, action);
             }
             Fact::Heard { cluster, .. } if self.cluster.is_some_and(|known| known != cluster) => {}
             Fact::Heard { session, number, position, stamp, outcome, repeat, .. } => {
                 self.acknowledged.heard(session, number, position, stamp, (outcome, repeat), findings);
                 self.real_time.heard(position.index);
             }
-            Fact::Told { request, answer } => self.black_box.told(request, answer),
+            Fact::Told { request, answer } => {
+                self.black_box.told(request, answer);
+                self.jobs.told(request, answer, findings);
+            }
             Fact::Acts { session, grant, token } => {
                 self.time.acts(&self.ledger, session, grant, token, findings);
                 self.black_box.acts(REPLICATED, (session, grant, token), findings);
@@ -139,7 +146,16 @@ impl Checkers {
             Fact::Watched { watcher, prefix, event } => self.watch.given(watcher, prefix, event, findings),
             Fact::WatchCompacted { watcher, oldest } => self.watch.compacted(watcher, oldest, findings),
             Fact::WatchedThrough { watcher, prefix, index } => self.watch.through(watcher, prefix, index, findings),
-            Fact::Store(access) => self.fenced.accessed(access, findings),
+            Fact::Store(access) => {
+                self.fenced.accessed(access, findings);
+                self.jobs.accessed(access, findings);
+            }
+            Fact::JobRead { position, stamp, name, key, record } => {
+                self.jobs.read(position.index, stamp, (name, key), record, findings);
+            }
+            Fact::JobConcluded { name, key, token, completed } => {
+                self.jobs.concluded((name.clone(), key.clone()), token, completed, self.ledger.stamp, findings);
+            }
             Fact::Disturbed => self.time.disturbed(),
             Fact::Healed => self.time.healed(at),
             Fact::Leads { leader, planned } => self.late.leads(leader, planned, findings),
@@ -207,6 +223,7 @@ impl Checkers {
         self.real_time.restored();
         self.black_box.restored();
         self.late.restored();
+        self.jobs.restored();
         self.door.restored();
     }
 
@@ -233,6 +250,7 @@ impl Checkers {
         self.time.is_not_ahead(entry.stamp, &mut self.findings);
         for (renewal, reply) in batch.renewals.iter().zip(&effects.replies) {
             i11_owner_only::who_renews(&self.ledger, renewal, &reply.outcome, &mut self.findings);
+            self.jobs.renewed(renewal, &reply.outcome, &mut self.findings);
             self.ledger.renewed(renewal, &reply.outcome);
         }
         self.causes.gather(entry);
@@ -293,6 +311,7 @@ impl Checkers {
             let key = RequestKey { session: request.session, number: request.number };
             self.real_time.decided(key, entry.position.index, findings);
             self.time.decided(key, entry.stamp);
+            self.jobs.replied(ledger, request, &reply.outcome, findings);
         }
         if let (fencepost_core::Action::Extend { grant, .. }, Outcome::Extended { until }, None) =
             (&request.action, &reply.outcome, &reply.repeat)
@@ -323,6 +342,7 @@ impl Checkers {
         self.time.note(&step);
         self.late.ends_in_time(&step, findings);
         i11_owner_only::only_the_owner_acts(&step, findings);
+        self.jobs.event(&step, findings);
         count(&step, findings);
 
         let ended = wait_that_ends(&step);
@@ -334,6 +354,7 @@ impl Checkers {
         }
         if let Event::SessionOpened { session, .. } = event {
             self.once.session_ended(*session);
+            self.door.opened_in_log(*session);
         }
         self.ledger.follow(event, operation, unchecked);
     }
@@ -361,6 +382,7 @@ impl Checkers {
         i06_wake_up::no_waiter_is_grantable(&mut self.ledger, findings);
         i09_time::nothing_due_is_left(&mut self.ledger, findings);
         i13_deadlock::no_cycle_is_left(&mut self.ledger, findings);
+        self.jobs.after(findings);
         self.acknowledged.entry(entry, findings);
         self.watch.entry(entry);
     }

@@ -3,6 +3,7 @@
 //! changes what it said.
 
 mod door;
+mod jobs;
 
 use std::collections::BTreeMap;
 
@@ -712,7 +713,8 @@ fn i19_a_dead_node_shown_as_up_and_a_live_node_shown_as_down_are_seen() {
 
 #[test]
 fn i20_a_stale_write_and_a_lost_update_are_seen() {
-    let access = |token, what| Access { name: name("a"), session: ANN, token: Token(token), what, accepted: true };
+    let access =
+        |token, what| Access { name: name("a"), session: ANN, token: Token(token), key: None, what, accepted: true };
     let write = |based_on, makes| AccessKind::Write { based_on, makes };
     story("I20", |world, lie| {
         for access in

@@ -32,6 +32,14 @@ struct Sums {
     writes: u64,
     refused: u64,
     corrupted: u64,
+    effects: u64,
+    effects_refused: u64,
+    repeated_without_row: u64,
+    repeated_without_guard: u64,
+    jobs_granted: u64,
+    attempts: u64,
+    checkpoints: u64,
+    completions: u64,
     faults: BTreeMap<&'static str, u64>,
     violations: BTreeMap<&'static str, u64>,
 }
@@ -47,6 +55,14 @@ impl Sums {
         self.writes += outcome.store.writes;
         self.refused += outcome.store.refused;
         self.corrupted += outcome.store.corrupted;
+        self.effects += outcome.store.effects;
+        self.effects_refused += outcome.store.effects_refused;
+        self.repeated_without_row += outcome.store.repeated_without_row;
+        self.repeated_without_guard += outcome.store.repeated_without_guard;
+        self.jobs_granted += outcome.checked.jobs_granted;
+        self.attempts += outcome.checked.attempts;
+        self.checkpoints += outcome.checked.checkpoints;
+        self.completions += outcome.checked.completions;
         for (kind, count) in &outcome.faults {
             *self.faults.entry(kind).or_default() += count;
         }
@@ -72,6 +88,14 @@ impl Sums {
             row("writes at the store", self.writes),
             row("  refused by the guard", self.refused),
             row("  corrupted without a guard", self.corrupted),
+            row("jobs given to a client", self.jobs_granted),
+            row("  attempts", self.attempts),
+            row("  checkpoints", self.checkpoints),
+            row("  completions", self.completions),
+            row("effects of jobs at the store", self.effects),
+            row("  refused by the guard", self.effects_refused),
+            row("  done twice with a guard alone", self.repeated_without_row),
+            row("  done twice without a guard", self.repeated_without_guard),
             row("faults", self.faults.values().sum()),
         ];
         rows.extend(self.faults.iter().map(|(kind, count)| row(&format!("  {kind}"), *count)));

@@ -7,11 +7,12 @@ use fencepost_session::client::DialFailure;
 use fencepost_session::edge::StreamId;
 
 use super::hostile::HOSTILE;
+use super::jobs::JobRead;
 use super::{Happening, Wire, World, node_of};
 use crate::fact::WorldTime;
 use crate::network::Endpoint;
 use crate::process::{Arrival, Deed};
-use crate::worker::Errand;
+use crate::worker::{Errand, ErrandKind};
 
 impl World {
     /// Hands an arrival to a client. If its process is paused, the arrival waits.
@@ -77,10 +78,13 @@ impl World {
                 self.forget_if_over(stream);
             }
             Deed::StopReading(stream, for_ms) => self.stop_reading(stream, for_ms),
-            Deed::Errand(Errand { user: worker, call, what }) => {
+            Deed::Errand(Errand { user: worker, call, what: ErrandKind::Store(what) }) => {
                 let delay = self.network.delay(Endpoint::Client(client), Endpoint::Store, &mut self.random);
                 let at = WorldTime(self.now.0 + delay);
                 self.agenda.put(at, Happening::Store { client, worker, call, what: Box::new(what) });
+            }
+            Deed::Errand(Errand { user, call, what: ErrandKind::Job(name, key) }) => {
+                self.ask_for_job(JobRead { client, user, call, name, key });
             }
         }
     }

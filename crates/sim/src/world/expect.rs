@@ -57,6 +57,21 @@ impl Player<'_> {
                 let is_so = answers.iter().all(|answer| answer_is(*answer) == Some(*is));
                 found(is_so, told_answer(who, *is), || format!("it was {answers:?}"))
             }
+            Expectation::Job { who, attempts, checkpoint, completed } => {
+                let users = self.notes_of(who)?;
+                let is_so = users.iter().filter_map(|user| user.notes.job.as_ref()).any(|job| {
+                    let stored = job.checkpoint.as_ref().map(|it| it.bytes.as_bytes());
+                    let same = stored == checkpoint.as_ref().map(|text| text.as_bytes());
+                    same && job.attempts == *attempts && job.completion.is_some() == *completed
+                });
+                let stored =
+                    checkpoint.as_ref().map_or("no checkpoint".to_owned(), |text| format!("the checkpoint \"{text}\""));
+                let is = if *completed { "completed" } else { "open" };
+                let so = format!("{who} read that the job is {is} after {attempts} attempts, with {stored}");
+                found(is_so, so, || {
+                    format!("it read {:?}", users.iter().map(|user| &user.notes.job).collect::<Vec<_>>())
+                })
+            }
             Expectation::Cycle { who, through } => {
                 let mut expected = Vec::new();
                 for who in through {
@@ -192,6 +207,7 @@ fn answer_is(answer: Option<&Answer>) -> Option<AnswerIs> {
             Outcome::Granted { .. } => AnswerIs::Granted,
             Outcome::Busy(_) => AnswerIs::Busy,
             Outcome::TimedOut => AnswerIs::TimedOut,
+            Outcome::Completed { .. } => AnswerIs::Completed,
             Outcome::Deadlock(_) => AnswerIs::Deadlock,
             Outcome::SessionEnded(_) => AnswerIs::SessionEnded,
             _ => return None,
@@ -204,6 +220,7 @@ fn told_answer(who: &str, is: AnswerIs) -> String {
         AnswerIs::Granted => "got what it asked for",
         AnswerIs::Busy => "was told that it is busy",
         AnswerIs::TimedOut => "was told that its wait timed out",
+        AnswerIs::Completed => "was told that the job is completed",
         AnswerIs::Deadlock => "was refused as a deadlock",
         AnswerIs::Unknown => "was told that the outcome is unknown",
         AnswerIs::Failed => "was told that nothing was done",

@@ -143,6 +143,9 @@ impl World {
         if self.faults.administers && self.random.one_in(12) {
             self.administer();
         }
+        if self.random.one_in(16) {
+            self.allow_jobs();
+        }
         #[cfg(feature = "made-up-version")]
         if self.faults.upgrades && self.random.one_in(6) {
             self.remark();
@@ -393,6 +396,7 @@ impl World {
         let known = self.release_of_new(founder, state.version());
         self.witness = state;
         self.faults.reads.clear();
+        self.job_reads.clear();
         self.observer.fact(self.now, &Fact::Restored { cluster: group.cluster });
         self.watchers.iter_mut().for_each(crate::watcher::Watcher::restart);
         self.put_node(
@@ -420,18 +424,25 @@ impl World {
             if node.runs()
                 && let Some(Ok(ticket)) = node.replica.as_mut().map(|replica| replica.submit_read())
             {
-                self.reads += 1;
-                self.faults.reads.push(((id, ticket), self.reads));
-                self.observer.fact(self.now, &Fact::ReadAsked { read: self.reads });
+                self.read_asked(id, ticket);
                 self.turn(id);
             }
         }
+    }
+
+    /// Notes that a node accepted a read. Returns the number of the read.
+    pub(super) fn read_asked(&mut self, node: u64, ticket: Ticket) -> u64 {
+        self.reads += 1;
+        self.faults.reads.push(((node, ticket), self.reads));
+        self.observer.fact(self.now, &Fact::ReadAsked { read: self.reads });
+        self.reads
     }
 
     pub(super) fn read_ready(&mut self, node: u64, ticket: Ticket, position: LogPosition) {
         if let Some(at) = self.faults.reads.iter().position(|(asked, _)| *asked == (node, ticket)) {
             let (_, read) = self.faults.reads.remove(at);
             self.observer.fact(self.now, &Fact::ReadAnswered { read, position });
+            self.job_read_ready(node, read);
         }
     }
 
@@ -446,9 +457,9 @@ impl World {
             }
         }
         let pick_grant = |from: &[GrantId], random: &mut Random| *random.pick(from);
-        let act = match self.random.below(8) {
+        let act = match self.random.below(11) {
             0 if !grants.is_empty() => Act::Break { grant: pick_grant(&grants, &mut self.random) },
-            1 if !sessions.is_empty() => Act::Evict { session: *self.random.pick::<SessionId>(&sessions) },
+            1 | 9 if !sessions.is_empty() => Act::Evict { session: *self.random.pick::<SessionId>(&sessions) },
             2 if !rests.is_empty() => Act::WaiveRest { grant: pick_grant(&rests, &mut self.random) },
             3..=4 if self.faults.freezes.len() < 2 => {
                 let freeze = FreezeId(u128::from(self.random.number()));
@@ -464,6 +475,10 @@ impl World {
                 Some(freeze) => Act::Thaw { freeze },
                 None => return,
             },
+            7..=8 => match self.act_on_job() {
+                Some(act) => act,
+                None => return,
+            },
             _ => {
                 let limit = Permits::new(self.random.between(1, 4) as u32).expect("in bounds");
                 Act::SetLimit { name: Name::new("pool").expect("a plain name"), limit: Some(limit) }
@@ -472,17 +487,20 @@ impl World {
         self.act(act);
     }
 
-    fn act(&mut self, act: Act) {
+    pub(super) fn act(&mut self, act: Act) {
         let Some(leader) = self.leader() else { return };
         let Cause { by, reason } = ordered();
         self.observer.line_with(self.now, "admin", |telling| telling.act(&act));
+        if let Act::Evict { session } = act {
+            self.tell_hostile_of_evict(session);
+        }
         let replica = self.nodes.get_mut(&leader).and_then(|node| node.replica.as_mut()).expect("it leads");
         // The act may be lost with the leader; it is not retried.
         let _ = replica.submit(Operation::Admin(Admin { by, reason, act }));
         self.turn(leader);
     }
 
-    /// Thaws all freezes, and stops the administrators.
+    /// Thaws all freezes, allows jobs, and stops the administrators.
     pub(super) fn thaw_everything(&mut self) {
         self.faults.administers = false;
         let records = self.witness.records();
@@ -492,6 +510,7 @@ impl World {
         for freeze in frozen {
             self.act(Act::Thaw { freeze });
         }
+        self.allow_jobs();
     }
 
     /// Wakes every client, so that those that were paused until now act at once.

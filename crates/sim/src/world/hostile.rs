@@ -2,7 +2,7 @@
 //!
 //! What it does is decided in `hostile.rs`. Here the world carries it out and shows it everything except secrets.
 
-use fencepost_core::{Epoch, Outcome, Reply, SecretHash};
+use fencepost_core::{Epoch, Outcome, Reply, SecretHash, SessionId};
 use fencepost_session::Tier;
 use fencepost_session::edge::StreamId;
 
@@ -33,6 +33,14 @@ impl World {
             false => hostile.hang_up(),
         };
         for deed in deeds {
+            self.do_for(HOSTILE, deed);
+        }
+    }
+
+    /// It hears that an administrator evicts a session.
+    pub(super) fn tell_hostile_of_evict(&mut self, session: SessionId) {
+        let Some(hostile) = &mut self.hostile else { return };
+        for deed in hostile.opens_evicted(session) {
             self.do_for(HOSTILE, deed);
         }
     }

@@ -243,7 +243,7 @@ impl World {
                     let said = || format!("node {peer} is heard again after {silent_ms} ms");
                     self.observer.line(now, &format!("node {id}"), said);
                 }
-                Output::MembersChanged { .. } | Output::TransferBegun { .. } => {}
+                Output::MembersChanged { .. } | Output::TransferBegun { .. } | Output::JobsFill { .. } => {}
             }
         }
         self.follow_lead(id, local);

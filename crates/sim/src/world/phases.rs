@@ -24,8 +24,10 @@ pub struct Plan {
     pub nodes: u64,
     /// Client processes of the correctness tier.
     pub clients: usize,
-    /// Users in each of these processes.
+    /// Users in each of these processes that take locks.
     pub workers: usize,
+    /// Users in each of these processes that run jobs.
+    pub runners: usize,
     /// Client processes of the efficiency tier.
     pub efficiency_clients: usize,
     /// Whether there is a hostile client.
@@ -50,12 +52,15 @@ impl Plan {
     }
 
     /// Every third seed has five nodes, every second has administrators, two of every four have a client of the efficiency tier, and four of
-    /// every eight have a hostile client.
+    /// every eight have a hostile client. In two of every four, one user of each process runs jobs.
     fn usual(seed: u64) -> Plan {
+        // The users are as many as in other runs, so that all runs cost the same.
+        let runs_jobs = seed % 4 == 1 || seed % 4 == 2;
         Plan {
             nodes: if seed.is_multiple_of(3) { 5 } else { 3 },
             clients: 3,
-            workers: 3,
+            workers: if runs_jobs { 2 } else { 3 },
+            runners: usize::from(runs_jobs),
             efficiency_clients: usize::from(seed % 4 < 2),
             hostile: seed % 8 < 4,
             seconds: 60,
@@ -70,6 +75,7 @@ impl Plan {
             nodes: 0,
             clients: 0,
             workers: 0,
+            runners: 0,
             efficiency_clients: 0,
             hostile: false,
             seconds: 0,
@@ -166,7 +172,7 @@ impl World {
             entries: self.observer.entries,
             faults: self.observer.faults.clone(),
             store: self.store.tally,
-            served: self.clients.iter().flat_map(|client| client.workers()).map(|worker| worker.served).sum(),
+            served: self.clients.iter().flat_map(|client| client.served()).map(|(_, served, _)| served.count).sum(),
             snapshots: self.snapshots_made,
             raises: self.raises,
             checked: self.observer.checkers.report().clone(),
@@ -192,13 +198,13 @@ impl World {
     }
 
     fn is_a_worker_unserved(&self, since: WorldTime) -> bool {
-        self.clients.iter().flat_map(|client| client.workers()).any(|worker| worker.served_at <= since)
+        self.clients.iter().flat_map(|client| client.served()).any(|(_, served, _)| served.at <= since)
     }
 
     fn tell_who_was_not_served(&mut self, since: WorldTime) {
         for client in &self.clients {
-            for worker in client.workers().filter(|worker| worker.served_at <= since) {
-                let what = format!("worker {} of client {} was not served: {worker:?}", worker.id, client.id);
+            for (user, _, doing) in client.served().filter(|(_, served, _)| served.at <= since) {
+                let what = format!("user {user} of client {} was not served: {doing:?}", client.id);
                 self.observer.checkers.found("I19", self.now, what);
             }
         }

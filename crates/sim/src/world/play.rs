@@ -12,7 +12,7 @@ use crate::fact::{Fact, WorldTime};
 use crate::network::Endpoint;
 use crate::process::Arrival;
 use crate::redlock::{self, Redlock, Ways};
-use crate::scenario::{Actor, BadScenario, Deed, Scenario, Step, lock_name, owner_name, ttl};
+use crate::scenario::{Actor, BadScenario, Deed, Scenario, Step, job_bytes, job_key, lock_name, owner_name, ttl};
 use crate::scripted::{Order, ScriptedUser, Visit};
 use crate::user::User;
 
@@ -126,17 +126,27 @@ impl Player<'_> {
     fn act(&mut self, deed: &Deed) -> Result<(), BadScenario> {
         let go = |lock: &str, to| lock_name(lock).map(|lock| Order::Go { lock, to });
         match deed {
-            Deed::Acquire { who, lock, owner, wait_ms, hold_ms } => {
+            Deed::Acquire { who, lock, owner, job, wait_ms, hold_ms } => {
                 let wait = match wait_ms {
                     Some(ms) => Wait::UpTo(Millis::new(*ms).map_err(|wrong| BadScenario(wrong.to_string()))?),
                     None => Wait::Forever,
                 };
                 let (lock, owner) = (lock_name(lock)?, owner_name(owner.as_deref())?);
-                self.order(who, &Order::Acquire { lock, owner, wait, hold_ms: *hold_ms })
+                let job = job.as_deref().map(job_key).transpose()?;
+                self.order(who, &Order::Acquire { lock, owner, job, wait, hold_ms: *hold_ms })
             }
             Deed::Try { who, lock } => {
                 let lock = lock_name(lock)?;
-                self.order(who, &Order::Acquire { lock, owner: None, wait: Wait::No, hold_ms: None })
+                self.order(who, &Order::Acquire { lock, owner: None, job: None, wait: Wait::No, hold_ms: None })
+            }
+            Deed::Checkpoint { who, lock, text } => {
+                self.order(who, &Order::Checkpoint { lock: lock_name(lock)?, text: job_bytes(text)? })
+            }
+            Deed::Complete { who, lock, result } => {
+                self.order(who, &Order::Complete { lock: lock_name(lock)?, result: job_bytes(result)? })
+            }
+            Deed::ReadJob { who, lock, job } => {
+                self.order(who, &Order::ReadJob { lock: lock_name(lock)?, key: job_key(job)? })
             }
             Deed::Release { who, lock } => self.order(who, &Order::Release { lock: lock_name(lock)? }),
             Deed::Check { who, lock } => self.order(who, &Order::Check { lock: lock_name(lock)? }),

@@ -31,7 +31,7 @@ fn check(seed: u64, entries: usize) -> Checkers {
 
 #[test]
 fn nothing_is_found_in_correct_logs_and_every_check_runs() {
-    let mut total = [0; 12];
+    let mut total = [0; 20];
     // In seed 959 a release ends an upgrade, and an earlier operation of the same entry retries that upgrade.
     for seed in (1..=400).chain([959]) {
         let checkers = check(seed, 400);
@@ -50,6 +50,14 @@ fn nothing_is_found_in_correct_logs_and_every_check_runs() {
             report.deadlocks,
             report.cycle_searches,
             report.repeats,
+            report.jobs_granted,
+            report.attempts,
+            report.checkpoints,
+            report.completions,
+            report.jobs_completed_before,
+            report.jobs_completed_while_waiting,
+            report.jobs_completed_again,
+            report.late_completions,
         ];
         for (sum, count) in total.iter_mut().zip(looked_at) {
             *sum += count;
@@ -94,7 +102,15 @@ mod planted {
         let mut missed = Vec::new();
         for bug in Bug::ALL.iter().copied() {
             // These show only when a state is restored from a snapshot or a backup.
-            let is_hidden = matches!(bug, Bug::SnapshotWithoutQueue | Bug::RestoreWithoutTokenJump);
+            let is_hidden = matches!(
+                bug,
+                Bug::SnapshotWithoutQueue
+                    | Bug::RestoreWithoutTokenJump
+                    | Bug::JobsLostInSnapshot
+                    | Bug::RestoreGrantsJobs
+                    // No event has the bytes of a checkpoint: this shows in reads.
+                    | Bug::CheckpointOfAnotherKey
+            );
             let found = found_by(bug);
             println!("{bug:?}: of {SEEDS} seeds {found:?}");
             if found.is_empty() != is_hidden {

@@ -55,6 +55,11 @@ fn the_request_that_closes_a_cycle_is_refused_and_told_the_cycle() {
 }
 
 #[test]
+fn a_job_goes_on_from_its_checkpoint_and_runs_once() {
+    plays("job-runs-once");
+}
+
+#[test]
 fn one_clock_jump_gives_redlock_two_holders_and_fencepost_one() {
     plays("redlock-clock-jump");
 }
@@ -107,6 +112,7 @@ fn an_expectation_that_is_not_met_is_a_violation() {
         ("expect.store = { who = \"first\", did = \"write\", guarded = \"refused\" }", "what it said was None"),
         ("expect.token-rose = { lock = \"account\", from = \"first\", to = \"second\" }", "second None"),
         ("expect.cycle = { who = \"first\", through = [\"first\"] }", "the cycle was of no session"),
+        ("expect.job = { who = \"first\", attempts = 1, completed = true }", "it read [None]"),
         ("expect = \"new-leader\"", "leads, and None did"),
         ("expect.does-not-serve = { who = \"leader\" }", "it does"),
         ("expect.redlock-holders = { lock = \"account\", who = [\"first\"] }", "it is the clients []"),

@@ -231,3 +231,17 @@ fn i27_an_unbounded_send_buffer_is_seen() {
         hears(world, BOBS, v1::ServerMessage { not_taken: refusals, ..v1::ServerMessage::default() });
     });
 }
+
+#[test]
+fn i27_a_client_may_open_an_id_again_though_no_node_heard_of_its_end() {
+    story("I27", |world, lie| {
+        with_a_session(world);
+        let close = world.ask(ANN, Action::Close);
+        world.log([close]);
+        if !lie {
+            world.log([open(ANN)]);
+        }
+        // The node that decided the open has crashed, so only the attach is reported.
+        attaches(world, BOBS, 20);
+    });
+}

@@ -2,13 +2,13 @@
 //!
 //! The clients know the state only from its answers. The seed decides everything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fencepost_core::{
-    Acquire, Act, Action, Admin, Batch, Effects, Epoch, Event, FreezeId, GrantEnd, GrantId, Held, Lock, LockDelay,
-    LockMode, LockState, Locks, LogPosition, LogicalMs, Metadata, Millis, Name, Open, Operation, Outcome, OwnerName,
-    Permits, Principal, Push, Reason, Renewal, Request, RequestNumber, Scope, SecretHash, Seen, SessionId, TakePermits,
-    Terms, Ttl, Wait,
+    Acquire, Act, Action, Admin, Batch, Effects, Epoch, Event, FreezeId, GrantEnd, GrantId, Held, JobBytes, JobKey,
+    JobReport, JobTerms, Keep, Lock, LockDelay, LockMode, LockState, Locks, LogPosition, LogicalMs, Metadata, Millis,
+    Name, Open, Operation, Outcome, OwnerName, Permits, Principal, Push, Reason, Renewal, Request, RequestNumber,
+    Scope, SecretHash, Seen, SessionId, TakePermits, Terms, Ttl, Verdict, Wait,
 };
 use fencepost_sim::fact::LoggedEntry;
 
@@ -42,13 +42,28 @@ struct Client {
     lives: bool,
     next_number: u64,
     held: BTreeMap<GrantId, Held>,
+    /// The grants that it has for jobs, also those that have ended: late completions are sent, too.
+    jobs: BTreeSet<GrantId>,
+    /// Its requests for jobs.
+    job_requests: BTreeSet<RequestNumber>,
     waits: Vec<RequestNumber>,
     last: Option<Request>,
 }
 
 impl Client {
     fn new(session: SessionId) -> Client {
-        Client { session, epoch: 1, lives: false, next_number: 1, held: BTreeMap::new(), waits: Vec::new(), last: None }
+        let (held, jobs, job_requests) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        Client {
+            session,
+            epoch: 1,
+            lives: false,
+            next_number: 1,
+            held,
+            jobs,
+            job_requests,
+            waits: Vec::new(),
+            last: None,
+        }
     }
 }
 
@@ -170,11 +185,20 @@ impl World {
         let epoch = Epoch(if is_stale { client.epoch - 1 } else { client.epoch });
         let number = RequestNumber(client.next_number);
         let request = Request { session: client.session, epoch, number, seen: Seen::default(), action };
+        if matches!(&request.action, Action::Acquire(acquire) if acquire.terms.job.is_some()) {
+            client.job_requests.insert(number);
+        }
         client.last = Some(request.clone());
         Operation::Request(request)
     }
 
     fn grant(&mut self, at: usize) -> Option<GrantId> {
+        if let Some(newest) = self.clients[at].jobs.last().copied()
+            && self.random.percent(20)
+        {
+            // It may have ended.
+            return Some(newest);
+        }
         let at = if self.is_unusual() { self.random.below(self.size.sessions) as usize } else { at };
         let held = &self.clients[at].held;
         let nth = self.random.below(held.len() as u64) as usize;
@@ -186,7 +210,7 @@ impl World {
         if self.random.percent((holds * 20).min(80))
             && let Some(grant) = self.grant(at)
         {
-            return Action::Release { grant, report: None };
+            return Action::Release { grant, report: self.report(at, grant) };
         }
         match self.random.below(100) {
             0..10 if !self.clients[at].waits.is_empty() => {
@@ -197,14 +221,19 @@ impl World {
                 Some(grant) => self.change(at, grant),
                 None => self.acquire(),
             },
-            22..34 => self.take_permits(),
-            34 if self.is_unusual() => Action::Close,
+            22..31 => self.take_permits(),
+            31..42 => self.acquire_job(),
+            42 if self.is_unusual() => Action::Close,
             _ => self.acquire(),
         }
     }
 
     fn change(&mut self, at: usize, grant: GrantId) -> Action {
         let name = self.clients[at].held.get(&grant).and_then(|held| held.names().next().cloned());
+        if self.clients[at].jobs.contains(&grant) && self.random.percent(80) {
+            let bytes = self.bytes();
+            return if self.random.percent(50) { Action::Begin { grant } } else { Action::Checkpoint { grant, bytes } };
+        }
         match (name, self.random.below(6)) {
             (_, 0) => Action::Extend { grant, max_hold: Millis::new(self.random.below(3_000)).expect("short") },
             (Some(name), _) => {
@@ -234,6 +263,34 @@ impl World {
         Action::Acquire(Acquire { locks, owner, wait: self.wait(), terms: self.terms() })
     }
 
+    /// Few names, so that jobs are attempted again.
+    fn job_name(&mut self) -> Name {
+        self.names[self.random.below(self.size.names.min(3)) as usize].clone()
+    }
+
+    /// One job of a few. The lock of some names is also taken without a key.
+    fn acquire_job(&mut self) -> Action {
+        let name = self.job_name();
+        let key = JobKey::new(&format!("k{}", self.random.below(4))).expect("valid");
+        let keep = Keep::new(60_000 + self.random.below(2) * 10_000).expect("valid");
+        let terms = Terms { job: Some(JobTerms { key, keep }), ..self.terms() };
+        let owner = self.random.percent(20).then(|| OwnerName::new("o").expect("valid"));
+        let locks = Locks::from_buf([Lock { name, mode: LockMode::Exclusive }]);
+        Action::Acquire(Acquire { locks, owner, wait: self.wait(), terms })
+    }
+
+    fn report(&mut self, at: usize, grant: GrantId) -> Option<Box<JobReport>> {
+        if !self.clients[at].jobs.contains(&grant) && !self.is_unusual() {
+            return None;
+        }
+        let verdict = self.random.one_of(&[Verdict::Succeeded, Verdict::Failed, Verdict::Open, Verdict::Open]);
+        self.random.percent(80).then(|| Box::new(JobReport { verdict, bytes: self.bytes() }))
+    }
+
+    fn bytes(&mut self) -> JobBytes {
+        JobBytes::new(&self.random.below(1_000_000).to_le_bytes()).expect("short")
+    }
+
     fn take_permits(&mut self) -> Action {
         let name = Name::new(["s", "t"][self.random.below(2) as usize]).expect("valid");
         let permits = Permits::new(1 + self.random.below(3) as u32).expect("not zero");
@@ -261,7 +318,7 @@ impl World {
 
     fn admin(&mut self) -> Operation {
         let at = self.random.below(self.size.sessions) as usize;
-        let act = match self.random.below(8) {
+        let act = match self.random.below(10) {
             0 | 1 if self.freezes.len() < 3 => {
                 let freeze = FreezeId(u128::from(self.random.below(u64::MAX)));
                 self.freezes.push(freeze);
@@ -281,6 +338,14 @@ impl World {
             6 => {
                 let limit = Permits::new(3 + self.random.below(3) as u32).ok().filter(|_| self.random.percent(70));
                 Act::SetLimit { name: Name::new("t").expect("valid"), limit }
+            }
+            7 => Act::AllowJobs,
+            8 => {
+                let (name, key) = (self.job_name(), JobKey::new(&format!("k{}", self.random.below(4))).expect("valid"));
+                match self.random.percent(50) {
+                    true => Act::CompleteJob { name, key, keep: Keep::new(60_000).expect("valid") },
+                    false => Act::ForgetJob { name, key },
+                }
             }
             _ => Act::Break { grant: self.grant(at).unwrap_or(GrantId(0)) },
         };
@@ -312,7 +377,11 @@ impl World {
                 }
                 Event::Queued { request, .. } => self.clients[place(request.session)].waits.push(request.number),
                 Event::Granted { request, grant, .. } => {
-                    self.clients[place(request.session)].held.insert(*grant, request.wants.clone());
+                    let client = &mut self.clients[place(request.session)];
+                    client.held.insert(*grant, request.wants.clone());
+                    if client.job_requests.contains(&request.number) {
+                        client.jobs.insert(*grant);
+                    }
                 }
                 Event::Ended { grant, session, count_left: 0, how, rests_until, .. } => {
                     self.clients[place(*session)].held.remove(grant);
