@@ -24,8 +24,8 @@ use crate::patience::wait_until;
 use crate::proxy::Link;
 
 const FENCEPOST: &str = env!("CARGO_BIN_EXE_fencepost");
-/// How far the wall clock of each host is off, as libfaketime writes it.
-const CLOCKS: [&str; 3] = ["-7m", "+0", "+11m"];
+/// How many minutes the wall clock of each host is off.
+const CLOCKS_OFF_MIN: [i64; 3] = [-7, 0, 11];
 /// Locks for each kind of work. The keys are spread over them, so that one killed host does not stop all work until its lease ends.
 const LOCKS: usize = 4;
 /// The lease of a killed `run` ends after this time.
@@ -51,11 +51,12 @@ const MOMENTS: [&str; 6] = [
     "run-after-commit",
 ];
 
-/// The job. `$1` is the directory of planned faults: removing a file succeeds for one process. `$2` is the time of the random kill.
-/// The rest is the store's client. The kernel kills this shell with its `run`; it also kills itself, because not every kernel does.
+/// The job. `$1` is the directory of planned faults: removing a file succeeds for one process. `$2` is the time of the random kill, `$3`
+/// the file in which jobs of this host note their clock. The rest is the store's client. The kernel kills this shell with its `run`; it also kills itself, because not every kernel does.
 const JOB: &str = r#"
 faults=$1/$FENCEPOST_LOCK.$FENCEPOST_JOB_KEY random=$2 run=$PPID
-shift 2
+echo $FENCEPOST_DEADLINE >>$3
+shift 3
 planned() { rm "$faults.$1" 2>/dev/null; }
 if planned job-before-work; then kill -KILL $$; fi
 if planned client-at-random; then set -- timeout -s KILL "$random" "$@"; fi
@@ -209,33 +210,60 @@ impl Drop for Process {
         self.kill();
         // It is dead, or was waited for before.
         let _ = self.0.wait();
-        // A killed process leaves behind what libfaketime shares with its children.
-        for kind in ["faketime_shm_", "sem.faketime_sem_"] {
-            let _ = std::fs::remove_file(format!("/dev/shm/{kind}{}", self.0.id()));
+    }
+}
+
+/// The hosts' wall clocks, by libfaketime.
+struct Clocks {
+    /// The libraries to preload.
+    preload: String,
+    /// The test's wall clock when it began.
+    began_s: i64,
+}
+
+impl Clocks {
+    /// `None` if libfaketime is not installed; then the test is skipped.
+    fn prepare() -> Option<Clocks> {
+        let faketime = tool("faketime", "the Debian package faketime")?;
+        let output = Command::new(faketime).args(["-m", "-f", "+0", "printenv", "LD_PRELOAD"]).output();
+        let preload = String::from_utf8(output.expect("faketime is a program").stdout).expect("a path is text");
+        Some(Clocks { preload: preload.trim().to_owned(), began_s: now_s() })
+    }
+
+    /// Sets the wall clock of a process and its children. Clocks that count from the start of a machine stay as they are.
+    fn set(&self, command: &mut Command, off_min: i64) {
+        command.env("LD_PRELOAD", &self.preload).env("FAKETIME", format!("{off_min:+}m"));
+        command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    }
+
+    /// Checks that `run` saw its host's clock: each job noted the FENCEPOST_DEADLINE that `run` computed. Returns how many did.
+    fn check(&self, noted: &Path, off_min: i64) -> usize {
+        let noted = std::fs::read_to_string(noted).unwrap_or_default();
+        let possible = self.began_s + 60 * off_min - 60..=now_s() + 60 * off_min + 60;
+        for line in noted.lines() {
+            let deadline_s = line.parse::<i64>().expect("milliseconds") / 1_000;
+            assert!(possible.contains(&deadline_s), "a clock that is {off_min} minutes off shows {deadline_s}");
+        }
+        noted.lines().count()
+    }
+}
+
+impl Drop for Clocks {
+    /// Removes what libfaketime shares between a process and its children. A killed process leaves it behind.
+    fn drop(&mut self) {
+        for file in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
+            let name = file.file_name().to_string_lossy().into_owned();
+            let process = name.strip_prefix("faketime_shm_").or_else(|| name.strip_prefix("sem.faketime_sem_"));
+            if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+                // Another test may remove it at the same time.
+                let _ = std::fs::remove_file(file.path());
+            }
         }
     }
 }
 
-/// What preloads libfaketime. `None` if it is not installed; then the test is skipped.
-fn faketime() -> Option<String> {
-    let faketime = tool("faketime", "the Debian package faketime")?;
-    let output = Command::new(faketime).args(["-m", "-f", "+0", "printenv", "LD_PRELOAD"]).output();
-    let preload = String::from_utf8(output.expect("faketime is a program").stdout).expect("a path is text");
-    let preload = preload.trim().to_owned();
-    for (clock, off_s) in CLOCKS.iter().zip([-7 * 60, 0, 11 * 60]) {
-        let mut date = Command::new("date");
-        let output = set_clock(date.arg("+%s"), &preload, clock).output().expect("Linux has it");
-        let shown: i64 = String::from_utf8_lossy(&output.stdout).trim().parse().expect("seconds");
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is past 1970").as_secs() as i64;
-        assert!((shown - now - off_s).abs() < 60, "libfaketime makes {clock} of now: {shown} instead of {now}");
-    }
-    Some(preload)
-}
-
-/// Sets the wall clock of a process and its children. Clocks that count from the start of a machine stay as they are.
-fn set_clock<'a>(command: &'a mut Command, preload: &str, clock: &str) -> &'a mut Command {
-    command.env("LD_PRELOAD", preload).env("FAKETIME", clock);
-    command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+fn now_s() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("it is past 1970").as_secs() as i64
 }
 
 fn keys() -> usize {
@@ -244,25 +272,25 @@ fn keys() -> usize {
 
 #[test]
 fn three_hosts_with_clocks_minutes_apart_do_each_job_once_in_postgres() {
-    let Some(preload) = faketime() else { return };
+    let Some(clocks) = Clocks::prepare() else { return };
     if let (Some(server), Some(_)) = (shared(Kind::Postgres), tool("psql", "the Debian package postgresql-client")) {
-        three_hosts(&Store::postgres(server), &preload);
+        three_hosts(&Store::postgres(server), &clocks);
     }
 }
 
 #[test]
 fn three_hosts_with_clocks_minutes_apart_do_each_job_once_in_mariadb() {
-    let Some(preload) = faketime() else { return };
+    let Some(clocks) = Clocks::prepare() else { return };
     if let (Some(server), Some(_)) = (shared(Kind::MariaDb), tool("mariadb", "the Debian package mariadb-client")) {
-        three_hosts(&Store::mariadb(server), &preload);
+        three_hosts(&Store::mariadb(server), &clocks);
     }
 }
 
 /// Runs all keys with `once` and without at the same time, and checks the effects.
-fn three_hosts(store: &Store, preload: &str) {
+fn three_hosts(store: &Store, clocks: &Clocks) {
     let began = Instant::now();
     let mut cluster = Cluster::start_with_doors();
-    let hosts = Hosts::new(&cluster, store, preload);
+    let hosts = Hosts::new(&cluster, store, clocks);
     let progress = Progress { keys_done: AtomicUsize::new(0), lanes_left: AtomicUsize::new(2 * LOCKS) };
     let (faults, ends) = std::thread::scope(|scope| {
         let mut lanes = Vec::new();
@@ -291,9 +319,14 @@ fn three_hosts(store: &Store, preload: &str) {
         (0..keys()).map(times).collect::<Vec<usize>>()
     };
     let (with, without) = (times(true), times(false));
+    let by_host: Vec<usize> = CLOCKS_OFF_MIN
+        .into_iter()
+        .enumerate()
+        .map(|(host, off_min)| clocks.check(&hosts.noted(host), off_min))
+        .collect();
     say(&format!(
         "{}: the effect stands once for {} of {} keys with `once`; without it, more than once for {} of {}, {} times at most; \
-         {happened} of {} planned kills; of the cluster: {faults:?}; how `run` ended: {ends:?}; {:.1} s",
+         {happened} of {} planned kills; of the cluster: {faults:?}; how `run` ended: {ends:?}; attempts by host: {by_host:?}; {:.1} s",
         store.title,
         with.iter().filter(|times| **times == 1).count(),
         with.len(),
@@ -306,6 +339,10 @@ fn three_hosts(store: &Store, preload: &str) {
     assert!(with.iter().all(|times| *times == 1), "the effect of each key stands exactly once: {with:?}");
     assert!(without.iter().all(|times| *times > 0), "no key was left out: {without:?}");
     assert!(happened > 0, "no planned kill happened: the run did not test the store");
+    assert!(
+        by_host.iter().filter(|attempts| **attempts > 0).count() > 1,
+        "hosts with different clocks did the work: {by_host:?}"
+    );
     for (records_key, number) in [true, false].into_iter().flat_map(|it| (0..keys()).map(move |number| (it, number))) {
         assert_completed(&cluster, &lock_name(records_key, number % LOCKS), &key_name(number));
     }
@@ -326,9 +363,9 @@ fn key_name(number: usize) -> String {
 }
 
 /// What all lanes share.
-struct Hosts {
+struct Hosts<'a> {
     server: String,
-    preload: String,
+    clocks: &'a Clocks,
     client: Vec<String>,
     /// The scripts with the key recorded by the store, and without.
     jobs: [String; 2],
@@ -340,8 +377,8 @@ struct Hosts {
     logs: PathBuf,
 }
 
-impl Hosts {
-    fn new(cluster: &Cluster, store: &Store, preload: &str) -> Hosts {
+impl Hosts<'_> {
+    fn new<'a>(cluster: &Cluster, store: &Store, clocks: &'a Clocks) -> Hosts<'a> {
         let [faults, temporary] = ["faults", "tmp"].map(|name| cluster.directory().join(name));
         for directory in [&faults, &temporary] {
             std::fs::create_dir(directory).expect("the test owns the directory");
@@ -362,7 +399,7 @@ impl Hosts {
         }
         Hosts {
             server: cluster.doors().join(","),
-            preload: preload.to_owned(),
+            clocks,
             client: store.client.clone(),
             jobs: [true, false].map(|records_key| store.job(records_key)),
             faults,
@@ -370,6 +407,13 @@ impl Hosts {
             temporary,
             logs: cluster.directory().to_owned(),
         }
+    }
+}
+
+impl Hosts<'_> {
+    /// Where the jobs of a host note what its clock shows.
+    fn noted(&self, host: usize) -> PathBuf {
+        self.logs.join(format!("clock-{host}"))
     }
 }
 
@@ -381,7 +425,7 @@ struct Progress {
 
 /// The keys of one lock, one after the other. All hosts start each key at the same time, and try again until it is done.
 struct Lane<'a> {
-    hosts: &'a Hosts,
+    hosts: &'a Hosts<'a>,
     records_key: bool,
     lock: usize,
     progress: &'a Progress,
@@ -407,10 +451,10 @@ impl Lane<'_> {
 
     fn run_key(&self, key: &str, random: &mut Random, ends: &mut BTreeMap<String, usize>) {
         // For each third key, the `run` of one host is killed at a random time.
-        let killed = random.below(3 * CLOCKS.len() as u64) as usize;
+        let killed = random.below(3 * CLOCKS_OFF_MIN.len() as u64) as usize;
         let mut kill_at = Some(Instant::now() + Duration::from_millis(random.below(400)));
-        let mut start = |host: usize| self.start(key, CLOCKS[host], 5 + random.below(100));
-        let mut hosts: BTreeMap<usize, Process> = (0..CLOCKS.len()).map(|host| (host, start(host))).collect();
+        let mut start = |host: usize| self.start(key, host, 5 + random.below(100));
+        let mut hosts: BTreeMap<usize, Process> = (0..CLOCKS_OFF_MIN.len()).map(|host| (host, start(host))).collect();
         for _ in 0..TRIES_MAX {
             let (host, status) = wait_until("a run ends", || {
                 if kill_at.is_some_and(|at| at <= Instant::now()) {
@@ -432,13 +476,14 @@ impl Lane<'_> {
         panic!("{key} was not done in {TRIES_MAX} tries: {ends:?}");
     }
 
-    fn start(&self, key: &str, clock: &str, random_ms: u64) -> Process {
+    fn start(&self, key: &str, host: usize, random_ms: u64) -> Process {
         let lock = lock_name(self.records_key, self.lock);
         let mut command = fencepost();
         command.args(["run", "--server", &self.hosts.server, "--ttl", TTL, "--quiet", "--once", key, &lock, "--"]);
         command.args(["sh", "-c", &self.hosts.jobs[usize::from(!self.records_key)], "job"]);
-        command.arg(&self.hosts.faults).arg(format!("{}", random_ms as f64 / 1_000.0)).args(&self.hosts.client);
-        set_clock(command.env("TMPDIR", &self.hosts.temporary), &self.hosts.preload, clock);
+        command.arg(&self.hosts.faults).arg(format!("{}", random_ms as f64 / 1_000.0));
+        command.arg(self.hosts.noted(host)).args(&self.hosts.client).env("TMPDIR", &self.hosts.temporary);
+        self.hosts.clocks.set(&mut command, CLOCKS_OFF_MIN[host]);
         Process::start(command, &self.hosts.logs.join(format!("{lock}.log")))
     }
 }
