@@ -8,22 +8,26 @@
 //! FENCEPOST_SOAK_JOBS=200 cargo test -p fencepost-cli --features stores --test real jobs -- --nocapture
 //! ```
 
+mod clocks;
+mod steps;
+mod store;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use fencepost_testbed::{Kind, Server, shared, tool};
+use clocks::Clocks;
+use fencepost_testbed::{Kind, shared, tool};
+use store::{MOMENTS, Store};
 
 use crate::clients::Random;
 use crate::cluster::{Cluster, say};
 use crate::patience::wait_until;
 use crate::proxy::Link;
 
-const FENCEPOST: &str = env!("CARGO_BIN_EXE_fencepost");
 /// How many minutes the wall clock of each host is off.
 const CLOCKS_OFF_MIN: [i64; 3] = [-7, 0, 11];
 /// Locks for each kind of work. The keys are spread over them, so that one killed host does not stop all work until its lease ends.
@@ -35,150 +39,9 @@ const KEYS_PER_FAULT: usize = 6;
 /// A host that has tried this often will not succeed.
 const TRIES_MAX: usize = 300;
 
-/// The moments at which a planned fault happens. Each is planned for some keys, and happens to the first process that comes there.
-const MOMENTS: [&str; 6] = [
-    // The job's shell is killed.
-    "job-before-work",
-    // The store's client is killed. Its transaction is rolled back.
-    "client-in-transaction",
-    // `run` is killed, and so is the job's shell. The store's client goes on and commits.
-    "run-in-transaction",
-    // The store's client is killed at a random time.
-    "client-at-random",
-    // The job's shell is killed between COMMIT and the completion.
-    "job-after-commit",
-    // `run` and the job's shell are killed between COMMIT and the completion.
-    "run-after-commit",
-];
-
-/// The job. `$1` is the directory of planned faults: removing a file succeeds for one process. `$2` is the time of the random kill, `$3`
-/// the file in which jobs of this host note their clock. The rest is the store's client. The kernel kills this shell with its `run`; it also kills itself, because not every kernel does.
-const JOB: &str = r#"
-faults=$1/$FENCEPOST_LOCK.$FENCEPOST_JOB_KEY random=$2 run=$PPID
-echo $FENCEPOST_DEADLINE >>$3
-shift 3
-planned() { rm "$faults.$1" 2>/dev/null; }
-if planned job-before-work; then kill -KILL $$; fi
-if planned client-at-random; then set -- timeout -s KILL "$random" "$@"; fi
-said=$("$@" 2>&1 <<SQL
-WORK
-SQL
-)
-code=$?
-case "$code $said" in
-    "0 "*) ;;
-    # Committed by an earlier attempt, which could not say so: complete the job.
-    *FP208*) ;;
-    *) printf '%s: exit code %s: %s\n' "$FENCEPOST_JOB_KEY" "$code" "$said" >&2; exit 1 ;;
-esac
-if planned job-after-commit; then kill -KILL $$; fi
-if planned run-after-commit; then kill -KILL $run $$; fi
-"#;
-
-/// Faults of the open transaction: both clients run the rest of such a line in a shell, whose parent is the client.
-const IN_TRANSACTION: &str = r"\! rm $faults.client-in-transaction 2>/dev/null && kill -KILL \$PPID
-\! rm $faults.run-in-transaction 2>/dev/null && kill -KILL $run
-";
-
-/// A store with its own command line.
-struct Store {
-    title: &'static str,
-    /// The store's client, which reads SQL from its input.
-    client: Vec<String>,
-    begin: &'static str,
-    /// Shows the token, and records nothing.
-    write: &'static str,
-    /// Shows the token and records the key.
-    once: &'static str,
-}
-
-impl Store {
-    fn postgres(server: &Server) -> Store {
-        let admin = server.url();
-        let url = format!("{}/jobs", admin.trim_end_matches("/postgres"));
-        let psql = |url: &str| {
-            let options =
-                ["psql", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-v", "VERBOSITY=verbose", "-d", url];
-            options.map(str::to_owned).to_vec()
-        };
-        ask(&psql(&admin), "CREATE DATABASE jobs;");
-        install_guard(&url);
-        Store {
-            title: "Postgres",
-            client: psql(&url),
-            begin: "BEGIN;",
-            write: "SELECT fencepost.write('$FENCEPOST_LOCK', $FENCEPOST_TOKEN);",
-            once: "SELECT fencepost.write('$FENCEPOST_LOCK', $FENCEPOST_TOKEN);
-                   SELECT fencepost.once('$FENCEPOST_LOCK', '$FENCEPOST_JOB_KEY');",
-        }
-        .with_table()
-    }
-
-    fn mariadb(server: &Server) -> Store {
-        let mariadb = |database: &str| {
-            let port = format!("--port={}", server.port());
-            let options = ["mariadb", "--no-defaults", "--host=127.0.0.1", &port, "--user=root", "--batch"];
-            options.into_iter().chain(["--skip-column-names", database]).map(str::to_owned).collect::<Vec<_>>()
-        };
-        let rights = "SELECT, INSERT, UPDATE, DELETE, CREATE, CREATE ROUTINE, ALTER ROUTINE, EXECUTE";
-        let prepare = format!("CREATE DATABASE jobs; CREATE USER guard_jobs; GRANT {rights} ON jobs.* TO guard_jobs;");
-        ask(&mariadb("mysql"), &prepare);
-        install_guard(&format!("mysql://guard_jobs@127.0.0.1:{}/jobs", server.port()));
-        Store {
-            title: "MariaDB",
-            client: mariadb("jobs"),
-            begin: "START TRANSACTION;",
-            write: "CALL fencepost_write('$FENCEPOST_LOCK', $FENCEPOST_TOKEN);",
-            once: "CALL fencepost_once('$FENCEPOST_LOCK', '$FENCEPOST_JOB_KEY', $FENCEPOST_TOKEN);",
-        }
-        .with_table()
-    }
-
-    fn with_table(self) -> Store {
-        ask(&self.client, "CREATE TABLE effects (lock_name VARCHAR(64) NOT NULL, job_key VARCHAR(64) NOT NULL);");
-        self
-    }
-
-    /// The script of the job, with the key recorded by the store or not.
-    // Rule: same-transaction
-    fn job(&self, records_key: bool) -> String {
-        let guard = if records_key { self.once } else { self.write };
-        let effect = "INSERT INTO effects VALUES ('$FENCEPOST_LOCK', '$FENCEPOST_JOB_KEY');";
-        JOB.replace("WORK", &format!("{}\n{guard}\n{effect}\n{IN_TRANSACTION}COMMIT;", self.begin))
-    }
-
-    /// How often the effect stands, for each lock and key.
-    fn effects(&self) -> BTreeMap<(String, String), usize> {
-        let rows = "SELECT CONCAT(lock_name, ' ', job_key, ' ', COUNT(*)) FROM effects GROUP BY lock_name, job_key;";
-        let effect = |row: &str| {
-            let mut words = row.split(' ').map(str::to_owned);
-            let mut word = || words.next().expect("the row has three words");
-            ((word(), word()), word().parse().expect("a count"))
-        };
-        ask(&self.client, rows).lines().map(effect).collect()
-    }
-}
-
-/// Runs SQL with a store's client. Returns what it prints.
-fn ask(client: &[String], sql: &str) -> String {
-    use std::io::Write;
-    let mut command = Command::new(&client[0]);
-    command.args(&client[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("the client of the store is installed");
-    child.stdin.take().expect("piped").write_all(sql.as_bytes()).expect("the client reads its input");
-    let output = child.wait_with_output().expect("it is our child");
-    assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("the rows are text")
-}
-
-fn install_guard(url: &str) {
-    let output = fencepost().args(["fence", "init", url]).output().expect("the binary is built");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
 /// The program, without settings that the test inherits.
 fn fencepost() -> Command {
-    let mut command = Command::new(FENCEPOST);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fencepost"));
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("FENCEPOST_")) {
         command.env_remove(name);
     }
@@ -211,59 +74,6 @@ impl Drop for Process {
         // It is dead, or was waited for before.
         let _ = self.0.wait();
     }
-}
-
-/// The hosts' wall clocks, by libfaketime.
-struct Clocks {
-    /// The libraries to preload.
-    preload: String,
-    /// The test's wall clock when it began.
-    began_s: i64,
-}
-
-impl Clocks {
-    /// `None` if libfaketime is not installed; then the test is skipped.
-    fn prepare() -> Option<Clocks> {
-        let faketime = tool("faketime", "the Debian package faketime")?;
-        let output = Command::new(faketime).args(["-m", "-f", "+0", "printenv", "LD_PRELOAD"]).output();
-        let preload = String::from_utf8(output.expect("faketime is a program").stdout).expect("a path is text");
-        Some(Clocks { preload: preload.trim().to_owned(), began_s: now_s() })
-    }
-
-    /// Sets the wall clock of a process and its children. Clocks that count from the start of a machine stay as they are.
-    fn set(&self, command: &mut Command, off_min: i64) {
-        command.env("LD_PRELOAD", &self.preload).env("FAKETIME", format!("{off_min:+}m"));
-        command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-    }
-
-    /// Checks that `run` saw its host's clock: each job noted the FENCEPOST_DEADLINE that `run` computed. Returns how many did.
-    fn check(&self, noted: &Path, off_min: i64) -> usize {
-        let noted = std::fs::read_to_string(noted).unwrap_or_default();
-        let possible = self.began_s + 60 * off_min - 60..=now_s() + 60 * off_min + 60;
-        for line in noted.lines() {
-            let deadline_s = line.parse::<i64>().expect("milliseconds") / 1_000;
-            assert!(possible.contains(&deadline_s), "a clock that is {off_min} minutes off shows {deadline_s}");
-        }
-        noted.lines().count()
-    }
-}
-
-impl Drop for Clocks {
-    /// Removes what libfaketime shares between a process and its children. A killed process leaves it behind.
-    fn drop(&mut self) {
-        for file in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
-            let name = file.file_name().to_string_lossy().into_owned();
-            let process = name.strip_prefix("faketime_shm_").or_else(|| name.strip_prefix("sem.faketime_sem_"));
-            if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
-                // Another test may remove it at the same time.
-                let _ = std::fs::remove_file(file.path());
-            }
-        }
-    }
-}
-
-fn now_s() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("it is past 1970").as_secs() as i64
 }
 
 fn keys() -> usize {
@@ -408,9 +218,7 @@ impl Hosts<'_> {
             logs: cluster.directory().to_owned(),
         }
     }
-}
 
-impl Hosts<'_> {
     /// Where the jobs of a host note what its clock shows.
     fn noted(&self, host: usize) -> PathBuf {
         self.logs.join(format!("clock-{host}"))
@@ -524,101 +332,4 @@ fn disturb(cluster: &mut Cluster, progress: &Progress) -> BTreeMap<&'static str,
         *counts.entry(kind).or_default() += 1;
     }
     counts
-}
-
-/// What kills an attempt of the job of 100 steps, between a step and its checkpoint or at any time after the step.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kill {
-    /// The job's shell.
-    Job,
-    /// `run` and the job's shell.
-    Run,
-    /// `run`, by the test, as soon as the test sees the step.
-    RunFromOutside,
-}
-
-/// `$1` is the directory of planned kills, `$2` the program, `$3` the file of steps.
-const STEPS: &str = r#"
-kills=$1 fencepost=$2 steps=$3 run=$PPID
-planned() { [ -e "$kills/$1" ] && rm "$kills/$1"; }
-step=$(cat "$FENCEPOST_LAST_CHECKPOINT")
-step=${step:-0}
-while [ "$step" -lt 100 ]; do
-    step=$((step + 1))
-    echo "$step" >>"$steps"
-    if planned "job.$step"; then kill -KILL $$; fi
-    if planned "run.$step"; then kill -KILL $run $$; fi
-    # 125: it is not known whether the checkpoint is stored, try again.
-    until "$fencepost" checkpoint "$step"; do [ $? -eq 125 ] || exit 1; done
-done
-"#;
-
-#[test]
-fn a_job_of_100_steps_survives_10_kills_and_repeats_10_steps_at_most() {
-    let began = Instant::now();
-    let cluster = Cluster::start_on(3, None);
-    let [kills, temporary, steps, log] =
-        ["kills", "tmp", "steps", "run.log"].map(|name| cluster.directory().join(name));
-    for directory in [&kills, &temporary] {
-        std::fs::create_dir(directory).expect("the test owns the directory");
-    }
-    let mut random = Random(100);
-    let mut from_outside = Vec::new();
-    for number in 0..10 {
-        // One step in each ten, so that all kills differ.
-        let step = 10 * number + 1 + random.below(10);
-        let kill = [Kill::Job, Kill::Run, Kill::Job, Kill::RunFromOutside, Kill::Job][number as usize % 5];
-        let file = match kill {
-            Kill::Job => format!("job.{step}"),
-            Kill::Run => format!("run.{step}"),
-            Kill::RunFromOutside => {
-                from_outside.push(step);
-                continue;
-            }
-        };
-        File::create(kills.join(file)).expect("the test owns the directory");
-    }
-    let planned_outside = from_outside.len();
-    let done = || -> Vec<u64> {
-        let text = std::fs::read_to_string(&steps).unwrap_or_default();
-        text.lines().filter_map(|line| line.parse().ok()).collect()
-    };
-    let start = || {
-        let mut command = fencepost();
-        command.args(["run", "--server", &cluster.endpoints().join(","), "--ttl", TTL, "--once", "v2", "migration"]);
-        command.args(["--", "sh", "-c", STEPS, "job"]).arg(&kills).arg(FENCEPOST).arg(&steps);
-        command.env("TMPDIR", &temporary);
-        Process::start(command, &log)
-    };
-    let mut interruptions = Vec::new();
-    loop {
-        let mut run = start();
-        let status = wait_until("the run ends", || {
-            if from_outside.first().is_some_and(|step| done().contains(step)) {
-                from_outside.remove(0);
-                run.kill();
-            }
-            run.ended()
-        });
-        if status.success() {
-            break;
-        }
-        interruptions.push(status.to_string());
-        assert!(interruptions.len() < TRIES_MAX, "the job is not done: {interruptions:?}");
-    }
-    let done = done();
-    let left = std::fs::read_dir(&kills).expect("the test owns the directory").count() + from_outside.len();
-    let mut ends = String::new();
-    interruptions.iter().for_each(|end| write!(ends, " {end},").expect("a string has room"));
-    say(&format!(
-        "a job of 100 steps: {} steps done, {} interruptions ({planned_outside} from outside):{ends} {:.1} s",
-        done.len(),
-        interruptions.len(),
-        began.elapsed().as_secs_f64()
-    ));
-    assert_eq!(left, 0, "all 10 kills happened");
-    assert_eq!(done.iter().copied().collect::<BTreeSet<u64>>(), (1..=100).collect(), "every step was done");
-    // A busy machine can lose a lease, which is one interruption more.
-    assert!(interruptions.len() >= 10 && done.len() <= 100 + interruptions.len(), "{interruptions:?}: {done:?}");
-    assert_completed(&cluster, "migration", "v2");
 }
