@@ -59,9 +59,9 @@ impl Cluster {
         Cluster::start_with(nodes, disk_bytes, false)
     }
 
-    /// Starts a cluster of three voters whose answers to clients can be cut.
-    pub(crate) fn start_with_doors() -> Cluster {
-        Cluster::start_with(3, None, true)
+    /// Starts a cluster of `nodes` voters whose answers to clients can be cut.
+    pub(crate) fn start_with_doors(nodes: usize) -> Cluster {
+        Cluster::start_with(nodes, None, true)
     }
 
     fn start_with(nodes: usize, disk_bytes: Option<u64>, has_doors: bool) -> Cluster {

@@ -8,6 +8,7 @@
 //! FENCEPOST_SOAK_JOBS=200 cargo test -p fencepost-cli --features stores --test real jobs -- --nocapture
 //! ```
 
+mod answers;
 mod clocks;
 mod steps;
 mod store;
@@ -99,7 +100,7 @@ fn three_hosts_with_clocks_minutes_apart_do_each_job_once_in_mariadb() {
 /// Runs all keys with `once` and without at the same time, and checks the effects.
 fn three_hosts(store: &Store, clocks: &Clocks) {
     let began = Instant::now();
-    let mut cluster = Cluster::start_with_doors();
+    let mut cluster = Cluster::start_with_doors(3);
     let hosts = Hosts::new(&cluster, store, clocks);
     let progress = Progress { keys_done: AtomicUsize::new(0), lanes_left: AtomicUsize::new(2 * LOCKS) };
     let (faults, ends) = std::thread::scope(|scope| {

@@ -198,15 +198,29 @@ impl Door {
     /// answer. Returns whether an answer was lost.
     pub(crate) fn cut_answers(&self, give_up: impl Fn() -> bool) -> bool {
         let before = self.answers.held_back.load(SeqCst);
-        self.answers.link.send_replace(Link::Frozen);
+        self.hold_answers_back();
         let lost = wait_until("an answer is held back", || {
             let lost = self.answers.held_back.load(SeqCst) > before;
             (lost || give_up()).then_some(lost)
         });
+        self.close();
+        self.open();
+        lost
+    }
+
+    /// Requests still arrive, and no answer comes back.
+    pub(crate) fn hold_answers_back(&self) {
+        self.answers.link.send_replace(Link::Frozen);
+    }
+
+    /// Ends all connections, with what was held back. New ones end at once.
+    pub(crate) fn close(&self) {
         self.answers.link.send_replace(Link::Closed);
         wait_until("the clients are cut off", || (self.answers.open.load(SeqCst) == 0).then_some(()));
+    }
+
+    pub(crate) fn open(&self) {
         self.answers.link.send_replace(Link::Open);
-        lost
     }
 }
 
