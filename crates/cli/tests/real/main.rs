@@ -8,6 +8,8 @@ mod cluster;
 mod efficiency;
 mod faults;
 mod history;
+#[cfg(feature = "stores")]
+mod jobs;
 mod paused_holders;
 mod proxy;
 mod run;
