@@ -1,5 +1,5 @@
-//! Hosts whose clocks differ by minutes run `fencepost run --once` for the same keys at the same time, while
-//! jobs, their `run` and leaders are killed and answers are lost. The work is a transaction of a real store, by the store's own client.
+//! Hosts whose clocks differ by minutes run `fencepost run --once` for the same keys at the same time, while jobs, their `run` and leaders
+//! are killed and answers are lost. The work is a transaction of a real store, by the store's own client.
 //!
 //! With the key recorded by the store (rule `once`) each effect stands exactly once. Without it, the same faults are counted, not judged.
 //! To set the number of keys, for each store, with `once` and without:
