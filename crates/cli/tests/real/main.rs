@@ -8,7 +8,6 @@ mod cluster;
 mod efficiency;
 mod faults;
 mod history;
-#[cfg(feature = "stores")]
 mod jobs;
 mod paused_holders;
 mod proxy;

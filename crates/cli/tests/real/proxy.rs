@@ -181,7 +181,7 @@ pub(crate) struct Door {
 
 struct Answers {
     link: watch::Sender<Link>,
-    /// Reads from the node whose bytes wait because the link is frozen. Only counts up.
+    /// How often bytes from the node had to wait because the link is frozen. Only counts up.
     held_back: AtomicUsize,
     /// Open connections.
     open: AtomicUsize,
@@ -196,6 +196,7 @@ impl Default for Answers {
 impl Door {
     /// Loses an answer: requests arrive, at least one answer is held back, then all connections end. `give_up` ends the wait for an
     /// answer. Returns whether an answer was lost.
+    #[cfg(feature = "stores")]
     pub(crate) fn cut_answers(&self, give_up: impl Fn() -> bool) -> bool {
         let before = self.answers.held_back.load(SeqCst);
         self.hold_answers_back();

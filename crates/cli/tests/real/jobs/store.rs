@@ -25,7 +25,8 @@ pub(super) const MOMENTS: [&str; 6] = [
 ];
 
 /// The job. `$1` is the directory of planned faults: removing a file succeeds for one process. `$2` is the time of the random kill, `$3`
-/// the file in which jobs of this host note their clock. The rest is the store's client. The kernel kills this shell with its `run`; it also kills itself, because not every kernel does.
+/// the file in which jobs of this host note their clock. The rest is the store's client. The kernel kills this shell with its `run`; where
+/// `run` is killed, the shell also kills itself, because not every kernel does.
 const JOB: &str = r#"
 faults=$1/$FENCEPOST_LOCK.$FENCEPOST_JOB_KEY random=$2 run=$PPID
 echo $FENCEPOST_DEADLINE >>$3
