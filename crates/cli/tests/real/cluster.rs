@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use super::background::Background;
-use super::proxy::{Link, Network};
+use super::proxy::{Door, Link, Network};
 use crate::patience::wait_until;
 
 /// Prints a line that is seen even if the test passes: the test harness does not capture direct writes to standard error.
@@ -26,6 +26,7 @@ pub(crate) struct Cluster {
     directory: Option<tempfile::TempDir>,
     nodes: Vec<Node>,
     network: Network,
+    has_doors: bool,
     runtime: Background,
     control: Option<Client>,
 }
@@ -37,6 +38,8 @@ struct Node {
     peer_port: u16,
     /// The proxy's port that forwards to `peer_port`.
     proxy_port: u16,
+    /// The way of the clients to this node, if the cluster has doors.
+    door: Option<Door>,
     child: Option<Child>,
     paused: bool,
     /// The size of its small disk in memory, if it has one. The disk's content is lost when the process ends.
@@ -53,11 +56,21 @@ pub(crate) struct Lead {
 impl Cluster {
     /// Starts a cluster of `nodes` voters. With `disk_bytes`, each has a small disk in memory of that size.
     pub(crate) fn start_on(nodes: usize, disk_bytes: Option<u64>) -> Cluster {
+        Cluster::start_with(nodes, disk_bytes, false)
+    }
+
+    /// Starts a cluster of `nodes` voters whose answers to clients can be cut.
+    pub(crate) fn start_with_doors(nodes: usize) -> Cluster {
+        Cluster::start_with(nodes, None, true)
+    }
+
+    fn start_with(nodes: usize, disk_bytes: Option<u64>, has_doors: bool) -> Cluster {
         let directory = tempfile::Builder::new().prefix("fencepost-real-").tempdir().expect("a temporary directory");
         let mut cluster = Cluster {
             directory: Some(directory),
             nodes: Vec::new(),
             network: Network::new(),
+            has_doors,
             runtime: Background::start(),
             control: None,
         };
@@ -78,6 +91,7 @@ impl Cluster {
         for attempt in 0.. {
             let [client_port, http_port, peer_port] = free_ports();
             let proxy_port = self.network.lead_to(node, peer_port);
+            let door = self.has_doors.then(|| self.network.door_to(client_port));
             let name = format!("n{}", node + 1);
             self.nodes.truncate(node);
             self.nodes.push(Node {
@@ -86,6 +100,7 @@ impl Cluster {
                 http_port,
                 peer_port,
                 proxy_port,
+                door,
                 child: None,
                 paused: false,
                 disk_bytes,
@@ -141,6 +156,9 @@ impl Cluster {
         ] {
             command.args([flag, &format!("127.0.0.1:{port}")]);
         }
+        if let Some(door) = &node.door {
+            command.args(["--advertise-client", &format!("127.0.0.1:{}", door.port)]);
+        }
         match (first, index) {
             (true, 0) => drop(command.arg("--new-cluster")),
             (true, _) => drop(command.args(["--join", &join])),
@@ -185,6 +203,16 @@ impl Cluster {
     /// The client addresses of all nodes, also of those that have ended.
     pub(crate) fn endpoints(&self) -> Vec<String> {
         self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.client_port)).collect()
+    }
+
+    /// The door of a node, in a cluster that has doors.
+    pub(crate) fn door(&self, node: usize) -> &Door {
+        self.nodes[node].door.as_ref().expect("the cluster was started with doors")
+    }
+
+    /// As [`Cluster::endpoints`], through the doors.
+    pub(crate) fn doors(&self) -> Vec<String> {
+        (0..self.nodes.len()).map(|node| format!("127.0.0.1:{}", self.door(node).port)).collect()
     }
 
     /// The nodes whose process runs, paused or not.

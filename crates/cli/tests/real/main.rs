@@ -8,6 +8,7 @@ mod cluster;
 mod efficiency;
 mod faults;
 mod history;
+mod jobs;
 mod paused_holders;
 mod proxy;
 mod run;

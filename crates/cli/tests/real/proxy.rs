@@ -2,8 +2,11 @@
 //!
 //! A link is directed: messages from node 1 to node 2 go over a connection that node 1 opened. `/proc` tells which node opened a
 //! connection: its source port belongs to a socket, and the socket to one of our child processes.
+//!
+//! A [`Door`] is the same for the clients of one node. It can hold answers back while requests still arrive.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -11,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use super::background::Background;
+use crate::patience::wait_until;
 
 /// The state of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +65,25 @@ impl Network {
             }
         });
         port
+    }
+
+    /// Opens a port for the clients of a node.
+    pub(crate) fn door_to(&self, client_port: u16) -> Door {
+        let listener = self.runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("there are free ports");
+        let port = listener.local_addr().expect("a listener has an address").port();
+        let answers = Arc::new(Answers::default());
+        let shared = answers.clone();
+        self.runtime.handle().spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let answers = shared.clone();
+                tokio::spawn(async move {
+                    answers.open.fetch_add(1, SeqCst);
+                    pass_answers(stream, client_port, &answers).await;
+                    answers.open.fetch_sub(1, SeqCst);
+                });
+            }
+        });
+        Door { port, answers }
     }
 
     pub(crate) fn runs_as(&self, node: usize, process: u32) {
@@ -147,5 +170,94 @@ async fn copy(
         if to.write_all(&buffer[..count]).await.is_err() {
             return;
         }
+    }
+}
+
+/// The port at which clients reach one node.
+pub(crate) struct Door {
+    pub(crate) port: u16,
+    answers: Arc<Answers>,
+}
+
+struct Answers {
+    link: watch::Sender<Link>,
+    /// How often bytes from the node had to wait because the link is frozen. Only counts up.
+    held_back: AtomicUsize,
+    /// Open connections.
+    open: AtomicUsize,
+}
+
+impl Default for Answers {
+    fn default() -> Answers {
+        Answers { link: watch::Sender::new(Link::Open), held_back: AtomicUsize::new(0), open: AtomicUsize::new(0) }
+    }
+}
+
+impl Door {
+    /// Loses an answer: requests arrive, at least one answer is held back, then all connections end. `give_up` ends the wait for an
+    /// answer. Returns whether an answer was lost.
+    #[cfg(feature = "stores")]
+    pub(crate) fn cut_answers(&self, give_up: impl Fn() -> bool) -> bool {
+        let before = self.answers.held_back.load(SeqCst);
+        self.hold_answers_back();
+        let lost = wait_until("an answer is held back", || {
+            let lost = self.answers.held_back.load(SeqCst) > before;
+            (lost || give_up()).then_some(lost)
+        });
+        self.close();
+        self.open();
+        lost
+    }
+
+    /// Requests still arrive, and no answer comes back.
+    pub(crate) fn hold_answers_back(&self) {
+        self.answers.link.send_replace(Link::Frozen);
+    }
+
+    /// Ends all connections, with what was held back. New ones end at once.
+    pub(crate) fn close(&self) {
+        self.answers.link.send_replace(Link::Closed);
+        wait_until("the clients are cut off", || (self.answers.open.load(SeqCst) == 0).then_some(()));
+    }
+
+    pub(crate) fn open(&self) {
+        self.answers.link.send_replace(Link::Open);
+    }
+}
+
+async fn pass_answers(stream: TcpStream, client_port: u16, answers: &Answers) {
+    let mut state = answers.link.subscribe();
+    if *state.borrow_and_update() == Link::Closed {
+        return;
+    }
+    // The node may be dead.
+    let Ok(upstream) = TcpStream::connect(("127.0.0.1", client_port)).await else { return };
+    // On failure the messages are only a little later.
+    let _ = (stream.set_nodelay(true), upstream.set_nodelay(true));
+    let ((from_client, mut to_client), (mut from_node, to_node)) = (stream.into_split(), upstream.into_split());
+    let always_open = watch::Sender::new(Link::Open);
+    let answering = async {
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            let read = tokio::select! {
+                read = from_node.read(&mut buffer) => read,
+                _ = state.wait_for(|link| *link == Link::Closed) => return,
+            };
+            let Ok(count @ 1..) = read else { return };
+            if *state.borrow() == Link::Frozen {
+                answers.held_back.fetch_add(1, SeqCst);
+            }
+            match state.wait_for(|link| *link != Link::Frozen).await {
+                Ok(link) if *link == Link::Open => {}
+                _ => return,
+            }
+            if to_client.write_all(&buffer[..count]).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = copy(from_client, to_node, always_open.subscribe()) => {}
+        () = answering => {}
     }
 }
