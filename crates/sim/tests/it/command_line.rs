@@ -51,7 +51,7 @@ fn many_seeds_print_a_summary() {
 #[test]
 fn the_scenarios_are_listed() {
     let text = out(&sim(&["--scenarios"]));
-    assert!(text.lines().count() == 9 && text.contains("paused-holder  "), "{text}");
+    assert!(text.lines().count() == 10 && text.contains("paused-holder  "), "{text}");
 }
 
 #[test]

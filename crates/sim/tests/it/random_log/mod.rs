@@ -110,7 +110,7 @@ impl World {
 
     /// The next entry, applied.
     pub(crate) fn next_entry(&mut self) -> LoggedEntry {
-        let mut batch = Batch { failover_grace: self.random.percent(1), ..Batch::default() };
+        let mut batch = Batch { failover_grace: self.random.percent(3), ..Batch::default() };
         let step_ms = if self.random.percent(2) { 20_000 } else { self.random.one_of(&[0, 5, 50, 50, 400]) };
         self.stamp += self.random.below(step_ms + 1);
         if self.random.percent(30)
@@ -263,8 +263,11 @@ impl World {
         Action::Acquire(Acquire { locks, owner, wait: self.wait(), terms: self.terms() })
     }
 
-    /// Few names, so that jobs are attempted again.
+    /// Few names, so that jobs are attempted again. One of them is taken with a key alone.
     fn job_name(&mut self) -> Name {
+        if self.random.percent(60) {
+            return Name::new("j").expect("valid");
+        }
         self.names[self.random.below(self.size.names.min(3)) as usize].clone()
     }
 
@@ -283,7 +286,14 @@ impl World {
         if !self.clients[at].jobs.contains(&grant) && !self.is_unusual() {
             return None;
         }
-        let verdict = self.random.one_of(&[Verdict::Succeeded, Verdict::Failed, Verdict::Open, Verdict::Open]);
+        let verdict = self.random.one_of(&[
+            Verdict::Succeeded,
+            Verdict::Failed,
+            Verdict::Open,
+            Verdict::Open,
+            Verdict::Open,
+            Verdict::Open,
+        ]);
         self.random.percent(80).then(|| Box::new(JobReport { verdict, bytes: self.bytes() }))
     }
 
