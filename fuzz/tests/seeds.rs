@@ -235,7 +235,7 @@ fn conversation() -> Vec<v1::ClientMessage> {
             (session, 2, acquire("/a/b", LockMode::Shared, Wait::No)),
         ]),
         keeps_alive(1),
-        asks(&[(session, 3, Action::Release { grant: GrantId(1) }), (session, 4, Action::Close)]),
+        asks(&[(session, 3, Action::Release { grant: GrantId(1), report: None }), (session, 4, Action::Close)]),
     ]
 }
 

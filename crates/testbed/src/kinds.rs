@@ -37,6 +37,12 @@ pub enum Kind {
     ZookeeperMember,
 }
 
+/// The option of MariaDB for its temporary files. A server that starts removes all temporary tables of that directory, also those of
+/// another server that uses them at this moment, which then crashes. So no two of them share one.
+fn own_tmpdir(directory: &Path) -> String {
+    format!("--tmpdir={}", directory.display())
+}
+
 impl Kind {
     /// All kinds.
     pub const ALL: [Kind; 11] = [
@@ -111,6 +117,7 @@ impl Kind {
                 let mut command = Command::new(program("mariadb-install-db")?);
                 command.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]);
                 command.arg(format!("--datadir={}", directory.join("data").display()));
+                command.arg(own_tmpdir(directory));
                 Some(command)
             }
             _ => None,
@@ -133,6 +140,7 @@ impl Kind {
                 command.args(["--no-defaults", "--bind-address=127.0.0.1", "--skip-log-bin", "--max-connections=200"]);
                 command.arg(format!("--datadir={}", data.display())).arg(format!("--port={port}"));
                 command.arg(format!("--socket={}", directory.join("socket").display()));
+                command.arg(own_tmpdir(directory));
             }
             Kind::Redis | Kind::RedisInMemory | Kind::RedisSynced => {
                 let (appends, syncs) = match self {
