@@ -177,6 +177,10 @@ impl Once {
 impl OnceRequest {
     pub(crate) fn new(mut request: LockRequest<Exclusive>, key: &str) -> OnceRequest {
         let key = request.asking.take(JobKey::new(key));
+        if !request.at_least.is_zero() {
+            let why = "a job has no `at_least`: its lock ends with its completion, and a completed key is never granted again";
+            request.asking.take(Err::<(), Error>(Refused::Invalid(why.to_owned()).into()));
+        }
         if !request.asking.is_wait_chosen {
             request.asking.wait = Wait::Forever;
         }

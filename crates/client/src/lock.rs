@@ -33,6 +33,8 @@ pub struct LockRequest<M> {
     pub(crate) locks: Locks,
     owner: Option<OwnerName>,
     pub(crate) asking: Asking,
+    /// How long [`LockRequest::run`] keeps the lock at least.
+    pub(crate) at_least: Duration,
     mode: PhantomData<M>,
 }
 
@@ -221,20 +223,20 @@ impl<M> LockRequest<M> {
         let lock = |(name, mode): (N, LockMode)| Ok(Lock { name: error::name(name.as_ref())?, mode });
         let locks: Result<Locks, Error> = names.into_iter().map(lock).collect();
         let locks = asking.take(locks).unwrap_or_default();
-        LockRequest { home, locks, owner: None, asking, mode: PhantomData }
+        LockRequest { home, locks, owner: None, asking, at_least: Duration::ZERO, mode: PhantomData }
     }
 
     fn in_mode<T: Mode>(self) -> LockRequest<T> {
-        let LockRequest { home, mut locks, owner, asking, .. } = self;
+        let LockRequest { home, mut locks, owner, asking, at_least, .. } = self;
         locks.iter_mut().for_each(|lock| lock.mode = T::MODE);
-        LockRequest { home, locks, owner, asking, mode: PhantomData }
+        LockRequest { home, locks, owner, asking, at_least, mode: PhantomData }
     }
 
     /// The same request in the efficiency tier.
     fn in_efficiency(mut self) -> LockRequest<Efficiency> {
         let home = self.asking.take(self.home.efficiency()).unwrap_or(self.home);
-        let LockRequest { locks, owner, asking, .. } = self;
-        LockRequest { home, locks, owner, asking, mode: PhantomData }
+        let LockRequest { locks, owner, asking, at_least, .. } = self;
+        LockRequest { home, locks, owner, asking, at_least, mode: PhantomData }
     }
 
     /// How long to wait for the lock: 30 s by default.
@@ -276,6 +278,14 @@ impl<M> LockRequest<M> {
     /// The unit of work that holds the lock. The same owner may acquire the lock again, and deadlocks between owners are detected.
     pub fn owner(mut self, owner: impl AsRef<str>) -> Self {
         self.owner = self.asking.take(OwnerName::new(owner.as_ref()));
+        self
+    }
+
+    /// How long [`LockRequest::run`] keeps the lock at least, from its grant: it holds on after the work. This spaces the runs of
+    /// programs whose clocks differ. It is no promise of the cluster: if this program dies, the lock ends with its lease. Work that must
+    /// not be done twice needs a key: see [`LockRequest::once`].
+    pub fn at_least(mut self, at_least: Duration) -> Self {
+        self.at_least = at_least;
         self
     }
 
@@ -352,7 +362,9 @@ impl<M> LockRequest<M> {
     /// # Cancellation
     /// The work is dropped, and the lock is given back in the background.
     pub async fn run<T, W: Future<Output = T>>(self, work: impl FnOnce(Hold<M>) -> W) -> Result<T, Error> {
+        let at_least = self.at_least;
         let guard = self.acquire().await?;
+        let granted_at = tokio::time::Instant::now();
         let done = {
             let work = pin!(work(guard.hold()));
             tokio::select! {
@@ -362,6 +374,14 @@ impl<M> LockRequest<M> {
             }
         };
         let done = done?;
+        if !at_least.is_zero() {
+            tokio::select! {
+                biased;
+                // The work was done under the lock.
+                _ = guard.lost() => return Ok(done),
+                () = tokio::time::sleep_until(granted_at + at_least) => {}
+            }
+        }
         match guard.release().await {
             // Lost while the last step of the work ran.
             Err(error) if error.lost().is_some() => Err(error),

@@ -177,6 +177,7 @@ async fn bad_input_is_refused_with_its_reason() {
         (client.lock("a").once("k").keep(Duration::from_secs(366 * 24 * 3600)), "at most"),
         (client.lock_all(["a", "b"]).once("k"), "only an exclusive lock on one name"),
         (client.lock("a").owner("twice").once("k"), "a job has a grant of its own"),
+        (client.lock("a").at_least(PATIENCE).once("k"), "a job has no `at_least`"),
     ];
     let _held = client.lock("a").owner("twice").acquire().await.unwrap();
     for (request, reason) in cases {
@@ -263,6 +264,25 @@ async fn jobs_are_listed_by_page_and_watched_without_their_bytes() {
     assert!(matches!(seen[0], JobFact::Begun { attempt: 1, .. }), "{seen:?}");
     assert!(matches!(seen[1], JobFact::Checkpointed { attempt: 1, .. }), "{seen:?}");
     assert!(matches!(seen[2], JobFact::Completed { succeeded: true, token: Some(_) }), "{seen:?}");
+}
+
+/// Without a key, `at_least` keeps the lock after the work, and no longer than the lock is held.
+#[tokio::test]
+async fn a_run_holds_on_for_at_least_its_time() {
+    let server = TestServer::start();
+    let (client, other) = (server.client().await.unwrap(), server.client().await.unwrap());
+    let began = std::time::Instant::now();
+    let short = Duration::from_millis(50);
+    assert_eq!(client.lock("report").at_least(short).run(|_| async { 7 }).await.unwrap(), 7);
+    assert!(began.elapsed() >= short);
+
+    let (done, is_done) = tokio::sync::oneshot::channel();
+    let long = client.lock("report").at_least(Duration::from_secs(3600));
+    let running = tokio::spawn(long.run(|lock| async move { done.send(lock.grant()).unwrap() }));
+    let grant = soon("the work is done", is_done).await.unwrap();
+    assert!(other.lock("report").try_acquire().await.unwrap().is_none(), "the lock is kept");
+    other.admin().break_grant(grant).await.unwrap();
+    soon("it ends with its lock", running).await.unwrap().expect("the work was done under the lock");
 }
 
 /// The connection is cut again and again while jobs are completed. Each is completed once, and the client knows it.
