@@ -165,7 +165,7 @@ impl Jobs {
         }
     }
 
-    /// Changes the record of a job. Makes a new one if there is none, or if its time is over.
+    /// Changes the record of a job. A job without a record, or whose record is past its time, gets a new one first.
     pub(crate) fn change<T>(
         &mut self,
         name: &Name,

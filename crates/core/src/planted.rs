@@ -229,7 +229,7 @@ pub(crate) fn unbegun_grant_counts() -> bool {
     planted(Bug::UnbegunGrantCounts)
 }
 
-/// Whether a completion may be carried out when its name has so many jobs, the reserved one included. Always: its room was
+/// Whether a completion may be carried out when its name has this number of jobs, the reserved one included. Always: its room was
 /// reserved. The fault counts as if a name had room for three, so that it shows in short runs.
 #[inline]
 pub(crate) fn completion_has_room(jobs_of_name: u64) -> bool {

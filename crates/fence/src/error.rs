@@ -21,8 +21,8 @@ pub enum Error {
     #[error(transparent)]
     Before(#[from] Before),
     /// The caller used a key that is not valid.
-    #[error("the key is not valid: {0}. A key is 1 to 256 bytes of text without control characters")]
-    BadKey(&'static str),
+    #[error("the key is not valid: {0}")]
+    BadKey(#[source] BadWord),
     /// The caller asks for something that this kind of store cannot promise.
     #[error("{0}")]
     Unsupported(&'static str),

@@ -70,6 +70,6 @@ pub mod sqlite;
 pub use access::{Access, Claims, Reads, Writes};
 pub use error::Error;
 pub use fencepost_core::{BadToken, BadWord, FencingToken, Name, ReadToken, Token};
-pub use once::{Before, KEY_BYTES_MAX, Once};
+pub use once::{Before, Once};
 pub use rules::Stale;
 pub use upkeep::{Forgotten, Installed, SCHEMA_VERSION, Status};

@@ -7,12 +7,9 @@
 //! Only a store that commits the row together with the work can do this: Postgres, MySQL, MariaDB and SQLite. Files, objects and
 //! Redis cannot.
 
-use fencepost_core::{Name, Token};
+use fencepost_core::{JobKey, Name, Token};
 
 use crate::error::Error;
-
-/// The longest key, in bytes.
-pub const KEY_BYTES_MAX: usize = 256;
 
 /// What `try_once` has found. In each case the transaction can go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,20 +38,11 @@ pub struct Before {
     pub own: bool,
 }
 
-/// Checks a key: the rule is the same in every store, so that a key can move with its work.
+/// Checks a key by the rule of the lock service's jobs, so that one key serves both.
 ///
 /// # Errors
 /// [`Error::BadKey`].
 #[allow(dead_code, reason = "unused in a build without a store that has `once`")]
 pub(crate) fn check_key(key: &str) -> Result<(), Error> {
-    let wrong = if key.is_empty() {
-        "it is empty"
-    } else if key.len() > KEY_BYTES_MAX {
-        "it has more than 256 bytes"
-    } else if key.chars().any(char::is_control) {
-        "it has a control character"
-    } else {
-        return Ok(());
-    };
-    Err(Error::BadKey(wrong))
+    JobKey::new(key).map(drop).map_err(Error::BadKey)
 }

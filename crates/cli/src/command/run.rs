@@ -53,7 +53,7 @@ The command gets these environment variables:
 The command of a job (--once, --once-per) also gets:
   FENCEPOST_JOB_KEY   the key
   FENCEPOST_ATTEMPT   the number of this attempt, from 1. A later one may find work of an earlier one
-  FENCEPOST_LAST_CHECKPOINT  a file with the last checkpoint of an earlier attempt; an empty file if there is none
+  FENCEPOST_LAST_CHECKPOINT  a file with the last checkpoint of an earlier attempt; it is empty in the first attempt
   FENCEPOST_RESULT    an empty file: what it contains when the command succeeds is the result of the job, at most 4096 bytes
   FENCEPOST_CHECKPOINT_SOCKET  for `fencepost checkpoint TEXT`, which stores a checkpoint and returns when it is replicated
 Exit code 0 completes the job, for ever or until --keep is over. Any other end leaves it open, and the next run tries again. The last write

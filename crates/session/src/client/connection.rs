@@ -120,7 +120,8 @@ impl Connection {
     }
 
     /// One guard gives its grant back and says how its job went. The answer comes as an event, and the client sets no limit: the
-    /// request is sent again until it is answered, or until its session has ended.
+    /// request is sent again until it is answered, or until its session has ended. While the cluster cannot be reached, the caller is
+    /// told [`Answer::Unknown`](super::Answer::Unknown) and the request is kept: the job itself says later what happened.
     // Rule: completion
     pub fn report(&mut self, grant: GrantKey, report: JobReport, now: Nanos) -> LetGo {
         self.let_go_with(grant, None, true, Some(Box::new(report)), now)

@@ -63,7 +63,7 @@ impl Model {
         job
     }
 
-    /// Changes the record of a job. Makes one if there is none.
+    /// Changes the record of a job. A job without a record gets one first.
     fn change_job(&mut self, name: &Name, key: &JobKey, change: impl FnOnce(&mut JobRecord)) {
         let before = self.nearly_full(name);
         let mut job = self.take_job(name, key).unwrap_or_else(|| JobRecord {
