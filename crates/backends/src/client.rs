@@ -15,7 +15,7 @@ use crate::backend::{Backend, random};
 use crate::breaker::Breaker;
 use crate::error::Error;
 use crate::keeper::Kept;
-use crate::promises::System;
+use crate::promises::{Promise, System};
 use crate::request::{LockAllRequest, LockRequest};
 use crate::rules::{Rule, Rules};
 
@@ -114,16 +114,52 @@ impl Client {
         LockAllRequest::new(self.clone(), names.into_iter().map(|name| name.as_ref().to_owned()).collect())
     }
 
-    /// The system that the locks of a name go to.
+    /// The system that the locks of a name go to. If the rule for the name says a tier, the tier of the rule decides.
     ///
     /// # Errors
     /// [`Error::BadAddress`] if no rule matches the name.
     pub fn system(&self, name: &str, tier: Tier) -> Result<System, Error> {
-        Ok(self.route(name)?.way.system(tier))
+        let route = self.route(name)?;
+        Ok(route.way.system(route.tier.unwrap_or(tier)))
     }
 
-    /// The Fencepost client that the name goes to, if it goes to Fencepost. Use it for what only Fencepost has: semaphores,
-    /// elections, watches, administration.
+    /// Fails unless the system that the locks of a name go to keeps the promise, always or on a condition. Sends nothing.
+    ///
+    /// After `Ok` for a promise that only Fencepost keeps ([`Promise::is_native`]), [`Client::native`] has a client for the name:
+    ///
+    /// ```no_run
+    /// use fencepost_backends::{Client, Error, Promise, Tier};
+    ///
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// client.promised("uploads", Tier::Correctness, Promise::Semaphores)?;
+    /// if let Some(fencepost) = client.native("uploads") {
+    ///     let permit = fencepost.semaphore("uploads").limit(10).acquire().await?;
+    ///     permit.release().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NotPromised`], with the reason and the systems that keep the promise; [`Error::BadAddress`] if no rule matches the
+    /// name; [`Error::AgainstTheRule`] for a native promise in a dry run, which has no connection to Fencepost.
+    pub fn promised(&self, name: &str, tier: Tier, promise: Promise) -> Result<(), Error> {
+        let route = self.route(name)?;
+        self.system(name, tier)?.check(promise)?;
+        if promise.is_native() && self.inner.dry_run {
+            let (prefix, rule) = (route.prefix.clone(), "dry run");
+            let advice = "a dry run is for locks only; connect without it to use what only Fencepost has";
+            return Err(Error::AgainstTheRule { prefix, rule, advice });
+        }
+        Ok(())
+    }
+
+    /// The Fencepost client that the name goes to. `None` if the name goes to another system, or to the address of a rule in a dry
+    /// run, which does not connect.
+    ///
+    /// Use it for what only Fencepost has: the promises for which [`Promise::is_native`] is true, and administration. Call
+    /// [`Client::promised`] first: it says why the name's system does not have it. A rule that says efficiency is a reason, too:
+    /// this client also serves such a name, but in the correctness tier, whose names are separate.
     pub fn native(&self, name: &str) -> Option<fencepost::Client> {
         match &self.route(name).ok()?.way {
             Way::Native(client) => Some(client.clone()),
@@ -152,10 +188,14 @@ impl Client {
 
 impl Way {
     pub(crate) fn system(&self, tier: Tier) -> System {
-        match (self, tier) {
-            (Way::Native(_), Tier::Correctness) => System::Fencepost,
-            (Way::Native(_), Tier::Efficiency) => System::Memory,
-            (Way::Other(other), _) => other.backend.system(),
+        let system = match self {
+            Way::Native(_) => System::Fencepost,
+            // Fencepost itself in a dry run.
+            Way::Other(other) => other.backend.system(),
+        };
+        match (system, tier) {
+            (System::Fencepost, Tier::Efficiency) => System::Memory,
+            (system, _) => system,
         }
     }
 }
@@ -241,8 +281,8 @@ impl ClientBuilder {
             if let Some(Tier::Correctness) = tier {
                 // Fails here, not at the first lock.
                 let system = way.system(Tier::Correctness);
-                system.check(crate::Promise::Linearizable)?;
-                system.check(crate::Promise::FencingToken)?;
+                system.check(Promise::Linearizable)?;
+                system.check(Promise::FencingToken)?;
             }
             connected.insert(address, way.clone());
             routes.push(Route { prefix, tier, way });

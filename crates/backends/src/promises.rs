@@ -3,6 +3,8 @@
 //!
 //! A promise is kept always, on a condition that the user must ensure, or never, for a reason. A request for a promise that is
 //! never kept fails before anything is sent.
+//!
+//! Most promises are about locks. The others are [native](Promise::is_native): only Fencepost's own client keeps them.
 
 use std::fmt;
 
@@ -29,7 +31,7 @@ pub enum System {
     PostgresRow,
 }
 
-/// A promise that a system may make about its locks.
+/// A promise that a system may make: about its locks, or about what only Fencepost has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Promise {
     /// Grants and releases happen in one order that all clients agree on, so two holders never overlap.
@@ -54,6 +56,20 @@ pub enum Promise {
     Together,
     /// A name that begins with `/` is a path, and a lock on it covers everything below.
     Paths,
+    /// A resource may have several permits, which several clients hold at the same time.
+    Semaphores,
+    /// One candidate leads, and observers see which one, with its value.
+    Elections,
+    /// A program receives events: which locks are granted and how they end.
+    Events,
+    /// A program can ask who holds a lock, who waits for it, and why.
+    Explain,
+    /// Work that is completed under a key is not granted again under that key while the completion is remembered.
+    Once,
+    /// One client may hold a lock beside readers, and a held lock may be upgraded to exclusive or downgraded.
+    Update,
+    /// A lock may have a time after which it ends even if its holder is alive. The holder can extend it.
+    LongestHold,
 }
 
 /// Whether a promise is kept.
@@ -215,6 +231,45 @@ impl System {
                 System::Fencepost | System::Memory => Always,
                 _ => Never("a lock on /a would not cover /a/b: use a name that does not begin with a slash"),
             },
+            // Rule: tier-efficiency
+            Promise::Semaphores => match self {
+                System::Fencepost => Always,
+                System::Memory => Never("the library asks this tier for locks only"),
+                _ => Never("the library asks this system for locks only"),
+            },
+            Promise::Elections => match self {
+                System::Fencepost => Always,
+                System::Memory => Never("the library asks this tier for locks only, and observers do not see them"),
+                _ => Never("the library asks this system for locks only, and shows no leader to observers"),
+            },
+            Promise::Events => match self {
+                System::Fencepost => Always,
+                System::Memory => Never("events come from the log, and this tier has no log"),
+                _ => Never("the library reports no events of this system"),
+            },
+            Promise::Explain => match self {
+                System::Fencepost => Always,
+                System::Memory => {
+                    Never("the cluster answers from its replicated state, which does not have these locks")
+                }
+                _ => Never("the library does not show the holders and waiters of this system"),
+            },
+            Promise::Once => match self {
+                System::Fencepost => Always,
+                System::Memory => Never("a tier that forgets cannot say that work was done"),
+                _ => Never("the library keeps no record of completed work in this system"),
+            },
+            Promise::Update => match self {
+                System::Fencepost => Always,
+                System::Memory => Never(
+                    "the library asks this tier for exclusive and shared locks only, and never changes their mode",
+                ),
+                _ => Never("the library asks this system for no mode but exclusive and shared, and never changes it"),
+            },
+            Promise::LongestHold => match self {
+                System::Fencepost | System::Memory => Always,
+                _ => Never("the library sets no end for a lock of this system whose holder is alive"),
+            },
         }
     }
 
@@ -234,8 +289,8 @@ impl System {
 }
 
 impl Promise {
-    /// All promises, in the order of `docs/backends.md`.
-    pub const ALL: [Promise; 11] = [
+    /// All promises, in the order of `docs/backends.md`: first those about locks, then the [native](Promise::is_native) ones.
+    pub const ALL: [Promise; 18] = [
         Promise::Linearizable,
         Promise::FencingToken,
         Promise::SurvivesFailover,
@@ -247,7 +302,39 @@ impl Promise {
         Promise::Told,
         Promise::Together,
         Promise::Paths,
+        Promise::Semaphores,
+        Promise::Elections,
+        Promise::Events,
+        Promise::Explain,
+        Promise::Once,
+        Promise::Update,
+        Promise::LongestHold,
     ];
+
+    /// Whether it is about what only Fencepost has. A system that keeps such a promise keeps it through Fencepost's own client: see
+    /// [`Client::native`](crate::Client::native).
+    pub const fn is_native(self) -> bool {
+        match self {
+            Promise::Semaphores
+            | Promise::Elections
+            | Promise::Events
+            | Promise::Explain
+            | Promise::Once
+            | Promise::Update
+            | Promise::LongestHold => true,
+            Promise::Linearizable
+            | Promise::FencingToken
+            | Promise::SurvivesFailover
+            | Promise::AutoRelease
+            | Promise::Deadline
+            | Promise::OwnTtl
+            | Promise::Shared
+            | Promise::Fifo
+            | Promise::Told
+            | Promise::Together
+            | Promise::Paths => false,
+        }
+    }
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -263,6 +350,13 @@ impl Promise {
             Promise::Told => "waits without polling",
             Promise::Together => "several at once",
             Promise::Paths => "paths",
+            Promise::Semaphores => "semaphores",
+            Promise::Elections => "elections",
+            Promise::Events => "events",
+            Promise::Explain => "explained waits",
+            Promise::Once => "jobs that run once",
+            Promise::Update => "update mode",
+            Promise::LongestHold => "longest hold",
         }
     }
 
@@ -284,6 +378,19 @@ impl Promise {
             Promise::Told => "a waiter is notified when its turn comes",
             Promise::Together => "locks on several names are granted together or not at all",
             Promise::Paths => "a name that begins with / is a path, and a lock on it covers everything below",
+            Promise::Semaphores => "a resource may have several permits, which several clients hold at the same time",
+            Promise::Elections => "one candidate leads, and observers see which one, with its value",
+            Promise::Events => "a program receives events: which locks are granted and how they end",
+            Promise::Explain => "a program can ask who holds a lock, who waits for it, and why",
+            Promise::Once => {
+                "work that is completed under a key is not granted again under that key while the completion is remembered"
+            }
+            Promise::Update => {
+                "one client may hold a lock beside readers, and a held lock may be upgraded to exclusive or downgraded"
+            }
+            Promise::LongestHold => {
+                "a lock may have a time after which it ends even if its holder is alive, and the holder can extend it"
+            }
         }
     }
 
@@ -370,6 +477,21 @@ mod tests {
         for system in System::ALL {
             assert_eq!(system.token().is_some(), system.keeps(Promise::FencingToken).is_kept(), "{system:?}");
         }
+    }
+
+    #[test]
+    fn only_fencepost_keeps_the_native_promises_and_they_come_last() {
+        let natives: Vec<Promise> = Promise::ALL.into_iter().filter(|promise| promise.is_native()).collect();
+        assert_eq!(Promise::ALL[Promise::ALL.len() - natives.len()..], natives);
+        for promise in natives {
+            assert_eq!(System::Fencepost.keeps(promise), Always, "{promise:?}");
+            let others = promise.kept_by().filter(|system| !matches!(system, System::Fencepost | System::Memory));
+            assert_eq!(others.count(), 0, "{promise:?}");
+        }
+        let refusal = System::Etcd.check(Promise::Semaphores).expect_err("etcd gives locks only").to_string();
+        let expected = "etcd does not promise \"semaphores\": the library asks this system for locks only. Systems that do: \
+                        fencepost. See docs/guides/choosing.md";
+        assert_eq!(refusal, expected);
     }
 
     #[test]

@@ -88,14 +88,22 @@ A test writes this page from [`promises.rs`](../crates/backends/src/promises.rs)
 `FENCEPOST_WRITE_DOCS=1 cargo test -p fencepost-backends --test it page`.
 ";
 
+const NATIVE: &str = "\
+## What only Fencepost has
+
+Only Fencepost's own client has these: `Client::native` of the library gives that client for a name.
+`Client::promised` fails for a name that goes to a system without them, before anything is sent.
+";
+
 fn write_page(page: &mut String, rows: &[Row]) -> Result {
     writeln!(page, "\n## The systems\n\n| system | address | how it locks | token | tier |\n|---|---|---|---|---|")?;
     for Row { system, address, how, token, tier, .. } in rows {
         writeln!(page, "| {system} | `{address}` | {how} | {} | {tier} |", token.unwrap_or("none"))?;
     }
 
-    writeln!(page, "\n## The promises\n\n| promise | means |\n|---|---|")?;
-    for promise in Promise::ALL {
+    writeln!(page, "\n## The promises about locks\n\n| promise | means |\n|---|---|")?;
+    let (native, about_locks): (Vec<Promise>, Vec<Promise>) = Promise::ALL.iter().partition(|it| it.is_native());
+    for promise in &about_locks {
         writeln!(page, "| {} | {} |", promise.name(), promise.meaning())?;
     }
 
@@ -105,19 +113,19 @@ fn write_page(page: &mut String, rows: &[Row]) -> Result {
         "*yes*: always. *if*: on a condition that you must ensure. *no*: never. The conditions and reasons follow.\n"
     )?;
     write!(page, "| |")?;
-    Promise::ALL.iter().try_for_each(|promise| write!(page, " {} |", promise.name()))?;
+    about_locks.iter().try_for_each(|promise| write!(page, " {} |", promise.name()))?;
     write!(page, "\n|---|")?;
-    Promise::ALL.iter().try_for_each(|_| write!(page, "---|"))?;
+    about_locks.iter().try_for_each(|_| write!(page, "---|"))?;
     for Row { system, promises, .. } in rows {
         write!(page, "\n| {system} |")?;
-        promises.iter().try_for_each(|cell| write!(page, " {} |", cell.kept))?;
+        promises[..about_locks.len()].iter().try_for_each(|cell| write!(page, " {} |", cell.kept))?;
     }
 
     writeln!(page, "\n\n## Conditions and reasons")?;
     for Row { system, promises, .. } in rows {
         writeln!(page, "\n**{system}**\n")?;
         let mut without_remark = true;
-        for Cell { promise, kept, remark } in promises {
+        for Cell { promise, kept, remark } in &promises[..about_locks.len()] {
             if let Some(remark) = remark {
                 without_remark = false;
                 let joint = if *kept == "if" { "if" } else { "no:" };
@@ -125,8 +133,21 @@ fn write_page(page: &mut String, rows: &[Row]) -> Result {
             }
         }
         if without_remark {
-            writeln!(page, "- every promise, always")?;
+            writeln!(page, "- every promise about locks, always")?;
         }
+    }
+
+    write!(page, "\n{NATIVE}")?;
+    writeln!(page, "\n| | means | fencepost | fencepost, efficiency tier | other systems |\n|---|---|---|---|---|")?;
+    for promise in native {
+        write!(page, "| {} | {} |", promise.name(), promise.meaning())?;
+        // A test checks that the other systems have one reason in common.
+        for system in [System::Fencepost, System::Memory, System::Redis] {
+            let kept = system.keeps(promise);
+            let joint = if kept.remark().is_some() { ": " } else { "" };
+            write!(page, " {}{joint}{} |", word(kept), kept.remark().unwrap_or_default())?;
+        }
+        writeln!(page)?;
     }
     Ok(())
 }
@@ -151,8 +172,21 @@ mod tests {
         for row in rows() {
             let (_, from_here) = page.split_once(&format!("**{}**", row.system)).expect("a section for each");
             let section = from_here.split("**").next().unwrap_or_default();
-            for (promise, remark) in row.promises.iter().filter_map(|cell| Some((cell.promise, cell.remark?))) {
-                assert!(section.contains(remark), "{}, {promise}: {remark}", row.system);
+            let (_, natives) = page.split_once("## What only Fencepost has").expect("a section for them");
+            for (promise, cell) in Promise::ALL.iter().zip(&row.promises) {
+                let Some(remark) = cell.remark else { continue };
+                let place = if promise.is_native() { natives } else { section };
+                assert!(place.contains(remark), "{}, {}: {remark}", row.system, cell.promise);
+            }
+        }
+    }
+
+    #[test]
+    fn the_other_systems_have_one_reason_for_each_native_promise() {
+        for promise in Promise::ALL.into_iter().filter(|promise| promise.is_native()) {
+            let is_other = |system: &System| !matches!(system, System::Fencepost | System::Memory);
+            for system in System::ALL.into_iter().filter(is_other) {
+                assert_eq!(system.keeps(promise), System::Redis.keeps(promise), "{system:?}, {promise:?}");
             }
         }
     }
@@ -163,9 +197,10 @@ mod tests {
         let columns = |line: &&str| line.matches('|').count();
         let tables: Vec<&str> = page.lines().filter(|line| line.starts_with('|')).collect();
         let widths: std::collections::BTreeSet<usize> = tables.iter().map(columns).collect();
+        let about_locks = Promise::ALL.iter().filter(|promise| !promise.is_native()).count();
         assert_eq!(
             widths,
-            [3, 6, Promise::ALL.len() + 2].into(),
+            [3, 6, about_locks + 2].into(),
             "a row has a wrong number of columns: does one of its texts contain `|`?"
         );
     }

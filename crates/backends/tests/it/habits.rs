@@ -1,11 +1,11 @@
-//! Tests of what the client does itself, independent of a lock system: rules by prefix, and dry runs.
+//! Tests of what the client does itself, independent of a lock system: rules by prefix, promises by name, and dry runs.
 //!
 //! They need one Redis and one Fencepost node. What the locks of each system do is in `tests/conformance`.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use fencepost_backends::{Client, Error, Promise, Rules, System, Tier};
+use fencepost_backends::{Client, ClientBuilder, Error, Promise, Rules, System, Tier};
 use fencepost_testbed::{Kind, shared};
 use fencepost_testing::TestServer;
 use tracing_subscriber::fmt::MakeWriter;
@@ -94,6 +94,46 @@ impl<'a> MakeWriter<'a> for Log {
     fn make_writer(&'a self) -> Log {
         self.clone()
     }
+}
+
+#[tokio::test]
+async fn a_promise_is_asked_of_the_system_and_the_tier_that_the_locks_of_a_name_use() {
+    let node = TestServer::start();
+    let address = format!("fencepost://{}", node.address());
+    let rules = |builder: ClientBuilder| {
+        builder
+            .rule("wallet:", &address, Some(Tier::Correctness))
+            .rule("cache/", &address, Some(Tier::Efficiency))
+            .rule("free/", &address, None)
+    };
+    let client = rules(Client::builder()).connect().await.expect("it is up");
+    let refused_by = |client: &Client, name, tier| match client.promised(name, tier, Promise::Semaphores) {
+        Ok(()) => None,
+        Err(Error::NotPromised(not)) => Some(not.system),
+        Err(other) => panic!("{other:?}"),
+    };
+    let cases = [
+        ("wallet:7", Tier::Efficiency, None),
+        ("wallet:7", Tier::Correctness, None),
+        ("cache/7", Tier::Efficiency, Some(System::Memory)),
+        ("cache/7", Tier::Correctness, Some(System::Memory)),
+        ("free/7", Tier::Efficiency, Some(System::Memory)),
+        ("free/7", Tier::Correctness, None),
+    ];
+    for (name, tier, refusing) in cases {
+        assert_eq!(refused_by(&client, name, tier), refusing, "{name}, {tier:?}");
+        assert_eq!(client.system(name, tier).expect("it has a rule"), refusing.unwrap_or(System::Fencepost), "{name}");
+    }
+    let unknown = client.promised("report", Tier::Correctness, Promise::Semaphores);
+    assert!(matches!(unknown, Err(Error::BadAddress { .. })), "{unknown:?}");
+
+    // A dry run promises locks as the system would, but has no client for the rest.
+    let dry = rules(Client::builder().dry_run(true)).connect().await.expect("nothing is sent");
+    assert_eq!(refused_by(&dry, "free/7", Tier::Efficiency), Some(System::Memory));
+    dry.promised("free/7", Tier::Correctness, Promise::FencingToken).expect("as the system does");
+    let refused = dry.promised("free/7", Tier::Correctness, Promise::Semaphores);
+    assert!(matches!(refused, Err(Error::AgainstTheRule { rule: "dry run", .. })), "{refused:?}");
+    assert!(dry.native("free/7").is_none());
 }
 
 #[tokio::test]

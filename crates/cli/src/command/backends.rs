@@ -13,7 +13,7 @@ if   the promise is kept on a condition: `fencepost backends NAME` shows it
 no   the promise is not kept, and a request for it is refused: `fencepost backends NAME` says why
 
 Examples:
-  fencepost backends                 all systems, in one table
+  fencepost backends                 all systems, and what each promises
   fencepost backends redis           one of them, with conditions and reasons
   fencepost backends -o json         for programs";
 
@@ -40,26 +40,23 @@ pub(crate) fn run(args: &Args) -> Result {
     match (args.output.output, args.system.is_some()) {
         (Format::Json, _) => output::json(&systems.into_iter().map(table::row).collect::<Vec<Row>>()),
         (Format::Table, true) => systems.into_iter().try_for_each(describe),
-        (Format::Table, false) => {
-            let heading = [
-                "SYSTEM",
-                "TIER",
-                "LINEAR",
-                "TOKEN",
-                "FAIL-OVER",
-                "RELEASE",
-                "DEADLINE",
-                "TTL",
-                "SHARED",
-                "FIFO",
-                "TOLD",
-                "SEVERAL",
-                "PATHS",
-            ];
-            let rows: Vec<[String; 13]> = systems.into_iter().map(row).collect();
-            output::table(heading, &rows, "")
-        }
+        (Format::Table, false) => overview(),
     }
+}
+
+/// The promises about locks in two tables, then what only Fencepost has: one table would not fit on a terminal of 80 columns.
+fn overview() -> Result {
+    const { assert!(!Promise::ALL[10].is_native() && Promise::ALL[11].is_native(), "each lock promise has a column") }
+    let heading = ["SYSTEM", "TIER", "LINEAR", "TOKEN", "FAIL-OVER", "RELEASE"];
+    output::table(heading, &System::ALL.map(|system| row(system, Some(tier(system)), 0)), "")?;
+    output::line("")?;
+    let heading = ["SYSTEM", "DEADLINE", "TTL", "SHARED", "FIFO", "TOLD", "SEVERAL", "PATHS"];
+    output::table(heading, &System::ALL.map(|system| row(system, None, 4)), "")?;
+    output::line("")?;
+    let natives = Promise::ALL.into_iter().filter(|promise| promise.is_native());
+    let cell = |system: System, promise| word(system.keeps(promise)).to_owned();
+    let rows = natives.map(|it| [it.name().to_owned(), cell(System::Fencepost, it), cell(System::Memory, it)]);
+    output::table(["ONLY IN FENCEPOST", "FENCEPOST", "EFFICIENCY TIER"], &rows.collect::<Vec<[String; 3]>>(), "")
 }
 
 /// Whether the user means this system: by its scheme, or by the start of its name.
@@ -72,15 +69,15 @@ fn scheme(system: System) -> &'static str {
     system.address().split("://").next().unwrap_or_default()
 }
 
-fn row(system: System) -> [String; 13] {
-    let tier = if system.is_for_correctness() { "correctness" } else { "efficiency" };
-    let mut cells = Promise::ALL.iter().map(|promise| word(system.keeps(*promise)).to_owned());
-    let mut cell = || cells.next().unwrap_or_default();
-    std::array::from_fn(|column| match column {
-        0 => system.name().to_owned(),
-        1 => tier.to_owned(),
-        _ => cell(),
-    })
+/// One system: its name, its tier if it is given, and as many promises as the row has room for, from this one on.
+fn row<const COLUMNS: usize>(system: System, tier: Option<&str>, first: usize) -> [String; COLUMNS] {
+    let promises = Promise::ALL[first..].iter().map(|promise| word(system.keeps(*promise)));
+    let mut cells = [system.name()].into_iter().chain(tier).chain(promises);
+    std::array::from_fn(|_| cells.next().unwrap_or_default().to_owned())
+}
+
+fn tier(system: System) -> &'static str {
+    if system.is_for_correctness() { "correctness" } else { "efficiency" }
 }
 
 fn describe(system: System) -> Result {

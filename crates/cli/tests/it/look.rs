@@ -250,7 +250,12 @@ fn administrators_break_evict_freeze_thaw_and_limit() {
 #[test]
 fn systems_are_listed_with_their_promises_and_reasons() {
     fencepost(&["backends"]).ok().says("redlock").says("zookeeper").says("FAIL-OVER").says("correctness");
+    let overview = fencepost(&["backends"]).ok().says("ONLY IN FENCEPOST").says("semaphores");
+    for line in overview.stdout.lines() {
+        assert!(line.chars().count() <= 80, "it fits on a terminal of 80 columns: {line}");
+    }
     fencepost(&["backends", "redis"]).ok().says("redis://host:6379/").says("no   fencing token").says("fail-over");
+    fencepost(&["backends", "redis"]).ok().says("no   semaphores").says("the library asks this system for locks only");
     fencepost(&["backends", "postgres"]).ok().says("advisory").says("postgres+row://").says("if there is one primary");
     let systems = fencepost(&["backends", "-o", "json"]).ok().json();
     let etcd = systems.as_array().unwrap().iter().find(|system| system["system"] == "etcd").expect("it is listed");

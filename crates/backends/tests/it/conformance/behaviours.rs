@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use fencepost::{GrantState, Lost, Refused};
-use fencepost_backends::{Error, Promise, System};
+use fencepost_backends::{Client, Error, Promise, System, Tier};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::conformance::bed::{Bed, PATIENCE, TTL_SHORT, lock};
 use crate::conformance::frozen::Frozen;
+use crate::conformance::native;
 use crate::conformance::proxy::Proxy;
 
 /// A wait that must time out. The test never depends on its length, because the lock stays held.
@@ -194,7 +195,7 @@ pub(crate) async fn tokens_rise_or_are_refused(bed: &Bed, name: &str) {
 
 pub(crate) async fn readers_share_and_keep_writers_out_or_are_refused(bed: &Bed, name: &str) {
     let (first, second) = (bed.client().await, bed.client().await);
-    let shared = |client: &fencepost_backends::Client| client.lock(name).shared().efficiency().wait(PATIENCE);
+    let shared = |client: &Client| client.lock(name).shared().efficiency().wait(PATIENCE);
     if bed.system.check(Promise::Shared).is_err() {
         let refused = shared(&first).acquire().await.expect_err("not shared");
         assert!(matches!(&refused, Error::NotPromised(not) if not.promise == Promise::Shared), "{refused:?}");
@@ -218,6 +219,11 @@ pub(crate) async fn what_is_not_promised_is_refused_before_anything_is_sent(bed:
     let client = own.client().await;
     own.end_servers();
     for promise in Promise::ALL {
+        let promised = client.promised(name, Tier::Efficiency, promise);
+        match bed.system.check(promise) {
+            Ok(()) => promised.expect("it is promised"),
+            Err(not) => assert!(matches!(promised, Err(Error::NotPromised(refused)) if refused == not), "{promise:?}"),
+        }
         let plan = client.lock(name).efficiency().needs(promise).plan();
         match bed.system.check(promise) {
             Ok(()) => assert_eq!(plan.expect("it is promised").system, bed.system),
@@ -231,6 +237,20 @@ pub(crate) async fn what_is_not_promised_is_refused_before_anything_is_sent(bed:
     }
     let path = client.lock("/a/path").efficiency().plan();
     assert_eq!(path.is_ok(), bed.system.check(Promise::Paths).is_ok(), "{path:?}");
+}
+
+/// The refusals are in the test above. This one shows that the native client of the name keeps each native promise.
+pub(crate) async fn what_only_fencepost_has_is_kept_or_has_no_client(bed: &Bed, name: &str) {
+    let (client, other) = (bed.client().await, bed.client().await);
+    for promise in Promise::ALL.into_iter().filter(|promise| promise.is_native()) {
+        if client.promised(name, Tier::Efficiency, promise).is_err() {
+            assert!(bed.system == System::Memory || client.native(name).is_none(), "{promise:?}");
+            continue;
+        }
+        let name = format!("{name}/{promise:?}");
+        let native = |client: &Client| client.native(&name).unwrap_or_else(|| panic!("a client for {name}"));
+        soon(promise.name(), native::keeps(promise, bed.system, native(&client), native(&other), &name)).await;
+    }
 }
 
 // Rule: re-entry

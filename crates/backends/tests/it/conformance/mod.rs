@@ -8,6 +8,7 @@ mod behaviours;
 mod frozen;
 #[cfg(feature = "redis")]
 mod known_failures;
+mod native;
 mod proxy;
 
 use fencepost_backends::System;
@@ -28,6 +29,7 @@ macro_rules! conformance {
             tokens_rise_or_are_refused,
             readers_share_and_keep_writers_out_or_are_refused,
             what_is_not_promised_is_refused_before_anything_is_sent,
+            what_only_fencepost_has_is_kept_or_has_no_client,
             the_same_owner_enters_again,
             several_locks_are_taken_without_deadlock,
             work_is_stopped_when_the_lock_is_lost,
