@@ -1,4 +1,5 @@
-# S3 by moto, without threads: moto checks a condition and writes in two steps, and one request at a time makes them atomic.
+"""S3 by moto, without threads: moto checks a condition and writes in two steps, and one request at a time makes them atomic."""
+
 import sys
 
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app

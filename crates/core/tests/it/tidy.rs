@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
 /// Which crates of this workspace a crate may use, by directory. Build- and dev-dependencies follow the same arrows: a test
 /// that needs another crate belongs in a crate that may use it. No crate uses `sim`.
@@ -37,6 +37,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("sim", &["core", "wire", "replica", "session", "fence"]),
     // Servers of other projects, for tests and benchmarks only.
     ("testbed", &[]),
+    // In `sdk/`: the extension module of the Python package. The server reaches its tests as a program, never as a library.
+    ("python", &["client", "backends"]),
 ];
 
 /// The external crates that the core may use: those without I/O, clock, threads or randomness, as configured here.
@@ -56,6 +58,9 @@ const FAULTS: &[&str] = &["planted-bugs", "made-up-version"];
 /// vulnerability (RUSTSEC-2024-0437).
 const HEAVY: &[&str] =
     &["raft v", "raft-proto v", "raft-engine v", "protobuf v2", "fencepost-replica v", "fencepost-server v"];
+
+/// The libraries for other languages. Each is a workspace of its own, so that the workspace of the root needs no other language.
+const SDKS: &str = "sdk/";
 
 const MAP_FILE: &str = "ARCHITECTURE.md";
 const WALK_HEADING: &str = "### The files that one acquire passes";
@@ -101,7 +106,7 @@ const HOMES: &[&str] = &[concat!("/home", "/"), concat!("/Users", "/"), concat!(
 fn crates_use_only_what_the_design_allows() {
     let metadata = metadata();
     let mut problems = Vec::new();
-    for package in &metadata.packages {
+    for package in metadata.packages.iter().chain(&sdk_packages()) {
         let manifest = std::fs::read_to_string(&package.manifest_path).expect("cargo has read it, too");
         let dependencies = package.dependencies.iter().map(|dependency| Dependency {
             name: dependency.name.clone(),
@@ -117,13 +122,13 @@ fn crates_use_only_what_the_design_allows() {
 
 #[test]
 fn deliberate_faults_are_compiled_in_only_when_asked_for() {
-    let metadata = metadata();
     let mut problems = Vec::new();
-    for package in &metadata.packages {
+    for package in metadata().packages.iter().chain(&sdk_packages()) {
         let features = package.features.iter().map(|(name, turns_on)| (name.as_str(), turns_on.as_slice()));
         let dependencies = package.dependencies.iter().map(|it| (it.name.as_str(), it.features.as_slice()));
         problems.extend(fault_problems(&package.name, features, dependencies));
     }
+    problems.extend(workspace_files().iter().flat_map(wheel_fault_problems));
     report(problems);
 }
 
@@ -199,7 +204,7 @@ fn every_table_of_files_is_complete() {
     let files = workspace_files();
     let find = |path: String| files.iter().find(|file| file.path == path);
     let mut problems = Vec::new();
-    for package in &metadata().packages {
+    for package in metadata().packages.iter().chain(&sdk_packages()) {
         let source = package.manifest_path.strip_prefix(root()).expect("a member is below the root").as_str();
         let source = source.replace("Cargo.toml", "src/");
         let root = find(format!("{source}lib.rs")).or_else(|| find(format!("{source}main.rs")));
@@ -258,8 +263,19 @@ fn root() -> PathBuf {
 
 /// What cargo knows about the packages of the workspace.
 fn metadata() -> Metadata {
+    metadata_of("Cargo.toml")
+}
+
+/// The crates of the libraries for other languages.
+fn sdk_packages() -> Vec<Package> {
+    let files = workspace_files();
+    let manifests = files.iter().filter(|file| file.path.starts_with(SDKS) && file.path.ends_with("/Cargo.toml"));
+    manifests.flat_map(|manifest| metadata_of(&manifest.path).packages).collect()
+}
+
+fn metadata_of(manifest: &str) -> Metadata {
     let mut command = MetadataCommand::new();
-    let asked = command.manifest_path(root().join("Cargo.toml")).no_deps().exec();
+    let asked = command.manifest_path(root().join(manifest)).no_deps().exec();
     asked.expect("cargo metadata --no-deps works wherever cargo test does")
 }
 
@@ -338,6 +354,17 @@ fn fault_problems<'a>(
         asked.iter().find(is_fault).map(|fault| format!("{package}: asks `{name}` for `{fault}`"))
     });
     features.chain(dependencies).map(|what| what + ": remove it, or shipped programs would have faults").collect()
+}
+
+/// Wheels that turn on deliberate faults. A wheel names the features of its crate in `pyproject.toml`.
+fn wheel_fault_problems(file: &File) -> Vec<String> {
+    if !file.path.ends_with("pyproject.toml") {
+        return Vec::new();
+    }
+    let faults =
+        |(line, text)| FAULTS.iter().filter(move |fault| str::contains(text, **fault)).map(move |it| (line, it));
+    let problem = |(line, fault)| format!("{}:{line}: turns on `{fault}`: remove it, or a wheel has faults", file.path);
+    lines(&file.text).flat_map(faults).map(problem).collect()
 }
 
 /// The packages of a dependency tree, one a line, that the client library must not depend on.
@@ -507,8 +534,14 @@ fn table_problems(root: &File, sources: &[&str]) -> Vec<String> {
 }
 
 fn opening_problem(file: &File) -> Option<String> {
-    (file.path.ends_with(".rs") && !file.text.starts_with("//! ")).then(|| {
-        format!("{}:1: open the file with `//!`: what it owns, what it refuses to do, why it exists", file.path)
+    let opening = match file.path.rsplit_once('.') {
+        Some((_, "rs")) => "//! ",
+        Some((_, "py" | "pyi")) => "\"\"\"",
+        _ => return None,
+    };
+    (!file.text.starts_with(opening)).then(|| {
+        let opening = opening.trim_end();
+        format!("{}:1: open the file with `{opening}`: what it owns, what it refuses to do, why it exists", file.path)
     })
 }
 
@@ -632,6 +665,20 @@ fn a_package_that_would_ship_deliberate_faults_is_found() {
     assert_says(&problems("full", &["rt", "b/planted-bugs"], &[]), &["a: feature `full`"]);
     assert_says(&problems("full", &["b?/planted-bugs"], &[]), &["a: feature `full`"]);
     assert_says(&problems("full", &[], &["planted-bugs"]), &["a: asks `b`"]);
+    let wheel = |path, features: &str| wheel_fault_problems(&file(path, &format!("[tool.maturin]\n{features}\n")));
+    assert!(wheel("sdk/a/pyproject.toml", "features = [\"stores\"]").is_empty());
+    assert!(wheel("sdk/a/README.md", "planted-bugs").is_empty());
+    let found = wheel("sdk/a/pyproject.toml", "features = [\"stores\", \"fencepost-sim/planted-bugs\"]");
+    assert_says(&found, &["sdk/a/pyproject.toml:2:", "`planted-bugs`"]);
+}
+
+#[test]
+fn a_library_for_python_that_links_the_server_is_found() {
+    let allowed = [ours("client", true), ours("backends", true)];
+    assert!(arrow_problems("python", "", &allowed).is_empty());
+    let manifest = "[dependencies]\nfencepost-server = { path = \"../../crates/server\" }\n";
+    assert_says(&arrow_problems("python", manifest, &[ours("server", true)]), &["python/Cargo.toml:2:", "`server`"]);
+    assert_says(&arrow_problems("python", "", &[ours("core", true)]), &["`core`"]);
 }
 
 #[test]
@@ -731,6 +778,12 @@ fn a_source_file_that_does_not_say_what_it_is_for_is_found() {
     assert_eq!(opening_problem(&file("crates/core/src/a.rs", "//! Owns a.\n")), None);
     assert_eq!(opening_problem(&file("notes.md", "Notes.\n")), None);
     assert!(opening_problem(&file("crates/core/src/a.rs", "use b;\n")).is_some_and(|found| found.contains("a.rs:1:")));
+    assert_eq!(opening_problem(&file("sdk/a/b.py", "\"\"\"Owns b.\"\"\"\n")), None);
+    assert_eq!(opening_problem(&file("sdk/a/b.pyi", "\"\"\"The types of b.\"\"\"\n")), None);
+    for path in ["sdk/a/b.py", "sdk/a/b.pyi"] {
+        let found = opening_problem(&file(path, "import os\n"));
+        assert!(found.is_some_and(|found| found.contains(&format!("{path}:1:")) && found.contains("`\"\"\"`")));
+    }
 }
 
 #[test]
