@@ -1,5 +1,6 @@
 //! The integration tests of this crate, in one program: each program costs a link and a start.
 
+mod cases;
 mod file;
 mod guide;
 mod histories;

@@ -9,7 +9,8 @@ const ACCESSES: usize = 400;
 const SEED: u64 = 0x6675_6c6c_7769_6e64;
 
 /// Paths above and below each other, neighbours, and flat names. The last one has characters that break a careless query.
-const NAMES: [&str; 8] = ["/a", "/a/b", "/a/b/c", "/a/c", "/ab", "flat", "flat/not a path", "it's %_\\ \"quoted\" ü"];
+pub(crate) const NAMES: [&str; 8] =
+    ["/a", "/a/b", "/a/b/c", "/a/c", "/ab", "flat", "flat/not a path", "it's %_\\ \"quoted\" ü"];
 
 pub(crate) async fn random_histories_agree_with_the_rules<S: Store>(store: &S) {
     let mut connection = store.connect().await;
@@ -54,7 +55,7 @@ async fn alone(connection: &mut impl Connection, access: &AnyAccess) -> Result<(
 }
 
 /// Tokens near the step, so that some are too old and some are not.
-fn random_access(random: &mut Random, step: u64, whole: bool) -> AnyAccess {
+pub(crate) fn random_access(random: &mut Random, step: u64, whole: bool) -> AnyAccess {
     let names = if whole { &NAMES[..] } else { &NAMES[5..] };
     let mut one = || (names[random.below(names.len())], 1 + (step + random.below(60) as u64).saturating_sub(30));
     let ((first, token), (second, other), (third, last)) = (one(), one(), one());
@@ -82,10 +83,10 @@ fn random_access(random: &mut Random, step: u64, whole: bool) -> AnyAccess {
 }
 
 /// Random numbers from one seed (SplitMix64).
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, limit: usize) -> usize {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -11,7 +11,7 @@ mod racing;
 use fencepost_fence::rules::Shown;
 use fencepost_fence::{Access, Claims, Error, FencingToken, Forgotten, ReadToken, Reads, Stale, Token, Writes};
 
-pub(crate) use histories::random_histories_agree_with_the_rules;
+pub(crate) use histories::{NAMES, Random, random_access, random_histories_agree_with_the_rules};
 pub(crate) use once::*;
 pub(crate) use racing::racing_writers_lose_no_update;
 
