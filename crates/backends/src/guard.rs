@@ -138,6 +138,11 @@ impl GuardAll<Exclusive> {
 }
 
 impl<M> GuardAll<M> {
+    /// A view of each guard, in the order of acquisition.
+    pub fn holds(&self) -> impl Iterator<Item = Hold<M>> {
+        self.guards.iter().map(|guard| guard.hold())
+    }
+
     /// How long all of them are certainly held.
     pub fn remaining(&self) -> Duration {
         self.guards.iter().map(|guard| guard.remaining()).min().unwrap_or_default()

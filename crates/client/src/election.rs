@@ -170,7 +170,7 @@ impl Observer {
 
 /// The leadership. Dropping it resigns in the background.
 ///
-/// It has the methods of a [`Hold`]: remaining time, state, loss signal.
+/// It has the methods of a [`Hold`]: remaining time, state, loss signal, and [`Hold::set_value`].
 #[derive(Debug)]
 #[must_use = "dropping it resigns"]
 pub struct Leadership {
@@ -183,12 +183,9 @@ impl Leadership {
         self.guard.token()
     }
 
-    /// Changes the value that observers see.
-    ///
-    /// # Errors
-    /// [`crate::Refused::Lost`] if the leadership is lost.
-    pub async fn set_value(&self, value: impl AsRef<[u8]>) -> Result<(), Error> {
-        self.guard.set_value(Value::new(value.as_ref())?).await
+    /// A view of the leadership, for the code that works under it.
+    pub fn hold(&self) -> Hold<Exclusive> {
+        self.guard.hold()
     }
 
     /// Resigns and waits until that is done. From then on the next candidate can lead.

@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use fencepost_core::{
-    Action, FencingToken, GrantId, JobReport, LockMode, Locks, Name, Outcome, ReadToken, SessionId, Token, Wait,
+    Action, FencingToken, GrantId, JobReport, LockMode, Locks, Name, Outcome, ReadToken, SessionId, Token, Value, Wait,
 };
 
 use crate::client::{Client, millis};
@@ -162,15 +162,6 @@ impl<M> Guard<M> {
         client.decided(pending).await
     }
 
-    /// Moves the end of `max_hold` to this time from now.
-    ///
-    /// # Errors
-    /// [`Refused::Lost`] if the lock is lost, [`Refused::Rule`] if it has no `max_hold`.
-    pub async fn extend(&self, max_hold: Duration) -> Result<(), Error> {
-        let action = Action::Extend { grant: self.hold.key.grant, max_hold: millis(max_hold)? };
-        self.hold.ask(action, Duration::ZERO).await.map(drop)
-    }
-
     async fn convert<T: Mode>(mut self, wait: Wait) -> Result<Guard<T>, NotConverted<M>> {
         let Some(name) = self.hold.only_name() else {
             return Err(NotConverted { guard: Some(self), error: Refused::SeveralNames.into() });
@@ -200,11 +191,6 @@ impl<M> Guard<M> {
             }
             Err(error) => Err(NotConverted { guard: Some(self), error }),
         }
-    }
-
-    pub(crate) async fn set_value(&self, value: fencepost_core::Value) -> Result<(), Error> {
-        let action = Action::SetValue { grant: self.hold.key.grant, value };
-        self.hold.ask(action, Duration::ZERO).await.map(drop)
     }
 }
 
@@ -291,6 +277,15 @@ impl Hold<Exclusive> {
     /// The fencing token. Pass it to the protected store with every write, so that the store can refuse older tokens.
     pub fn token(&self) -> FencingToken {
         FencingToken::of_exclusive(self.token)
+    }
+
+    /// Changes the value that observers of an election see. For the holder of a [`Leadership`](crate::Leadership).
+    ///
+    /// # Errors
+    /// [`Refused::Lost`] if the leadership is lost, [`Refused::BadWord`] if the value is too long.
+    pub async fn set_value(&self, value: impl AsRef<[u8]>) -> Result<(), Error> {
+        let action = Action::SetValue { grant: self.key.grant, value: Value::new(value.as_ref())? };
+        self.ask(action, Duration::ZERO).await.map(drop)
     }
 }
 
@@ -391,6 +386,15 @@ impl<M> Hold<M> {
             }
             changed.await;
         }
+    }
+
+    /// Moves the end of `max_hold` to this time from now.
+    ///
+    /// # Errors
+    /// [`Refused::Lost`] if the lock is lost, [`Refused::Rule`] if it has no `max_hold`.
+    pub async fn extend(&self, max_hold: Duration) -> Result<(), Error> {
+        let action = Action::Extend { grant: self.key.grant, max_hold: millis(max_hold)? };
+        self.ask(action, Duration::ZERO).await.map(drop)
     }
 
     /// The id of the grant. An administrator can break the grant by this id.

@@ -8,6 +8,7 @@ use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -88,8 +89,6 @@ pub struct Checkpoint {
 pub struct Job {
     guard: Guard<Exclusive>,
     hold: JobHold,
-    /// The number of its attempt; zero before it has begun.
-    attempt: AtomicU64,
 }
 
 /// A view of a held job, for the code that works on it. It has the methods of a [`Hold`]: token, remaining time, loss signal.
@@ -98,6 +97,8 @@ pub struct JobHold {
     hold: Hold<Exclusive>,
     name: Name,
     key: JobKey,
+    /// The number of its attempt; zero before it has begun.
+    attempt: Arc<AtomicU64>,
 }
 
 /// The result of a job, at most 4 KiB.
@@ -230,8 +231,8 @@ impl OnceRequest {
         let name = request.locks.first().map(|lock| lock.name.clone());
         match (request.acquire().await, name) {
             (Ok(guard), Some(name)) => {
-                let hold = JobHold { hold: guard.hold(), name, key };
-                Ok(Turn::Yours(Job { guard, hold, attempt: AtomicU64::new(0) }))
+                let hold = JobHold { hold: guard.hold(), name, key, attempt: Arc::default() };
+                Ok(Turn::Yours(Job { guard, hold }))
             }
             (Err(Error::Refused(Refused::Completed { token, succeeded })), Some(name)) => {
                 let record = client.job(name.as_str(), key.as_str()).await?.what.record;
@@ -293,21 +294,6 @@ impl Job {
         self.hold.clone()
     }
 
-    /// Begins an attempt, and returns its number. A second call begins no other.
-    ///
-    /// # Errors
-    /// [`Refused::Lost`] if the lock is lost; [`Error::Unknown`] if no answer came.
-    // Rule: attempt
-    pub async fn begin(&self) -> Result<u64, Error> {
-        match self.hold.hold.ask(Action::Begin { grant: self.grant() }, Duration::ZERO).await? {
-            Outcome::Begun { attempt } => {
-                self.attempt.store(attempt, Relaxed);
-                Ok(attempt)
-            }
-            other => Err(Refused::Invalid(format!("a begin was answered with {other:?}")).into()),
-        }
-    }
-
     /// Begins an attempt. If that is one too many, completes the job as failed instead, and returns the completion.
     pub(crate) async fn begin_or_give_up(&mut self, attempts_max: Option<u64>) -> Result<Option<Completion>, Error> {
         let attempt = self.begin().await?;
@@ -366,7 +352,7 @@ impl Job {
     async fn end(&mut self, verdict: Verdict, result: Vec<u8>) -> Result<Completion, Error> {
         let bytes = JobBytes::new(&result)?;
         // The completion would begin the attempt, but would not say its number.
-        let attempts = match self.attempt.load(Relaxed) {
+        let attempts = match self.hold.attempt.load(Relaxed) {
             0 => self.begin().await?,
             attempt => attempt,
         };
@@ -426,6 +412,21 @@ impl JobHold {
     /// The key of the job.
     pub fn key(&self) -> &JobKey {
         &self.key
+    }
+
+    /// Begins an attempt, and returns its number. A second call begins no other.
+    ///
+    /// # Errors
+    /// [`Refused::Lost`] if the lock is lost; [`Error::Unknown`] if no answer came.
+    // Rule: attempt
+    pub async fn begin(&self) -> Result<u64, Error> {
+        match self.hold.ask(Action::Begin { grant: self.grant() }, Duration::ZERO).await? {
+            Outcome::Begun { attempt } => {
+                self.attempt.store(attempt, Relaxed);
+                Ok(attempt)
+            }
+            other => Err(Refused::Invalid(format!("a begin was answered with {other:?}")).into()),
+        }
     }
 
     /// The last checkpoint of the job, usually that of an earlier attempt. Claim at the store before you trust it: an old holder may have
