@@ -118,10 +118,10 @@ pub(crate) async fn drive(shared: Arc<Shared>) {
                 Some(Err(failure)) => failure,
                 Some(Ok(connected)) => {
                     reconnect.handle_connected(&address);
-                    shared.tell_connected(&address, lost_at.map(|at| clock::now().since(at)));
+                    shared.tell_connected(&address, lost_at.map(|at| clock::now().since(at)), has_sessions(&shared));
                     let Some(failure) = serve(&shared, address.clone(), connected).await else { return };
                     lost_at = Some(clock::now());
-                    shared.tell_disconnected(&address, &failure.1);
+                    shared.tell_disconnected(&address, &failure.1, has_sessions(&shared));
                     failure
                 }
             },
@@ -136,11 +136,12 @@ pub(crate) async fn drive(shared: Arc<Shared>) {
     }
 }
 
-/// Tells the callers what is known about the cluster while there is no connection, and the program when the breaker opens.
+/// Tells the callers what is known about the cluster while there is no connection, and the program when the breaker opens. A client without
+/// a session has nothing to tell: after a close, say.
 fn report(shared: &Shared, reconnect: &Reconnect, was_open: &mut bool, last_said: &str) {
     let now = clock::now();
     let is_open = reconnect.is_open(now);
-    if !std::mem::replace(was_open, is_open) && is_open {
+    if !std::mem::replace(was_open, is_open) && is_open && has_sessions(shared) {
         shared.tell_unreachable(last_said);
     }
     let is_refused = shared.with(|state| {
@@ -151,6 +152,10 @@ fn report(shared: &Shared, reconnect: &Reconnect, was_open: &mut bool, last_said
     if is_refused {
         shared.connected.notify_waiters();
     }
+}
+
+fn has_sessions(shared: &Shared) -> bool {
+    shared.with(|state| !state.machine.living().is_empty())
 }
 
 fn random() -> u64 {

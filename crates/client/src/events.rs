@@ -388,9 +388,9 @@ impl Shared {
     }
 
     /// The stream to a leader is up. `after` says for how long there was none, except for the first stream.
-    pub(crate) fn tell_connected(&self, node: &str, after: Option<Duration>) {
+    pub(crate) fn tell_connected(&self, node: &str, after: Option<Duration>, has_sessions: bool) {
         let tier = self.tier;
-        match after {
+        match after.filter(|_| has_sessions) {
             None => tracing::debug!(?tier, node, "connected to the leader"),
             Some(after) => {
                 let after_ms = after.as_millis() as u64;
@@ -400,15 +400,19 @@ impl Shared {
         self.hook.tell(|| ClientEvent::Connected { tier, node: node.to_owned(), after });
     }
 
-    /// The stream to a leader is lost.
-    pub(crate) fn tell_disconnected(&self, node: &str, reason: &str) {
+    /// The stream to a leader is lost. A client without a session has nothing to lose: after a close, say.
+    pub(crate) fn tell_disconnected(&self, node: &str, reason: &str, has_sessions: bool) {
         let tier = self.tier;
-        tracing::warn!(
-            ?tier,
-            node,
-            reason,
-            "the connection to the leader is lost: the client looks for the leader; locks stay held until their deadline"
-        );
+        if has_sessions {
+            tracing::warn!(
+                ?tier,
+                node,
+                reason,
+                "the connection to the leader is lost: the client looks for the leader; locks stay held until their deadline"
+            );
+        } else {
+            tracing::debug!(?tier, node, reason, "the connection to the leader is lost: no session is open");
+        }
         self.hook.tell(|| ClientEvent::Disconnected { tier, node: node.to_owned() });
     }
 

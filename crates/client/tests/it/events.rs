@@ -167,6 +167,19 @@ async fn a_close_and_a_release_warn_of_nothing() {
 }
 
 #[tokio::test]
+async fn a_connection_that_is_lost_after_a_close_warns_of_nothing() {
+    let heard = Heard::default();
+    let (cluster, address) = Cluster::start().await;
+    let client = heard.by(builder_for(&address)).connect().await.unwrap();
+    client.lock("warned/over").acquire().await.unwrap().release().await.unwrap();
+    client.close().await.unwrap();
+    cluster.cut();
+    let again = |event: &ClientEvent| matches!(event, ClientEvent::Connected { after: Some(_), .. });
+    heard.until("it is connected again", again).await;
+    assert!(warnings("", "node", &address).is_empty());
+}
+
+#[tokio::test]
 async fn a_cut_connection_is_one_warning_and_the_next_one_another() {
     let heard = Heard::default();
     let (cluster, address) = Cluster::start().await;
@@ -231,11 +244,9 @@ async fn the_efficiency_tier_warns_too_and_names_no_token() {
     let warning = one_warning("locks are lost", "locks", "warned/efficiency").await;
     assert_eq!(warning["tier"], "Efficiency");
     assert_eq!(warning.get("tokens"), None);
-    // One stream for each tier.
-    until("both streams are lost", || {
-        (warnings("the connection to the leader is lost", "node", &address).len() == 2).then_some(())
-    })
-    .await;
+    // There is one stream for each tier, and only this tier has a session.
+    let lost = one_warning("the connection to the leader is lost", "node", &address).await;
+    assert_eq!(lost["tier"], "Efficiency");
     let lost = |event: &ClientEvent| matches!(event, ClientEvent::Lost { tier: Tier::Efficiency, .. });
     assert_eq!(heard.count(lost), 1);
 }
