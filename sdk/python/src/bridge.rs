@@ -24,6 +24,8 @@ pub(crate) struct CallbackId(u64);
 #[derive(Debug)]
 enum Item {
     Call(CallbackId),
+    /// Drops a function. For threads that are not attached to the interpreter.
+    Forget(CallbackId),
     Log(Record),
 }
 
@@ -80,6 +82,11 @@ impl Bridge {
         self.push(|queue| queue.items.push_back(Item::Call(id)));
     }
 
+    /// Takes a function back and drops it. It may be called once more. Never waits.
+    pub(crate) fn forget(&self, id: CallbackId) {
+        self.push(|queue| queue.items.push_back(Item::Forget(id)));
+    }
+
     /// Passes a log record on. Never waits.
     pub(crate) fn log(&self, mut record: Record) {
         self.push(|queue| {
@@ -133,6 +140,10 @@ impl Bridge {
     fn act(&self, py: Python<'_>, item: Item) {
         let done = match item {
             Item::Call(id) => self.take(id).map_or(Ok(()), |function| function.call0(py).map(drop)),
+            Item::Forget(id) => {
+                drop(self.take(id));
+                Ok(())
+            }
             Item::Log(record) => record.pass_on(py),
         };
         if let Err(error) = done {

@@ -23,14 +23,19 @@ use crate::settings::{Settings, Wanted, WantedTls};
 use crate::shown;
 use crate::watch::{Source, Watch};
 
+/// Up to this many sessions have exactly the TTL that a lock asks for. After that the TTL is rounded up, so that a program that computes its
+/// TTLs does not open a session for each: there are at most 26 such TTLs up to the longest, a year.
+const EXACT_SESSIONS_MAX: usize = 16;
+
 /// The connection of a client in one process.
 #[derive(Debug)]
 pub(crate) struct Connected {
     id: u64,
     settings: Arc<Settings>,
-    client: OnceCell<fencepost_backends::Client>,
-    /// Sessions for locks whose TTL is above the client's, by TTL in milliseconds.
-    sessions: Mutex<HashMap<u128, fencepost::Session>>,
+    /// Empty before the first request, and after a close.
+    client: Mutex<Arc<OnceCell<fencepost_backends::Client>>>,
+    /// Sessions for locks whose TTL is above the client's, by their TTL.
+    sessions: Mutex<HashMap<Duration, fencepost::Session>>,
     is_closed: AtomicBool,
 }
 
@@ -43,7 +48,7 @@ pub(crate) enum Home {
 impl Connected {
     fn new(settings: Arc<Settings>) -> Connected {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let (client, sessions, is_closed) = (OnceCell::new(), Mutex::default(), AtomicBool::new(false));
+        let (client, sessions, is_closed) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
         Connected { id: NEXT.fetch_add(1, Relaxed), settings, client, sessions, is_closed }
     }
 
@@ -53,10 +58,18 @@ impl Connected {
 
     /// Connects, unless that was done before. A failed attempt is made again by the next request.
     pub(crate) async fn client(&self) -> Result<fencepost_backends::Client, Problem> {
-        if self.is_closed.load(Relaxed) {
-            return Err(Problem::failed("the client is closed: connect again".to_owned()));
+        self.admit()?;
+        let client = lock(&self.client).clone();
+        let client = client.get_or_try_init(|| self.settings.connect()).await?.clone();
+        self.admit()?;
+        Ok(client)
+    }
+
+    fn admit(&self) -> Result<(), Problem> {
+        match self.is_closed.load(Relaxed) {
+            true => Err(Problem::failed("the client is closed: connect again".to_owned())),
+            false => Ok(()),
         }
-        self.client.get_or_try_init(|| self.settings.connect()).await.cloned()
     }
 
     /// The client of Fencepost, for what only Fencepost has.
@@ -70,16 +83,19 @@ impl Connected {
         ttl.is_some_and(|ttl| ttl > self.settings.ttl)
     }
 
-    /// The session for a lock with this TTL: the client's, or one of that TTL if it is longer.
+    /// The session for a lock with this TTL: the client's, or one of that TTL if it is longer. The lock has a TTL of its own, so it ends in time
+    /// in a session with a longer one, too.
     pub(crate) fn home(&self, native: &fencepost::Client, ttl: Option<Duration>) -> Result<Home, Problem> {
         let Some(ttl) = ttl.filter(|_| self.is_above_ttl(ttl)) else { return Ok(Home::Client(native.clone())) };
         let mut sessions = lock(&self.sessions);
-        let ms = ttl.as_millis();
-        if let Some(session) = sessions.get(&ms).filter(|session| session.is_alive()) {
+        sessions.retain(|_, session| session.is_alive());
+        let is_exact = sessions.len() < EXACT_SESSIONS_MAX || sessions.contains_key(&ttl);
+        let ttl = if is_exact { ttl } else { rounded_up(ttl) };
+        if let Some(session) = sessions.get(&ttl) {
             return Ok(Home::Session(session.clone()));
         }
         let session = native.session().ttl(ttl).open()?;
-        sessions.insert(ms, session.clone());
+        sessions.insert(ttl, session.clone());
         Ok(Home::Session(session))
     }
 
@@ -90,7 +106,8 @@ impl Connected {
         let releases = held.iter().filter_map(|held| held.take_grip_to_close()).map(|grip| grip.release());
         // A lock that was lost, or that its system could not release, ends with its TTL.
         join_all(releases).await;
-        let Some(client) = self.client.get() else { return Ok(()) };
+        let client = std::mem::take(&mut *lock(&self.client));
+        let Some(client) = client.get() else { return Ok(()) };
         let sessions: Vec<_> = lock(&self.sessions).drain().map(|(_, session)| session).collect();
         let closed = join_all(sessions.iter().map(|session| session.close())).await;
         if let Some(native) = client.native("") {
@@ -126,6 +143,14 @@ impl Client {
         let (process, connected) = self.here()?;
         Ok(Op::start(process, Abandoned::Cancelled, work(process, connected))?)
     }
+}
+
+/// The next power of two in seconds, at most the longest TTL.
+fn rounded_up(ttl: Duration) -> Duration {
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+    let seconds = ttl.as_secs().saturating_add(1).checked_next_power_of_two();
+    // A TTL above the bound is refused as it is.
+    seconds.map_or(ttl, Duration::from_secs).min(YEAR.max(ttl))
 }
 
 /// The authorities; the certificate and its key; the name in the nodes' certificates.

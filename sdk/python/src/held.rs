@@ -112,8 +112,29 @@ impl HeldLock {
         }
     }
 
-    /// Takes the grip, to release it or to report with it. No listener hears of the loss from now on.
+    /// Takes the grip, to release it or to report with it. No listener hears of the loss from now on. Only for a thread that is attached to
+    /// the interpreter.
     pub(crate) fn take_grip(&self) -> Option<Grip> {
+        let (grip, listeners) = self.end();
+        listeners.into_iter().for_each(|id| drop(self.process.bridge.take(id)));
+        grip
+    }
+
+    /// Gives it back in the background, if that was not done before. Only for a thread that is attached to the interpreter.
+    pub(crate) fn let_go(&self) {
+        drop(self.take_grip());
+    }
+
+    /// The grip, for a connection that is closed. If closing the session ends the lock, there is nothing to wait for.
+    pub(crate) fn take_grip_to_close(&self) -> Option<Grip> {
+        let (grip, listeners) = self.end();
+        // The runtime thread runs this at the end of the program.
+        listeners.into_iter().for_each(|id| self.process.bridge.forget(id));
+        grip.filter(|grip| !grip.is_of_a_session())
+    }
+
+    /// Marks it as ended: the grip, and the functions that were to be called at its loss.
+    fn end(&self) -> (Option<Grip>, Vec<CallbackId>) {
         let mut inside = lock(&self.inside);
         let grip = std::mem::replace(&mut inside.grip, InHand::Gone);
         inside.end.get_or_insert_with(|| match self.view.state() {
@@ -123,8 +144,7 @@ impl HeldLock {
         let listeners = std::mem::take(&mut inside.listeners);
         drop(inside);
         self.process.let_go(self.id);
-        listeners.into_iter().for_each(|id| drop(self.process.bridge.take(id)));
-        match grip {
+        let grip = match grip {
             InHand::Held(grip) => Some(*grip),
             InHand::Upgrading(task) => {
                 // Its guard is dropped with the task.
@@ -132,21 +152,8 @@ impl HeldLock {
                 None
             }
             InHand::Gone => None,
-        }
-    }
-
-    /// Gives it back in the background, if that was not done before.
-    pub(crate) fn let_go(&self) {
-        drop(self.take_grip());
-    }
-
-    /// The grip, for a connection that is closed. If closing the session ends the lock, there is nothing to wait for.
-    pub(crate) fn take_grip_to_close(&self) -> Option<Grip> {
-        let grip = self.take_grip()?;
-        match grip.is_of_a_session() {
-            true => None,
-            false => Some(grip),
-        }
+        };
+        (grip, listeners)
     }
 
     async fn upgrade(self: Arc<Self>, grip: Grip, wait: Duration) -> Outcome {
@@ -337,6 +344,17 @@ impl Held {
     fn let_go(&self) {
         if let Ok(held) = self.here() {
             held.let_go();
+        }
+    }
+
+    /// The program has dropped its object and not the lock: the lock stays held. When it is lost, nothing of it is kept.
+    fn outlive(&self) {
+        if let Ok(held) = self.here() {
+            let held = held.clone();
+            held.process.runtime.spawn(async move {
+                held.lost().await;
+                held.process.let_go(held.id);
+            });
         }
     }
 

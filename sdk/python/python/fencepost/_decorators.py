@@ -62,27 +62,30 @@ def locked(template: str, request: Callable[[str], Request[Any]], *, skips: bool
 
             @functools.wraps(function)
             async def locked_async(*arguments: Any, **keywords: Any) -> Any:
+                is_held = False
                 try:
-                    lock = await request(name.fill(arguments, keywords)).acquire_async()
+                    async with request(name.fill(arguments, keywords)) as lock:
+                        is_held = True
+                        return await function(*((lock,) if passes_lock else ()), *arguments, **keywords)
                 except (LockBusy, LockTimeout):
-                    if skips:
+                    if skips and not is_held:
                         return SKIPPED
                     raise
-                async with lock:
-                    return await function(*((lock,) if passes_lock else ()), *arguments, **keywords)
 
             return locked_async
 
         @functools.wraps(function)
         def locked_sync(*arguments: Any, **keywords: Any) -> Any:
+            # The function may fail because another lock is busy, which is no reason to skip.
+            is_held = False
             try:
-                lock = request(name.fill(arguments, keywords)).acquire()
+                with request(name.fill(arguments, keywords)) as lock:
+                    is_held = True
+                    return function(*((lock,) if passes_lock else ()), *arguments, **keywords)
             except (LockBusy, LockTimeout):
-                if skips:
+                if skips and not is_held:
                     return SKIPPED
                 raise
-            with lock:
-                return function(*((lock,) if passes_lock else ()), *arguments, **keywords)
 
         return locked_sync
 

@@ -161,9 +161,17 @@ class JobRequest:
         An exception of the work ends the attempt, leaves the job open, and passes unchanged. A result of more than 4 KiB is cut, because the
         work is done. After the last of ``attempts`` the job is completed as failed, and its completion is returned.
         """
-        job = self.acquire()
-        if isinstance(job, Completion):
-            return job
+        refuse_running_loop("`await request.run_async()`")
+        op = self._start()
+        try:
+            turn = finish(op, self._adopt)
+            return turn if isinstance(turn, Completion) else self._attempt(turn, work)
+        except BaseException:
+            # A signal can come before the block of the attempt begins.
+            op.abandon()
+            raise
+
+    def _attempt(self, job: Job, work: Callable[[Job], object]) -> Completion:
         with job:
             attempt = job.begin()
             if self._attempts is not None and attempt > self._attempts:

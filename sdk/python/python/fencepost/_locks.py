@@ -167,6 +167,15 @@ class Held(_core.Block):
         except (OutcomeUnknown, Failed) as unheard:
             self._log_unheard(unheard)
 
+    def extend(self, max_hold: Duration) -> None:
+        """Moves the end of ``max_hold`` to this time from now. Only Fencepost has it."""
+        refuse_running_loop("`await lock.extend_async()`")
+        finish(self._core.extend(seconds(max_hold, "max_hold")), _nothing)
+
+    async def extend_async(self, max_hold: Duration) -> None:
+        """As :meth:`extend`, in a task."""
+        await finish_async(self._core.extend(seconds(max_hold, "max_hold")), _nothing)
+
     def __enter__(self: Self) -> Self:
         self._core.check()
         return self
@@ -259,6 +268,7 @@ class Held(_core.Block):
         if state == "lost":
             core.let_go()
         elif state == "held":
+            core.outlive()
             file, line = self._where
             text = f"{self!r} was not released: it stays held until the program ends. It was acquired at {file}:{line}"
             warnings.warn_explicit(ResourceWarning(text), None, file, line, source=self)
@@ -277,14 +287,6 @@ class Lock(Held):
         """
         return FenceToken(_number(self._core.token()))
 
-    def extend(self, max_hold: Duration) -> None:
-        """Moves the end of ``max_hold`` to this time from now."""
-        _extend(self, max_hold)
-
-    async def extend_async(self, max_hold: Duration) -> None:
-        """As :meth:`extend`, in a task."""
-        await _extend_async(self, max_hold)
-
 
 class ReadLock(Held):
     """A shared lock: held together with other readers."""
@@ -295,14 +297,6 @@ class ReadLock(Held):
     def fence_token(self) -> ReadToken:
         """The token for reads. It can never write."""
         return ReadToken(_number(self._core.token()))
-
-    def extend(self, max_hold: Duration) -> None:
-        """As :meth:`Lock.extend`."""
-        _extend(self, max_hold)
-
-    async def extend_async(self, max_hold: Duration) -> None:
-        """As :meth:`extend`, in a task."""
-        await _extend_async(self, max_hold)
 
     def upgrade(self, wait: Duration = 30.0) -> Lock:
         """Waits for the other readers to release, then becomes exclusive, with a new token.
@@ -386,14 +380,6 @@ class Permits(Held):
     """Permits of a semaphore. They cannot fence, so they have no token."""
 
     __slots__ = ()
-
-    def extend(self, max_hold: Duration) -> None:
-        """As :meth:`Lock.extend`."""
-        _extend(self, max_hold)
-
-    async def extend_async(self, max_hold: Duration) -> None:
-        """As :meth:`extend`, in a task."""
-        await _extend_async(self, max_hold)
 
     if not TYPE_CHECKING:
 
@@ -502,15 +488,6 @@ def _caller() -> tuple[str, int]:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
-
-
-def _extend(lock: Held, max_hold: Duration) -> None:
-    refuse_running_loop("`await lock.extend_async()`")
-    finish(lock._core.extend(seconds(max_hold, "max_hold")), _nothing)
-
-
-async def _extend_async(lock: Held, max_hold: Duration) -> None:
-    await finish_async(lock._core.extend(seconds(max_hold, "max_hold")), _nothing)
 
 
 def _token_of(lock: Held, name: str) -> int:

@@ -44,30 +44,36 @@ async def finish_async(op: Op, use: Callable[[Any], R]) -> R:
     request, which is given up.
     """
     try:
-        await _woken(op.listen)
+        await _done(op)
         return use(op.take())
     except BaseException:
         op.abandon()
         raise
 
 
-async def _woken(listen: Callable[[Callable[[], None]], bool]) -> None:
-    """Returns when the function that ``listen`` is given has been called, on whatever thread; or at once if ``listen`` says no."""
+async def _done(op: Op) -> None:
+    """Returns when the request is done."""
     import asyncio
 
     loop = asyncio.get_running_loop()
     woken: asyncio.Future[None] = loop.create_future()
-    if listen(lambda: wake(loop, _resolve, woken)):
+
+    def wake_or_give_up() -> None:
+        # A program may close a loop whose tasks still wait. They never run again.
+        if not wake(loop, _resolve, woken):
+            op.abandon()
+
+    if op.listen(wake_or_give_up):
         await woken
 
 
-def wake(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any) -> None:
-    """Calls a function on the thread of an event loop, unless the loop is closed."""
+def wake(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any) -> bool:
+    """Calls a function on the thread of an event loop. False if the loop is closed."""
     try:
         loop.call_soon_threadsafe(function, *arguments)
     except RuntimeError:
-        # The loop is closed, and so are its tasks. The requests of its tasks were given up.
-        pass
+        return False
+    return True
 
 
 def _resolve(woken: asyncio.Future[None]) -> None:
