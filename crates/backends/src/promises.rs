@@ -446,7 +446,7 @@ impl fmt::Display for NotPromised {
         let others: Vec<&str> = promise.kept_by().map(System::name).collect();
         write!(f, "Systems that do: {}", others.join("; "))?;
         if let Promise::FencingToken | Promise::Linearizable = promise {
-            write!(f, ". If two holders at the same time do no harm, ask for `.efficiency()`")?;
+            write!(f, ". If two holders at the same time do no harm, ask for the efficiency tier")?;
         }
         write!(f, ". See docs/guides/choosing.md")
     }
@@ -500,7 +500,7 @@ mod tests {
             assert!(promise.kept_by().next().is_some(), "{promise:?}");
         }
         let refusal = System::Redis.check(Promise::FencingToken).expect_err("Redis has no tokens").to_string();
-        for word in ["redis does not promise", "etcd", "fencepost", ".efficiency()", "docs/guides/choosing.md"] {
+        for word in ["redis does not promise", "etcd", "fencepost", "efficiency tier", "docs/guides/choosing.md"] {
             assert!(refusal.contains(word), "{refusal}");
         }
     }

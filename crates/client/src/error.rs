@@ -324,7 +324,7 @@ fn suspicion(cycle: Option<&Cycle>) -> String {
         shown.push(format!("and {} more", links.len() - SHOWN_SESSIONS_MAX));
     }
     format!(
-        ". A deadlock is suspected, since these wait for each other: {}. Ask for the locks in one request (`lock_all`), or give each unit \
+        ". A deadlock is suspected, since these wait for each other: {}. Ask for the locks in one request, or give each unit \
          of work an owner, so that a deadlock is refused at once",
         shown.join(", ")
     )

@@ -112,8 +112,8 @@ impl HeldLock {
         }
     }
 
-    /// Takes the grip, to release it or to report with it. No listener hears of the loss from now on. Only for a thread that is attached to
-    /// the interpreter.
+    /// Takes the grip, to release it or to report with it. Unless it is lost, no listener hears of a loss from now on. Only for a thread that
+    /// is attached to the interpreter.
     pub(crate) fn take_grip(&self) -> Option<Grip> {
         let (grip, listeners) = self.end();
         listeners.into_iter().for_each(|id| drop(self.process.bridge.take(id)));
@@ -133,15 +133,18 @@ impl HeldLock {
         grip.filter(|grip| !grip.is_of_a_session())
     }
 
-    /// Marks it as ended: the grip, and the functions that were to be called at its loss.
+    /// Marks it as ended: the grip, and the functions that are not to be called any more.
     fn end(&self) -> (Option<Grip>, Vec<CallbackId>) {
         let mut inside = lock(&self.inside);
         let grip = std::mem::replace(&mut inside.grip, InHand::Gone);
-        inside.end.get_or_insert_with(|| match self.view.state() {
+        let end = inside.end.get_or_insert_with(|| match self.view.state() {
             GrantState::Lost(why) => End::Lost(why.to_string()),
             _ => End::Released,
         });
+        let is_released = matches!(end, End::Released);
         let listeners = std::mem::take(&mut inside.listeners);
+        // A lock that is lost may end before its listeners have heard of that. They are called all the same.
+        let unheard = if is_released { listeners } else { Vec::new() };
         drop(inside);
         self.process.let_go(self.id);
         let grip = match grip {
@@ -153,7 +156,7 @@ impl HeldLock {
             }
             InHand::Gone => None,
         };
-        (grip, listeners)
+        (grip, unheard)
     }
 
     async fn upgrade(self: Arc<Self>, grip: Grip, wait: Duration) -> Outcome {
@@ -302,9 +305,7 @@ impl Held {
         held.process.runtime.spawn(async move {
             held.lost().await;
             // After a release the function is not registered any more.
-            if lock(&held.inside).end.is_none() {
-                held.process.bridge.call(id);
-            }
+            held.process.bridge.call(id);
         });
         Ok(true)
     }

@@ -1,4 +1,4 @@
-"""Real database servers for tests, each in a temporary directory, on a free port of the loopback.
+"""Real servers for tests, databases and lock systems, each in a temporary directory, on a free port of the loopback.
 
 They are started as ``crates/testbed`` starts them. A server ends with the process that started it, even if that process is killed: a shell
 waits for the end of a pipe, then ends the server and removes its directory. If a server is not installed, the test is skipped, and its name
@@ -9,12 +9,14 @@ The fixtures give each test a database of its own, with the guard in it. The SQL
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -61,13 +63,17 @@ def driver(request: pytest.FixtureRequest, module: str, package: str) -> Any:
 class Kind:
     """A kind of server: its programs, and how it is prepared, started and ended."""
 
+    #: The last one is the server. The first one prepares its directory, if that is needed.
     programs: tuple[str, ...]
     source: str
-    user: str
+    #: Who runs it, if we are root. ``None``: it may run as root.
+    user: str | None
     end_signal: str
     ready: str
-    prepare: Callable[[Path], list[str]]
     serve: Callable[[Path, int], list[str]]
+    prepare: Callable[[Path], list[str]] | None = None
+    #: A directory in memory for a server that would sync every write.
+    memory: Path | None = None
 
 
 POSTGRES = Kind(
@@ -104,11 +110,60 @@ MARIADB = Kind(
     ],
 )
 
+REDIS = Kind(
+    programs=("redis-server",),
+    source="the Debian package redis-server",
+    user="redis",
+    end_signal="KILL",
+    ready="Ready to accept connections",
+    serve=lambda place, port: ["--bind", "127.0.0.1", "--save", "", "--port", str(port), "--dir", str(place)],
+)
+
+ETCD = Kind(
+    programs=("etcd",),
+    source="the Debian package etcd-server",
+    user=None,
+    end_signal="KILL",
+    ready="ready to serve client requests",
+    serve=lambda place, port: [
+        *("--data-dir", str(place / "data"), "--listen-peer-urls", "http://127.0.0.1:0"),
+        *("--listen-client-urls", f"http://127.0.0.1:{port}", "--advertise-client-urls", f"http://127.0.0.1:{port}"),
+    ],
+    memory=Path("/dev/shm"),
+)
+
+
+def serve_zookeeper(place: Path, port: int) -> list[str]:
+    """One server with short ticks, because a session timeout is at least two ticks. It does not sync."""
+    settings = place / "zoo.cfg"
+    settings.write_text(
+        f"dataDir={place / 'data'}\nclientPortAddress=127.0.0.1\nclientPort={port}\ntickTime=200\nmaxSessionTimeout=60000\n"
+        "maxClientCnxns=0\nadmin.enableServer=false\nforceSync=no\n"
+    )
+    jars = [program(name) or "" for name in ZOOKEEPER.programs if name.endswith(".jar")]
+    # A small JVM that starts fast.
+    return [
+        *("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join(jars)),
+        *("org.apache.zookeeper.server.quorum.QuorumPeerMain", str(settings)),
+    ]
+
+
+ZOOKEEPER = Kind(
+    programs=("zookeeper.jar", "slf4j-simple.jar", "java"),
+    source="the Debian packages libzookeeper-java and default-jre-headless",
+    user=None,
+    end_signal="KILL",
+    ready="ZooKeeper audit is",
+    serve=serve_zookeeper,
+)
+
 
 def program(name: str) -> str | None:
-    """The path of a program. Debian keeps servers outside of PATH."""
-    versions = [str(version / "bin") for version in Path("/usr/lib/postgresql").glob("*")]
-    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin", *versions]))
+    """The path of a program or of a jar. Debian keeps servers outside of PATH."""
+    versions = [version / "bin" for version in Path("/usr/lib/postgresql").glob("*")]
+    path = [Path(place) for place in os.environ.get("PATH", "").split(os.pathsep) if place]
+    places = [*path, Path("/usr/sbin"), Path("/usr/local/sbin"), Path("/usr/share/java"), *versions]
+    return next((str(place / name) for place in places if (place / name).is_file()), None)
 
 
 def missing(kind: Kind) -> str | None:
@@ -120,14 +175,16 @@ def missing(kind: Kind) -> str | None:
 
 
 @cache
-def server_port(kind: Kind) -> int:
-    """The port of a server that all tests of this process share. It is started at the first use."""
+def server_port(kind: Kind, number: int = 0) -> int:
+    """The port of a server that all tests of this process share. It is started at the first use. ``number`` tells several of a kind apart."""
     for _ in range(TRIES):
-        place = Path(tempfile.mkdtemp(prefix="fencepost-python-"))
-        if other_user(kind):
-            shutil.chown(place, kind.user)
-        prepare = [program(kind.programs[0]) or "", *kind.prepare(place)]
-        subprocess.run(as_user(kind, prepare), check=True, stdin=subprocess.DEVNULL, capture_output=True, cwd="/")
+        memory = kind.memory if kind.memory and kind.memory.is_dir() else None
+        place = Path(tempfile.mkdtemp(prefix="fencepost-python-", dir=memory))
+        if user := other_user(kind):
+            shutil.chown(place, user)
+        if kind.prepare:
+            prepare = [program(kind.programs[0]) or "", *kind.prepare(place)]
+            subprocess.run(as_user(kind, prepare), check=True, stdin=subprocess.DEVNULL, capture_output=True, cwd="/")
         with socket.create_server(("127.0.0.1", 0)) as free:
             port: int = free.getsockname()[1]
         serve = as_user(kind, [program(kind.programs[-1]) or "", *kind.serve(place, port)])
@@ -152,15 +209,64 @@ def server_port(kind: Kind) -> int:
 KEEPERS: list[subprocess.Popen[bytes]] = []
 
 
-def other_user(kind: Kind) -> bool:
-    """These servers refuse to run as root."""
-    return os.geteuid() == 0
+def other_user(kind: Kind) -> str | None:
+    """The user that must run the server instead of us. Most servers refuse to run as root."""
+    return kind.user if os.geteuid() == 0 else None
 
 
 def as_user(kind: Kind, command: list[str]) -> list[str]:
-    if not other_user(kind):
+    user = other_user(kind)
+    if user is None:
         return command
-    return ["setpriv", f"--reuid={kind.user}", f"--regid={kind.user}", "--clear-groups", "--", *command]
+    return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--", *command]
+
+
+class Proxy:
+    """Forwards connections to a port until it is cut. From then on it refuses them, as a server that is gone does."""
+
+    def __init__(self, port: int) -> None:
+        self._there = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._is_cut = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        with self._lock:
+            self._is_cut = True
+            ends = [self._listener, *self._open]
+        for end in ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def _keep(self, *ends: socket.socket) -> bool:
+        with self._lock:
+            if not self._is_cut:
+                self._open.update(ends)
+            return not self._is_cut
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                here, _ = self._listener.accept()
+                there = socket.create_connection(("127.0.0.1", self._there))
+                if not self._keep(here, there):
+                    here.close()
+                    there.close()
+                    return
+                for source, sink in ((here, there), (there, here)):
+                    threading.Thread(target=self._forward, args=(source, sink), daemon=True).start()
+
+    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while received := source.recv(65_536):
+                sink.sendall(received)
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -231,3 +337,21 @@ def mariadb(mariadb_bare: dict[str, Any]) -> dict[str, Any]:
         cursor.execute("UPDATE fencepost_base SET idle_seconds = 60")
         connection.commit()
     return mariadb_bare
+
+
+@pytest.fixture
+def redis_address(request: pytest.FixtureRequest) -> str:
+    """The address of a Redis, as redis-py and Fencepost take it."""
+    driver(request, "redis", "redis")
+    if reason := missing(REDIS):
+        skip(request, reason)
+    return f"redis://127.0.0.1:{server_port(REDIS)}/"
+
+
+@pytest.fixture
+def zookeeper_hosts(request: pytest.FixtureRequest) -> str:
+    """The host and port of a ZooKeeper, as kazoo takes it."""
+    driver(request, "kazoo.client", "kazoo")
+    if reason := missing(ZOOKEEPER):
+        skip(request, reason)
+    return f"127.0.0.1:{server_port(ZOOKEEPER)}"

@@ -12,11 +12,9 @@ import importlib.util
 import json
 import os
 import pickle
-import re
 import sqlite3
 import subprocess
 import sys
-import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -27,6 +25,7 @@ from typing import Any
 
 import pytest
 
+import fencepost
 from fencepost import fence
 from fencepost._errors import Unsupported
 from fencepost.fence import (
@@ -41,6 +40,7 @@ from fencepost.fence import (
     _rules,
     _sqlite,
 )
+from guides import assert_all_run, run_shown
 from stores import driver, end_servers, mariadb, mariadb_bare, postgres, postgres_bare
 
 __all__ = ["end_servers", "mariadb", "mariadb_bare", "postgres", "postgres_bare"]
@@ -892,19 +892,7 @@ def test_mysql_with_cursors_that_make_dictionaries_or_do_not_buffer(mariadb: dic
 
 # ---- The guides.
 
-GUIDES = Path(__file__).parents[3] / "docs" / "guides"
 LOCK = SimpleNamespace(names=("wallet:7",), fence_token=FenceToken(42))
-
-
-def run_shown(guide: str, name: str, **names: Any) -> dict[str, Any]:
-    """Runs the code of a guide after ``<!-- python: name -->`` with these names, and returns what it has defined."""
-    _, found, rest = (GUIDES / guide).read_text(encoding="utf-8").partition(f"<!-- python: {name} -->\n```python\n")
-    assert found, f"{guide} has no {name}"
-    code = rest.partition("```")[0]
-    if "await " in code:
-        code = "async def shown():\n" + textwrap.indent(code, "    ")
-    exec(compile(code, f"{guide}: {name}", "exec"), names)
-    return names
 
 
 def late(function: Callable[[], object]) -> None:
@@ -984,14 +972,17 @@ def test_the_guide_of_jobs_runs(in_postgres: Postgres) -> None:
         assert (said, balance(in_postgres, connection)) == (["billed", "billed before"], 400)
 
 
-def test_every_python_block_of_the_guides_of_fencing_and_jobs_runs_here() -> None:
-    here = Path(__file__).read_text(encoding="utf-8")
-    blocks = 0
-    for guide in ("fencing.md", "jobs.md"):
-        text = (GUIDES / guide).read_text(encoding="utf-8")
-        names = re.findall(r"<!-- python: (.*) -->\n```python\n", text)
-        assert len(names) == text.count("```python\n"), f"{guide} has a block without a name"
-        for name in names:
-            assert f'run_shown("{guide}", "{name}"' in here, f"{name} does not run"
-        blocks += len(names)
-    assert blocks >= 7
+def test_the_program_of_the_projects_readme_runs(
+    in_postgres: Postgres, fencepost_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = fencepost.connect
+    monkeypatch.setattr(fencepost, "connect", lambda address: connect(fencepost_address))
+    with closing(numbers(in_postgres)) as database:
+        database.autocommit = True
+        run_shown("/README.md", "program", database=database)["client"].close()
+        assert balance(in_postgres, database) == 400
+        assert database.execute("SELECT name FROM fencepost.marks").fetchone() == ("wallet:7",)
+
+
+def test_every_python_block_of_these_pages_runs_here() -> None:
+    assert_all_run(("fencing.md", "jobs.md", "/README.md"), Path(__file__), least=8)

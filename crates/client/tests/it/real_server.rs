@@ -295,7 +295,7 @@ async fn a_wait_that_times_out_says_that_a_deadlock_is_suspected() {
         assert_eq!(sessions, [waits.session(), is_waited_for.session()], "the client that asked comes first");
         assert_eq!(cycle.links[0].blocked_by, Some(is_waited_for.grant()));
         assert!(
-            error.to_string().contains("A deadlock is suspected") && error.to_string().contains("lock_all"),
+            error.to_string().contains("A deadlock is suspected") && error.to_string().contains("in one request"),
             "{error}"
         );
     }

@@ -85,7 +85,8 @@ def connect(
     command ``fencepost``: ``FENCEPOST_SERVER`` and its companions.
 
     It starts no thread and sends nothing: the first request connects. So a program can make a client before it forks, and each child connects
-    by itself. An address that is not valid is a ``ValueError`` here.
+    by itself. An address of Fencepost that is not valid is a ``ValueError`` here, and so is one that names no system. What the address of
+    another system says is read by the first request.
 
     ``ttl`` is how long locks outlive a program that died: 30 s by default. ``name`` and ``labels`` are shown to people who ask who holds a lock.
     ``connect_timeout`` is how long the first request looks for the leader (10 s), ``call_timeout`` how long an answer may take beside the wait
