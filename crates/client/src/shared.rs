@@ -286,7 +286,14 @@ impl Shared {
     }
 
     pub(crate) fn grant_state(&self, grant: GrantKey) -> GrantState {
-        let state = self.with(|state| state.machine.grant_state(grant, clock::now()));
+        let state = self.with(|state| {
+            let grant_state = state.machine.grant_state(grant, clock::now());
+            if let GrantState::Lost(_) = grant_state {
+                // Final: there is nothing more to hear. A caller that came after the release would leave its listener here.
+                state.listeners_hear(grant);
+            }
+            grant_state
+        });
         if let GrantState::Lost(_) = state {
             self.wake.notify_one();
         }

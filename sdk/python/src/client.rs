@@ -141,7 +141,8 @@ impl Client {
         W: Future<Output = Outcome> + Send + 'static,
     {
         let (process, connected) = self.here()?;
-        Ok(Op::start(process, Abandoned::Cancelled, work(process, connected))?)
+        let work = work(process, connected);
+        Op::start(process, Abandoned::Cancelled, async move { work.await.map_err(Problem::of_a_request) })
     }
 }
 
@@ -287,6 +288,6 @@ impl Client {
             connected.close_all(process).await?;
             Ok(Value::Nothing)
         };
-        Ok(Some(Op::start(process, Abandoned::GoesOn, close)?))
+        Op::start(process, Abandoned::GoesOn, close).map(Some)
     }
 }

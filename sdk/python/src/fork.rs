@@ -4,13 +4,16 @@
 //! such a lock can wait for ever, and a child that uses a socket of its parent writes into the parent's session. So each object that
 //! owns either remembers its [`Birth`].
 //!
-//! This file has the unsafe code of the crate.
-#![allow(unsafe_code, reason = "asks the C library to be told of a fork, and shares a value without a lock")]
+//! A subinterpreter is refused, because all that a process has once belongs to one interpreter. This file asks for that, too: it has the
+//! unsafe code of the crate.
+#![allow(unsafe_code, reason = "is told of forks, shares a value without a lock, and asks which interpreter runs")]
 
 use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicPtr, AtomicU64};
 use std::sync::{Arc, Once};
+
+use pyo3::{Python, ffi};
 
 /// Counts the forks between the first process and this one. The pid alone does not tell a child from a dead ancestor whose pid is used
 /// again.
@@ -47,6 +50,12 @@ pub(crate) fn watch() {
         // the program: Python never unloads an extension module. If there is no memory for it, the pid still tells most children.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
+}
+
+/// Whether the calling thread runs the interpreter of the process, and not a subinterpreter.
+pub(crate) fn is_main_interpreter(_attached: Python<'_>) -> bool {
+    // SAFETY: the thread is attached to an interpreter, so there is a current one.
+    unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) == 0 }
 }
 
 /// A value that each process makes for itself, at its first use. What an ancestor made is neither used nor dropped here. Without a lock,

@@ -221,6 +221,13 @@ impl Held {
         self.lock.get().ok_or_else(Problem::forked)
     }
 
+    /// The lock. Fails if it is not certainly held.
+    fn certain(&self) -> PyResult<&Arc<HeldLock>> {
+        let held = self.here()?;
+        held.check()?;
+        Ok(held)
+    }
+
     /// Starts a request about a lock that is certainly held.
     fn start<W>(&self, abandoned: Abandoned, work: impl FnOnce(Arc<HeldLock>) -> W) -> PyResult<Op>
     where
@@ -228,7 +235,7 @@ impl Held {
     {
         let held = self.here()?;
         held.check()?;
-        Ok(Op::start(held.process, abandoned, work(held.clone()))?)
+        Op::start(held.process, abandoned, work(held.clone()))
     }
 }
 
@@ -245,14 +252,12 @@ impl Held {
 
     /// Fails if it is not certainly held.
     fn check(&self) -> PyResult<()> {
-        Ok(self.here()?.check()?)
+        self.certain().map(drop)
     }
 
     /// The seconds for which it is certainly held. Fails if it is not.
     fn remaining(&self) -> PyResult<f64> {
-        let held = self.here()?;
-        held.check()?;
-        let remaining = held.view.remaining();
+        let remaining = self.certain()?.view.remaining();
         // A dry run has no end.
         Ok(if remaining == Duration::MAX { f64::INFINITY } else { remaining.as_secs_f64() })
     }
@@ -260,8 +265,7 @@ impl Held {
     /// The token for a name, or for the only one. Fails if the lock is not certainly held.
     #[pyo3(signature = (name=None))]
     fn token(&self, name: Option<&str>) -> PyResult<Option<u64>> {
-        let held = self.here()?;
-        held.check()?;
+        let held = self.certain()?;
         let inside = lock(&held.inside);
         Ok(match (&inside.tokens, name) {
             (Tokens::One(token), Some(name)) => held.names.iter().any(|held| held == name).then_some(*token),
@@ -318,7 +322,7 @@ impl Held {
             let why = held.lost().await;
             Ok(Value::made(move |py| Ok(why.into_pyobject(py)?.into_any().unbind())))
         };
-        Ok(Op::start(process, Abandoned::Cancelled, lost)?)
+        Op::start(process, Abandoned::Cancelled, lost)
     }
 
     /// Releases it. The release is in the client's machine when this returns, and goes on if the request is given up.
@@ -338,7 +342,7 @@ impl Held {
                 (State::Held, None) => Ok(Value::made(|py| Ok(0_u32.into_pyobject(py)?.into_any().unbind()))),
             }
         };
-        Ok(Op::start(held.process, Abandoned::GoesOn, release)?)
+        Op::start(held.process, Abandoned::GoesOn, release)
     }
 
     /// Gives it back in the background.
@@ -348,14 +352,24 @@ impl Held {
         }
     }
 
-    /// The program has dropped its object and not the lock: the lock stays held. When it is lost, nothing of it is kept.
-    fn outlive(&self) {
-        if let Ok(held) = self.here() {
-            let held = held.clone();
-            held.process.runtime.spawn(async move {
-                held.lost().await;
-                held.process.let_go(held.id);
-            });
+    /// The program has dropped its object. True if the lock stays held: then the program may count on it, and nothing of it is kept when it
+    /// is lost. In the child of a fork there is nothing to do.
+    fn outlive(&self) -> bool {
+        let Ok(held) = self.here() else { return false };
+        match held.state() {
+            State::Held => {
+                let held = held.clone();
+                held.process.runtime.spawn(async move {
+                    held.lost().await;
+                    held.process.let_go(held.id);
+                });
+                true
+            }
+            State::Lost(_) => {
+                held.let_go();
+                false
+            }
+            State::Released => false,
         }
     }
 
@@ -426,7 +440,7 @@ impl Held {
         held.check()?;
         crate::job::check_result(&result)?;
         let grip = held.take_grip();
-        Ok(Op::start(held.process, Abandoned::GoesOn, crate::job::complete(grip, result, succeeded))?)
+        Op::start(held.process, Abandoned::GoesOn, crate::job::complete(grip, result, succeeded))
     }
 
     /// Ends the attempt of a job, which stays open, and gives the lock back.
@@ -434,14 +448,14 @@ impl Held {
         let held = self.here()?;
         held.check()?;
         let grip = held.take_grip();
-        Ok(Op::start(held.process, Abandoned::GoesOn, crate::job::fail(grip, text))?)
+        Op::start(held.process, Abandoned::GoesOn, crate::job::fail(grip, text))
     }
 }
 
 /// The base of every Python class whose block releases a lock. Such an object has the lock as `_core` while it is in its block.
 ///
-/// The end of a block begins here and not in Python code, because a signal can interrupt Python code before its first line. The release is in
-/// the client's machine before any Python code runs.
+/// A block begins and ends here and not in Python code, because a signal can interrupt Python code before its first line and after its last.
+/// The release is in the client's machine before any Python code runs.
 #[pyclass(frozen, subclass, module = "fencepost._core")]
 pub(crate) struct Block;
 
@@ -451,6 +465,12 @@ impl Block {
     #[pyo3(signature = (*_args, **_kwargs))]
     fn new(_args: &Bound<'_, PyAny>, _kwargs: Option<&Bound<'_, PyAny>>) -> Block {
         Block
+    }
+
+    /// For a lock that is held already. A request has a beginning of its own.
+    fn __enter__<'py>(slf: &Bound<'py, Block>) -> PyResult<Bound<'py, Block>> {
+        slf.getattr("_core")?.cast::<Held>()?.get().certain()?;
+        Ok(slf.clone())
     }
 
     fn __exit__(

@@ -42,6 +42,7 @@ mod settings;
 mod shown;
 mod watch;
 
+use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 #[pymodule(name = "_core")]
@@ -65,6 +66,11 @@ mod core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        if !super::fork::is_main_interpreter(module.py()) {
+            return Err(PyImportError::new_err(
+                "fencepost cannot be used in a subinterpreter: import it in the main interpreter, or in a process of its own",
+            ));
+        }
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         super::fork::watch();
         Ok(())

@@ -91,7 +91,7 @@ impl Op {
         process: &'static Process,
         abandoned: Abandoned,
         work: impl Future<Output = Outcome> + Send + 'static,
-    ) -> Result<Op, Problem> {
+    ) -> PyResult<Op> {
         process.admit()?;
         let slot = Mutex::new(Slot { phase: Phase::Running, listener: None });
         let shared = Arc::new(Shared { process, slot, done: Condvar::new() });
@@ -125,15 +125,18 @@ impl Op {
         if shared.is_done() {
             return Ok(true);
         }
+        let process = shared.process;
         let until = seconds.and_then(|it| Duration::try_from_secs_f64(it.max(0.0)).ok()).map(|it| Instant::now() + it);
-        let _waiting = shared.process.enter_wait()?;
+        let _waiting = process.enter_wait()?;
         loop {
             let left = until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()));
             if py.detach(|| shared.wait(left.min(SLICE))) {
                 return Ok(true);
             }
-            shared.process.admit()?;
+            process.admit()?;
             py.check_signals()?;
+            // The handler of a signal may have forked, and this may be the child.
+            self.here()?;
             if until.is_some_and(|until| Instant::now() >= until) {
                 return Ok(false);
             }

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use fencepost::{Failed, Refused};
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyRuntimeError, PySystemExit, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+
+use crate::process::is_left_behind;
 
 /// Why a request has no result: a description of the exception, which a thread can make that is not attached to the interpreter.
 #[derive(Clone, Debug)]
@@ -82,6 +84,14 @@ impl Problem {
         let text = format!("{} is busy: wait for it, or try again later", fencepost::shortened(name));
         let facts = Facts { names: vec![name.to_owned()], ..Facts::default() };
         Problem { facts, ..Problem::new(Kind::LockBusy, text) }
+    }
+
+    /// The answer to a request that holds nothing yet: there is nothing to lose, and nothing was done.
+    pub(crate) fn of_a_request(self) -> Problem {
+        match self.kind {
+            Kind::LockLost => Problem::failed(self.text),
+            _ => self,
+        }
     }
 
     fn refused(refused: &Refused) -> Problem {
@@ -175,8 +185,11 @@ impl Problem {
 }
 
 impl From<Problem> for PyErr {
+    /// A daemon thread that is still there when the program ends is ended without a word, as Python itself does with such threads a moment
+    /// later: `SystemExit` ends a thread, and runs its `finally` blocks.
     fn from(problem: Problem) -> PyErr {
         match problem.kind {
+            _ if Python::attach(is_left_behind) => PySystemExit::new_err(()),
             Kind::Value => PyValueError::new_err(problem.text),
             Kind::Misused => PyRuntimeError::new_err(problem.text),
             _ => Python::attach(|py| match problem.exception(py) {

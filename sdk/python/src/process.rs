@@ -171,6 +171,17 @@ impl Process {
     }
 }
 
+/// Whether the program is ending, and does not wait for this thread.
+pub(crate) fn is_left_behind(py: Python<'_>) -> bool {
+    Process::here().is_some_and(|process| process.admit().is_err()) && is_daemon(py).unwrap_or(false)
+}
+
+fn is_daemon(py: Python<'_>) -> PyResult<bool> {
+    let threading = py.import("threading")?;
+    let this = threading.call_method0("current_thread")?;
+    Ok(!this.is(&threading.call_method0("main_thread")?) && this.getattr("daemon")?.extract()?)
+}
+
 /// A thread in a wait.
 pub(crate) struct Waiting(&'static Process);
 

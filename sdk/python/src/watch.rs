@@ -77,7 +77,7 @@ impl Watch {
             }
             Ok(Value::Nothing)
         };
-        Ok(Op::start(process, Abandoned::Cancelled, next)?)
+        Op::start(process, Abandoned::Cancelled, next)
     }
 
     /// Takes the item that has arrived: `(item,)`, or an empty tuple if another caller was quicker.

@@ -533,14 +533,21 @@ def _without_password(address: str | None) -> str:
 
 
 def _arrange_exit() -> None:
-    """Gives the locks back when this process ends. A child of ``multiprocessing`` does not run ``atexit``, but finalizers of its own."""
+    """Gives the locks back when this process ends. A child of ``multiprocessing`` does not run ``atexit``, but finalizers."""
     global _arranged_in
     _arranged_in = os.getpid()
-    for module in ("multiprocessing.util", "billiard.util"):
-        util = sys.modules.get(module)
-        if util is not None:
-            # After the finalizers of the program, which may use locks.
-            cast(Any, util).Finalize(None, _core.shutdown, args=(_EXIT_SECONDS,), exitpriority=-100)
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        # After the finalizers of the program, which may use locks.
+        cast(Any, util).Finalize(None, _core.shutdown, args=(_EXIT_SECONDS,), exitpriority=-100)
+    signals = sys.modules.get("celery.signals")
+    if signals is not None:
+        # A process of Celery's pool runs neither of both.
+        cast(Any, signals).worker_process_shutdown.connect(_end, weak=False)
+
+
+def _end(**_: object) -> None:
+    _core.shutdown(_EXIT_SECONDS)
 
 
 def _nothing(_: object) -> None:

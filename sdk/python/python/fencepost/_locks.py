@@ -176,9 +176,9 @@ class Held(_core.Block):
         """As :meth:`extend`, in a task."""
         await finish_async(self._core.extend(seconds(max_hold, "max_hold")), _nothing)
 
-    def __enter__(self: Self) -> Self:
-        self._core.check()
-        return self
+    if TYPE_CHECKING:
+        # In `_core.Block`: no signal can come between the check and the block.
+        def __enter__(self: Self) -> Self: ...
 
     def _left(self, op: _core.Op | None, refused: Error | None, error: BaseException | None) -> None:
         """The end of ``__exit__``. ``op`` is the release, ``refused`` why there is none, ``error`` what the block itself raises."""
@@ -259,16 +259,7 @@ class Held(_core.Block):
 
     def __del__(self) -> None:
         core = getattr(self, "_core", None)
-        if core is None:
-            return
-        try:
-            state = core.state()[0]
-        except LockForked:
-            return
-        if state == "lost":
-            core.let_go()
-        elif state == "held":
-            core.outlive()
+        if core is not None and core.outlive():
             file, line = self._where
             text = f"{self!r} was not released: it stays held until the program ends. It was acquired at {file}:{line}"
             warnings.warn_explicit(ResourceWarning(text), None, file, line, source=self)
