@@ -118,7 +118,8 @@ def tests() -> None:
     require(FRESH)
     together(
         lambda: pytest("doctests", "-p", "doctest_names", "--doctest-modules", "--pyargs", "fencepost"),
-        lambda: pytest("tests", str(PACKAGE / "tests")),
+        # Most tests wait for servers. The tests of one file share theirs.
+        lambda: pytest("tests", "-n", "4", "--dist", "loadfile", str(PACKAGE / "tests")),
     )
 
 

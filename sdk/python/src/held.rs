@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use fencepost::GrantState;
 use pyo3::prelude::*;
-use tokio::task::AbortHandle;
 
 use crate::bridge::{CallbackId, lock};
 use crate::fork::OfProcess;
 use crate::grip::{Grip, Tokens, View};
-use crate::op::{Abandoned, Op, Outcome, Value};
+use crate::op::{Abandoned, Op, Outcome, Task, Value};
 use crate::problem::Problem;
 use crate::process::Process;
 
@@ -38,8 +37,8 @@ struct Inside {
 /// Where the grip is.
 enum InHand {
     Held(Box<Grip>),
-    /// A task changes its mode. Aborting the task gives the lock back.
-    Upgrading(Option<AbortHandle>),
+    /// A task changes its mode. Cancelling the task gives the lock back.
+    Upgrading(Option<Arc<Task>>),
     Gone,
 }
 
@@ -151,7 +150,7 @@ impl HeldLock {
             InHand::Held(grip) => Some(*grip),
             InHand::Upgrading(task) => {
                 // Its guard is dropped with the task.
-                task.into_iter().for_each(|task| task.abort());
+                task.into_iter().for_each(|task| task.cancel());
                 None
             }
             InHand::Gone => None,
@@ -187,7 +186,7 @@ impl HeldLock {
     }
 }
 
-/// A change of mode that is under way. If its task is aborted, the library has given the lock back.
+/// A change of mode that is under way. If its task is cancelled, the library has given the lock back.
 struct Upgrading<'a> {
     held: &'a HeldLock,
     is_over: bool,
@@ -397,7 +396,7 @@ impl Held {
         drop(inside);
         let op = Op::start(held.process, Abandoned::Cancelled, held.clone().upgrade(grip, wait))?;
         if let InHand::Upgrading(task) = &mut lock(&held.inside).grip {
-            *task = op.abort_handle();
+            *task = op.task();
         }
         Ok(op)
     }

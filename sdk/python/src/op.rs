@@ -6,11 +6,11 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use tokio::task::AbortHandle;
+use tokio::runtime::Handle;
 
 use crate::bridge::{CallbackId, lock};
 use crate::fork::OfProcess;
@@ -78,8 +78,8 @@ pub(crate) struct Op {
 
 struct Inner {
     shared: Arc<Shared>,
-    /// `None` if it was done at once, or if it goes on when it is given up.
-    abort: Option<AbortHandle>,
+    /// `None` if it goes on when it is given up.
+    cancels: Option<Arc<Task>>,
     /// The lock that Python has taken from here.
     taken: OnceLock<Arc<HeldLock>>,
 }
@@ -95,18 +95,18 @@ impl Op {
         process.admit()?;
         let slot = Mutex::new(Slot { phase: Phase::Running, listener: None });
         let shared = Arc::new(Shared { process, slot, done: Condvar::new() });
-        let mut working = Working { shared: shared.clone(), work: Box::pin(work) };
+        let work = Working { shared: shared.clone(), work: Box::pin(work) };
+        let task = Arc::new(Task { runtime: process.runtime.clone(), work: Mutex::new(Some(work)) });
         let in_runtime = process.runtime.enter();
-        let first = Pin::new(&mut working).poll(&mut Context::from_waker(Waker::noop()));
+        task.step();
         drop(in_runtime);
-        let abort = first.is_pending().then(|| process.runtime.spawn(working).abort_handle());
-        let abort = abort.filter(|_| abandoned == Abandoned::Cancelled);
-        Ok(Op { inner: OfProcess::new(Inner { shared, abort, taken: OnceLock::new() }) })
+        let cancels = (abandoned == Abandoned::Cancelled).then_some(task);
+        Ok(Op { inner: OfProcess::new(Inner { shared, cancels, taken: OnceLock::new() }) })
     }
 
-    /// What aborts its task. `None` if it is done already.
-    pub(crate) fn abort_handle(&self) -> Option<AbortHandle> {
-        self.inner.get().and_then(|inner| inner.abort.clone())
+    /// Its work, which can be dropped. `None` if it goes on in any case.
+    pub(crate) fn task(&self) -> Option<Arc<Task>> {
+        self.inner.get().and_then(|inner| inner.cancels.clone())
     }
 
     fn here(&self) -> Result<&Inner, Problem> {
@@ -209,8 +209,8 @@ impl Inner {
         drop(slot);
         drop(given_up);
         drop(listener.and_then(|id| self.shared.process.bridge.take(id)));
-        if let Some(abort) = &self.abort {
-            abort.abort();
+        if let Some(task) = &self.cancels {
+            task.cancel();
         }
     }
 }
@@ -249,24 +249,51 @@ impl Shared {
     }
 }
 
-/// The work of a request on the runtime.
-struct Working<W> {
-    shared: Arc<Shared>,
-    work: Pin<Box<W>>,
+/// The work of a request, which takes a step when it is woken: on the runtime thread, but for the first step.
+///
+/// A task of the runtime would do the same. But its first step there wakes the runtime thread, after the request itself has woken it.
+pub(crate) struct Task {
+    runtime: Handle,
+    /// `None` if it is done or cancelled. Locked during a step.
+    work: Mutex<Option<Working>>,
 }
 
-impl<W: Future<Output = Outcome>> Future for Working<W> {
-    type Output = ();
+impl Task {
+    fn step(self: &Arc<Self>) {
+        let mut place = lock(&self.work);
+        // It is away from its place: if it panics, it is dropped, and the caller is told.
+        let Some(mut working) = place.take() else { return };
+        let waker = Waker::from(self.clone());
+        match working.work.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Pending => *place = Some(working),
+            Poll::Ready(outcome) => {
+                drop(place);
+                working.shared.finish(outcome);
+            }
+        }
+    }
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let outcome = std::task::ready!(self.work.as_mut().poll(context));
-        self.shared.finish(outcome);
-        Poll::Ready(())
+    pub(crate) fn cancel(&self) {
+        let working = lock(&self.work).take();
+        // Dropped after the lock. What it was granted is given back here, which may start something on the runtime.
+        let _in_runtime = self.runtime.enter();
+        drop(working);
     }
 }
 
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        self.runtime.clone().spawn(async move { self.step() });
+    }
+}
+
+struct Working {
+    shared: Arc<Shared>,
+    work: Pin<Box<dyn Future<Output = Outcome> + Send>>,
+}
+
 /// It was cancelled, or it panicked: no caller may wait for ever.
-impl<W> Drop for Working<W> {
+impl Drop for Working {
     fn drop(&mut self) {
         self.shared.finish(Err(Problem::failed("the request was given up, or this module has a fault".to_owned())));
     }

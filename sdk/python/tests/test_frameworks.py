@@ -22,9 +22,11 @@ from typing import Any, Self
 import pytest
 from conftest import PATIENCE_S, eventually
 from programs import TTL_S, held_on, nothing_is_left, sessions_on
-from stores import driver
+from stores import driver, end_servers, redis_address
 
 from fencepost.testing import Server
+
+__all__ = ["end_servers", "redis_address"]
 
 
 @pytest.fixture
@@ -204,10 +206,10 @@ from pathlib import Path
 import fencepost
 from celery import Celery
 
-from settings import settings
+from settings import SETTINGS
 
 app = Celery("tasks")
-app.conf.update(settings(Path(__file__).parent))
+app.conf.update(SETTINGS)
 
 client = fencepost.connect(ttl={TTL_S})
 place = Path(__file__).parent
@@ -237,33 +239,23 @@ def leave():
     return lock.name
 """
 
-#: The settings of both sides, as a module. The broker is a directory: one in memory would not reach other processes.
-SETTINGS = '''
-def settings(place):
-    folders = {word: str(place / folder) for word, folder in
-               [("data_folder_in", "queue"), ("data_folder_out", "queue"), ("control_folder", "control")]}
-    return {
-        "broker_url": "filesystem://",
-        "broker_transport_options": {**folders, "polling_interval": 0.02},
-        "result_backend": (place / "results").as_uri(),
-        "broker_connection_retry_on_startup": True,
-        "worker_enable_remote_control": False,
-    }
-'''
-
 
 class Celery(Service):
-    def __init__(self, server: Server, place: Path, master: str, *arguments: str) -> None:
-        for folder in ("queue", "control", "results"):
-            (place / folder).mkdir()
+    def __init__(self, server: Server, redis: str, place: Path, master: str, *arguments: str) -> None:
         (place / "stock").write_text("0")
-        (place / "settings.py").write_text(SETTINGS)
+        settings = {
+            "broker_url": redis,
+            "result_backend": redis,
+            # The tests of a process share a Redis.
+            "task_default_queue": str(place),
+            "broker_connection_retry_on_startup": True,
+            "worker_enable_remote_control": False,
+        }
+        (place / "settings.py").write_text(f"SETTINGS = {settings!r}")
         (place / "tasks.py").write_text(f"{TASKS}{MASTERS[master]}\n{BILLING}")
         celery: Any = import_module("celery")
-        names: dict[str, Any] = {}
-        exec(SETTINGS, names)
         self._sender = celery.Celery("sender", set_as_current=False)
-        self._sender.conf.update(names["settings"](place))
+        self._sender.conf.update(settings)
         quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel", "INFO"]
         super().__init__(server, place, "celery", "-A", "tasks", "worker", "--pool", "prefork", *quiet, *arguments)
 
@@ -279,11 +271,11 @@ class Celery(Service):
 
 @pytest.mark.parametrize("master", ["has not used the client", "has used the client"])
 def test_celery_tasks_use_the_client_of_their_module(
-    request: pytest.FixtureRequest, server: Server, tmp_path: Path, master: str
+    request: pytest.FixtureRequest, server: Server, redis_address: str, tmp_path: Path, master: str
 ) -> None:
     driver(request, "celery", "celery")
     answers: list[dict[str, Any]] = []
-    with Celery(server, tmp_path, master, "--concurrency", "2") as celery:
+    with Celery(server, redis_address, tmp_path, master, "--concurrency", "2") as celery:
 
         def both_have_worked() -> bool:
             sent = [celery.send("count") for _ in range(8)]
@@ -301,10 +293,12 @@ def test_celery_tasks_use_the_client_of_their_module(
         celery.ends()
 
 
-def test_a_celery_process_that_ends_warm_gives_its_locks_back(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> None:
+def test_a_celery_process_that_ends_warm_gives_its_locks_back(
+    request: pytest.FixtureRequest, server: Server, redis_address: str, tmp_path: Path
+) -> None:
     """One task holds a lock while the shutdown begins, and ends in order. Another one has taken a lock and not released it."""
     driver(request, "celery", "celery")
-    with Celery(server, tmp_path, "has used the client", "--concurrency", "2") as celery:
+    with Celery(server, redis_address, tmp_path, "has used the client", "--concurrency", "2") as celery:
         left = celery.result_of("leave")
         sent = celery.send("hold")
         eventually("the task holds its lock", (tmp_path / "holds").exists)
@@ -317,10 +311,12 @@ def test_a_celery_process_that_ends_warm_gives_its_locks_back(request: pytest.Fi
     nothing_is_left(server)
 
 
-def test_a_celery_process_that_is_replaced_gives_its_locks_back(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> None:
+def test_a_celery_process_that_is_replaced_gives_its_locks_back(
+    request: pytest.FixtureRequest, server: Server, redis_address: str, tmp_path: Path
+) -> None:
     """``max-tasks-per-child`` ends a process between two tasks."""
     driver(request, "celery", "celery")
-    with Celery(server, tmp_path, "has used the client", "--concurrency", "1", "--max-tasks-per-child", "1") as celery:
+    with Celery(server, redis_address, tmp_path, "has used the client", "--concurrency", "1", "--max-tasks-per-child", "1") as celery:
         first, second = celery.result_of("leave"), celery.result_of("leave")
         assert first != second
         sessions = {celery.result_of("count")["session"] for _ in range(2)}

@@ -613,7 +613,7 @@ async def pause(pauses: Pauses, holder: Worker, successor: Worker, name: str, rn
 
 #: What a program may grow by: by chance, and for each lock that it asks for. If one way of sixteen forgets a small object each time, the long run
 #: finds that.
-BYTES_BY_CHANCE, BYTES_EACH = 128 * 1024, 4
+BYTES_BY_CHANCE, BYTES_EACH = 256 * 1024, 4
 #: The leak that the test makes to see whether it would find one.
 BYTES_LEAKED = 100
 #: Readings of the memory. The first and the last third are compared.

@@ -27,7 +27,7 @@ class Event:
 
     #: The position in the log. Give it to ``watch(after=...)`` to go on from here.
     position: str
-    #: ``granted``, ``ended``, ``queued``, and so on.
+    #: ``granted``, ``released``, ``queued``, ``session opened``, and so on.
     kind: str
     #: The leader's wall clock, for people.
     time: datetime | None
