@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -58,6 +59,12 @@ def test_a_server_serves_and_leaves_nothing_behind() -> None:
     server.stop()
     with pytest.raises(RuntimeError, match="does not run"):
         server.pause()
+
+
+def test_package_and_program_have_one_version() -> None:
+    with Server() as server:
+        assert server.run("--version").strip() == f"fencepost {fencepost.__version__}"
+    assert importlib.metadata.version("fencepost") == fencepost.__version__
 
 
 def test_a_command_that_fails_says_why() -> None:
