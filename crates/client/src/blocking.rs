@@ -234,10 +234,10 @@ impl<M> Guard<M> {
         self.runtime.handle.block_on(self.guard.release())
     }
 
-    /// As [`crate::Guard::extend`].
+    /// As [`crate::Hold::extend`].
     ///
     /// # Errors
-    /// As [`crate::Guard::extend`].
+    /// As [`crate::Hold::extend`].
     pub fn extend(&self, max_hold: std::time::Duration) -> Result<(), Error> {
         self.runtime.handle.block_on(self.guard.extend(max_hold))
     }
@@ -282,10 +282,10 @@ pub struct JobHold {
 }
 
 impl Job {
-    /// As [`crate::Job::begin`].
+    /// As [`crate::JobHold::begin`].
     ///
     /// # Errors
-    /// As [`crate::Job::begin`].
+    /// As [`crate::JobHold::begin`].
     pub fn begin(&self) -> Result<u64, Error> {
         self.hold.runtime.handle.block_on(self.job.begin())
     }
