@@ -4,11 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fencepost::{Client, GrantId, GrantView, JobKey, JobRecord, Name, ReadAt, SessionId, SessionView, WaiterRecord};
-use fencepost_core::Terms;
-
 use crate::failure::Result;
 use crate::shown::People;
+use fencepost::{Client, GrantId, GrantView, JobKey, JobRecord, Name, ReadAt, SessionId, SessionView, WaiterRecord};
 
 /// How many sessions or jobs are looked up, with one request each.
 const LOOKUPS_MAX: usize = 20;
@@ -53,11 +51,6 @@ pub(crate) async fn jobs(client: &Client, prefix: &str) -> Result<(Vec<JobRecord
             return Ok((rows, page.at));
         }
     }
-}
-
-/// The key of the job that a grant or a request with these terms is for.
-pub(crate) fn job_of(terms: &Option<Box<Terms>>) -> Option<&JobKey> {
-    Some(&terms.as_ref()?.job.as_ref()?.key)
 }
 
 /// The numbers of the attempts that these grants of jobs have begun: looked up if they are few, else read from the listing of all jobs.

@@ -5,8 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fencepost::{GrantEnd, JobKey, Name, ReadAt, SessionEnd, ShownNode};
-use fencepost_core::{FreezeId, Held, LockMode, LogicalMs, Mode, OwnerName, Scope, SessionId, Takes};
+use fencepost::{JobKey, Name, ReadAt};
+use fencepost_core::{FreezeId, Held, LogicalMs, OwnerName, SessionId};
+pub(crate) use fencepost_json::{Facts, freeze_id, lock_mode, metadata, node_id, scope, session_id, takes, with_since};
 use serde_json::{Value, json};
 
 use crate::{duration, wall_time};
@@ -14,50 +15,12 @@ use crate::{duration, wall_time};
 /// Hex digits of a short id: enough to tell ten thousand apart.
 const SHORT_ID_DIGITS: usize = 12;
 
-pub(crate) fn session_id(id: SessionId) -> String {
-    format!("{:032x}", id.0)
-}
-
 pub(crate) fn short_session(id: SessionId) -> String {
     session_id(id)[..SHORT_ID_DIGITS].to_owned()
 }
 
-pub(crate) fn freeze_id(id: FreezeId) -> String {
-    format!("{:032x}", id.0)
-}
-
 pub(crate) fn short_freeze(id: FreezeId) -> String {
     freeze_id(id)[..SHORT_ID_DIGITS].to_owned()
-}
-
-pub(crate) fn node_id(node: u64) -> String {
-    ShownNode(node).to_string()
-}
-
-pub(crate) fn lock_mode(mode: LockMode) -> &'static str {
-    match mode {
-        LockMode::Shared => "shared",
-        LockMode::Update => "update",
-        LockMode::Exclusive => "exclusive",
-    }
-}
-
-pub(crate) fn mode(mode: Mode) -> &'static str {
-    match mode {
-        Mode::IS => "shared below",
-        Mode::IX => "exclusive below",
-        Mode::S => "shared",
-        Mode::U => "update",
-        Mode::SIX => "shared, exclusive below",
-        Mode::X => "exclusive",
-    }
-}
-
-pub(crate) fn takes(takes: Takes) -> String {
-    match takes {
-        Takes::Mode(it) => mode(it).to_owned(),
-        Takes::Permits(permits) => format!("permits: {}", permits.get()),
-    }
 }
 
 /// The names that are held or wanted, and their modes.
@@ -70,54 +33,6 @@ pub(crate) fn held(held: &Held) -> (String, String) {
             modes.dedup();
             (names.join(", "), modes.join(", "))
         }
-    }
-}
-
-pub(crate) fn held_json(held: &Held) -> Value {
-    match held {
-        Held::Permits { name, permits } => json!([{ "name": name.as_str(), "permits": permits.get() }]),
-        Held::Locks(locks) => {
-            locks.iter().map(|lock| json!({ "name": lock.name.as_str(), "mode": lock_mode(lock.mode) })).collect()
-        }
-    }
-}
-
-pub(crate) fn scope(scope: &Scope) -> String {
-    match scope {
-        Scope::Name(name) => name.to_string(),
-        Scope::Prefix(prefix) if prefix.is_empty() => "every name".to_owned(),
-        Scope::Prefix(prefix) => format!("{}*", String::from_utf8_lossy(prefix)),
-    }
-}
-
-pub(crate) fn scope_json(scope: &Scope) -> Value {
-    match scope {
-        Scope::Name(name) => json!({ "name": name.as_str() }),
-        Scope::Prefix(prefix) => json!({ "prefix": String::from_utf8_lossy(prefix) }),
-    }
-}
-
-/// How a session ended.
-pub(crate) fn session_end(how: &SessionEnd) -> &'static str {
-    match how {
-        SessionEnd::Closed => "closed",
-        SessionEnd::Expired => "expired",
-        SessionEnd::Evicted(_) => "evicted",
-        SessionEnd::Restored => "restored",
-    }
-}
-
-/// How a grant ended.
-pub(crate) fn grant_end(how: &GrantEnd) -> &'static str {
-    match how {
-        GrantEnd::Released => "released",
-        GrantEnd::Session(SessionEnd::Closed) => "session closed",
-        GrantEnd::Session(SessionEnd::Expired) => "session expired",
-        GrantEnd::Session(SessionEnd::Evicted(_)) => "session evicted",
-        GrantEnd::Session(SessionEnd::Restored) => "cluster restored",
-        GrantEnd::Ttl => "ttl",
-        GrantEnd::MaxHold => "max-hold",
-        GrantEnd::Broken(_) => "broken",
     }
 }
 
@@ -134,15 +49,6 @@ pub(crate) fn time(at: &ReadAt, stamp: LogicalMs) -> String {
     at.wall_clock.at(stamp).map_or(UNKNOWN.to_owned(), wall_time::for_people)
 }
 
-/// Adds to JSON since when something is so: the wall-clock time and the age for people, `null` where they are unknown, and the stamp for
-/// programs.
-pub(crate) fn with_since(mut json: Value, at: &ReadAt, since: LogicalMs) -> Value {
-    json["since"] = at.wall_clock.at(since).map(wall_time::rfc_3339).into();
-    json["age_ms"] = at.age(since).map(|age| age.as_millis() as u64).into();
-    json["since_stamp_ms"] = since.0.into();
-    json
-}
-
 /// How long from now, in logical time.
 pub(crate) fn left(until: LogicalMs, now: LogicalMs) -> String {
     duration::show(until.0.saturating_sub(now.0))
@@ -152,11 +58,6 @@ pub(crate) fn left(until: LogicalMs, now: LogicalMs) -> String {
 pub(crate) fn job(key: Option<&JobKey>, attempt: Option<u64>) -> String {
     let attempt = attempt.map_or(String::new(), |attempt| format!(", attempt {attempt}"));
     key.map_or(String::new(), |key| format!(", job {key}{attempt}"))
-}
-
-/// The same for programs. Null if it is for no job.
-pub(crate) fn job_json(key: Option<&JobKey>, attempt: Option<u64>) -> Value {
-    key.map_or(Value::Null, |key| json!({ "key": key.as_str(), "attempt": attempt }))
 }
 
 /// `fencepost job show billing 2026-11`, as a shell takes it.
@@ -173,27 +74,8 @@ fn word(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
-/// What a session's client says about itself, by key.
-pub(crate) type Facts = BTreeMap<String, String>;
-
 /// How much of one fact people see. Programs get all of it: metadata has 4 KiB at most.
 const FACT_CHARS_MAX: usize = 64;
-
-/// Reads the metadata of a session: `key=value` lines. Other clients may write anything, so this never fails: spaces around keys and
-/// values do not count, bytes that are not UTF-8 are replaced, and a line without a key, without a value or without `=` is skipped.
-/// If a key comes twice, the last one counts.
-pub(crate) fn metadata(bytes: &[u8]) -> Facts {
-    let text = String::from_utf8_lossy(bytes);
-    let facts = text.split(['\n', '\r']).filter_map(|line| line.split_once('='));
-    let facts =
-        facts.map(|(key, value)| (key.trim_matches(is_blank).to_owned(), value.trim_matches(is_blank).to_owned()));
-    facts.filter(|(key, value)| !key.is_empty() && !value.is_empty()).collect()
-}
-
-/// A space, or the mark with which some editors begin a file.
-fn is_blank(character: char) -> bool {
-    character.is_whitespace() || character == '\u{feff}'
-}
 
 /// `backup.sh, ann@db-1, pid 17, started 2026-11-18T16:03:13Z`: the facts that are known.
 pub(crate) fn client(facts: &Facts) -> String {
@@ -230,15 +112,6 @@ fn short(text: &str) -> String {
     }
 }
 
-/// What a client says about itself, for programs. The pid is a number.
-pub(crate) fn client_json(facts: &Facts) -> Value {
-    let value = |key: &str, value: &String| match value.parse::<u64>() {
-        Ok(number) if key == "pid" => json!(number),
-        _ => json!(value),
-    };
-    facts.iter().map(|(key, fact)| (key.clone(), value(key, fact))).collect()
-}
-
 /// The clients behind sessions.
 #[derive(Default)]
 pub(crate) struct People {
@@ -261,7 +134,7 @@ impl People {
 
     /// The client of a session, for programs. Null if it is not known.
     pub(crate) fn json(&self, session: SessionId) -> Value {
-        self.clients.get(&session).map_or(Value::Null, client_json)
+        self.clients.get(&session).map_or(Value::Null, fencepost_json::client)
     }
 
     /// `ann@db-1`, or the session if that is not known.
@@ -335,7 +208,7 @@ mod tests {
         let huge = format!("host={}", "ü".repeat(2_000));
         let facts = metadata(huge.as_bytes());
         assert_eq!(client(&facts), format!("on {}...", "ü".repeat(FACT_CHARS_MAX)));
-        assert_eq!(client_json(&facts)["host"], "ü".repeat(2_000), "programs get all of it");
-        assert_eq!(client_json(&metadata(b"pid=many\nport=80")), json!({ "pid": "many", "port": "80" }));
+        assert_eq!(fencepost_json::client(&facts)["host"], "ü".repeat(2_000), "programs get all of it");
+        assert_eq!(fencepost_json::client(&metadata(b"pid=many\nport=80")), json!({ "pid": "many", "port": "80" }));
     }
 }

@@ -7,12 +7,13 @@ use std::io::{IsTerminal, Write};
 use clap::ArgGroup;
 use fencepost::{AsOf, Client, FreezeId, FreezeRecord, GrantId, GrantView, Name, SessionId};
 use fencepost_core::{Scope, shortened};
+use fencepost_json::job_of;
 use serde_json::{Value, json};
 
-use crate::command::describe::{freeze_json, holders_of_the_name};
+use crate::command::describe::holders_of_the_name;
 use crate::connect::{self, ServerArgs};
 use crate::failure::{Failure, Result};
-use crate::listing::{self, job_of};
+use crate::listing;
 use crate::output::{self, Format, OutputArgs};
 use crate::shown;
 
@@ -256,7 +257,7 @@ pub(crate) async fn freezes(args: FreezesArgs) -> Result {
     let client = args.server.connect().await?;
     let AsOf { at, what: freezes } = client.freezes().await?;
     if args.output.output == Format::Json {
-        return output::json(&freezes.iter().map(|it| freeze_json(it, &at)).collect::<Vec<Value>>());
+        return output::json(&freezes.iter().map(|it| fencepost_json::freeze(it, &at)).collect::<Vec<Value>>());
     }
     let row = |it: &FreezeRecord| {
         let (by, reason) = (it.by.as_str().to_owned(), it.reason.as_str().to_owned());

@@ -2,17 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use fencepost::{
-    AsOf, BlockedBy, Blocker, Client, CycleLink, Explanation, FreezeRecord, GrantId, HolderView, Name, QueueView,
-    ReadAt, SessionId,
-};
-use serde_json::{Value, json};
+use fencepost::{AsOf, BlockedBy, Client, Explanation, GrantId, HolderView, Name, QueueView, SessionId};
+use fencepost_json::job_of;
 
 use crate::connect::{self, ServerArgs};
 use crate::failure::Result;
-use crate::listing::{self, job_of};
+use crate::listing;
 use crate::output::{self, Format, OutputArgs};
-use crate::shown::{self, People};
+use crate::shown;
 
 /// Show everything about one lock
 #[derive(Debug, clap::Args)]
@@ -34,7 +31,7 @@ pub(crate) async fn run(args: Args) -> Result {
     let people = listing::people(&client, sessions_of(what)).await?;
     let attempts = attempts(&client, what).await?;
     if args.output.output == Format::Json {
-        return output::json(&explanation_json(&explained, &people, &attempts));
+        return output::json(&fencepost_json::explanation(what, &attempts, |it| people.json(it), at));
     }
     output::line(&format!("lock      {}", output::printable(what.name.as_str())))?;
     output::line(&format!("as of     entry {} of term {}", at.index, at.term))?;
@@ -121,98 +118,4 @@ pub(crate) async fn attempts(client: &Client, what: &Explanation) -> Result<BTre
         Some((it.holder.grant, name, job_of(&it.terms)?))
     });
     listing::attempts(client, jobs).await
-}
-
-pub(crate) fn explanation_json(
-    AsOf { at, what }: &AsOf<Explanation>,
-    people: &People,
-    attempts: &BTreeMap<GrantId, u64>,
-) -> Value {
-    let now = at.stamp;
-    let holder = |it: &HolderView| {
-        let row = json!({
-            "grant": it.holder.grant.0,
-            "token": it.holder.token.0,
-            "takes": shown::takes(it.holder.takes),
-            "session": it.holder.session.map(shown::session_id),
-            "client": it.holder.session.map(|session| people.json(session)),
-            "owner": it.holder.owner.as_ref().map(|owner| owner.as_str()),
-            "job": shown::job_json(job_of(&it.terms), attempts.get(&it.holder.grant).copied()),
-            "covers_from": it.covers_from.as_ref().map(Name::as_str),
-            "remaining_ms": it.deadline.0.saturating_sub(now.0),
-        });
-        shown::with_since(row, at, it.holder.since)
-    };
-    let waiter = |it: &QueueView| {
-        let row = json!({
-            "place": it.position,
-            "wants": shown::takes(it.wants),
-            "converts": it.converts,
-            "session": shown::session_id(it.waiter.session),
-            "client": people.json(it.waiter.session),
-            "owner": it.waiter.owner.as_ref().map(|owner| owner.as_str()),
-            "job": shown::job_json(job_of(&it.waiter.terms), None),
-            "remaining_ms": it.waiter.until.map(|until| until.0.saturating_sub(now.0)),
-        });
-        shown::with_since(row, at, it.waiter.queued_at)
-    };
-    let rest = |it: &fencepost_core::RestRecord| {
-        let left_ms = it.until.0.saturating_sub(now.0);
-        let row = json!({ "grant": it.grant.0, "token": it.token.0, "remaining_ms": left_ms });
-        shown::with_since(row, at, it.since)
-    };
-    let semaphore = what.semaphore.as_ref().map(|(semaphore, out)| {
-        json!({ "limit": semaphore.limit.get(), "out": out, "administered": semaphore.administered })
-    });
-    json!({
-        "lock": what.name.as_str(),
-        "index": at.index,
-        "holders": what.holders.iter().map(holder).collect::<Vec<Value>>(),
-        "waiting": what.queue.iter().map(waiter).collect::<Vec<Value>>(),
-        "waiting_count": what.queue_len,
-        "freezes": what.freezes.iter().map(|it| freeze_json(it, at)).collect::<Vec<Value>>(),
-        "rests": what.rests.iter().map(rest).collect::<Vec<Value>>(),
-        "semaphore": semaphore,
-        "blockers": what.chain.iter().map(blocker_json).collect::<Vec<Value>>(),
-        "suspected_deadlock": what.suspected.as_ref().map(|cycle| cycle.links.iter().map(link_json).collect::<Vec<Value>>()),
-    })
-}
-
-/// A freeze as JSON.
-pub(crate) fn freeze_json(freeze: &FreezeRecord, at: &ReadAt) -> Value {
-    let row = json!({
-        "freeze": shown::freeze_id(freeze.id),
-        "scope": shown::scope_json(&freeze.scope),
-        "by": freeze.by.as_str(),
-        "reason": freeze.reason.as_str(),
-    });
-    shown::with_since(row, at, freeze.since)
-}
-
-fn link_json(link: &CycleLink) -> Value {
-    json!({
-        "session": shown::session_id(link.session),
-        "owner": link.owner.as_ref().map(|owner| owner.as_str()),
-        "waits_for": link.waits_for.as_str(),
-        "wants": shown::mode(link.wants),
-        "blocked_by_grant": link.blocked_by.map(|grant| grant.0),
-    })
-}
-
-fn blocker_json(blocker: &Blocker) -> Value {
-    let by = match &blocker.by {
-        BlockedBy::Grant(holder) => {
-            json!({ "grant": holder.grant.0, "session": holder.session.map(shown::session_id) })
-        }
-        BlockedBy::Rest(holder) => json!({ "rest": holder.grant.0 }),
-        BlockedBy::Waiter(arrival) => json!({ "waiter": arrival.0 }),
-        BlockedBy::Freeze(freeze) => json!({ "freeze": shown::freeze_id(freeze.id) }),
-        BlockedBy::Permits => json!({ "permits": true }),
-    };
-    json!({
-        "session": shown::session_id(blocker.session),
-        "owner": blocker.owner.as_ref().map(|owner| owner.as_str()),
-        "waits_for": blocker.name.as_str(),
-        "blocked_by": by,
-    })
 }

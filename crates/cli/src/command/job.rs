@@ -4,14 +4,13 @@ mod check;
 mod wait;
 
 use fencepost::{AsOf, Client, JobKey, JobView, Name};
-use serde_json::{Value, json};
 
 use crate::command::administer::{ActArgs, confirm};
-use crate::command::jobs::{attempt_end, job_json, since, state};
 use crate::connect::{self, ServerArgs};
 use crate::failure::{Failure, Result};
 use crate::output::{self, Format, OutputArgs};
 use crate::{listing, shown};
+use fencepost_json::job::{Bytes, attempt_end, hex, since, state};
 
 /// Show, wait for, complete and forget jobs
 #[derive(Debug, clap::Args)]
@@ -146,7 +145,13 @@ async fn show(args: ShowArgs) -> Result {
     let sessions = sessions.chain(what.record.iter().filter_map(|job| Some(job.last.as_ref()?.session)));
     let people = listing::people(&client, sessions).await?;
     if args.output.output == Format::Json {
-        return output::json(&show_json(&args.job, &seen, &people));
+        return output::json(&fencepost_json::job::whole(
+            &args.job.name,
+            &args.job.key,
+            &seen.what,
+            |it| people.json(it),
+            &seen.at,
+        ));
     }
     let line =
         |heading: &str, text: &str| output::line(format!("{heading:<10}  {}", output::printable(text)).trim_end());
@@ -214,24 +219,6 @@ fn not_remembered(job: &Job) -> Failure {
 }
 
 /// What a job stores. `None` for what it does not have.
-struct Bytes<'a> {
-    result: Option<&'a [u8]>,
-    checkpoint: Option<&'a [u8]>,
-    error: Option<&'a [u8]>,
-}
-
-impl Bytes<'_> {
-    fn of(view: &JobView) -> Bytes<'_> {
-        let job = view.record.as_ref();
-        let ended = job.and_then(|job| job.last.as_ref()?.ended.as_ref());
-        Bytes {
-            result: job.and_then(|job| Some(job.completion.as_ref()?.result.as_bytes())),
-            checkpoint: job.and_then(|job| Some(job.checkpoint.as_ref()?.bytes.as_bytes())),
-            error: ended.map(|ended| ended.error.as_bytes()).filter(|it| !it.is_empty()),
-        }
-    }
-}
-
 /// Text as it is, line by line, if people can read it, else bytes in hex.
 fn lines(bytes: &[u8]) -> Vec<String> {
     let is_readable = |text: &&str| !text.chars().any(|it| it.is_control() && !matches!(it, '\n' | '\t' | '\r'));
@@ -240,54 +227,6 @@ fn lines(bytes: &[u8]) -> Vec<String> {
         Some(text) => text.lines().map(|line| line.replace('\t', "    ")).collect(),
         None => bytes.chunks(32).map(hex).collect(),
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Text if the bytes are UTF-8, else hex.
-fn bytes_json(bytes: Option<&[u8]>) -> Value {
-    bytes.map_or(Value::Null, |bytes| match std::str::from_utf8(bytes) {
-        Ok(text) => json!({ "bytes": bytes.len(), "text": text }),
-        Err(_) => json!({ "bytes": bytes.len(), "hex": hex(bytes) }),
-    })
-}
-
-fn show_json(job: &Job, AsOf { at, what }: &AsOf<JobView>, people: &shown::People) -> Value {
-    let mut json = match &what.record {
-        Some(record) => job_json(record, at),
-        None => json!({
-            "name": job.name.as_str(),
-            "key": job.key.as_str(),
-            "state": if what.holder.is_some() { "held" } else { "open" },
-            "is_completed": false,
-            "is_held": what.holder.is_some(),
-            "attempts": 0,
-        }),
-    };
-    let bytes = Bytes::of(what);
-    // Beside what a listing has: what the job stores.
-    for (pointer, field, bytes) in [
-        ("/completion", "result", bytes.result),
-        ("/checkpoint", "content", bytes.checkpoint),
-        ("/last_attempt/ended", "error", bytes.error),
-    ] {
-        if let Some(Value::Object(object)) = json.pointer_mut(pointer) {
-            object.insert(field.to_owned(), bytes_json(bytes));
-        }
-    }
-    json["waiting_count"] = what.waiting.into();
-    json["holder"] = what.holder.as_ref().map_or(Value::Null, |holder| {
-        let row = json!({
-            "grant": holder.grant.0,
-            "token": holder.token.0,
-            "session": holder.session.map(shown::session_id),
-            "client": holder.session.map(|session| people.json(session)),
-        });
-        shown::with_since(row, at, holder.since)
-    });
-    json
 }
 
 async fn complete(args: CompleteArgs) -> Result {

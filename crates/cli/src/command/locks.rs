@@ -4,14 +4,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fencepost::{GrantId, GrantView, ReadAt, WaiterRecord};
+use fencepost::GrantView;
+use fencepost_json::job_of;
 use serde_json::{Value, json};
 
 use crate::connect::ServerArgs;
 use crate::failure::Result;
-use crate::listing::{self, job_of};
+use crate::listing;
 use crate::output::{self, Format, OutputArgs};
-use crate::shown::{self, People};
+use crate::shown;
 
 /// List the locks that are held or waited for
 #[derive(Debug, clap::Args)]
@@ -33,8 +34,14 @@ pub(crate) async fn run(args: Args) -> Result {
     let attempts = listing::attempts_of(&client, &grants).await?;
     if args.output.output == Format::Json {
         let people = listing::people(&client, sessions.chain(waiters.iter().map(|waiter| waiter.session))).await?;
-        let grants: Vec<Value> = grants.iter().map(|grant| grant_json(grant, &attempts, &people, &at)).collect();
-        let waiters: Vec<Value> = waiters.iter().map(|waiter| waiter_json(waiter, &people, &at)).collect();
+        let grants: Vec<Value> = grants
+            .iter()
+            .map(|grant| {
+                fencepost_json::grant(grant, attempts.get(&grant.record.id).copied(), |it| people.json(it), &at)
+            })
+            .collect();
+        let waiters: Vec<Value> =
+            waiters.iter().map(|waiter| fencepost_json::waiter(waiter, |it| people.json(it), &at)).collect();
         return output::json(&json!({ "held": grants, "waiting": waiters }));
     }
     let people = listing::people(&client, sessions).await?;
@@ -76,39 +83,4 @@ fn nothing(prefix: &str) -> String {
         "" => "fencepost: nothing is held".to_owned(),
         _ => format!("fencepost: nothing that begins with {prefix:?} is held"),
     }
-}
-
-/// A grant as JSON.
-fn grant_json(
-    GrantView { record, deadline }: &GrantView,
-    attempts: &BTreeMap<GrantId, u64>,
-    people: &People,
-    at: &ReadAt,
-) -> Value {
-    let row = json!({
-        "grant": record.id.0,
-        "token": record.token.0,
-        "locks": shown::held_json(&record.held),
-        "session": shown::session_id(record.session),
-        "client": people.json(record.session),
-        "owner": record.owner.as_ref().map(|owner| owner.as_str()),
-        "job": shown::job_json(job_of(&record.terms), attempts.get(&record.id).copied()),
-        "count": record.count,
-        "remaining_ms": deadline.0.saturating_sub(at.stamp.0),
-    });
-    shown::with_since(row, at, record.granted_at)
-}
-
-/// A waiting request as JSON.
-fn waiter_json(waiter: &WaiterRecord, people: &People, at: &ReadAt) -> Value {
-    let row = json!({
-        "arrival": waiter.arrival.0,
-        "locks": shown::held_json(&waiter.wants.held()),
-        "session": shown::session_id(waiter.session),
-        "client": people.json(waiter.session),
-        "owner": waiter.owner.as_ref().map(|owner| owner.as_str()),
-        "job": shown::job_json(job_of(&waiter.terms), None),
-        "remaining_ms": waiter.until.map(|until| until.0.saturating_sub(at.stamp.0)),
-    });
-    shown::with_since(row, at, waiter.queued_at)
 }

@@ -24,18 +24,10 @@ pub(crate) async fn run(args: Args) -> Result {
     let (sessions, at) = listing::sessions(&client).await?;
     let jobs = jobs(&client).await?;
     if args.output.output == Format::Json {
-        let row = |session: &fencepost::SessionView| {
-            let row = json!({
-                "session": shown::session_id(session.id),
-                "principal": session.principal.as_str(),
-                "client": shown::client_json(&shown::metadata(session.metadata.as_bytes())),
-                "grants": session.grants,
-                "waits": session.waits,
-                "jobs": jobs_json(jobs.get(&session.id)),
-                "ttl_ms": session.ttl.millis().get(),
-                "remaining_ms": session.deadline.0.saturating_sub(at.stamp.0),
-            });
-            shown::with_since(row, &at, session.opened_at)
+        let row = |it: &fencepost::SessionView| {
+            let mut row = fencepost_json::session(it, &at);
+            row["jobs"] = jobs_json(jobs.get(&it.id));
+            row
         };
         return output::json(&sessions.iter().map(row).collect::<Vec<Value>>());
     }

@@ -5,14 +5,15 @@
 
 use std::collections::BTreeMap;
 
-use fencepost::{Client, Event, Held, JobFact, JobKey, Name, Position, PositionedEvent, SessionId};
-use fencepost_core::{ActFacts, Metadata, OwnerName, RequestFacts};
-use serde_json::{Map, Value, json};
+use fencepost::{Client, Event, Position, PositionedEvent, SessionId};
+use fencepost_core::Metadata;
+use fencepost_json::event::{event as event_json, facts};
+use serde_json::Value;
 
 use crate::connect::ServerArgs;
 use crate::failure::{Failure, Result};
 use crate::output::{self, Format, OutputArgs};
-use crate::{shown, wall_time};
+use crate::shown;
 
 /// Sessions whose client is remembered. Each has at most 4 KiB of metadata.
 const CLIENTS_MAX: usize = 10_000;
@@ -89,152 +90,6 @@ impl Clients {
     }
 }
 
-/// The facts of an event, with the same words for people and programs.
-#[derive(Default)]
-struct Facts<'a> {
-    names: Vec<&'a Name>,
-    held: Option<&'a Held>,
-    session: Option<SessionId>,
-    owner: Option<&'a OwnerName>,
-    grant: Option<u64>,
-    token: Option<u64>,
-    /// Facts that only this kind of event has: a text, a number, or null for none.
-    more: Vec<(&'static str, Value)>,
-}
-
-fn facts(event: &Event) -> Facts<'_> {
-    let asked = |request: &'_ RequestFacts| -> (SessionId, Option<u64>) {
-        (request.session, request.converts.map(|grant| grant.0))
-    };
-    match event {
-        Event::SessionOpened { session, principal, .. } => {
-            Facts { session: Some(*session), more: vec![("principal", principal.as_str().into())], ..Facts::default() }
-        }
-        Event::SessionEnded { session, how } => {
-            Facts { session: Some(*session), more: vec![("how", shown::session_end(how).into())], ..Facts::default() }
-        }
-        Event::Queued { request, arrival } => {
-            let (session, grant) = asked(request);
-            Facts {
-                grant,
-                held: Some(&request.wants),
-                session: Some(session),
-                owner: request.owner.as_ref(),
-                more: vec![("arrival", arrival.0.into())],
-                ..Facts::default()
-            }
-        }
-        Event::Granted { request, grant, token, count } => Facts {
-            held: Some(&request.wants),
-            session: Some(request.session),
-            owner: request.owner.as_ref(),
-            grant: Some(grant.0),
-            token: Some(token.0),
-            more: if *count > 1 { vec![("count", json!(count))] } else { Vec::new() },
-            ..Facts::default()
-        },
-        Event::NotGranted { request, .. } => {
-            let (session, grant) = asked(request);
-            Facts {
-                grant,
-                held: Some(&request.wants),
-                session: Some(session),
-                owner: request.owner.as_ref(),
-                ..Facts::default()
-            }
-        }
-        Event::Ended { grant, token, session, owner, held, count_left, how, .. } => {
-            let mut more = vec![("how", shown::grant_end(how).into())];
-            if *count_left > 0 {
-                more.push(("count_left", json!(count_left)));
-            }
-            Facts {
-                held: Some(held),
-                session: Some(*session),
-                owner: owner.as_ref(),
-                grant: Some(grant.0),
-                token: Some(token.0),
-                more,
-                ..Facts::default()
-            }
-        }
-        Event::Converted { grant, token, session, owner, held } => Facts {
-            held: Some(held),
-            session: Some(*session),
-            owner: owner.as_ref(),
-            grant: Some(grant.0),
-            token: Some(token.0),
-            ..Facts::default()
-        },
-        Event::RestEnded { grant, names, .. } | Event::Contended { grant, names } => {
-            Facts { names: names.iter().collect(), grant: Some(grant.0), ..Facts::default() }
-        }
-        Event::ValueSet { grant, name, value } => Facts {
-            names: vec![name],
-            grant: Some(grant.0),
-            more: vec![("value", String::from_utf8_lossy(value.as_bytes()).into())],
-            ..Facts::default()
-        },
-        Event::Job { name, key, what } => job_facts(name, key, what),
-        Event::JobsFill { name, records, bytes } => Facts {
-            names: name.iter().collect(),
-            more: vec![
-                ("bound_of", if name.is_some() { "this name" } else { "the whole cluster" }.into()),
-                ("records", (*records).into()),
-                ("bytes", (*bytes).into()),
-                (
-                    "consequence",
-                    "acquires with a job key are refused at the bound: forget jobs, or keep them for less time".into(),
-                ),
-            ],
-            ..Facts::default()
-        },
-        Event::Administered { by, reason, act } => {
-            let mut facts = act_facts(act);
-            facts.more.push(("by", by.as_str().into()));
-            facts.more.push(("reason", reason.as_str().into()));
-            facts
-        }
-    }
-}
-
-fn job_facts<'a>(name: &'a Name, key: &JobKey, what: &JobFact) -> Facts<'a> {
-    let mut facts = Facts { names: vec![name], more: vec![("key", key.as_str().into())], ..Facts::default() };
-    match what {
-        JobFact::Begun { grant, attempt } | JobFact::Checkpointed { grant, attempt } => {
-            facts.grant = Some(grant.0);
-            facts.more.push(("attempt", (*attempt).into()));
-        }
-        JobFact::Completed { token, succeeded } => {
-            facts.token = token.map(|token| token.0);
-            facts.more.push(("succeeded", (*succeeded).into()));
-        }
-    }
-    facts
-}
-
-fn act_facts(act: &ActFacts) -> Facts<'_> {
-    match act {
-        ActFacts::Broke { grant, names } | ActFacts::WaivedRest { grant, names } => {
-            Facts { names: names.iter().collect(), grant: Some(grant.0), ..Facts::default() }
-        }
-        ActFacts::Evicted(session) => Facts { session: Some(*session), ..Facts::default() },
-        ActFacts::Froze { freeze, scope } | ActFacts::Thawed { freeze, scope } => Facts {
-            more: vec![("scope", shown::scope(scope).into()), ("freeze", shown::freeze_id(*freeze).into())],
-            ..Facts::default()
-        },
-        ActFacts::LimitChanged { name, limit } => Facts {
-            names: vec![name],
-            more: vec![("limit", limit.map(|limit| limit.get()).into())],
-            ..Facts::default()
-        },
-        ActFacts::CompletedJob { name, key } | ActFacts::ForgotJob { name, key } => {
-            Facts { names: vec![name], more: vec![("key", key.as_str().into())], ..Facts::default() }
-        }
-        ActFacts::AllowedJobs => Facts::default(),
-    }
-}
-
 /// `17.0  2026-11-18T16:02:03.123Z  granted  nightly (exclusive)  token=3  session=3fa2...  client="backup.sh, ann@db-1, pid 17"`
 fn line(event: &PositionedEvent, metadata: Option<&Metadata>) -> String {
     let PositionedEvent { position, wall_clock_ms, event, .. } = event;
@@ -264,34 +119,6 @@ fn line(event: &PositionedEvent, metadata: Option<&Metadata>) -> String {
         other => format!("{key}={other}"),
     }));
     let position = format!("{}.{}", position.index, position.ordinal);
-    let time = wall_clock_ms.map_or("-".to_owned(), wall_time::rfc_3339);
+    let time = wall_clock_ms.map_or("-".to_owned(), fencepost_json::rfc_3339);
     format!("{position:<10}  {time:<24}  {:<14}  {}", event.kind(), parts.join("  "))
-}
-
-fn event_json(event: &PositionedEvent, metadata: Option<&Metadata>) -> Value {
-    let PositionedEvent { position, stamp, wall_clock_ms, event } = event;
-    let facts = facts(event);
-    let names: Vec<&str> = match facts.held {
-        Some(held) => held.names().map(Name::as_str).collect(),
-        None => facts.names.iter().map(|name| name.as_str()).collect(),
-    };
-    let mut json = Map::new();
-    json.insert("position".to_owned(), format!("{}.{}", position.index, position.ordinal).into());
-    json.insert("time".to_owned(), wall_clock_ms.map(wall_time::rfc_3339).into());
-    json.insert("stamp_ms".to_owned(), stamp.0.into());
-    json.insert("event".to_owned(), event.kind().into());
-    json.insert("names".to_owned(), names.into());
-    if let Some(held) = facts.held {
-        json.insert("locks".to_owned(), shown::held_json(held));
-    }
-    let optional = [
-        ("session", facts.session.map(|session| json!(shown::session_id(session)))),
-        ("client", metadata.map(|metadata| shown::client_json(&shown::metadata(metadata.as_bytes())))),
-        ("owner", facts.owner.map(|owner| json!(owner.as_str()))),
-        ("grant", facts.grant.map(Value::from)),
-        ("token", facts.token.map(Value::from)),
-    ];
-    json.extend(optional.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
-    json.extend(facts.more.into_iter().map(|(key, value)| (key.to_owned(), value)));
-    json.into()
 }

@@ -5,11 +5,11 @@
 use std::collections::BTreeMap;
 
 use fencepost::{AsOf, BlockedBy, Cycle, Explanation, GrantId, Holder, Name, ReadAt};
+use fencepost_json::job_of;
 
-use crate::command::describe::{attempts, explanation_json, sessions_of};
+use crate::command::describe::{attempts, sessions_of};
 use crate::connect::{self, ServerArgs};
 use crate::failure::Result;
-use crate::listing::job_of;
 use crate::output::{self, Format, OutputArgs};
 use crate::shown::{self, People};
 
@@ -37,7 +37,7 @@ pub(crate) async fn run(args: Args) -> Result {
     match args.output.output {
         Format::Table => said.iter().try_for_each(|sentence| output::line(&output::printable(sentence))),
         Format::Json => {
-            let mut json = explanation_json(&explained, &people, &attempts);
+            let mut json = fencepost_json::explanation(&explained.what, &attempts, |it| people.json(it), &explained.at);
             json["sentences"] = said.into();
             output::json(&json)
         }

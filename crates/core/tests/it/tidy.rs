@@ -20,7 +20,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("wire", &["core"]),
     ("session", &["core", "wire"]),
     ("replica", &["core", "wire"]),
-    ("server", &["core", "wire", "replica", "session", "testbed"]),
+    // What observers read: the command line and HTTP show the same.
+    ("json", &["core", "wire"]),
+    ("server", &["core", "json", "wire", "replica", "session", "testbed"]),
     // The server, and `testing` around it, for its own tests alone.
     ("client", &["core", "wire", "session", "server", "testing"]),
     // A server in the process, for the tests of programs that use the library.
@@ -33,7 +35,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("bench", &["client", "load", "testbed"]),
     // Programs to copy from. Real servers, for their test alone.
     ("examples", &["client", "fence", "backends", "testbed", "testing"]),
-    ("cli", &["core", "client", "server", "fence", "backends", "load", "testbed"]),
+    ("cli", &["core", "json", "client", "server", "fence", "backends", "load", "testbed"]),
     ("sim", &["core", "wire", "replica", "session", "fence"]),
     // Servers of other projects, for tests and benchmarks only.
     ("testbed", &[]),

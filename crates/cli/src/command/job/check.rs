@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::connect::{self, ServerArgs};
 use crate::failure::{self, Result};
 use crate::output::{self, Format, OutputArgs};
-use crate::{duration, shown, wall_time};
+use crate::{duration, shown};
 
 /// Check that a job of a name has succeeded lately; for monitors
 ///
@@ -65,7 +65,7 @@ pub(super) async fn run(args: Args) -> Result<u8> {
             "in_time": in_time,
             "within_ms": args.within.as_millis() as u64,
             "key": last.as_ref().map(|(key, _)| key.as_str()),
-            "completed": last.as_ref().and_then(|(_, done)| at.wall_clock.at(done.at)).map(wall_time::rfc_3339),
+            "completed": last.as_ref().and_then(|(_, done)| at.wall_clock.at(done.at)).map(fencepost_json::rfc_3339),
             "age_ms": age.map(|age| age.as_millis() as u64),
             "by_administrator": last.as_ref().is_some_and(|(_, done)| done.by.is_some()),
         }))?,

@@ -7,10 +7,10 @@ use std::time::Duration;
 use fencepost::{AsOf, Client, Completion, Error, Event, JobFact, JobView, Position, Refused};
 
 use super::Job;
-use crate::command::jobs::state;
 use crate::connect::ServerArgs;
 use crate::failure::{self, Failure, Result};
 use crate::{duration, output};
+use fencepost_json::job::state;
 
 /// Wait until a job is completed
 ///

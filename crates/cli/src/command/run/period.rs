@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use crate::{duration, wall_time};
+use fencepost_json::civil;
+
+use crate::duration;
 
 const SECOND_MS: u64 = 1_000;
 const HOUR_MS: u64 = 60 * 60 * SECOND_MS;
@@ -51,14 +53,14 @@ impl Period {
     /// jobs with one name and several periods are not taken for each other.
     pub(super) fn key(self, now: Duration) -> String {
         let now_ms = now.as_millis() as u64;
-        let [year, month, day, hour, ..] = wall_time::civil(now_ms);
+        let [year, month, day, hour, ..] = civil(now_ms);
         match self {
             Period::Month => format!("{year:04}-{month:02}"),
             Period::Week => week(now_ms / DAY_MS),
             Period::Day => format!("{year:04}-{month:02}-{day:02}"),
             Period::Hour => format!("{year:04}-{month:02}-{day:02}T{hour:02}Z"),
             Period::Every(every_ms) => {
-                let [year, month, day, hour, minute, second] = wall_time::civil(now_ms - now_ms % every_ms);
+                let [year, month, day, hour, minute, second] = civil(now_ms - now_ms % every_ms);
                 let seconds =
                     if every_ms.is_multiple_of(60 * SECOND_MS) { String::new() } else { format!(":{second:02}") };
                 format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}{seconds}Z")
@@ -69,7 +71,7 @@ impl Period {
 
 /// `2026-W47`, as ISO 8601 counts: a week belongs to the year of its Thursday.
 fn week(days: u64) -> String {
-    let year_of = |day: u64| wall_time::civil(day * DAY_MS)[0];
+    let year_of = |day: u64| civil(day * DAY_MS)[0];
     // The first day of 1970 was a Thursday.
     let thursday = days + 3 - (days + 3) % 7;
     let year = year_of(thursday);
