@@ -52,7 +52,8 @@ const NODE: &[Key] = &[
     switch("new-cluster", "Found a new cluster with this node; refused if the directory has a log already"),
     key("join", "ADDR,...", "Join the cluster of these nodes, given by their client addresses"),
     key("listen-client", "IP:PORT", "Listen here for clients [default: 127.0.0.1:7420]"),
-    key("listen-http", "IP:PORT", "Listen here for HTTP: health, readiness and metrics [default: 127.0.0.1:7421]"),
+    key("listen-http", "IP:PORT", "Listen here for HTTP: health, metrics and reads [default: 127.0.0.1:7421]"),
+    key("http-host", "NAME,...", "Names under which HTTP answers reads, beside addresses and localhost"),
     key("listen-peer", "IP:PORT", "Listen here for the other nodes [default: 127.0.0.1:7422]"),
     key("advertise-client", "HOST:PORT", "The address at which clients reach this node [default: the listen address]"),
     key(
@@ -249,6 +250,7 @@ impl Settings {
             begin,
             client_listen,
             http_listen: self.address("listen-http")?,
+            http_hosts: self.http_hosts()?,
             peer_listen,
             client_advertise: self.advertised("advertise-client", client_listen)?,
             peer_advertise: self.advertised("advertise-peer", peer_listen)?,
@@ -314,6 +316,20 @@ impl Settings {
             (Some(true), false) => Err(self.refuse("join", "https:// needs TLS: give --tls-cert and --tls-key, too")),
             (Some(false), true) => Err(self.refuse("join", "http:// is plain text: use https://, or no scheme")),
             _ => Ok(address.nodes().to_vec()),
+        }
+    }
+
+    fn http_hosts(&self) -> Result<Vec<String>> {
+        let text = self.text("http-host").unwrap_or_default();
+        let names: Vec<String> =
+            text.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect();
+        let is_name = |name: &String| name.chars().all(|it| it.is_alphanumeric() || "-._".contains(it));
+        match names.iter().find(|name| !is_name(name)) {
+            Some(wrong) => {
+                Err(self
+                    .refuse("http-host", &format!("{wrong:?} is no host name: write it without a scheme and a port")))
+            }
+            None => Ok(names),
         }
     }
 

@@ -26,6 +26,14 @@ pub(crate) const EVENTS_PER_MESSAGE_MAX: usize = 500;
 pub(crate) const PAGE_ROWS_MAX: usize = 1_000;
 /// Waiters that an explanation lists.
 pub(crate) const EXPLAIN_QUEUE_MAX: usize = 1_000;
+/// Rows of each kind in one answer over HTTP, unless the caller asks for fewer or more. A look into the state holds up the node, so this is
+/// less than what fits.
+pub(crate) const HTTP_ROWS_DEFAULT: usize = 100;
+pub(crate) const HTTP_ROWS_MAX: usize = 500;
+/// Waiters that an explanation over HTTP lists.
+pub(crate) const HTTP_QUEUE_MAX: usize = 100;
+/// Bytes of the query of one call: a name and a key, each byte of them written with three.
+pub(crate) const HTTP_QUERY_BYTES_MAX: usize = 8 << 10;
 /// Bytes of the headers of one call.
 pub(crate) const HEADER_BYTES_MAX: u32 = 16 << 10;
 /// Pending resets of one HTTP/2 connection: the defence against rapid-reset attacks.

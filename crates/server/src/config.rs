@@ -10,7 +10,7 @@ use crate::error::StartError;
 
 /// The port for clients (frames and gRPC).
 pub const CLIENT_PORT: u16 = 7420;
-/// The port for health, readiness and metrics (HTTP).
+/// The port for health, readiness, metrics and reads (HTTP).
 pub const HTTP_PORT: u16 = 7421;
 /// The port for peers.
 pub const PEER_PORT: u16 = 7422;
@@ -28,6 +28,8 @@ pub struct Config {
     pub client_listen: SocketAddr,
     /// Where this node serves health checks and metrics.
     pub http_listen: SocketAddr,
+    /// Names of this node, beside its addresses and `localhost`, under which `/v1` is served over HTTP.
+    pub http_hosts: Vec<String>,
     /// Where this node listens for peers.
     pub peer_listen: SocketAddr,
     /// The address that clients should connect to, if it differs from `client_listen`.
@@ -84,6 +86,7 @@ impl Default for Config {
             begin: Begin::Never,
             client_listen: loopback(CLIENT_PORT),
             http_listen: loopback(HTTP_PORT),
+            http_hosts: Vec::new(),
             peer_listen: loopback(PEER_PORT),
             client_advertise: None,
             peer_advertise: None,

@@ -1,5 +1,5 @@
 //! One node of Fencepost as a process runs it: a replica with its disk, with frames and gRPC for clients and peers, and HTTP for
-//! health checks and metrics.
+//! health checks, metrics and reads.
 //!
 //! The drivers here decide nothing about locks, sessions or consensus: they read messages, hand them to the edge of the session
 //! protocol and to the replica, and send the results. Everything runs on one thread, in turns; only the disk has its own threads.
@@ -28,7 +28,9 @@
 //! | `membership.rs` | how a node becomes a member, and keeps its name and addresses up to date |
 //! | `restore.rs` | a new cluster from a backup |
 //! | `tls.rs` | certificates from files, and which certificates are accepted |
-//! | `http.rs` | health, readiness and metrics over HTTP |
+//! | `http.rs` | HTTP: monitoring, and who may read below `/v1` |
+//! | `http_reads.rs` | reads of the lock state over HTTP, as JSON |
+//! | `problem.rs` | ends and refusals as problem documents |
 //! | `metrics.rs` | the metrics of a node: what the server counts, and what is shown |
 //! | `arrivals.rs` | when the operations arrived that are not answered yet |
 //! | `process.rs` | what the system says about this process |
@@ -51,6 +53,7 @@ mod exposition;
 mod framed_service;
 mod frames;
 mod http;
+mod http_reads;
 mod lock_service;
 mod membership;
 mod metrics;
@@ -58,6 +61,7 @@ mod observe_service;
 mod peer_service;
 mod peers;
 mod port;
+mod problem;
 mod process;
 mod restore;
 mod server;

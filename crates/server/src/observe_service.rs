@@ -58,7 +58,7 @@ fn read_at(engine: &Engine) -> ReadAt {
 }
 
 /// The same for an answer with stamps that people read.
-fn read_at_for_people(engine: &Engine) -> ReadAt {
+pub(crate) fn read_at_for_people(engine: &Engine) -> ReadAt {
     let wall_clock = engine.replica().wall_clock().clone();
     ReadAt { wall_clock_ms: clock::wall_ms(), wall_clock, ..read_at(engine) }
 }

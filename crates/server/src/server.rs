@@ -129,7 +129,7 @@ impl Server {
         let peer = open(peer, &for_peers, tls.peers, Some(peer_frames(&peers)));
         tasks.spawn(serve(client, signposted(client_routes(&shared, &closed), for_clients), closed.clone()));
         tasks.spawn(serve(peer, signposted(peer_routes(peers), for_peers), closed.clone()));
-        tasks.spawn(serve_http(web, http::router(shared.clone()), closed.clone()));
+        tasks.spawn(serve_http(web, http::router(shared.clone(), config.http_hosts.clone()), closed.clone()));
         if config.peer_tls.is_some() {
             tasks.spawn(membership::ask_about_strangers(shared.clone(), introduction.clone(), closed.clone()));
         }

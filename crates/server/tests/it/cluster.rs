@@ -89,6 +89,18 @@ impl Cluster {
 }
 
 #[tokio::test]
+async fn a_read_over_http_is_the_leaders_unless_a_stale_one_is_asked_for() {
+    let cluster = Cluster::new("http-reads", 2).await;
+    let leader = cluster.leader().await;
+    let mut nodes = cluster.nodes.values().map(|node| &node.config);
+    let follower = nodes.find(|config| config.client_listen.to_string() != leader).expect("two nodes");
+    let refused = get(follower.http_listen, "/v1/locks").await;
+    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("\"type\":\"not-leader\""), "{refused}");
+    assert!(refused.contains(&format!("\"leader\":\"{leader}\"")), "{refused}");
+    assert!(get(follower.http_listen, "/v1/locks?stale=true").await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
 async fn a_cluster_grows_while_it_serves_and_survives_its_leader() {
     let mut cluster = Cluster::new("grows", 1).await;
     let leader = cluster.leader().await;

@@ -5,6 +5,7 @@ mod cluster;
 mod counts;
 mod edge;
 mod frames;
+mod http_reads;
 mod metrics;
 mod one_node;
 mod tls;

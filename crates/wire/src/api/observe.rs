@@ -106,23 +106,41 @@ pub fn grant_from_wire(v1::GrantView { grant, deadline_ms }: v1::GrantView) -> R
     Ok(GrantView { record, deadline: LogicalMs(deadline_ms) })
 }
 
-/// A session, as observers see it: without the hash of its secret, and without its seen answers and lost grants.
-pub fn session_to_wire(SessionView { record, deadline, grants, waits }: &SessionView) -> v1::SessionView {
-    // Every field that is left out is named, so that a new field of the core does not compile without a decision here.
-    let SessionRecord {
-        id,
-        principal,
-        secret_hash: _,
-        ttl,
-        metadata,
-        opened_at,
-        opened_after_token: _,
-        epoch: _,
-        renewed_at,
-        seen_mark: _,
-        seen_ranges: _,
-        lost: _,
-    } = record;
+/// Without the hash of its secret, and without its seen answers and lost grants.
+impl From<&SessionView> for Session {
+    fn from(SessionView { record, deadline, grants, waits }: &SessionView) -> Session {
+        // Every field that is left out is named, so that a new field of the core does not compile without a decision here.
+        let SessionRecord {
+            id,
+            principal,
+            secret_hash: _,
+            ttl,
+            metadata,
+            opened_at,
+            opened_after_token: _,
+            epoch: _,
+            renewed_at,
+            seen_mark: _,
+            seen_ranges: _,
+            lost: _,
+        } = record;
+        Session {
+            id: *id,
+            principal: principal.clone(),
+            ttl: *ttl,
+            metadata: metadata.clone(),
+            opened_at: *opened_at,
+            renewed_at: *renewed_at,
+            deadline: *deadline,
+            grants: *grants,
+            waits: *waits,
+        }
+    }
+}
+
+/// A session, as observers see it.
+pub fn session_to_wire(session: &SessionView) -> v1::SessionView {
+    let Session { id, principal, ttl, metadata, opened_at, renewed_at, deadline, grants, waits } = session.into();
     let (session_high, session_low) = to_wire::halves(id.0);
     v1::SessionView {
         session_high,
@@ -133,8 +151,8 @@ pub fn session_to_wire(SessionView { record, deadline, grants, waits }: &Session
         opened_at_ms: opened_at.0,
         renewed_at_ms: renewed_at.0,
         deadline_ms: deadline.0,
-        grants: *grants as u64,
-        waits: *waits as u64,
+        grants: grants as u64,
+        waits: waits as u64,
     }
 }
 

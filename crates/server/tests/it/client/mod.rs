@@ -125,9 +125,13 @@ pub(crate) async fn status_of(address: impl std::fmt::Display) -> Result<v1::Get
 
 /// A node's answer over HTTP, with its head.
 pub(crate) async fn get(address: SocketAddr, path: &str) -> String {
+    ask_http(address, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")).await
+}
+
+/// The answer to a request over HTTP that closes its connection.
+pub(crate) async fn ask_http(address: SocketAddr, ask: &str) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut socket = tokio::net::TcpStream::connect(address).await.expect("the node listens");
-    let ask = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     socket.write_all(ask.as_bytes()).await.expect("the node reads");
     let mut answer = String::new();
     soon("HTTP answers", socket.read_to_string(&mut answer)).await.expect("text");
