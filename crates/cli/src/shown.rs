@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fencepost::{JobKey, Name, ReadAt};
 use fencepost_core::{FreezeId, Held, LogicalMs, OwnerName, SessionId};
-pub(crate) use fencepost_json::{Facts, freeze_id, lock_mode, metadata, node_id, scope, session_id, takes, with_since};
-use serde_json::{Value, json};
+pub(crate) use fencepost_json::{Facts, freeze_id, lock_mode, metadata, node_id, scope, session_id, takes};
+use serde_json::Value;
 
 use crate::{duration, wall_time};
 
@@ -158,6 +158,9 @@ impl People {
 
 #[cfg(test)]
 mod tests {
+    use fencepost_json::with_since;
+    use serde_json::json;
+
     use super::*;
 
     #[test]
