@@ -13,6 +13,7 @@
 //! | `lock.rs` | grants, waiting requests and sessions |
 //! | `explanation.rs` | everything about one name |
 //! | `job.rs` | jobs that run once |
+//! | `member.rs` | the cluster and its members |
 //! | `event.rs` | events |
 
 pub mod event;
@@ -21,11 +22,13 @@ pub mod job;
 mod client;
 mod explanation;
 mod lock;
+mod member;
 mod time;
 mod words;
 
 pub use client::{Facts, client, metadata};
 pub use explanation::{explanation, freeze};
 pub use lock::{grant, held, job_of, session, waiter};
+pub use member::{cluster, member_role, silent_ms};
 pub use time::{civil, rfc_3339, with_since};
 pub use words::{freeze_id, grant_end, lock_mode, mode, node_id, scope, session_end, session_id, takes};

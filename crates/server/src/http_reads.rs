@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 use axum::http::{StatusCode, Uri};
 use fencepost_core::{Arrival, GrantId, JobKey, LockState, Name, SessionId, Terms, shortened};
 use fencepost_wire::api::observe::{self, ReadAt};
+use fencepost_wire::api::status::status_from_wire;
 use serde_json::{Value, json};
 
 use crate::bounds::{HTTP_QUERY_BYTES_MAX, HTTP_QUEUE_MAX, HTTP_ROWS_DEFAULT, HTTP_ROWS_MAX};
-use crate::engine::Shared;
-use crate::observe_service::read_at_for_people;
+use crate::engine::{Engine, Shared};
+use crate::observe_service::{read_at_for_people, status_to_wire};
 use crate::problem::Problem;
 
 /// What a path answers.
@@ -20,13 +21,14 @@ struct Read {
     path: &'static str,
     /// The parameters that it takes, beside `stale`.
     takes: &'static [&'static str],
-    answer: fn(&LockState, &ReadAt, &Query) -> Result<Value, Problem>,
+    answer: fn(&Engine, &ReadAt, &Query) -> Result<Value, Problem>,
 }
 
 /// Every read, by its path.
 const READS: &[Read] = &[
     Read { path: "/v1/locks", takes: &["prefix", "limit", "after_grant", "after_arrival"], answer: locks },
     Read { path: "/v1/lock", takes: &["name"], answer: lock },
+    Read { path: "/v1/members", takes: &[], answer: members },
     Read { path: "/v1/sessions", takes: &["limit", "after"], answer: sessions },
     Read { path: "/v1/jobs", takes: &["prefix", "limit", "after_name", "after_key"], answer: jobs },
     Read { path: "/v1/job", takes: &["name", "key"], answer: job },
@@ -50,7 +52,7 @@ pub(crate) async fn answer(shared: &Shared, uri: &Uri) -> Result<Value, Problem>
     let engine = shared.engine();
     engine.check_member()?;
     let at = read_at_for_people(&engine);
-    let mut answer = (read.answer)(engine.replica().state(), &at, &query)?;
+    let mut answer = (read.answer)(&engine, &at, &query)?;
     let time = fencepost_json::rfc_3339(at.wall_clock_ms);
     answer["as_of"] = json!({ "index": at.index, "term": at.term, "stamp_ms": at.stamp.0, "time": time });
     Ok(answer)
@@ -59,7 +61,8 @@ pub(crate) async fn answer(shared: &Shared, uri: &Uri) -> Result<Value, Problem>
 // ---- The reads
 
 /// Two pages: the grants, oldest first, and the waiting requests, by arrival.
-fn locks(state: &LockState, at: &ReadAt, query: &Query) -> Result<Value, Problem> {
+fn locks(engine: &Engine, at: &ReadAt, query: &Query) -> Result<Value, Problem> {
+    let state = engine.replica().state();
     let (prefix, limit) = (query.text("prefix"), query.limit()?);
     let held = state.list_grants(prefix, query.number("after_grant")?.map(GrantId), limit);
     let waiting = state.list_waiters(prefix, query.number("after_arrival")?.map(Arrival), limit);
@@ -76,7 +79,8 @@ fn locks(state: &LockState, at: &ReadAt, query: &Query) -> Result<Value, Problem
 }
 
 /// Everything about one name. A name that is not in use is free: no holders, and no error.
-fn lock(state: &LockState, at: &ReadAt, query: &Query) -> Result<Value, Problem> {
+fn lock(engine: &Engine, at: &ReadAt, query: &Query) -> Result<Value, Problem> {
+    let state = engine.replica().state();
     let explained = state.explain(&query.name()?, HTTP_QUEUE_MAX);
     let attempt = |it: &fencepost_core::HolderView| {
         let name = it.covers_from.as_ref().unwrap_or(&explained.name);
@@ -87,7 +91,16 @@ fn lock(state: &LockState, at: &ReadAt, query: &Query) -> Result<Value, Problem>
     Ok(fencepost_json::explanation(&explained, &attempts, |session| client(state, session), at))
 }
 
-fn sessions(state: &LockState, at: &ReadAt, query: &Query) -> Result<Value, Problem> {
+/// The members as this node sees them: the leader knows most.
+fn members(engine: &Engine, _: &ReadAt, _: &Query) -> Result<Value, Problem> {
+    let status = status_from_wire(status_to_wire(engine));
+    let status =
+        status.map_err(|error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", error.to_string()))?;
+    Ok(fencepost_json::cluster(&status))
+}
+
+fn sessions(engine: &Engine, at: &ReadAt, query: &Query) -> Result<Value, Problem> {
+    let state = engine.replica().state();
     let after = query.given("after").map(session_id).transpose()?;
     let page = state.list_sessions(after, query.limit()?);
     let session = |it| fencepost_json::session(&observe::Session::from(it), at);
@@ -97,7 +110,8 @@ fn sessions(state: &LockState, at: &ReadAt, query: &Query) -> Result<Value, Prob
     }))
 }
 
-fn jobs(state: &LockState, at: &ReadAt, query: &Query) -> Result<Value, Problem> {
+fn jobs(engine: &Engine, at: &ReadAt, query: &Query) -> Result<Value, Problem> {
+    let state = engine.replica().state();
     let after = match (query.given("after_name"), query.given("after_key")) {
         (None, None) => None,
         (Some(name), Some(key)) => Some((name_of("after_name", name)?, key_named("after_key", key)?)),
@@ -112,7 +126,8 @@ fn jobs(state: &LockState, at: &ReadAt, query: &Query) -> Result<Value, Problem>
 }
 
 /// One job. A job that is not remembered is open, and no error.
-fn job(state: &LockState, at: &ReadAt, query: &Query) -> Result<Value, Problem> {
+fn job(engine: &Engine, at: &ReadAt, query: &Query) -> Result<Value, Problem> {
+    let state = engine.replica().state();
     let (name, key) = (query.name()?, key_named("key", query.required("key")?)?);
     let view = state.job(&name, &key);
     Ok(fencepost_json::job::whole(&name, &key, &view, |session| client(state, session), at))
@@ -153,11 +168,9 @@ impl Query {
         let mut query = BTreeMap::new();
         for (key, value) in form_urlencoded::parse(text.as_bytes()) {
             if key != "stale" && !takes.contains(&key.as_ref()) {
-                let known = takes.join(", ");
-                let key = shortened(&key);
-                return Err(Problem::invalid(format!(
-                    "{key:?} is no parameter of this path: it takes {known} and stale"
-                )));
+                let known: Vec<&str> = takes.iter().copied().chain(["stale"]).collect();
+                let (key, known) = (shortened(&key), known.join(", "));
+                return Err(Problem::invalid(format!("{key:?} is no parameter of this path: it takes {known}")));
             }
             if query.insert(key.to_string(), value.into_owned()).is_some() {
                 return Err(Problem::invalid(format!("{key} comes twice: give it once")));

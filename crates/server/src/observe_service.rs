@@ -248,27 +248,32 @@ impl ObserveService for ObserveEdge {
     async fn get_status(&self, _: Request<v1::GetStatusRequest>) -> Result<Response<v1::GetStatusResponse>, Status> {
         let engine = self.shared.engine();
         engine.check_member().map_err(status::of)?;
-        let replica = engine.replica();
-        let (state, group) = (replica.state(), replica.group());
-        let (cluster_high, cluster_low) = api::halves(group.cluster);
-        Ok(Response::new(v1::GetStatusResponse {
-            cluster_high,
-            cluster_low,
-            group: group.group,
-            node: replica.id(),
-            version: VERSION.to_owned(),
-            term: replica.term(),
-            leader: replica.leader(),
-            leader_address: engine.known_leader_address(),
-            applied: Some(observe::read_at_to_wire(read_at(&engine))),
-            state_hash: state.state_hash(),
-            members: crate::membership::views(&engine),
-            counts: Some(observe::counts_to_wire(&state.counts())),
-            oldest_live_token: state.oldest_live_token().0,
-            disk_short: engine.node().is_disk_short(),
-            format_version: state.version().get(),
-            without_leader: replica.leader().is_none().then(|| status::without_leader(&replica.hearing())),
-        }))
+        Ok(Response::new(status_to_wire(&engine)))
+    }
+}
+
+/// The cluster as this node sees it.
+pub(crate) fn status_to_wire(engine: &Engine) -> v1::GetStatusResponse {
+    let replica = engine.replica();
+    let (state, group) = (replica.state(), replica.group());
+    let (cluster_high, cluster_low) = api::halves(group.cluster);
+    v1::GetStatusResponse {
+        cluster_high,
+        cluster_low,
+        group: group.group,
+        node: replica.id(),
+        version: VERSION.to_owned(),
+        term: replica.term(),
+        leader: replica.leader(),
+        leader_address: engine.known_leader_address(),
+        applied: Some(observe::read_at_to_wire(read_at(engine))),
+        state_hash: state.state_hash(),
+        members: crate::membership::views(engine),
+        counts: Some(observe::counts_to_wire(&state.counts())),
+        oldest_live_token: state.oldest_live_token().0,
+        disk_short: engine.node().is_disk_short(),
+        format_version: state.version().get(),
+        without_leader: replica.leader().is_none().then(|| status::without_leader(&replica.hearing())),
     }
 }
 

@@ -6,6 +6,7 @@
 
 pub mod admin;
 pub mod observe;
+pub mod status;
 pub mod watch;
 
 use fencepost_core::{

@@ -18,6 +18,7 @@
 //! | `from_wire.rs` | translation back; every word goes through the core's constructors |
 //! | `api.rs` | messages of sessions: what a client sends, and what it receives |
 //! | `api/observe.rs` | messages of observers: listings, explanations, checks, counts |
+//! | `api/status.rs` | the cluster and its members, as one node sees them |
 //! | `api/watch.rs` | events, as watchers receive them |
 //! | `api/admin.rs` | acts of administrators, and their outcomes |
 //! | `log_entry.rs` | one log entry as bytes |

@@ -1,11 +1,11 @@
 //! `fencepost members` and `fencepost member ...`: list, add, promote and remove nodes of the cluster.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use fencepost::{Client, ClusterStatus, Error, MemberLag, MemberRole, MemberState, MemberStatus, NewMember};
+use fencepost::{Client, Error, MemberLag, MemberRole, MemberState, MemberStatus, NewMember};
 use fencepost_core::shortened;
+use fencepost_json::{member_role as role, silent_ms};
 use fencepost_server::{CLIENT_PORT, PEER_PORT};
-use serde_json::{Value, json};
 
 use crate::command::administer;
 use crate::connect::{self, ServerArgs};
@@ -104,7 +104,7 @@ pub(crate) async fn list(args: ListArgs) -> Result {
         }
     };
     match args.output.output {
-        Format::Json => output::json(&status_json(&status)),
+        Format::Json => output::json(&fencepost_json::cluster(&status)),
         Format::Table => {
             let rows: Vec<[String; 11]> = status.members.iter().map(row).collect();
             let heading = [
@@ -224,34 +224,6 @@ pub(crate) fn call(member: &MemberStatus) -> String {
     }
 }
 
-fn role(role: MemberRole) -> &'static str {
-    match role {
-        MemberRole::Voter => "voter",
-        MemberRole::Learner => "learner",
-        MemberRole::Leaving => "leaving",
-        _ => "unknown",
-    }
-}
-
-fn state(member: &MemberStatus) -> &'static str {
-    match member.state {
-        MemberState::Up => "up",
-        MemberState::Silent(_) => "silent",
-        _ => "unknown",
-    }
-}
-
-fn silent_ms(member: &MemberStatus) -> Option<u64> {
-    match member.state {
-        MemberState::Silent(silent) => Some(millis(silent)),
-        _ => None,
-    }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
 fn shown_state(member: &MemberStatus) -> String {
     match silent_ms(member) {
         Some(ms) => format!("silent for {}", duration::show(ms)),
@@ -264,8 +236,8 @@ fn shown_lag(member: &MemberStatus) -> String {
     let lag = match member.lag {
         None => "-".to_owned(),
         Some(MemberLag { entries: 0, .. }) => "0".to_owned(),
-        Some(MemberLag { entries: 1, time }) => format!("1 entry, {}", duration::show(millis(time))),
-        Some(MemberLag { entries, time }) => format!("{entries} entries, {}", duration::show(millis(time))),
+        Some(MemberLag { entries: 1, time }) => format!("1 entry, {}", duration::show(time.as_millis() as u64)),
+        Some(MemberLag { entries, time }) => format!("{entries} entries, {}", duration::show(time.as_millis() as u64)),
     };
     if member.gets_snapshot { format!("{lag}, gets a snapshot") } else { lag }
 }
@@ -294,37 +266,4 @@ fn row(member: &MemberStatus) -> [String; 11] {
         or_dash(&member.peer_address),
         member.matched_index.map_or("-".to_owned(), |index| index.to_string()),
     ]
-}
-
-fn status_json(status: &ClusterStatus) -> Value {
-    let member = |member: &MemberStatus| {
-        json!({
-            "node": shown::node_id(member.node),
-            "name": member.name,
-            "role": role(member.role),
-            "leads": member.leads,
-            "client_address": member.client_address,
-            "peer_address": member.peer_address,
-            "matched_index": member.matched_index,
-            "state": state(member),
-            "silent_ms": silent_ms(member),
-            "lag_entries": member.lag.map(|lag| lag.entries),
-            "lag_ms": member.lag.map(|lag| millis(lag.time)),
-            "gets_snapshot": member.gets_snapshot,
-            "version": member.version,
-            "oldest_format": member.known_formats.map(|(oldest, _)| oldest),
-            "newest_format": member.known_formats.map(|(_, newest)| newest),
-        })
-    };
-    json!({
-        "cluster": format!("{:032x}", status.cluster),
-        "term": status.term,
-        "leader": status.leader.map(shown::node_id),
-        "seen_by": shown::node_id(status.node),
-        "without_leader": status.without_leader,
-        "applied_index": status.applied.index,
-        "version": status.version,
-        "format_version": status.format_version,
-        "members": status.members.iter().map(member).collect::<Vec<Value>>(),
-    })
 }

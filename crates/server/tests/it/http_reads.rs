@@ -41,6 +41,8 @@ async fn rows_are_read_with_their_position() {
     let free = read("/v1/lock?name=free").await;
     assert_eq!((&free["holders"], &free["waiting_count"]), (&Value::Array(Vec::new()), &0.into()));
 
+    let members = read("/v1/members").await;
+    assert_eq!((&members["members"][0]["name"], &members["members"][0]["leads"]), (&"alone".into(), &true.into()));
     assert_eq!(read("/v1/jobs").await["jobs"], Value::Array(Vec::new()));
     assert_eq!(read("/v1/job?name=billing&key=may").await["state"], "open");
 
