@@ -109,7 +109,8 @@ impl Bridge {
         }
     }
 
-    /// Ends the thread after the item at hand, and waits for that, up to a limit. The caller must not be attached to the interpreter.
+    /// Ends the thread after the item at hand and the log records that wait, and waits for that, up to a limit. The caller must not be
+    /// attached to the interpreter.
     pub(crate) fn close(&self, limit: Duration) {
         let mut queue = lock(&self.queue);
         queue.is_closed = true;
@@ -134,7 +135,12 @@ impl Bridge {
         let waits = |queue: &mut Queue| queue.items.is_empty() && !queue.is_closed;
         let mut queue = self.changed.wait_while(queue, waits).unwrap_or_else(PoisonError::into_inner);
         queue.log_count = 0;
-        if queue.is_closed { None } else { Some(std::mem::take(&mut queue.items)) }
+        let mut items = std::mem::take(&mut queue.items);
+        if queue.is_closed {
+            // What the library has said last is often the most important.
+            items.retain(|item| matches!(item, Item::Log(_)));
+        }
+        (!items.is_empty()).then_some(items)
     }
 
     fn act(&self, py: Python<'_>, item: Item) {

@@ -52,6 +52,15 @@ class _Threads:
                 with self._lock:
                     self._count -= 1
 
+    def finish(self, seconds: float) -> None:
+        """Waits until the work is done that one thread has been given, but not for long."""
+        done = threading.Event()
+        with self._lock:
+            if self._count == 0:
+                return
+            self._work.put(done.set)
+        done.wait(seconds)
+
     def _run(self) -> None:
         while True:
             with self._lock:
@@ -89,6 +98,11 @@ os.register_at_fork(after_in_child=_in_child)
 def call(function: Callable[[], None]) -> None:
     """Calls a function of the program on a thread of its own."""
     _calls.start(function)
+
+
+def finish_logs(seconds: float) -> None:
+    """Lets the handlers write what they have been given, but not for longer."""
+    _logs.finish(seconds)
 
 
 def log(level: int, text: str, left_out: int) -> None:

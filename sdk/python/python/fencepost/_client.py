@@ -5,13 +5,14 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast, overload
 
-from . import _core, _decorators
+from . import _background, _core, _decorators
 from ._jobs import Completion, Job, JobRequest
 from ._locks import (
     EfficiencyLock,
@@ -539,7 +540,7 @@ def _arrange_exit() -> None:
     util = sys.modules.get("multiprocessing.util")
     if util is not None:
         # After the finalizers of the program, which may use locks.
-        cast(Any, util).Finalize(None, _core.shutdown, args=(_EXIT_SECONDS,), exitpriority=-100)
+        cast(Any, util).Finalize(None, _end, exitpriority=-100)
     signals = sys.modules.get("celery.signals")
     if signals is not None:
         # A process of Celery's pool runs neither of both.
@@ -547,11 +548,13 @@ def _arrange_exit() -> None:
 
 
 def _end(**_: object) -> None:
+    began = time.monotonic()
     _core.shutdown(_EXIT_SECONDS)
+    _background.finish_logs(max(0.1, began + _EXIT_SECONDS - time.monotonic()))
 
 
 def _nothing(_: object) -> None:
     return None
 
 
-atexit.register(_core.shutdown, _EXIT_SECONDS)
+atexit.register(_end)
