@@ -119,7 +119,7 @@ def tests() -> None:
     together(
         lambda: pytest("doctests", "-p", "doctest_names", "--doctest-modules", "--pyargs", "fencepost"),
         # Most tests wait for servers. The tests of one file share theirs.
-        lambda: pytest("tests", "-n", "4", "--dist", "loadfile", str(PACKAGE / "tests")),
+        lambda: pytest("tests", "-n", "3", "--dist", "loadfile", str(PACKAGE / "tests")),
     )
 
 

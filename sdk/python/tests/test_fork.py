@@ -640,7 +640,8 @@ def test_many_forks_in_a_row(proc: None, client: Client, other: Client, name: st
             lock.check()
         tokens += [child.result() for child in theirs]
         assert counter.read_text() == str(forks) and len(set(tokens)) == forks
-        assert threads_and_sockets() == before
+        # Less than before: what tests before this one have left may go meanwhile.
+        assert all(now <= then for now, then in zip(threads_and_sockets(), before, strict=True))
         assert other.explain(name).holders[0].session == lock.session
     assert other.explain(name).is_free and other.explain(f"{name}/b").is_free
 
