@@ -28,7 +28,7 @@ mod words;
 
 pub use client::{Facts, client, metadata};
 pub use explanation::{explanation, freeze};
-pub use lock::{grant, held, job_of, session, waiter};
+pub use lock::{grant, job_of, session, waiter};
 pub use member::{cluster, member_role, silent_ms};
 pub use time::{civil, rfc_3339, with_since};
-pub use words::{freeze_id, grant_end, lock_mode, mode, node_id, scope, session_end, session_id, takes};
+pub use words::{freeze_id, lock_mode, node_id, scope, session_id, takes};

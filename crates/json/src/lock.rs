@@ -9,7 +9,7 @@ use crate::time::with_since;
 use crate::words::{lock_mode, session_id};
 
 /// The names that are held or wanted.
-pub fn held(held: &Held) -> Value {
+pub(crate) fn held(held: &Held) -> Value {
     match held {
         Held::Permits { name, permits } => json!([{ "name": name.as_str(), "permits": permits.get() }]),
         Held::Locks(locks) => {

@@ -28,7 +28,7 @@ pub fn lock_mode(mode: LockMode) -> &'static str {
 }
 
 /// A mode, also one that a lock below brings.
-pub fn mode(mode: Mode) -> &'static str {
+pub(crate) fn mode(mode: Mode) -> &'static str {
     match mode {
         Mode::IS => "shared below",
         Mode::IX => "exclusive below",
@@ -48,7 +48,7 @@ pub fn takes(takes: Takes) -> String {
 }
 
 /// How a session ended.
-pub fn session_end(how: &SessionEnd) -> &'static str {
+pub(crate) fn session_end(how: &SessionEnd) -> &'static str {
     match how {
         SessionEnd::Closed => "closed",
         SessionEnd::Expired => "expired",
@@ -58,7 +58,7 @@ pub fn session_end(how: &SessionEnd) -> &'static str {
 }
 
 /// How a grant ended.
-pub fn grant_end(how: &GrantEnd) -> &'static str {
+pub(crate) fn grant_end(how: &GrantEnd) -> &'static str {
     match how {
         GrantEnd::Released => "released",
         GrantEnd::Session(SessionEnd::Closed) => "session closed",

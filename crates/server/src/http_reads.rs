@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use axum::http::{StatusCode, Uri};
-use fencepost_core::{Arrival, GrantId, JobKey, LockState, Name, SessionId, Terms, shortened};
+use fencepost_core::{Arrival, GrantId, JobKey, LockState, Name, SessionId, shortened};
 use fencepost_wire::api::observe::{self, ReadAt};
 use fencepost_wire::api::status::status_from_wire;
 use serde_json::{Value, json};
@@ -85,7 +85,7 @@ fn lock(engine: &Engine, at: &ReadAt, query: &Query) -> Result<Value, Problem> {
     let attempt = |it: &fencepost_core::HolderView| {
         let name = it.covers_from.as_ref().unwrap_or(&explained.name);
         let grant = it.holder.grant;
-        Some((grant, attempt(state, name, key_of(it.terms.as_deref())?, grant)?))
+        Some((grant, attempt(state, name, fencepost_json::job_of(&it.terms)?, grant)?))
     };
     let attempts: BTreeMap<GrantId, u64> = explained.holders.iter().filter_map(attempt).collect();
     Ok(fencepost_json::explanation(&explained, &attempts, |session| client(state, session), at))
@@ -145,10 +145,6 @@ fn client(state: &LockState, session: SessionId) -> Value {
 fn attempt(state: &LockState, name: &Name, key: &JobKey, grant: GrantId) -> Option<u64> {
     let job = state.job(name, key).record?;
     (job.last?.grant == grant).then_some(job.attempts)
-}
-
-fn key_of(terms: Option<&Terms>) -> Option<&JobKey> {
-    Some(&terms?.job.as_ref()?.key)
 }
 
 // ---- The query

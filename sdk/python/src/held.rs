@@ -344,13 +344,6 @@ impl Held {
         Op::start(held.process, Abandoned::GoesOn, release)
     }
 
-    /// Gives it back in the background.
-    fn let_go(&self) {
-        if let Ok(held) = self.here() {
-            held.let_go();
-        }
-    }
-
     /// The program has dropped its object. True if the lock stays held: then the program may count on it, and nothing of it is kept when it
     /// is lost. In the child of a fork there is nothing to do.
     fn outlive(&self) -> bool {

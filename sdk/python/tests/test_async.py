@@ -391,7 +391,6 @@ def test_a_waiter_of_the_loss_signal_wakes_at_a_loss_and_at_a_release(
         await asyncio.to_thread(broken, f"{name}/a")
         await second.release_async()
         assert await asyncio.gather(*waiters) == [True, False]
-        first._core.let_go()
 
     run(main())
 

@@ -543,7 +543,7 @@ def _arrange_exit() -> None:
         cast(Any, util).Finalize(None, _end, exitpriority=-100)
     signals = sys.modules.get("celery.signals")
     if signals is not None:
-        # A process of Celery's pool runs neither of both.
+        # A process of Celery's pool runs neither `atexit` nor finalizers.
         cast(Any, signals).worker_process_shutdown.connect(_end, weak=False)
 
 
